@@ -8,10 +8,13 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from collections.abc import MutableMapping
 
 import dask.array as da
+import numcodecs
 import numpy as np
 import pytest
+import zarr
 
 import zarr_dask as zd
 
@@ -133,3 +136,304 @@ def test_a_change_that_would_be_lost_is_refused():
     ):
         with pytest.raises(TypeError, match=r"node\.attrs\['units'\] = 'm'"):
             change()
+
+
+# --- groups are mappings --------------------------------------------------------------------------
+
+
+def test_a_group_is_a_mapping():
+    group = zd.open({}, mode="a")
+    assert isinstance(group, MutableMapping)
+    assert group
+    assert len(group) == 0
+    group["x"] = np.arange(3)
+    group["t"] = ["a", "bc"]
+    group.update(s=5.0, u=[1, 2])
+    group.require_group("below/deep")["y"] = np.ones((2, 3))
+    assert list(group) == list(group.keys()) == sorted(["x", "t", "s", "u", "below"])
+    assert [type(node).__name__ for node in group.values()] == ["Group"] + 4 * ["Array"]
+    assert dict(group.items()).keys() == dict(group).keys()
+    assert group["t"][...].tolist() == ["a", "bc"]
+    assert group["s"][()] == 5
+    assert group["below"]["deep/y"].shape == (2, 3)
+    assert group.get("nope", 7) == 7
+    assert group._ipython_key_completions_() == list(group)
+    assert group.setdefault("x", [1]).shape == (3,)
+    assert group.members(max_depth=None)[-1][0] == "x"
+    del group["x"]
+    assert group.pop("u")
+    assert group.array_keys() == ["s", "t"]
+    assert group.group_keys() == ["below"]
+    assert {group: 1}[group] == 1
+    assert group != zd.open(group.store, mode="r+")
+    group.clear()
+    assert not list(group)
+
+
+def test_keys_that_name_no_node():
+    group = zd.create_group({})
+    group["temp"] = [1.0]
+    for key in ("tmp", "../x", "", 0, None, b"temp", ("temp",), "temp/x"):
+        assert (key in group) is (key == "")
+    with pytest.raises(KeyError, match=r"no 'tmp/zarr.json'.*has 'temp'.*Did you mean 'temp'"):
+        group["tmp"]
+    for key in ("../x", 0):
+        with pytest.raises(KeyError, match="names no node"):
+            group[key]
+    assert group.get("../x") is group.get(0) is None
+    for index in (slice(None), ..., (0, 1)):
+        with pytest.raises(TypeError, match=r"group\['name'\]\[...\]"):
+            group[index]
+    with pytest.raises(KeyError):
+        del group["tmp"]
+
+
+@pytest.mark.parametrize(
+    ("value", "instead"), [(da.ones(3), "to_zarr"), (zd.array([1]), "copy")], ids=["dask", "node"]
+)
+def test_what_a_group_does_not_take_says_what_does(value, instead):
+    group = zd.create_group({})
+    with pytest.raises(TypeError, match=instead):
+        group["y"] = value
+    assert "y" not in group
+
+
+def test_assignment_replaces_nothing():
+    group = zd.create_group({})
+    group["x"] = [1, 2]
+    with pytest.raises(zd.errors.NodeExistsError):
+        group["x"] = [3]
+    assert group["x"][...].tolist() == [1, 2]
+
+
+# --- creating -------------------------------------------------------------------------------------
+
+
+def test_open_creates():
+    store = {}
+    assert isinstance(zd.open(store, mode="a"), zd.Group)
+    assert zd.open(store, "a", mode="w-", shape=4, dtype="f4", chunks=2).chunks == (2,)
+    assert zd.open(store, "a", mode="a", shape=(4,), dtype="f4").shape == (4,)
+    zd.open(store, "a", mode="r+")[:] = 3
+    assert zd.open(store, "a", mode="w", shape=4, dtype="f4")[...].tolist() == [0] * 4
+    assert zd.open_group(store, "g", mode="w", attributes={"n": 1}).attrs["n"] == 1
+    assert zd.open_array(store, "b", mode="a", data=[1, 2])[...].tolist() == [1, 2]
+    for options, error, says in (
+        ({"path": "a", "mode": "w-", "shape": 4, "dtype": "f4"}, FileExistsError, "exists"),
+        ({"path": "a", "mode": "a", "shape": 5, "dtype": "f4"}, FileExistsError, r"not \(5,\)"),
+        ({"path": "a", "shape": 5}, TypeError, "mode='a', 'w' or 'w-'"),
+        ({"path": "a", "mode": "x"}, ValueError, "Use 'w-'"),
+        ({"path": "c", "mode": "w", "dtype": "f4"}, TypeError, "needs shape="),
+        ({"path": "g", "mode": "a", "shape": 5}, TypeError, "is a group"),
+    ):
+        with pytest.raises(error, match=says):
+            zd.open(store, **options)
+    with pytest.raises(TypeError, match="shape="):
+        zd.open_array(store, "c", mode="w")
+
+
+def test_values_are_written_before_the_array_is_seen(tmp_path):
+    from zarr_dask.stores import LocalStore, Recording
+
+    store = Recording(LocalStore(str(tmp_path)))
+    zd.create_array(store, data=np.arange(4), chunks=2)
+    written = [key for key in store.per_key("set") if "zarr" in key or key.startswith("c/")]
+    assert written[-1] == "zarr.json"
+    assert zd.load(tmp_path).tolist() == [0, 1, 2, 3]
+
+
+def test_values_that_cannot_be_held_leave_nothing():
+    store = {}
+    with pytest.raises(zd.errors.DataTypeError):
+        zd.create_array(store, data=["a", "b"], dtype="f4")
+    with pytest.raises(zd.errors.GridError, match="shape"):
+        zd.create_array(store, data=np.ones(3), shape=4)
+    assert not store
+
+
+def test_arrays_in_one_call(tmp_path):
+    assert zd.array([[1, 2]])[...].tolist() == [[1, 2]]
+    assert zd.zeros(3)[...].tolist() == zd.empty(3)[...].tolist() == [0, 0, 0]
+    assert zd.ones((1, 2), dtype="i2")[...].tolist() == [[1, 1]]
+    assert zd.full(2, 7.5)[...].tolist() == [7.5, 7.5]
+    like = zd.ones((6, 4), tmp_path / "a.zarr", chunks=2, dtype="i2")
+    for made, value in (
+        (zd.zeros_like(like), 0),
+        (zd.empty_like(like), 0),
+        (zd.ones_like(like), 1),
+        (zd.full_like(like, 5), 5),
+    ):
+        assert (made.shape, made.chunks, made.dtype) == ((6, 4), (2, 2), np.dtype("i2"))
+        assert (made[...] == value).all()
+    assert zd.zeros_like(np.ones((2, 3), "u1"), chunks=1).dtype == np.uint8
+    zd.save(tmp_path / "b.zarr", salt=[1.0], depth=np.arange(3))
+    assert zd.load(tmp_path / "b.zarr")["depth"].tolist() == [0, 1, 2]
+    zd.save(tmp_path / "c.zarr", [1, 2, 3])
+    assert zd.load(tmp_path / "c.zarr").tolist() == [1, 2, 3]
+    zd.save({}, [1], [2])
+    with pytest.raises(FileExistsError):
+        zd.save(tmp_path / "c.zarr", [1])
+
+
+@pytest.mark.parametrize("function", ["create_array", "to_zarr", "rechunk"])
+@pytest.mark.parametrize(
+    ("grids", "chunks", "shards"),
+    [
+        ({"chunks": -1}, (100, 200), None),
+        ({"chunks": False}, (100, 200), None),
+        ({"chunks": (-1, 5)}, (100, 5), None),
+        ({"chunks": "10kB"}, (50, 50), None),
+        ({"chunks": {"x": 7, "y": 20}}, (20, 7), None),
+        ({"chunks": 30, "shards": False}, (30, 30), None),
+        ({"chunks": 25, "shards": "40kB"}, (25, 25), (100, 100)),
+        ({"chunks": 25, "shards": "auto"}, (25, 25), (100, 200)),
+        ({"chunks": 25, "shards": {"y": -1, "x": 50}}, (25, 25), (100, 50)),
+        ({"chunks": "4kB", "shards": (50, 100)}, (25, 25), (50, 100)),
+    ],
+    ids=str,
+)
+def test_one_language_for_grids(function, grids, chunks, shards):
+    x = da.ones((100, 200), chunks=(50, 50), dtype="f4")
+    if function == "create_array":
+        made = zd.create_array(
+            {}, shape=(100, 200), dtype="f4", dimension_names=["y", "x"], **grids
+        )
+    elif function == "to_zarr":
+        zd.to_zarr(x, target := {}, dimension_names=["y", "x"], **grids)
+        made = zd.open(target)
+    else:
+        source = zd.create_array({}, data=np.ones((100, 200), "f4"), dimension_names=["y", "x"])
+        zd.rechunk(source, target := {}, **grids)
+        made = zd.open(target)
+        assert (made[...] == 1).all()
+    assert (made.chunks, made.shards) == (chunks, shards)
+
+
+@pytest.mark.parametrize(
+    ("codecs", "name"),
+    [
+        (numcodecs.Zstd(3), "zstd"),
+        ([numcodecs.LZ4()], "numcodecs.lz4"),
+        ([zarr.codecs.BytesCodec(), zarr.codecs.ZstdCodec(level=4)], "zstd"),
+        (numcodecs.Blosc("zstd"), "blosc"),
+        ("zstd", "zstd"),
+        ({"id": "zlib", "level": 3}, "numcodecs.zlib"),
+    ],
+    ids=str,
+)
+def test_codecs_of_other_libraries(codecs, name):
+    made = zd.create_array({}, data=np.arange(100), codecs=codecs)
+    assert made.codecs[-1].name == name
+    assert made[...].tolist() == list(range(100))
+    zd.to_zarr(da.arange(100), target := {}, codecs=codecs)
+    assert zd.open(target).codecs[-1].name == name
+
+
+@pytest.mark.parametrize(
+    ("codec", "meant"), [("zst", "zstd"), ("lz4", "numcodecs.lz4"), ("Gzip", "gzip")]
+)
+def test_a_codec_that_is_meant(codec, meant):
+    with pytest.raises(ValueError, match=f"Did you mean '{meant}'"):
+        zd.create_array({}, shape=3, dtype="i4", codecs=codec)
+
+
+@pytest.mark.parametrize("format", [2, "2", "v2"], ids=repr)
+def test_formats_by_number(format):
+    assert zd.create_array(store := {}, shape=3, dtype="i4", format=format).format == "v2"
+    assert zd.open(store, zarr_format=2).format == zd.open(store, format=format).format == "v2"
+
+
+# --- names of other libraries ---------------------------------------------------------------------
+
+
+def test_names_of_zarr_python():
+    a = zd.create_array({}, "x/y", shape=(10, 20), dtype="f4", chunks=5, shards=10)
+    a[:3] = 1
+    assert (a.name, a.basename) == ("/x/y", "y")
+    assert a.url.endswith("/x/y")
+    assert (a.nchunks, a.cdata_shape, a.nchunks_initialized) == (8, (2, 4), 8)
+    assert "(5, 5)" in str(a.info)
+    assert a.get_basic_selection((0, slice(2))).tolist() == [1, 1]
+    assert a.get_orthogonal_selection(([0, 9], [1])).tolist() == [[1], [0]]
+    assert a.get_coordinate_selection(([0, 9], [1, 1])).tolist() == [1, 0]
+    assert a.get_block_selection((0, 1)).shape == (10, 10)
+    a.set_basic_selection((slice(None), 0), 4)
+    a.set_orthogonal_selection(([0], [1]), 5)
+    a.set_coordinate_selection(([1], [1]), 6)
+    assert a[:2, :2].tolist() == [[4, 5], [4, 6]]
+    out = np.empty(2, "f4")
+    assert a.get_basic_selection((0, slice(2)), out=out) is out
+    with zd.open(a.store) as group:
+        assert group.name == "/"
+        assert "v3" in str(group.info)
+        group.close()
+
+
+@pytest.mark.parametrize("name", ["mean", "T", "astype", "compute", "compressors", "shap", "isel"])
+def test_attributes_that_an_array_has_not(name):
+    a = zd.zeros(3)
+    assert not hasattr(a, name)
+    with pytest.raises(AttributeError, match=rf"zarr_dask.Array has no '{name}'\. \w"):
+        getattr(a, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["open_zarr", "open_consolidated", "group", "tree", "consolidate_metadata", "verfy"]
+)
+def test_functions_that_the_package_has_not(name):
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'\. \w"):
+        getattr(zd, name)
+
+
+def test_only_public_names_are_shown():
+    shown = [name for name in dir(zd) if not name.startswith("__")]
+    assert shown == sorted(zd.__all__)
+    for name in shown:
+        assert getattr(zd, name).__doc__
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: zd.open({}, mod="r"), "mode"),
+        (lambda: zd.create_array({}, shape=3, dtype="f4", dim_names=["x"]), "dimension_names"),
+        (lambda: zd.create_array({}, shape=3, dtype="f4", chunck=3), "chunks"),
+        (lambda: zd.create_group({}, attribute={}), "attributes"),
+    ],
+    ids=["mod", "dim_names", "chunck", "attribute"],
+)
+def test_a_keyword_that_is_meant(call, meant):
+    with pytest.raises(TypeError, match=f"Did you mean '{meant}'"):
+        call()
+
+
+def test_two_names_of_one_thing():
+    zd.create_array(store := {}, "a", shape=3, dtype="f4", dims=["x"], attrs={"n": 1})
+    assert zd.open(store, component="a").dimension_names == ("x",)
+    with pytest.raises(TypeError, match="two names of one thing"):
+        zd.open(store, component="a", path="a")
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [None, 5, b"a.zarr", ["a.zarr", "b.zarr"]], ids=str)
+def test_what_names_no_place_is_a_type_error(place):
+    with pytest.raises(TypeError, match="does not name a store") as caught:
+        zd.open(place)
+    assert not isinstance(caught.value, OSError)
+
+
+def test_a_file_of_another_format(tmp_path):
+    (tmp_path / "a.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    with pytest.raises(FileNotFoundError, match=r"xarray\.open_dataset"):
+        zd.open(tmp_path / "a.nc")
+    zd.create_group(tmp_path / "temp.zarr")
+    with pytest.raises(FileNotFoundError, match=r"Did you mean 'temp\.zarr'"):
+        zd.open(tmp_path / "tmp.zarr")
+
+
+def test_versions(capsys):
+    zd.show_versions()
+    shown = capsys.readouterr().out
+    assert f"numpy          {np.__version__}" in shown

@@ -254,7 +254,7 @@ def test_grids(grids, chunks, shards):
         ({"chunks": (2.5, 4)}, "2 lengths"),
         ({"chunks": {"depth": 4}}, "depth.*time"),
         ({"chunks": {2: 4}}, "2"),
-        ({"chunks": "time"}, "2 lengths"),
+        ({"chunks": "time"}, "a size such as"),
         ({"chunks": (4, 4), "shards": (6, 8)}, "do not divide"),
         ({"chunks": (4, 4), "shards": {"depth": 8}}, "depth"),
     ],
@@ -490,7 +490,7 @@ def test_a_failed_read_leaves_nothing_that_looks_whole(slabs, tmp_path, schedule
     options = STAGED if stages == 2 else {**STAGED, "max_mem": "100MB"}
     with dask.config.set(scheduler=scheduler, num_workers=2):
         if scheduler == "threads":
-            options = {**options, "max_mem": 2 * zd.jobs.plan.parse_bytes(options["max_mem"])}
+            options = {**options, "max_mem": 2 * zd.jobs.engine.plan.parse_bytes(options["max_mem"])}
         plan = zd.plan_rechunk(source, tmp_path / "target", **options)
         assert len(plan.stages) == stages
         with pytest.raises(StoreError, match="the wire is cut"):

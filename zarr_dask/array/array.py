@@ -20,6 +20,7 @@ from zarr_dask._util.arguments import check_choice, check_flags
 from zarr_dask._util.display import facts_table, named_shape
 from zarr_dask._util.threads import for_each
 from zarr_dask.array.attributes import Attributes, fixed
+from zarr_dask.array.common_names import ArrayNames
 from zarr_dask.array.reader import Reader
 from zarr_dask.array.resize import appended, checked_extents, clear_outside, resized
 from zarr_dask.array.revalidate import Confirmation, Shown, Standing
@@ -61,7 +62,7 @@ __all__ = ["Array", "stored_sizes"]
 
 
 @dataclass(frozen=True, eq=False)
-class Array:
+class Array(ArrayNames):
     """An array in a store; made by `zarr_dask.open_array` and `zarr_dask.create_array`.
 
     Examples
@@ -188,6 +189,13 @@ class Array:
         """Return the size in bytes of all stored objects, found by one listing."""
         return sum(stored_sizes(self))
 
+    def stored_keys(self) -> Iterator[str]:
+        """Yield the keys of all stored objects, found by one listing."""
+        prefix = self.node_format.data_prefix(self.path)
+        for key in self.store.list(prefix):
+            if self.meta.coords(key[len(prefix) :]) is not None:
+                yield key
+
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
             raise TypeError("iteration over a 0-d array")
@@ -207,7 +215,11 @@ class Array:
         )
 
     def _repr_html_(self) -> str:
-        facts = {
+        return facts_table(f"zarr_dask.Array {self.where}", self.facts())
+
+    def facts(self) -> dict[str, object]:
+        """Return facts for display, by name."""
+        return {
             "format": self.format,
             "shape": named_shape(self.shape, self.dimension_names),
             "data type": self.meta.data_type.label,
@@ -216,7 +228,6 @@ class Array:
             "codecs": ", ".join(codec.name for codec in self.codecs),
             "attributes": ", ".join(self.attributes) or "none",
         }
-        return facts_table(f"zarr_dask.Array {self.where}", facts)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -605,8 +616,10 @@ class Array:
         >>> a.resize(1, prune=True).resize(4)[...]
         array([ 1, -1, -1, -1], dtype=int16)
         """
-        if isinstance(prune, int) and not isinstance(prune, bool):
-            raise TypeError("resize takes the shape as one tuple: resize((30, 20)).")
+        if type(prune) is int:
+            raise TypeError(
+                f"prune={prune}: expected True or False; the shape is one tuple: resize((30, 20))."
+            )
         check_flags(prune=prune)
         new_shape = checked_extents(shape, self.ndim)
         check_no_output(self.store, self.path)

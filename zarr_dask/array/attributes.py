@@ -152,8 +152,8 @@ class FixedDict(dict[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (self.copy(),)
 
-    __setitem__ = __delitem__ = __ior__ = _refuse("dict")  # type: ignore[assignment]
-    update = setdefault = pop = popitem = clear = _refuse("dict")  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse("dict")
+    update = setdefault = pop = popitem = clear = _refuse("dict")
 
 
 class FixedList(list[Any]):
@@ -171,9 +171,9 @@ class FixedList(list[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (self.copy(),)
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse("list")  # type: ignore[assignment]
-    append = extend = insert = remove = _refuse("list")  # type: ignore[assignment]
-    pop = clear = sort = reverse = _refuse("list")  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse("list")
+    append = extend = insert = remove = _refuse("list")
+    pop = clear = sort = reverse = _refuse("list")
 
 
 def fixed(value: Any) -> Any:

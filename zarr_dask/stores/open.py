@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import LocationTypeError, StoreError
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of_zarr_python
@@ -78,7 +78,9 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         If no backend serves the URL, or an option is unknown.
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise StoreError(f"storage_options={_shortened(storage_options)}: expected a mapping.")
+        raise LocationTypeError(
+            f"storage_options={_shortened(storage_options)}: expected a mapping."
+        )
     options = dict(storage_options or {})
     foreign = store_of_zarr_python(url)
     if foreign is not None:
@@ -90,7 +92,12 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         return _without_options(_mapped(url) or MemoryStore.over(url), options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     # "" would be the current folder, but is more likely a missing name
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str):
+        raise LocationTypeError(
+            f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
+            f"mapping.{_several(url)}"
+        )
+    if not text or "\0" in text:
         raise StoreError(
             f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
             "mapping."
@@ -108,6 +115,15 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         options.pop("backend", None)
         return HTTPStore.from_url(text, options, policy)
     return _remote(text, options, policy)
+
+
+def _several(url: object) -> str:
+    """Return a hint for several locations at once."""
+    if isinstance(url, list | tuple) and len(url) > 1:
+        return (
+            " Open them one by one, or together as xarray.open_mfdataset(urls, engine='zarr_dask')."
+        )
+    return ""
 
 
 def open_alike(url: Location, like: Store) -> Store:

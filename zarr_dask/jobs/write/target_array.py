@@ -168,11 +168,12 @@ def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
     chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
     if not isinstance(spec.shards, Mapping):
         return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, (), "shards", at))
-    if isinstance(chunks, str):
+    if isinstance(chunks, str | bool):
         raise GridError(
             f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
         )
-    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, chunks, "shards", at))
+    inner = (chunks,) * len(spec.shape) if isinstance(chunks, int) else chunks
+    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, inner, "shards", at))
 
 
 def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:

@@ -6,13 +6,12 @@ package needs to be imported here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec
+from zarr_dask.array.create import ArraySpec, codec_configuration
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
 from zarr_dask.stores.open import Location, located
@@ -97,7 +96,7 @@ def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
     said = [n for n in steps if n in keywords and not _is_auto(keywords[n])]
     if not said:
         return None
-    codecs = [_configuration(item) for name in said for item in _listed(keywords[name])]
+    codecs = [codec_configuration(item) for name in said for item in _listed(keywords[name])]
     if not {"compressor", "compressors"} & set(said):
         codecs.append("blosc")
     return codecs
@@ -111,20 +110,6 @@ def _listed(value: Any) -> list[Any]:
     if value is None or _is_auto(value):
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _configuration(codec: Any) -> Any:
-    for method in ("to_dict", "get_config"):
-        if hasattr(codec, method):
-            document = dict(getattr(codec, method)())
-            open_ = getattr(codec, "_tunable_attrs", ())  # filled in later by zarr-python
-            if "configuration" in document:
-                configuration = json.loads(json.dumps(document["configuration"]))
-                document["configuration"] = {
-                    k: v for k, v in configuration.items() if k not in open_
-                }
-            return document
-    return codec
 
 
 def _keys(value: Any) -> Any:
