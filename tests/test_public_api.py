@@ -437,3 +437,105 @@ def test_versions(capsys):
     zd.show_versions()
     shown = capsys.readouterr().out
     assert f"numpy          {np.__version__}" in shown
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def test_values_that_are_no_dask_arrays_are_written():
+    for values in (np.arange(4), [1, 2, 3], [[1, 2], [3, 4]], 5.5, ["a", "bc"]):
+        zd.to_zarr(values, store := {})
+        assert zd.load(store).tolist() == np.asarray(values).tolist()
+    source = zd.array([1, 2, 3, 4])
+    zd.to_zarr(source, store := {}, path="a")
+    zd.to_zarr(source.lazy[1:3], store, "b")
+    assert [values.tolist() for values in zd.load(store).values()] == [[1, 2, 3, 4], [2, 3]]
+    reports = zd.to_zarr([da.ones(3), np.ones(2)], {}, ["a", "b"])
+    assert [report.objects for report in reports] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        ({"chuncks": 5}, "Did you mean 'chunks'"),
+        ({"regoin": np.s_[:5]}, "Did you mean 'region'"),
+        ({"write_empty_chunks": True}, "fill value are never stored"),
+        ({"consolidated": True}, "zarr_dask.consolidate"),
+        ({"safe_chunks": True}, "Did you mean 'partial'"),
+        ({"path": "a", "component": "b"}, "two names of one thing"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "says",
+)
+def test_keywords_of_a_write_that_are_meant(keywords, says):
+    with pytest.raises(TypeError, match=says):
+        zd.to_zarr(da.ones(10), {}, **keywords)
+
+
+def test_names_of_dask_and_xarray_for_a_write():
+    zd.to_zarr(da.ones(4), store := {}, path="a", dims=["t"], attrs={"n": 1}, zarr_format=3)
+    zd.to_zarr(da.ones(4), store, path="a", append_dim="t")
+    made = zd.open(store, "a")
+    assert (made.shape, made.dimension_names, made.attributes) == ((8,), ("t",), {"n": 1})
+    assert zd.from_zarr(store, path="a").shape == (8,)
+
+
+def test_a_region_replaces_nothing(tmp_path):
+    zd.to_zarr(da.ones(10, chunks=5), tmp_path / "a.zarr")
+    for mode in ("w", "w-"):
+        with pytest.raises(ValueError, match="mode='r\\+'"):
+            zd.to_zarr(da.zeros(5), tmp_path / "a.zarr", region=np.s_[:5], mode=mode)
+    assert zd.load(tmp_path / "a.zarr").sum() == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"append": 0}, "first piece"),
+        ({"region": np.s_[:2]}, "create_array"),
+        ({"mode": "r+"}, "leave it out"),
+    ],
+    ids=["append", "region", "mode"],
+)
+def test_where_nothing_is_yet(options, says):
+    with pytest.raises(FileNotFoundError, match=says):
+        zd.to_zarr(da.ones(2), {}, **options)
+
+
+def test_names_of_rechunker():
+    source = zd.array(np.arange(8), chunks=2)
+    zd.rechunk(source, target_store=(store := {}), target_chunks=4, max_mem="1GB")
+    assert zd.open(store).chunks == (4,)
+    with pytest.raises(TypeError, match="Did you mean 'max_mem'"):
+        zd.rechunk(source, {}, chunks=4, max_memory="1GB")
+
+
+def test_a_job_that_has_ended_answers_the_same_call(tmp_path):
+    url = tmp_path / "x.zarr"
+    x = da.ones((8, 8), chunks=4)
+    first = zd.to_zarr(x, url, resume=True)
+    written = (url / "zarr.json").stat().st_mtime_ns
+    again = zd.to_zarr(x, url, resume=True)
+    assert str(again).startswith("already done at ")
+    assert (again.objects, again.stored) == (first.objects, first.stored)
+    assert (url / "zarr.json").stat().st_mtime_ns == written
+    assert "nothing is left to do" in str(zd.plan_write(x, url, resume=True))
+    with pytest.raises(FileExistsError):
+        zd.to_zarr(x + 1, url, resume=True)
+    anew = zd.to_zarr(x, url, resume=True, overwrite=True)
+    assert not anew.already_done
+    zd.create_array(url, data=np.zeros((8, 8)), overwrite=True)
+    with pytest.raises(FileExistsError):
+        zd.to_zarr(x, url, resume=True)
+
+
+def test_the_folder_beside_says_what_it_is(tmp_path):
+    def fails(block):
+        raise ValueError("a block that fails")
+
+    x = da.ones((8, 8), chunks=4)
+    with pytest.raises(ValueError, match="fails"):
+        zd.to_zarr(x.map_blocks(fails, dtype="f8"), tmp_path / "x.zarr")
+    readme = tmp_path / "x.zarr.zarr-dask" / "README.txt"
+    assert "May it be removed?" in readme.read_text()
+    zd.to_zarr(x, tmp_path / "x.zarr", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]

@@ -23,6 +23,7 @@ __all__ = [
     "chunks_in_words",
     "dividing_chunks",
     "is_in_words",
+    "items_by_axis",
     "shards_in_words",
     "whole_chunks",
 ]
@@ -100,19 +101,36 @@ def shards_in_words(given: Any, shape: Shape, itemsize: int, chunks: Shape) -> S
     return tuple(count * chunk for count, chunk in zip(several, chunks, strict=True))
 
 
-def whole_chunks(shards: Cells, chunks: Cells, shape: Shape) -> Cells:
-    """Return shards, those of a whole dimension rounded up to whole chunks.
+def items_by_axis(
+    given: Any, names: Sequence[str | None], present: Cells, what: str, where: str
+) -> Any:
+    """Return the items of all dimensions for a mapping; other grids are unchanged.
+
+    Raises
+    ------
+    GridError
+        If it names unknown dimensions, or one of them twice.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    found = by_axis(given, names, len(present), what, where)
+    return tuple(found.get(axis, item) for axis, item in enumerate(present))
+
+
+def whole_chunks(shards: Cells, chunks: Cells, given: Any) -> Cells:
+    """Return shards, those of a whole dimension (-1) rounded up to whole chunks.
 
     Examples
     --------
-    >>> whole_chunks((10, 6), (4, 3), (10, 20))
+    >>> whole_chunks((10, 6), (4, 3), (-1, 6))
     (12, 6)
     """
+    items = given if isinstance(given, list | tuple) else (given,) * len(shards)
     return tuple(
         -(-length // chunk) * chunk
-        if isinstance(length, int) and isinstance(chunk, int) and length == extent
+        if item == -1 and isinstance(length, int) and isinstance(chunk, int)
         else length
-        for length, chunk, extent in zip(shards, chunks, shape, strict=True)
+        for length, chunk, item in zip(shards, chunks, items, strict=True)
     )
 
 

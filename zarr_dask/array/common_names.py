@@ -111,7 +111,7 @@ class ArrayNames(NodeNames):
         inner = 1
         if self.shards is not None:
             inner = prod(n // m for n, m in zip(self.shards, self.chunks, strict=True))
-        return min(stored * inner, self.nchunks)
+        return min(stored * inner, int(self.nchunks))
 
     @property
     def info(self: Any) -> Tree:

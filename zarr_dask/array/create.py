@@ -17,6 +17,7 @@ from zarr_dask.array.cells import (
     chunks_in_words,
     dividing_chunks,
     is_in_words,
+    items_by_axis,
     shards_in_words,
     whole_chunks,
 )
@@ -42,6 +43,7 @@ from zarr_dask.indexing.basic import checked_cells, checked_shape
 
 __all__ = [
     "ArraySpec",
+    "LayoutOptions",
     "NewArrayOptions",
     "array_meta",
     "as_stored",
@@ -76,17 +78,22 @@ class ArraySpec:
     chunk_key_encoding: Any = None
 
 
-class NewArrayOptions(TypedDict, total=False):
-    """Keywords that say what a new array is like; see `zarr_dask.create_array`."""
+class LayoutOptions(TypedDict, total=False):
+    """Keywords that say how a new array is stored; see `zarr_dask.create_array`."""
 
     chunks: Any
     shards: Any
     codecs: Any
-    fill_value: Any
     dimension_names: Any
     attributes: Mapping[str, Any] | None
     order: Literal["C", "F"]
     chunk_key_encoding: Any
+
+
+class NewArrayOptions(LayoutOptions, total=False):
+    """Keywords that say what a new array is like; see `zarr_dask.create_array`."""
+
+    fill_value: Any
 
 
 def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
@@ -271,8 +278,9 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
         return shards, dividing_chunks(shards.common_cell, itemsize, itemsize * prod(edges))
     present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)
     chunks = checked_shape(_cells(wanted, shape, names, present, "chunks", at), ndim, "chunks")
-    cells = _cells(spec.shards, shape, names, chunks, "shards", at)
-    shards = Grid.of(shape, whole_chunks(cells, chunks, shape))
+    given = items_by_axis(spec.shards, names, chunks, "shards", at)
+    cells = _cells(given, shape, names, chunks, "shards", at)
+    shards = Grid.of(shape, whole_chunks(cells, chunks, given))
     check_divides(chunks, shards)
     return shards, chunks
 

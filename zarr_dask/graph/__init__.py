@@ -16,7 +16,7 @@ is therefore imported inside functions.
 ==========  ======================================================================
 """
 
-from zarr_dask.graph.checks import check_backend, checked_array
+from zarr_dask.graph.checks import check_backend, checked_array, in_blocks
 from zarr_dask.graph.independent_blocks import (
     BlockWrites,
     ComputedBlocks,
@@ -42,6 +42,7 @@ __all__ = [
     "computed_blocks",
     "cuts_objects",
     "has_separate_blocks",
+    "in_blocks",
     "join_writes",
     "read_ahead",
     "read_array",

@@ -653,7 +653,7 @@ def open(
     (4,)
     """
     if mode not in ("r", "r+", "a", "w", "w-"):  # a set would fail for unhashable values
-        hint = " Use 'w-'." if mode == "x" else ""
+        hint = " Use 'w-'." if str(mode) == "x" else ""
         raise ValueError(f"mode={mode!r}: expected 'r', 'r+', 'a', 'w' or 'w-'.{hint}")
     if mode in ("r", "r+") and options:
         raise TypeError(
@@ -681,30 +681,17 @@ def _created(
     options: CreateOptions,
 ) -> Array | Group:
     """Return a new node: an array if it has a shape or data, else a group."""
-    overwrite = options.pop("overwrite", mode == "w")
-    if "shape" in options or "data" in options:
-        return create_array(
-            url,
-            path,
-            format=format,
-            storage_options=storage_options,
-            overwrite=overwrite,
-            **options,
-        )
-    more = sorted(options.keys() - {"attributes"})
+    given: dict[str, Any] = {"overwrite": mode == "w", **options}
+    place: dict[str, Any] = {"format": format, "storage_options": storage_options}
+    if "shape" in given or "data" in given:
+        return create_array(url, path, **place, **given)
+    more = sorted(options.keys() - {"attributes", "overwrite"})
     if more:
         raise TypeError(
             f"{more} are of an array, which needs shape= (and dtype=) or data=; a group takes "
             "attributes= alone."
         )
-    return create_group(
-        url,
-        path,
-        attributes=options.get("attributes"),
-        format=format,
-        overwrite=overwrite,
-        storage_options=storage_options,
-    )
+    return create_group(url, path, **place, **given)
 
 
 def _check_is_such(node: Array | Group, options: CreateOptions) -> None:

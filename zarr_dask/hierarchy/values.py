@@ -9,7 +9,7 @@ import numpy as np
 
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import NewArrayOptions
+from zarr_dask.array.create import LayoutOptions
 from zarr_dask.errors import NodeExistsError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import CreateOptions, Group, create_array, create_group
@@ -43,7 +43,7 @@ _HABITS = {
 }
 
 
-class PlaceOptions(NewArrayOptions, total=False):
+class PlaceOptions(LayoutOptions, total=False):
     """Keywords of `zarr_dask.create_array` besides shape, data type and values."""
 
     path: str
@@ -52,8 +52,15 @@ class PlaceOptions(NewArrayOptions, total=False):
     storage_options: Mapping[str, Any] | None
 
 
+class ArrayOptions(PlaceOptions, total=False):
+    """Keywords of `zarr_dask.create_array` besides shape and values."""
+
+    dtype: Any
+    fill_value: Any
+
+
 @takes_habits(_MORE, **_HABITS)
-def array(data: Any, url: Location | Group | None = None, **options: Unpack[PlaceOptions]) -> Array:
+def array(data: Any, url: Location | Group | None = None, **options: Unpack[ArrayOptions]) -> Array:
     """Create an array of values; in memory if no location is given.
 
     Parameters

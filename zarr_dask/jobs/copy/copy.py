@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_count, check_flags, check_given
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["copy", "plan_copy"]
 
 
+@takes_habits(source="src", target="dst", zarr_format="format", component="path")
 def plan_copy(
     src: Location | Array | Group,
     dst: Location | Group,
@@ -172,6 +174,7 @@ def plan_copy(
     return plan
 
 
+@takes_habits(source="src", target="dst", zarr_format="format", component="path")
 def copy(
     src: Location | Array | Group,
     dst: Location | Group,

@@ -18,6 +18,7 @@ from math import prod
 from typing import Any
 
 from zarr_dask._util.display import InWords
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.dtypes import is_small, leaves
@@ -175,6 +176,7 @@ class Survey(InWords):
         }
 
 
+@takes_habits(component="path")
 def survey(
     url: Location | Array | Group,
     path: str = "",

@@ -388,7 +388,8 @@ def _new_grids(
         return new_chunks, shards_in_words(shards, array.shape, itemsize, inner)
     cells = _cells(array, shards, base, "shards")
     if new_chunks is not None:  # a whole dimension is rounded up to whole chunks
-        cells = whole_chunks(cells, new_chunks, array.shape)
+        whole = [-1 if n == extent else n for n, extent in zip(cells, array.shape, strict=True)]
+        cells = whole_chunks(cells, new_chunks, whole)
     return new_chunks, cells
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_flags
 from zarr_dask._util.display import InWords
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
@@ -165,6 +166,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+@takes_habits()
 def compare(
     a: Location | Array | Group,
     b: Location | Array | Group | np.ndarray | da.Array,

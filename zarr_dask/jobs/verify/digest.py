@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import StoreError
@@ -53,6 +54,7 @@ _LANES = ((0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D), (0xC2B2AE3D27D4EB4F, 0x16566
 """An odd factor for the position and a constant, for each of the two words."""
 
 
+@takes_habits()
 def digest(
     array: Any,
     *,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from zarr_dask._util.arguments import check_flags, check_given
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import (
@@ -79,6 +80,7 @@ _LOST = "a receipt says that it has been stored"
 _UNKNOWN = "no receipt says that it is empty on purpose"
 
 
+@takes_habits(component="path")
 def verify(
     url: Location | Array | Group,
     path: str = "",

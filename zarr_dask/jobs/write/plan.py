@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
 from math import prod
@@ -459,7 +459,12 @@ class WritePlan(InWords):
         origin = tuple(s.start for s in self.region)
         write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
         journal = None if found is None else found[0]
-        return Begun(write, journal, self.nbytes, swap=self.swap)
+        finished = None
+        if (record := self.resume.finished) is not None:
+            names = {one.name for one in fields(WriteReport)}
+            known = {name: value for name, value in record.report.items() if name in names}
+            finished = WriteReport(**{**known, "already_done": record.ended})
+        return Begun(write, journal, self.nbytes, swap=self.swap, finished=finished)
 
     @ends_archives(lambda plan: [plan.target.store])
     def run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array.array import Array
@@ -12,6 +12,7 @@ from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import JobsEnd, WriteReport
 from zarr_dask.journal import ArrayEnd, Claim, Hold, Journal
+from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.swap import Swap
 from zarr_dask.stores.base import is_far
 
@@ -46,9 +47,18 @@ class Begun:
     """Of an array that grows: what this process has claimed."""
     claim: Claim = field(default_factory=Claim)
     """Says so while it is open."""
+    finished: WriteReport | None = None
+    """Report of the same job, if it has ended earlier."""
+
+    def record(self, report: WriteReport) -> None:
+        """Keep the report of a job that may be called again after its end."""
+        if self.journal is not None:
+            record_end(self.journal, self.journal.job(), asdict(report))
 
     def merged(self, result: Any) -> WriteReport:
         """Return the report of the tasks, after merging all their changes into the store."""
+        if self.finished is not None:
+            return self.finished
         if self.forks is None:
             report: WriteReport = result
             return report
@@ -139,6 +149,8 @@ def run_plans(
         reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
         for one in begun:
             one.check_shown()
+        for one, report in zip(begun, reports, strict=True):
+            one.record(report)
         is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):

@@ -7,7 +7,7 @@ of the blocks; `zarr_dask.jobs.write.write` ensures that no stored object lies i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +43,7 @@ from zarr_dask.jobs.write.append_state import (
 )
 from zarr_dask.jobs.write.cas_update import change_part
 from zarr_dask.journal import ArrayEnd, Claim, Job, Journal
+from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
     Noting,
@@ -82,8 +83,14 @@ class WriteReport(InWords):
     """Encoded bytes."""
     retried: int = 0
     """Requests that were retried because a store was busy or slow, or cut off a reply."""
+    already_done: str = ""
+    """Time at which the same job ended earlier, so that this call wrote nothing; else empty."""
 
     def __str__(self) -> str:
+        done = f"already done at {self.already_done}: " if self.already_done else ""
+        return done + self._figures()
+
+    def _figures(self) -> str:
         again = f", {counted(self.retried, 'request')} tried again" if self.retried else ""
         return (
             f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
@@ -347,6 +354,7 @@ class ArrayTarget:
             self._grow_claimed(self.before, job)
         if records is not None and records.ends:
             note_end(self.token)
+            record_end(records.journal, job, asdict(result))
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask.array.array import Array
+from zarr_dask.array.cells import items_by_axis
 from zarr_dask.array.create import ArraySpec, array_meta, given_names
 from zarr_dask.array.resize import appended, resized
 from zarr_dask.array.source import ArraySource
@@ -167,13 +168,17 @@ def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
     dividing = tuple(map(_dividing, blocks))
     chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
     if not isinstance(spec.shards, Mapping):
-        return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, (), "shards", at))
+        return replace(spec, chunks=chunks)
     if isinstance(chunks, str | bool):
         raise GridError(
             f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
         )
     inner = (chunks,) * len(spec.shape) if isinstance(chunks, int) else chunks
-    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, inner, "shards", at))
+    names = list(given_names(spec.dimension_names, len(spec.shape)) or ())
+    names += [None] * (len(spec.shape) - len(names))
+    return replace(
+        spec, chunks=chunks, shards=items_by_axis(spec.shards, names, inner, "shards", at)
+    )
 
 
 def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:
