@@ -6,8 +6,11 @@ Each works as the habit expects, or is refused with a message that says what to 
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
+import re
+import shutil
 from collections.abc import MutableMapping
 
 import dask.array as da
@@ -539,3 +542,52 @@ def test_the_folder_beside_says_what_it_is(tmp_path):
     assert "May it be removed?" in readme.read_text()
     zd.to_zarr(x, tmp_path / "x.zarr", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+def functions():
+    return [name for name in zd.__all__ if inspect.isfunction(getattr(zd, name))]
+
+
+@pytest.mark.parametrize("name", functions())
+def test_help_explains_every_argument(name):
+    function = getattr(zd, name)
+    doc = inspect.getdoc(function)
+    explained = _explanations(doc)
+    for parameter in inspect.signature(function).parameters.values():
+        if name in {"zeros", "empty", "ones", "zeros_like", "empty_like", "ones_like"}:
+            continue
+        stars = {"VAR_KEYWORD": "**", "VAR_POSITIONAL": "*"}.get(parameter.kind.name, "")
+        said = explained.get(f"{stars}{parameter.name}", explained.get(parameter.name, ""))
+        assert len(said) > 9, parameter.name
+        if not stars:
+            assert not re.match(r"As for `\w+`\.$", said), parameter.name
+
+
+def _explanations(doc):
+    """The text of each parameter of a numpydoc docstring."""
+    found, names = {}, []
+    for line in doc.partition("Parameters\n----------\n")[2].splitlines():
+        if not line.strip():
+            break
+        if line.startswith(" "):
+            for one in names:
+                found[one] = f"{found[one]} {line.strip()}".strip()
+        else:
+            names = [part.strip() for part in line.split(",")]
+            found |= dict.fromkeys(names, "")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"), [("data.zarr/a", "a"), ("a", "a"), ("data.zarr", ""), ("", "")]
+)
+def test_archives_with_and_without_the_folder_of_their_entries(tmp_path, path, inside):
+    zd.create_group(tmp_path / "data.zarr")["a"] = [1, 2]
+    shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path, "data.zarr")
+    node = zd.open(tmp_path / "x.zip", path)
+    assert node.path == inside
+    assert list(node) == (["a"] if inside == "" else [1, 2])
+    assert zd.open(f"{tmp_path}/x.zip/data.zarr/{inside}".rstrip("/")).attributes == {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from typing import ParamSpec, TypeVar
 
-__all__ = ["did_you_mean", "takes_habits", "unknown_keyword"]
+__all__ = ["did_you_mean", "explained_by", "takes_habits", "unknown_keyword"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -144,3 +145,55 @@ def takes_habits(
         return call
 
     return decorate
+
+
+_AS_FOR = re.compile(r"^(?:As for|Of a new array; see) `(?:\w+\.)*(\w+)`\.?$")
+
+
+def explained_by(*others: Callable[..., object]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Put the explanations of other functions where a docstring refers to them.
+
+    An entry of the parameters that says nothing but "As for `open`.", or "Of a new array; see
+    `create_array`.", is replaced by the entries of that function, so that `help` explains every
+    argument and the text is written once.
+    """
+    known = {other.__name__: _entries(other.__doc__ or "") for other in others}
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        lines = cleandoc(function.__doc__ or "").splitlines()
+        said: list[str] = []
+        number = 0
+        while number < len(lines):
+            found = _AS_FOR.match(lines[number + 1].strip()) if number + 1 < len(lines) else None
+            texts = known.get(found[1], {}) if found else {}
+            names = [name.strip() for name in lines[number].split(",")]
+            if found and not lines[number].startswith(" ") and all(name in texts for name in names):
+                for name in names:
+                    said += [name, *texts[name]]
+                number += 2
+                continue
+            said.append(lines[number])
+            number += 1
+        function.__doc__ = "\n".join(said)
+        return function
+
+    return decorate
+
+
+def _entries(docstring: str) -> dict[str, list[str]]:
+    """Return the explanation of each parameter of a docstring, as lines."""
+    found: dict[str, list[str]] = {}
+    lines = cleandoc(docstring).splitlines()
+    if "Parameters" not in lines:
+        return {}
+    names: list[str] = []
+    for line in lines[lines.index("Parameters") + 2 :]:
+        if not line.strip():
+            break
+        if line.startswith(" "):
+            for name in names:
+                found[name].append(line)
+        else:
+            names = [name.strip() for name in line.split(",")]
+            found.update({name: [] for name in names})
+    return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from zarr_dask._util.arguments import check_flags
 from zarr_dask._util.display import Tree, draw, facts_table
-from zarr_dask._util.keywords import did_you_mean, takes_habits
+from zarr_dask._util.keywords import did_you_mean, explained_by, takes_habits
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.array.attributes import Attributes, fixed
@@ -803,6 +803,7 @@ def _node(
 
 
 @takes_habits(_NEW_ARRAY, **_HABITS, **_OF_NEW)
+@explained_by(open)
 def open_array(
     url: Location | Array | Group,
     path: str = "",
@@ -853,6 +854,7 @@ def open_array(
 
 
 @takes_habits(attrs="attributes", **_HABITS)
+@explained_by(open)
 def open_group(
     url: Location | Group,
     path: str = "",
@@ -1039,6 +1041,7 @@ def create_array(
 
 
 @takes_habits(attrs="attributes", **_HABITS)
+@explained_by(create_array)
 def create_group(
     url: Location | Array | Group,
     path: str = "",

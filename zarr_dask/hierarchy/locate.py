@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from zarr_dask.formats.base import Format, normalise_path
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.open import Location, inside, located, open_store
+from zarr_dask.stores.open import Location, inside, located, open_store, without_folder
 
 __all__ = ["Node", "node_place", "node_store", "source_and_target"]
 
@@ -71,7 +71,8 @@ def node_place(
         store = open_store(without_consolidated(url.store), storage_options)
         return store, join(url.path, below)
     place, below = located(url, below)
-    return open_store(place, storage_options), below
+    store = open_store(place, storage_options)
+    return store, without_folder(store, below)
 
 
 def node_store(url: Location | Node, storage_options: Mapping[str, Any] | None = None) -> Store:

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import LayoutOptions
 from zarr_dask.errors import NodeExistsError
@@ -291,6 +291,7 @@ def save(
         group.create_array(name, data=values)
 
 
+@explained_by(open_node)
 def load(
     url: Location | Array | Group,
     path: str = "",

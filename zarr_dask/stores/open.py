@@ -44,6 +44,7 @@ __all__ = [
     "open_store",
     "overlap",
     "real_place",
+    "without_folder",
 ]
 
 BACKEND = "ZARR_DASK_BACKEND"
@@ -212,6 +213,22 @@ def located(url: Location, path: str) -> tuple[Location, str]:
     """Return the store and path of a location; a node of zarr-python may add to the path."""
     place = place_in_zarr_python(url)
     return (url, path) if place is None else (place[0], join(place[1], path))
+
+
+def without_folder(store: Store, path: str) -> str:
+    """Return a path without the folder that all entries of a zip archive lie in.
+
+    Keys do not have it, but it is part of the names that ``unzip -l`` shows. So both name a node.
+    """
+    place = innermost(store)
+    if not isinstance(place, ZipStore) or not place.folder:
+        return path
+    folder = place.folder.rstrip("/")
+    if path != folder and not path.startswith(f"{folder}/"):
+        return path
+    if any(place.list_dir(f"{path}/")):
+        return path  # a node of that name lies in the folder
+    return path[len(folder) :].lstrip("/")
 
 
 def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:

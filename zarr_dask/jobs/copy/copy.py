@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_count, check_flags, check_given
-from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
@@ -31,6 +31,7 @@ from zarr_dask.jobs.rechunk.compression_sample import LARGEST
 from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
+from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.jobs.rechunk.target_spec import Resources, memory_budget
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_alike
@@ -42,6 +43,7 @@ __all__ = ["copy", "plan_copy"]
 
 
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@explained_by(plan_rechunk)
 def plan_copy(
     src: Location | Array | Group,
     dst: Location | Group,
@@ -175,6 +177,7 @@ def plan_copy(
 
 
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@explained_by(plan_copy)
 def copy(
     src: Location | Array | Group,
     dst: Location | Group,

@@ -67,8 +67,10 @@ def credentials_of(*places: Any, storage_options: Mapping[str, Any] | None = Non
 
     Parameters
     ----------
-    *places, storage_options
-        As for `share_credentials`.
+    *places
+        Dask collections, arrays, groups, plans, stores, or paths and URLs.
+    storage_options
+        Options of the URLs.
 
     Returns
     -------

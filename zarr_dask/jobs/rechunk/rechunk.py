@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from zarr_dask._util.arguments import check_count, check_flags, check_given, check_resume
-from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
 from zarr_dask.formats.detect import format_for_new
@@ -336,6 +336,7 @@ def rechunk(
     zarr_format="format",
     component="path",
 )
+@explained_by(plan_rechunk)
 def rechunk(
     source: Any,
     target: Any,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from zarr_dask._util.arguments import check_flags, check_given
-from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import (
@@ -81,6 +81,7 @@ _UNKNOWN = "no receipt says that it is empty on purpose"
 
 
 @takes_habits(component="path")
+@explained_by(open_node)
 def verify(
     url: Location | Array | Group,
     path: str = "",

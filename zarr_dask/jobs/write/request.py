@@ -32,7 +32,7 @@ class WriteOptions(ZarrPythonOptions, total=False):
     fill_value: Any
     dimension_names: Any
     attributes: Mapping[str, Any] | None
-    format: str | int | None
+    format: str | None
     overwrite: bool
     append: int | str | None
     casting: Casting

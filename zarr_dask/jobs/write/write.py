@@ -17,14 +17,14 @@ from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 from zarr_dask._util.arguments import check_flags
-from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_place
-from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.group import Group, create_array, open_array
 from zarr_dask.hierarchy.locate import node_place
 from zarr_dask.hierarchy.parents import format_around
 from zarr_dask.hierarchy.prefetch import Site, site_of
@@ -97,6 +97,7 @@ def plan_write(
     **options: Unpack[WriteOptions],
 ) -> JointWritePlan: ...
 @takes_habits((*KEYWORDS, "name"), **_HABITS)
+@explained_by(create_array)
 def plan_write(
     arr: Any,
     url: Any,
@@ -147,7 +148,8 @@ def plan_write(
         complete.
     chunks, shards
         Grids of a new array, as a length for all dimensions, for each, or for some by name or
-        position; -1 is a whole dimension. By default one stored object per block where blocks are
+        position; -1 is a whole dimension. ``"auto"``, a size such as ``"10MB"`` and False are taken
+        as by `zarr_dask.create_array`. By default one stored object per block where blocks are
         regular.
     codecs, fill_value, dimension_names, attributes, format
         Of a new array; see `zarr_dask.create_array`.
@@ -426,6 +428,7 @@ def to_zarr(
     **options: Unpack[RunOptions],
 ) -> Any: ...
 @takes_habits((*KEYWORDS, "name"), **_HABITS)
+@explained_by(plan_write, WritePlan.run)
 def to_zarr(
     arr: Any,
     url: Any,
