@@ -591,3 +591,39 @@ def test_archives_with_and_without_the_folder_of_their_entries(tmp_path, path, i
     assert node.path == inside
     assert list(node) == (["a"] if inside == "" else [1, 2])
     assert zd.open(f"{tmp_path}/x.zip/data.zarr/{inside}".rstrip("/")).attributes == {}
+
+
+# --- small things ---------------------------------------------------------------------------------
+
+
+def test_a_text_is_no_index():
+    with pytest.raises(IndexError, match="not a group"):
+        zd.zeros(3)["temp"]
+
+
+def test_a_dimension_that_is_meant():
+    zd.to_zarr([[1.0]], store := {}, dims=["time", "x"])
+    with pytest.raises(ValueError, match="Did you mean 'time'"):
+        zd.to_zarr([[1.0]], store, append="tim")
+    with pytest.raises(ValueError, match=r"it has \['time', 'x'\]\. Did you mean 'time'"):
+        zd.to_zarr([[1.0]], store, region={"tme": slice(0, 1)})
+
+
+def test_a_digest_of_an_array_in_a_group():
+    zd.save(store := {}, a=[1, 2])
+    assert (
+        zd.digest(store, "a") == zd.digest(zd.open(store), path="a") == zd.digest(np.array([1, 2]))
+    )
+
+
+def test_what_is_logged(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="zarr_dask"):
+        zd.to_zarr(da.ones(4), tmp_path / "a.zarr")
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["begin", "written"]
+    assert "a.zarr" in caplog.records[1].message
+
+
+def test_short_words_for_selectors_and_comparisons():
+    a = zd.zeros(3)
+    assert len(repr(a.oindex)) < 200
+    assert "with a dask array" in str(zd.compare(a, da.zeros(3)))

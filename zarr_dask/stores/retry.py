@@ -15,6 +15,7 @@ when a service is down, many threads stop hammering it after a while.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -55,6 +56,8 @@ __all__ = [
     "retried",
     "time_to_send",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 _UNREACHABLE_ATTEMPTS = 2  # if nothing responds at all, so that a vanished server is reported soon
 _THROTTLED_WAIT = 5  # times the first wait, if a busy service does not say how long
@@ -301,6 +304,7 @@ class Attempts:
             raise error if policy.attempts == 1 else _given_up(error, why) from error.__cause__
         self._made += 1
         note_retries(requests)
+        _LOG.debug("attempt %d in %.2f s, after: %s", self._made + 1, waiting, error)
         time.sleep(waiting)
 
     def succeeded(self) -> None:

@@ -260,7 +260,11 @@ def _is_named(one: Any) -> bool:
 
 
 def _place(one: Any) -> str:
-    return one.where if isinstance(one, Array | Group) else f"a {type(one).__module__} array"
+    return (
+        one.where
+        if isinstance(one, Array | Group)
+        else f"a {type(one).__module__.partition('.')[0]} array"
+    )
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from zarr_dask.graph import StoredWrite
 
 __all__ = ["Beginning", "Begun", "end_of", "run_plans"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,19 @@ def end_of(begun: Iterable[Begun]) -> JobsEnd:
     return JobsEnd(journals, swaps, tuple(one.token for one in found))
 
 
+def _reports(
+    plans: Sequence[Beginning], begun: Sequence[Begun], results: Iterable[Any]
+) -> list[WriteReport]:
+    """Return the report of each array, which is recorded if its job may be called again."""
+    reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+    for one in begun:
+        one.check_shown()
+    for plan, one, report in zip(plans, begun, reports, strict=True):
+        one.record(report)
+        _LOG.info("written: %s: %s", plan.target.where, report)
+    return reports
+
+
 def run_plans(
     plans: Sequence[Beginning],
     client: Client | None,
@@ -141,16 +157,13 @@ def run_plans(
         begun.extend(plan.begun(topic, ends=False, held=True, client=client) for plan in plans)
         return [one.write for one in begun], sum(one.done for one in begun)
 
+    _LOG.info("begin: %s", "; ".join(map(str, plans)))
     nbytes = sum(plan.nbytes for plan in plans)
     lends = max((plan.largest_block for plan in plans if is_far(plan.target.store)), default=0)
     is_written = False
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
-        reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
-        for one in begun:
-            one.check_shown()
-        for one, report in zip(begun, reports, strict=True):
-            one.record(report)
+        reports = _reports(plans, begun, results)
         is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):

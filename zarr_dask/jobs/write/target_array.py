@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
 from zarr_dask.array.cells import items_by_axis
 from zarr_dask.array.create import ArraySpec, array_meta, given_names
@@ -109,6 +110,7 @@ def axis_of(target: Array, along: int | str) -> int:
         raise GridError(
             f"append={along!r} is no dimension of {target.where}; it has "
             f"{list(names) or f'{target.ndim} dimensions without names'}."
+            f"{did_you_mean(along, filter(None, names))}"
         )
     return names.index(along)
 
