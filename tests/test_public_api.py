@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import MutableMapping
 
+import dask
 import dask.array as da
 import numcodecs
 import numpy as np
@@ -627,3 +628,11 @@ def test_short_words_for_selectors_and_comparisons():
     a = zd.zeros(3)
     assert len(repr(a.oindex)) < 200
     assert "with a dask array" in str(zd.compare(a, da.zeros(3)))
+
+
+def test_handles_follow_what_another_process_has_appended(tmp_path):
+    a = zd.create_array(tmp_path / "a.zarr", shape=(2,), dtype="f8", chunks=2)
+    with dask.config.set(scheduler="processes", num_workers=1):
+        zd.to_zarr(da.ones(2), a, append=0)
+    assert a.shape == (4,)
+    assert a[2:].tolist() == [1, 1]
