@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -154,9 +155,11 @@ def test_the_shape_stays_while_an_append_runs(kind: str, tmp_path: Path) -> None
         with pytest.raises(AppendConflictError):
             opened.resize(2, prune=True)
 
+    elsewhere = pickle.loads(pickle.dumps(opened))
     while_appending(target, second)
+    assert opened.shape == (6,)
     with pytest.raises(MetadataChangedError):
-        opened.resize(2, prune=True)
+        elsewhere.resize(2, prune=True)
     assert zd.open_array(target)[...].tolist() == [0, 0, 0, 0, 1, 1]
 
 

@@ -118,7 +118,6 @@ def test_no_such_node(place, opener):
         NodeNotFoundError,
         f"{place}/nothing/here",
         "nothing/here/zarr.json",
-        "nothing/here/.zarray",
         "Check the path",
     )
     assert isinstance(error, FileNotFoundError)

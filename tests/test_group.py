@@ -84,8 +84,8 @@ def test_opening_what_is_something_else(root):
         zd.open_group(root.store, "a")
     with pytest.raises(NodeNotFoundError, match=r"nothing.*'nothing/zarr.json'"):
         zd.open(root.store, "nothing")
-    with pytest.raises(ValueError, match="mode='w'"):
-        zd.open(root.store, mode="w")
+    with pytest.raises(ValueError, match="mode='x'"):
+        zd.open(root.store, mode="x")
 
 
 def test_no_node_inside_an_array(root):
@@ -624,7 +624,7 @@ def test_an_array_that_is_being_written_is_no_group(root, separator):
     recording = Recording(root.store)
     group = zd.open_group(recording, format=root.format)
     recording.clear()
-    assert list(group) == ["a", "x"]
+    assert list(iter(group)) == ["a", "x"]  # list(group) would ask for the length as well
     assert recording.batches["list_dir"] == 2  # the group and the folder, not those of its chunks
     with pytest.raises(NodeNotFoundError):
         zd.open(root.store, "new")

@@ -955,7 +955,7 @@ def test_places_that_overlap(tmp_path):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(NodeNotFoundError, match="none of the keys"):
+    with pytest.raises(NodeNotFoundError, match="no Zarr array or group"):
         zd.migrate(tmp_path)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -75,8 +77,7 @@ def test_shrinking_keeps_objects(layout):
     array = made(layout)
     before = objects(array)
     smaller = array.resize((3, 4))
-    assert array.shape == (5, 6)
-    assert smaller.shape == zd.open(array.store).shape == (3, 4)
+    assert array.shape == smaller.shape == zd.open(array.store).shape == (3, 4)
     assert objects(array) == before
     np.testing.assert_array_equal(smaller[...], values_of((5, 6))[:3, :4])
     np.testing.assert_array_equal(smaller.resize((5, 6))[...], values_of((5, 6)))
@@ -214,6 +215,7 @@ def test_arrays_that_others_have_changed(layout):
     array = made(layout)
     other = zd.open(array.store, mode="r+")
     other.update_attributes({"b": 2})
+    other = pickle.loads(pickle.dumps(other))  # as in another process
     assert array.resize((4, 6)).attributes == {"a": 1, "b": 2}
     before = dict(array.store.values)
     for action in (lambda: other.resize((9, 9), prune=True), lambda: other.append(np.ones((1, 6)))):

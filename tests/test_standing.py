@@ -186,10 +186,13 @@ def test_attributes_may_change_and_arrays_may_grow(tmp_path, kind):
     made = zd.create_array(tmp_path, "a", shape=(4, 4), dtype="i4", **KINDS[kind])
     array = zd.open_array(tmp_path, "a", format=made.format)
     made.update_attributes({"units": "K"}).resize((8, 4))
+    elsewhere = pickle.loads(pickle.dumps(array))  # follows no change of this process
+    assert array.shape == elsewhere.shape == (8, 4)
     assert not array[...].any()
     made = zd.open_array(tmp_path, "a", mode="r+", format=made.format).resize((2, 4))
+    assert array[...].shape == (2, 4)
     with pytest.raises(MetadataChangedError, match=r"now shape \(2, 4\)"):
-        array[...]
+        elsewhere[...]
 
 
 def test_declared_sizes_may_go_on(tmp_path):

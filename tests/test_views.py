@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 
 import dask
 import dask.array as da
@@ -24,6 +25,8 @@ from zarr_dask.errors import ChunkMissingError, DataTypeError, GridError, Select
 from zarr_dask.graph import find_sources
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import ReadPolicy
+
+VIEW = import_module("zarr_dask.array.view")  # `zarr_dask.array` is the function
 
 SHAPE = (9, 8, 7)
 VALUES = np.arange(1, np.prod(SHAPE) + 1, dtype="int32").reshape(SHAPE)
@@ -178,10 +181,10 @@ def test_masks_of_many_dimensions(layout, mask):
 
 
 def test_more_than_is_held_at_once(monkeypatch):
-    monkeypatch.setattr("zarr_dask.array.view._MOST_HELD", 64)
+    monkeypatch.setattr(VIEW, "_MOST_HELD", 64)
     mask = VALUES % 3 > 0
     np.testing.assert_array_equal(ARRAYS["shards"].vindex[mask], VALUES[mask])
-    monkeypatch.setattr("zarr_dask.array.view._MOST_PIECES", 3)
+    monkeypatch.setattr(VIEW, "_MOST_PIECES", 3)
     np.testing.assert_array_equal(ARRAYS["shards"].vindex[mask], VALUES[mask])
 
 
@@ -449,7 +452,7 @@ def test_chunks_are_decoded_once(monkeypatch):
         BoundCodecChain, "decode", lambda *a, **k: (decoded.append(1), original(*a, **k))[1]
     )
     for sparse in (0, 100):  # points one by one, or the box around them
-        monkeypatch.setattr("zarr_dask.array.view._SPARSE", sparse)
+        monkeypatch.setattr(VIEW, "_SPARSE", sparse)
         decoded.clear()
         points = ([0, 0, 3, 1, 8], [0, 1, 2, 1, 7], [0, 1, 1, 0, 6])
         np.testing.assert_array_equal(array.vindex[points], VALUES[points])

@@ -7,6 +7,7 @@
     │   └── NodeKeyError         (KeyError)           a path that does not exist in the group
     ├── NodeExistsError          (FileExistsError)    a node exists already at that path
     ├── NodeTypeError            (TypeError)          an array instead of a group, or the reverse
+    ├── LocationTypeError        (TypeError)          a value of a kind that names no store
     ├── MetadataError            (ValueError)         metadata that violate the rules of a format
     │   ├── UnknownDataTypeError
     │   ├── UnknownGridError
@@ -24,6 +25,7 @@
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "absent"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
+    │   │   └── NodeNameError    (KeyError)           ``group[0]``: no name of a node
     │   ├── LinkError                                 a link that writing would have to follow
     │   ├── ListingError                              the store cannot say what it holds
     │   ├── StoreUnavailableError (ConnectionError)   a failure that may pass; retries did not help
@@ -99,6 +101,7 @@ __all__ = [
     "LinkError",
     "LinkWarning",
     "ListingError",
+    "LocationTypeError",
     "ManifestError",
     "MemoryBudgetError",
     "MetadataChangedError",
@@ -109,6 +112,7 @@ __all__ = [
     "MixedFormatsWarning",
     "NodeExistsError",
     "NodeKeyError",
+    "NodeNameError",
     "NodeNotFoundError",
     "NodeTypeError",
     "ObjectReplacedError",
@@ -154,8 +158,11 @@ class NodeNotFoundError(ZarrDaskError, FileNotFoundError):
         self.where = where
         self.looked_for = tuple(looked_for)
         self.hint = hint
-        keys = ", ".join(repr(key) for key in self.looked_for)
-        message = f"no Zarr array or group at {where}: none of the keys {keys} exists."
+        message = f"no Zarr array or group at {where}"
+        if self.looked_for:
+            others = " or metadata of another format" if len(self.looked_for) > 1 else ""
+            message += f": there is no {self.looked_for[0]!r}{others}"
+        message += "."
         super().__init__(f"{message} {hint}".rstrip())
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -172,6 +179,10 @@ class NodeExistsError(ZarrDaskError, FileExistsError):
 
 class NodeTypeError(ZarrDaskError, TypeError):
     """An array instead of the requested group, or the reverse."""
+
+
+class LocationTypeError(ZarrDaskError, TypeError):
+    """A value of a kind that cannot name a store, such as None or a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +446,10 @@ class StoreError(ZarrDaskError, OSError):
 
 class StoreKeyError(StoreError, ValueError):
     """A key or path that could lead outside the store, or that no store can hold."""
+
+
+class NodeNameError(StoreKeyError, KeyError):
+    """A key of an open group that cannot be the path of a node, such as ``group[0]``."""
 
 
 class LinkError(StoreError):

@@ -6,7 +6,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Self
 
-__all__ = ["Tree", "format_shape", "html_table", "render_tree"]
+__all__ = ["InWords", "Tree", "format_shape", "html_table", "render_tree"]
+
+
+class InWords:
+    r"""A result or plan whose ``str`` says it in words: its `repr` is one short line of that.
+
+    Examples
+    --------
+    >>> class Report(InWords):
+    ...     def __str__(self):
+    ...         return "verify a.zarr\n  nothing is wrong"
+    >>> Report()
+    <Report: verify a.zarr>
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        line = escape_control_chars(str(self).partition("\n")[0])
+        short = line if len(line) <= _LINE else f"{line[: _LINE - 3]}..."
+        return f"<{type(self).__name__}: {short}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+_LINE = 120
 
 
 class Tree(str):

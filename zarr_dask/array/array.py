@@ -1,13 +1,13 @@
 """An array: a store, a path and the array's metadata.
 
 Reading goes through `zarr_dask.array.reader`, writing through `zarr_dask.array.writer`, one stored
-object at a time. A node is frozen: methods that change its metadata return a new node.
+object at a time. A handle follows its array: changes of the metadata that this process makes, by
+this handle or another, are seen by all of them (`zarr_dask.formats.handles`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -19,6 +19,8 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools, check_choice
 from zarr_dask._util.display import format_shape, html_table
 from zarr_dask._util.threads import parallel_for
+from zarr_dask.array.attributes import Attributes, fixed
+from zarr_dask.array.common_names import ArrayNames
 from zarr_dask.array.reader import Reader
 from zarr_dask.array.resize import append_region, checked_extents, prune_outside, resize_grid
 from zarr_dask.array.revalidate import Confirmation, Shown, Standing
@@ -60,7 +62,7 @@ __all__ = ["Array", "object_sizes"]
 
 
 @dataclass(frozen=True, eq=False)
-class Array:
+class Array(ArrayNames):
     """An array in a store; made by `zarr_dask.open_array` and `zarr_dask.create_array`.
 
     Examples
@@ -139,9 +141,15 @@ class Array:
         return None if self.meta.fill_value is None else self.meta.fill_value[()]
 
     @property
+    def attrs(self) -> Attributes:
+        """The user's attributes, as a mapping that writes: ``array.attrs["units"] = "m"``."""
+        return Attributes(self)
+
+    @property
     def attributes(self) -> dict[str, Any]:
-        """The user's attributes (a copy)."""
-        return deepcopy(dict(self.meta.attributes))
+        """The user's attributes, as a copy that raises on assignment; `attrs` changes them."""
+        found: dict[str, Any] = fixed(self.meta.attributes)
+        return found
 
     @property
     def user_attributes(self) -> dict[str, Any]:
@@ -181,6 +189,13 @@ class Array:
         """Return the size in bytes of all stored objects, found by one listing."""
         return sum(object_sizes(self))
 
+    def stored_keys(self) -> Iterator[str]:
+        """Yield the keys of all stored objects, found by one listing."""
+        prefix = self.node_format.data_prefix(self.path)
+        for key in self.store.list(prefix):
+            if self.meta.coords(key[len(prefix) :]) is not None:
+                yield key
+
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
             raise TypeError("iteration over a 0-d array")
@@ -200,7 +215,11 @@ class Array:
         )
 
     def _repr_html_(self) -> str:
-        facts = {
+        return html_table(f"zarr_dask.Array {self.where}", self.facts())
+
+    def facts(self) -> dict[str, object]:
+        """Return facts for display, by name."""
+        return {
             "format": self.format,
             "shape": format_shape(self.shape, self.dimension_names),
             "data type": self.meta.data_type.label,
@@ -209,7 +228,6 @@ class Array:
             "codecs": ", ".join(codec.name for codec in self.codecs),
             "attributes": ", ".join(self.attributes) or "none",
         }
-        return html_table(f"zarr_dask.Array {self.where}", facts)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -387,7 +405,7 @@ class Array:
         >>> a.lazy[1:, None].T.shape
         (6, 1, 3)
         """
-        return View(self, IndexTransform.identity(self.shape))
+        return View(self._as_it_is(), IndexTransform.identity(self.shape))
 
     @property
     def oindex(self) -> IndexAccessor:
@@ -521,7 +539,7 @@ class Array:
     # --- changes of metadata ----------------------------------------------------------------------
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Array:
-        """Add or replace attributes in the store and return the changed array.
+        """Add or replace attributes in the store; as ``attrs.update``. Returns the array itself.
 
         Raises
         ------
@@ -535,10 +553,30 @@ class Array:
         meta = with_attributes(
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
-        return replace(self, meta=meta)
+        self.follow(meta)
+        return self
+
+    def follow(self, meta: ArrayMeta) -> None:
+        """Take the length, attributes and names of dimensions from metadata that were changed.
+
+        Metadata of another array, which has taken the place of this one, are not taken.
+        """
+        mine = self.meta
+        if meta is mine or not _is_same_array(mine, meta):
+            return
+        changed = mine.with_shape(meta.grid, meta.attributes, meta.dimension_names)
+        kept = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
+        self.__dict__.clear()
+        self.__dict__.update(kept, meta=changed)
+
+    def _as_it_is(self) -> Array:
+        """Return the array as it is now, which follows no changes."""
+        same = object.__new__(Array)
+        same.__dict__.update(self.__dict__)
+        return same
 
     def resize(self, shape: Any, prune: bool = False) -> Array:
-        """Resize the array in the store and return it; do not use the old object afterwards.
+        """Resize the array in the store. Returns the array itself, which has the new shape.
 
         Only the metadata change; stored objects are kept. Elements outside the new shape reappear
         when the array grows back, unless they are pruned. No other job may write to the array
@@ -580,13 +618,19 @@ class Array:
         >>> a.resize(1, prune=True).resize(4)[...]
         array([ 1, -1, -1, -1], dtype=int16)
         """
+        if type(prune) is int:
+            raise TypeError(
+                f"prune={prune}: expected True or False; the shape is one tuple: resize((30, 20))."
+            )
         check_bools(prune=prune)
         new_shape = checked_extents(shape, self.ndim)
         check_no_output(self.store, self.path)
         with claimed(self.store, self.path):
-            return self._resized(new_shape, prune=prune)
+            self.follow(self._as_it_is().put_shape(new_shape, prune=prune))
+        return self
 
-    def _resized(self, new_shape: Shape, *, prune: bool) -> Array:
+    def put_shape(self, new_shape: Shape, *, prune: bool) -> ArrayMeta:
+        """Resize the array in the store, which this process has claimed; return its metadata."""
         place = (self.store, self.path, self.node_format)
         if prune:
             present = reload_metadata(*place, self.meta, self.options)
@@ -599,10 +643,10 @@ class Array:
         )
         if prune and any(map(int.__lt__, new_shape, self.shape)):
             self._clear_outside(changed)
-        return replace(self, meta=changed)
+        return changed
 
     def append(self, values: Any, axis: int = 0, on_conflict: OnConflict = "error") -> Array:
-        """The array with more elements at its end, written to the store.
+        """Write more elements at the end of the array. Returns the array itself, grown.
 
         The elements are written before the document, so that a reader never sees the array longer
         than what is in it. Objects that the old end cuts are read, changed and written; nothing
@@ -611,7 +655,8 @@ class Array:
         Parameters
         ----------
         values
-            Values of the array's shape, except along one dimension.
+            Values of the array's shape, except along one dimension; cast to its data type as
+            NumPy does on assignment.
         axis
             That dimension; counted from the end if negative.
         on_conflict
@@ -643,8 +688,9 @@ class Array:
         append_region(self.shape, more.shape, axis)  # refuses what does not fit
         check_no_output(self.store, self.path)
         with claimed(self.store, self.path, on_conflict):
-            behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self
-            return _append(behind, more, axis)
+            behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self._as_it_is()
+            self.follow(_append(behind, more, axis))
+        return self
 
     def as_long_as_it_is(self, axis: int) -> Array:
         """The array as long along one dimension as others have made it since it was opened.
@@ -674,17 +720,31 @@ def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = Non
     return Array(store, path, meta, node_format, options, shown)
 
 
-def _append(array: Array, more: np.ndarray, axis: int) -> Array:
-    """The array with more elements at its end, which this process has claimed."""
+def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
+    """Write elements at the end, which this process has claimed, and return the new metadata."""
     shape, region = append_region(array.shape, more.shape, axis)
     place = (array.store, array.path, array.node_format)
     present = reload_metadata(*place, array.meta, array.options)
     # no document says so yet
     replace(array, meta=_reshaped(array, present, shape), shown=None).write(region, more)
-    changed = write_changed_documents(
+    return write_changed_documents(
         *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
     )
-    return replace(array, meta=changed)
+
+
+_DERIVED = frozenset({"reader", "token", "_packed"})
+"""What an array computes of its metadata, and keeps."""
+
+
+def _is_same_array(old: ArrayMeta, new: ArrayMeta) -> bool:
+    """True if metadata differ in the length, attributes or names of dimensions at most."""
+    return (
+        old.grid.ndim == new.grid.ndim
+        and old.chunk_key_encoding == new.chunk_key_encoding
+        and old.data_type == new.data_type
+        and bits_of(old.fill_value) == bits_of(new.fill_value)
+        and (old.codecs == new.codecs or repr(old.codecs) == repr(new.codecs))
+    )
 
 
 def _reshaped(array: Array, meta: ArrayMeta, shape: Shape) -> ArrayMeta:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
+from zarr_dask.array.cells import (
+    INNER_CHUNK_BYTES,
+    chunks_in_words,
+    dividing_chunks,
+    is_in_words,
+    items_by_axis,
+    parse_chunks_argument,
+    shards_in_words,
+    whole_chunks,
+)
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
 from zarr_dask.codecs.chain import CodecChain, make_chain
@@ -16,6 +28,7 @@ from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, data_type_of
+from zarr_dask.dtypes.variable import data_type_of_objects
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -30,10 +43,11 @@ from zarr_dask.indexing.basic import checked_cells, checked_shape
 
 __all__ = [
     "ArraySpec",
+    "LayoutOptions",
+    "NewArrayOptions",
     "array_meta",
-    "auto_chunks",
+    "codec_configuration",
     "convert_metadata",
-    "dividing_chunks",
     "fast_chain",
     "given_names",
     "given_shape",
@@ -44,8 +58,6 @@ __all__ = [
 ]
 
 _FORMAT = "v3"
-_CHUNK_BYTES = 4 << 20
-_INNER_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +76,24 @@ class ArraySpec:
     """None for the default: v3, or the format of the surrounding group."""
     order: Literal["C", "F"] = "C"
     chunk_key_encoding: Any = None
+
+
+class LayoutOptions(TypedDict, total=False):
+    """Keywords that say how a new array is stored; see `zarr_dask.create_array`."""
+
+    chunks: Any
+    shards: Any
+    codecs: Any
+    dimension_names: Any
+    attributes: Mapping[str, Any] | None
+    order: Literal["C", "F"]
+    chunk_key_encoding: Any
+
+
+class NewArrayOptions(LayoutOptions, total=False):
+    """Keywords that say what a new array is like; see `zarr_dask.create_array`."""
+
+    fill_value: Any
 
 
 def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
@@ -109,6 +139,44 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     return meta
 
 
+def given_values(data: Any) -> tuple[np.ndarray, Any]:
+    """Return values as given by a caller as a NumPy array, and the data type to store them as.
+
+    Raises
+    ------
+    TypeError
+        If they are lazy, an open node, or not values of one type.
+    """
+    if hasattr(data, "__dask_graph__"):
+        raise TypeError(
+            "the values are a dask collection, which is computed and written in parallel by "
+            "zarr_dask.to_zarr(x, group, 'name')."
+        )
+    if hasattr(data, "node_format"):
+        raise TypeError(
+            "the values are an open node: zarr_dask.copy(source, target) copies arrays and groups, "
+            "array[...] reads the values."
+        )
+    values = np.asarray(data)
+    if values.dtype.kind in "US" and not hasattr(data, "dtype"):
+        values = values.astype(object)  # texts in a list have any length
+    return values, data_type_of_objects(values) if values.dtype == object else values.dtype
+
+
+def shape_of_values(values: np.ndarray, shape: Any) -> Shape:
+    """Return the shape of a new array with values, which fill it, or are one value for all.
+
+    Raises
+    ------
+    GridError
+        If they have another shape.
+    """
+    wanted = values.shape if shape is None else given_shape(shape)
+    if values.shape not in {wanted, ()}:
+        raise GridError(f"data has the shape {values.shape}, the array {wanted}.")
+    return wanted
+
+
 def given_shape(shape: Any) -> Shape:
     """Return the lengths of an array as given by a caller.
 
@@ -150,29 +218,82 @@ def _named_by_codec(data_type: DataType, chain: CodecChain) -> DataType:
 
 
 def _listed(codecs: Any) -> Any:
-    """Return codecs as formats take them: a single object of another library is put in a list."""
-    return codecs if codecs is None or isinstance(codecs, Iterable | Codec) else [codecs]
+    """Return codecs as formats take them: objects of other libraries by their configuration."""
+    if codecs is None or isinstance(codecs, str | Codec | Mapping):
+        return codecs
+    items = codecs if isinstance(codecs, Iterable) else [codecs]
+    return [codec_configuration(item) for item in items]
+
+
+def codec_configuration(codec: Any) -> Any:
+    """Return the configuration of a codec of zarr-python or numcodecs; others are unchanged.
+
+    Only the configuration is used, so neither package needs to be imported here.
+    """
+    if isinstance(codec, str | Codec | Mapping):
+        return codec
+    for method in ("to_dict", "get_config"):
+        if hasattr(codec, method):
+            document = dict(getattr(codec, method)())
+            open_ = getattr(codec, "_tunable_attrs", ())  # filled in later by zarr-python
+            if "configuration" in document:
+                configuration = json.loads(json.dumps(document["configuration"]))
+                document["configuration"] = {
+                    k: v for k, v in configuration.items() if k not in open_
+                }
+            return document
+    return codec
 
 
 def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | None]:
     """Return the grid of stored objects, and the shape of inner chunks if they are shards."""
     ndim = len(shape)
-    automatic = isinstance(spec.chunks, str) and spec.chunks == "auto"
-    if spec.shards is None:
-        if automatic:
-            return Grid.regular(shape, auto_chunks(shape, itemsize, _CHUNK_BYTES)), None
-        return Grid.of(shape, checked_cells(spec.chunks, ndim, "chunks")), None
+    at, names = "the new array", given_names(spec.dimension_names, ndim) or (None,) * ndim
+    wanted = "auto" if spec.chunks is None else spec.chunks
+    if spec.shards is None or spec.shards is False:
+        if is_in_words(wanted):
+            return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None
+        present = chunks_in_words("auto", shape, itemsize)
+        return Grid.of(shape, _cells(wanted, shape, names, present, "chunks", at)), None
     node_format = format_named(spec.format or _FORMAT)
     if not node_format.has_shards:
         raise GridError(
             f"shards={spec.shards!r}: format {node_format.name!r} has no shards; use 'v3'."
         )
-    shards = Grid.of(shape, checked_cells(spec.shards, ndim, "shards"))
-    if automatic:
-        return shards, dividing_chunks(shards.common_cell, itemsize, _INNER_CHUNK_BYTES)
-    chunks = checked_shape(spec.chunks, ndim, "chunks")
+    if is_in_words(spec.shards):
+        present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)
+        chunks = (
+            chunks_in_words(wanted, shape, itemsize, INNER_CHUNK_BYTES)
+            if is_in_words(wanted)
+            else checked_shape(_cells(wanted, shape, names, present, "chunks", at), ndim, "chunks")
+        )
+        return Grid.regular(shape, shards_in_words(spec.shards, shape, itemsize, chunks)), chunks
+    if is_in_words(wanted):
+        cells = _cells(spec.shards, shape, names, tuple(max(n, 1) for n in shape), "shards", at)
+        shards = Grid.of(shape, cells)
+        if wanted in {False, "auto"}:
+            nbytes = INNER_CHUNK_BYTES if wanted else itemsize * prod(shards.common_cell)
+            return shards, dividing_chunks(shards.common_cell, itemsize, nbytes)
+        edges = chunks_in_words(wanted, shards.common_cell, itemsize)
+        return shards, dividing_chunks(shards.common_cell, itemsize, itemsize * prod(edges))
+    present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)
+    chunks = checked_shape(_cells(wanted, shape, names, present, "chunks", at), ndim, "chunks")
+    given = items_by_axis(spec.shards, names, chunks, "shards", at)
+    cells = _cells(given, shape, names, chunks, "shards", at)
+    shards = Grid.of(shape, whole_chunks(cells, chunks, given))
     check_divides(chunks, shards)
     return shards, chunks
+
+
+def _cells(
+    given: Any, shape: Shape, names: Sequence[str | None], present: Cells, what: str, at: str
+) -> Cells:
+    """Return the lengths or sizes of cells that are given by position, by name, or as -1."""
+    items = given if isinstance(given, list | tuple) else [given]
+    whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
+    if whole or isinstance(given, Mapping):
+        return parse_chunks_argument(given, shape, names, present, what, at)
+    return checked_cells(given, len(shape), what)
 
 
 def check_divides(chunks: Shape, shards: Grid) -> None:
@@ -185,42 +306,9 @@ def check_divides(chunks: Shape, shards: Grid) -> None:
     """
     if any(outer % inner for outer, inner in zip(shards.common_cell, chunks, strict=True)):
         raise GridError(
-            f"chunks={chunks} do not divide the shards, whose lengths are multiples of "
-            f"{shards.common_cell}: along each dimension the length of a shard must be a multiple "
-            "of that of its chunks."
+            f"shards={shards.common_cell} are not a multiple of chunks={chunks}, which do not "
+            "divide the shards: along each dimension a shard holds a whole number of chunks."
         )
-
-
-def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:
-    """Return near-cubic chunks of about `nbytes`, none longer than the array.
-
-    Examples
-    --------
-    >>> auto_chunks((1000, 1000, 3), 4, 4 << 20)
-    (591, 591, 3)
-    """
-    chunk = [max(n, 1) for n in shape]
-    budget = max(nbytes // itemsize, 1)
-    for remaining, axis in enumerate(sorted(range(len(chunk)), key=chunk.__getitem__)):
-        edge = max(round(budget ** (1 / (len(chunk) - remaining))), 1)
-        chunk[axis] = min(chunk[axis], edge)
-        budget = max(budget // chunk[axis], 1)
-    return tuple(chunk)
-
-
-def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
-    """Return the largest near-cubic chunks of about `nbytes` or less that divide the shards.
-
-    Examples
-    --------
-    >>> dividing_chunks((256, 256, 256), 4, 1 << 20)
-    (64, 64, 64)
-    """
-    target = auto_chunks(shards, itemsize, nbytes)
-    return tuple(
-        max(d for d in range(1, limit + 1) if length % d == 0)
-        for length, limit in zip(shards, target, strict=True)
-    )
 
 
 def with_grid(
@@ -260,7 +348,7 @@ def with_grid(
             check_divides(inner, outer)
         elif any(length % size for length, size in zip(outer.common_cell, inner, strict=True)):
             itemsize = meta.data_type.typical_itemsize
-            inner = dividing_chunks(outer.common_cell, itemsize, _INNER_CHUNK_BYTES)
+            inner = dividing_chunks(outer.common_cell, itemsize, INNER_CHUNK_BYTES)
         chain = CodecChain((), Sharding(inner, chain, node_format.shard_index_codecs))
         cells = shards
     grid = Grid.of(meta.shape, cells)

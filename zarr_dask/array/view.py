@@ -262,6 +262,9 @@ class IndexAccessor:
     parse: Parser
     """Parser of the index."""
 
+    def __repr__(self) -> str:
+        return f"<zarr_dask.Selector, to be indexed, of {self.array!r}>"
+
     def __getitem__(self, key: Any) -> Any:
         """Return the selected elements; a scalar where NumPy returns one."""
         return read_selection(self.array, self.parse(key, self.array.shape))[()]

@@ -23,6 +23,7 @@ from zarr_dask._util.json_fields import (
     is_ints,
     is_one_of,
 )
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Serializer
@@ -413,8 +414,7 @@ def codec_from_v3(
     if name not in _V3 and stored is not None:
         name = _present_name(name, place, stored)
     if name not in _V3:
-        known = ", ".join(v3_names())
-        return [ValidationProblem(f"{place}.name", name, f"a known codec ({known})", "codec")]
+        return [ValidationProblem(f"{place}.name", name, _known(name), "codec")]
     configuration = document.get("configuration", {})
     if not isinstance(configuration, Mapping):
         return [ValidationProblem(f"{place}.configuration", configuration, "an object")]
@@ -539,3 +539,11 @@ def with_codec_defaults(item: Any, itemsize: int) -> Any:
     if item == "zstd":
         return {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
     return item
+
+
+def _known(name: str) -> str:
+    """Return a phrase for the codecs that are known, the most similar one first."""
+    names = v3_names()
+    prefixed = f"{PREFIX}{name}"
+    hint = f" Did you mean {prefixed!r}?" if prefixed in names else did_you_mean(name, names)
+    return f"a known codec ({', '.join(names)}).{hint}"

@@ -70,11 +70,24 @@ def format_named(name: str) -> Format:
         If there is no format of that name.
     """
     known_formats = (*FORMATS, *DRAFTS)
+    wanted = spelled_format(name)
     for candidate in known_formats:
-        if candidate.name == name:
+        if candidate.name == wanted:
             return candidate
     known = ", ".join(repr(candidate.name) for candidate in known_formats)
     raise ValueError(f"format={name!r}: expected one of {known}, or None to find it out.")
+
+
+def spelled_format(name: object) -> object:
+    """Return the name of a format that is given as a number or a text: 3 is ``"v3"``.
+
+    Examples
+    --------
+    >>> spelled_format(3), spelled_format("2"), spelled_format("v3draft")
+    ('v3', 'v2', 'v3draft')
+    """
+    is_number = isinstance(name, int) and not isinstance(name, bool)
+    return f"v{name}" if is_number or (isinstance(name, str) and name.isdecimal()) else name
 
 
 def format_at(store: Store, name: str, options: ReadOptions) -> Format:
@@ -170,7 +183,7 @@ def find_node(
         if node is not None:
             return node
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
-    raise NodeNotFoundError(where(store, path), keys, "Check the path, and the mode of opening.")
+    raise NodeNotFoundError(where(store, path), keys, "Check the path.")
 
 
 def _node_of(

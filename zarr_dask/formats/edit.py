@@ -27,6 +27,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import warn_stale_consolidated
+from zarr_dask.formats.handles import tell_handles
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.compare_and_swap import ConditionalStore, cas_store_or_none, until_put
 
@@ -73,7 +74,10 @@ def with_attributes(
     # an attribute names the dimensions: read the names from the new documents
     found = node_format.documents(changed, path)
     named = node_format.read(store, path, options, found=found)
-    return named if isinstance(named, type(changed)) else changed
+    if not isinstance(named, type(changed)):
+        return changed
+    tell_handles(store, path, named)
+    return named
 
 
 def reload_metadata(
@@ -162,6 +166,8 @@ def change_attributes(
     node_format: Format,
     change: Callable[[dict[str, Any]], Mapping[str, Any]],
     options: ReadOptions,
+    *,
+    warns: bool = False,
 ) -> None:
     """Change the attributes of a node by a function, without losing concurrent changes.
 
@@ -175,6 +181,8 @@ def change_attributes(
         Returns the new attributes; may be called several times.
     options
         Options for reading.
+    warns
+        True to warn if consolidated metadata above are out of date then.
 
     Raises
     ------
@@ -191,6 +199,8 @@ def change_attributes(
         return present, replace(present, attributes=wanted)
 
     _put_latest(store, path, node_format, changed, options)
+    if warns:
+        warn_stale_consolidated(store, path, node_format)
 
 
 _Meta = TypeVar("_Meta", bound=NodeMeta)
@@ -219,6 +229,7 @@ def _put_latest(
         return _put(store, tagged, new, tags)
 
     until_put(f"the metadata of {where(store, path)}", put)
+    tell_handles(store, path, latest[0])
     return latest[0]
 
 

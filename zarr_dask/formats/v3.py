@@ -38,6 +38,7 @@ from zarr_dask.codecs.registry import (
     is_serializer,
     with_codec_defaults,
 )
+from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
 from zarr_dask.errors import MetadataError, ValidationProblem
@@ -157,6 +158,7 @@ class FormatV3:
         items = [_default_compressor(data_type)] if wanted is None else wanted
         if isinstance(items, str | Codec | Mapping):
             items = [items]
+        items = [_of_v3(item) for item in items]
         encoded = encoded_data_type(items, data_type, ndim)
         documents = [with_codec_defaults(item, _shuffled_bytes(encoded)) for item in items]
         if not any(is_serializer(item) for item in documents):
@@ -192,6 +194,21 @@ class FormatV3:
 V3 = FormatV3()
 _OF_XARRAY = ("__xarray_dataarray_variable__", "__values__")
 """Names that xarray gives to arrays without a name, although v3 reserves them."""
+
+
+def _of_v3(item: Any) -> Any:
+    """Return a codec that is given in numcodecs' spelling, an object with an ``id``, in that of v3.
+
+    Compressors that v3 has keep their name, all others have the prefix of numcodecs.
+    """
+    if not isinstance(item, Mapping) or "name" in item or not isinstance(item.get("id"), str):
+        return item
+    name = item["id"]
+    if name in {"zstd", "gzip", "blosc", "crc32c"}:
+        codec = codec_from_numcodecs(item, "codecs")
+        return item if isinstance(codec, list) else codec
+    configuration = {member: value for member, value in item.items() if member != "id"}
+    return {"name": f"numcodecs.{name}", "configuration": configuration}
 
 
 def _default_compressor(data_type: DataType) -> Codec:

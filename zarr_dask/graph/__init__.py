@@ -16,7 +16,7 @@ is therefore imported inside functions.
 ==========  ======================================================================
 """
 
-from zarr_dask.graph.checks import check_backend, checked_array
+from zarr_dask.graph.checks import check_backend, checked_array, map_blocks
 from zarr_dask.graph.independent_blocks import (
     IndependentBlocks,
     IndependentWrites,
@@ -43,6 +43,7 @@ __all__ = [
     "independent_writes",
     "is_embarrassingly_parallel",
     "join_writes",
+    "map_blocks",
     "normalize_blocks",
     "read_ahead",
     "read_array",

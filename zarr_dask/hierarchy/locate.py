@@ -12,7 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 from zarr_dask.formats.base import Format, normalise_path
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.open import Location, open_store, split_zarr_python_node, substore
+from zarr_dask.stores.open import (
+    Location,
+    open_store,
+    split_zarr_python_node,
+    substore,
+    without_folder,
+)
 
 __all__ = ["Node", "resolve_node", "resolve_store", "source_and_target"]
 
@@ -71,7 +77,8 @@ def resolve_node(
         store = open_store(without_consolidated(url.store), storage_options)
         return store, join(url.path, below)
     place, below = split_zarr_python_node(url, below)
-    return open_store(place, storage_options), below
+    store = open_store(place, storage_options)
+    return store, without_folder(store, below)
 
 
 def resolve_store(url: Location | Node, storage_options: Mapping[str, Any] | None = None) -> Store:

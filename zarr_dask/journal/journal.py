@@ -121,6 +121,7 @@ class Journal:
         """Open the journal, removing what an older job has left in it."""
         self.store.delete_prefix(self.prefix)
         self.note(job)
+        put_readme(self.store, self.prefix)
 
     def note(self, job: JobRecord) -> None:
         """Write the description of the job."""
@@ -290,6 +291,39 @@ def _name_of_process(number: int) -> str:
     return f"{socket.gethostname()}-{number}-{_PROCESS}"
 
 
+README = "README.txt"
+_BESIDE = ".zarr-dask"
+_README = b"""This folder belongs to the Zarr hierarchy of the same name, without ".zarr-dask".
+
+zarr_dask keeps here what running jobs have written so far (__job-...), so that a job
+that was killed can go on (resume=True), and small records of jobs that have ended
+(__done-...), so that the same call answers "already done" instead of writing again.
+
+May it be removed? Yes, if no job is running: the data do not need it. A job that was
+killed then begins anew. "zarr-dask status" tells which jobs there are.
+"""
+
+
+def put_readme(store: Store, prefix: str) -> None:
+    """Say in the folder beside a local hierarchy what it is, and whether it may be removed."""
+    folder = prefix.partition("/")[0]
+    if not isinstance(store, LocalStore) or not folder.endswith(_BESIDE):
+        return
+    key = f"{folder}/{README}"
+    with suppress(StoreError):  # nothing depends on it
+        if store.size(key) is None:
+            store.set(key, [_README])
+
+
+def _remove_readme(store: LocalStore, folder: str) -> None:
+    """Remove the text from a folder that holds nothing else."""
+    if not folder.endswith(_BESIDE) or "/" in folder:
+        return
+    listing = store.list_dir(f"{folder}/")
+    if not listing.prefixes and list(listing.keys) == [f"{folder}/{README}"]:
+        store.delete(f"{folder}/{README}")
+
+
 def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders on the path to a journal that are empty."""
     if not isinstance(store, LocalStore):
@@ -298,6 +332,8 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
         above, _, name = folder.rpartition("/")
+        with suppress(StoreError):
+            _remove_readme(store, folder)
         try:
             with folder_in(store.root, above) as around:
                 os.rmdir(name, dir_fd=around)

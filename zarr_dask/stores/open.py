@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask.errors import MissingDependencyError, StoreError
+from zarr_dask.errors import LocationTypeError, MissingDependencyError, StoreError
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of_zarr_python
@@ -49,6 +49,7 @@ __all__ = [
     "split_zarr_python_node",
     "substore",
     "unwrap_with_path",
+    "without_folder",
 ]
 
 BACKEND = "ZARR_DASK_BACKEND"
@@ -84,7 +85,9 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         If no backend serves the URL, or an option is unknown.
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise StoreError(f"storage_options={_shortened(storage_options)}: expected a mapping.")
+        raise LocationTypeError(
+            f"storage_options={_shortened(storage_options)}: expected a mapping."
+        )
     options = dict(storage_options or {})
     named = named_place(url)
     if named is not None:
@@ -95,7 +98,12 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         return _without_options(given, options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     # "" would be the current folder, but is more likely a missing name
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str):
+        raise LocationTypeError(
+            f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
+            f"mapping.{_several(url)}"
+        )
+    if not text or "\0" in text:
         raise StoreError(
             f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
             "mapping."
@@ -128,6 +136,15 @@ def _given_store(url: Any) -> Store | None:
             "with the bucket or folder, or file_system.get_mapper(path)."
         )
     return _mapped(url) or MemoryStore.over(url) if isinstance(url, MutableMapping) else None
+
+
+def _several(url: object) -> str:
+    """Return a hint for several locations at once."""
+    if isinstance(url, list | tuple) and len(url) > 1:
+        return (
+            " Open them one by one, or together as xarray.open_mfdataset(urls, engine='zarr_dask')."
+        )
+    return ""
 
 
 def open_with_options_of(url: Location, like: Store) -> Store:
@@ -257,6 +274,22 @@ def split_zarr_python_node(url: Location, path: str) -> tuple[Location, str]:
         return path_on(url, path), ""
     place = place_in_zarr_python(url)
     return (url, path) if place is None else (place[0], join(place[1], path))
+
+
+def without_folder(store: Store, path: str) -> str:
+    """Return a path without the folder that all entries of a zip archive lie in.
+
+    Keys do not have it, but it is part of the names that ``unzip -l`` shows. So both name a node.
+    """
+    place = unwrap(store)
+    if not isinstance(place, ZipStore) or not place.folder:
+        return path
+    folder = place.folder.rstrip("/")
+    if path != folder and not path.startswith(f"{folder}/"):
+        return path
+    if any(place.list_dir(f"{path}/")):
+        return path  # a node of that name lies in the folder
+    return path[len(folder) :].lstrip("/")
 
 
 def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_bools, check_count, check_type
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
@@ -30,6 +31,7 @@ from zarr_dask.jobs.rechunk.compression_sample import LARGEST
 from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
+from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.jobs.rechunk.target_spec import RechunkBudget, memory_budget
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_with_options_of
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["copy", "plan_copy"]
 
 
+@takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@explained_by(plan_rechunk)
 def plan_copy(
     src: Location | Array | Group,
     dst: Location | Group,
@@ -177,6 +181,8 @@ def plan_copy(
     return plan
 
 
+@takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@explained_by(plan_copy)
 def copy(
     src: Location | Array | Group,
     dst: Location | Group,

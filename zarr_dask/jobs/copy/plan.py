@@ -49,7 +49,7 @@ from zarr_dask.stores.open import canonical_location
 __all__ = ["CopyPlan"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CopyPlan(JointPlan):
     """Everything that a copy will do; made by `zarr_dask.plan_copy`."""
 

@@ -69,8 +69,10 @@ def credentials_initializer(
 
     Parameters
     ----------
-    *places, storage_options
-        As for `share_credentials`.
+    *places
+        Dask collections, arrays, groups, plans, stores, or paths and URLs.
+    storage_options
+        Options of the URLs.
 
     Returns
     -------

@@ -14,7 +14,7 @@ from html import escape
 from time import perf_counter
 from typing import Any
 
-from zarr_dask._util.display import escape_control_chars
+from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 
@@ -96,8 +96,8 @@ class StageReport:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportBase:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReportBase(InWords):
     """Measurements of a job's tasks, beside the predictions."""
 
     seconds: float
@@ -204,7 +204,7 @@ class ReportBase:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RechunkReport(ReportBase):
     """Result of a rechunking."""
 
@@ -242,7 +242,7 @@ class ArrayCopyReport:
     """Tasks done by this run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JointReport(ReportBase):
     """Result of a job of several arrays; each stage includes all arrays that have this many."""
 

@@ -33,6 +33,7 @@ from zarr_dask.journal import (
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.journal.finished import Finished, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.stores.base import Store, SupportsAppend, list_sizes
@@ -110,11 +111,15 @@ class ResumePlan:
     """Journals of jobs whose work this one overwrites."""
     is_told: bool = False
     """True if another array of the same call records that this one is written, and it exists."""
+    finished: Finished | None = None
+    """Record of the same job, if it has ended and what it has made is there."""
 
     @property
     def has_ended(self) -> bool:
         """True if everything is written and only journals are left."""
-        return self.is_told or (self.resumed is not None and self.resumed[1].ended)
+        if self.is_told or self.finished is not None:
+            return True
+        return self.resumed is not None and self.resumed[1].ended
 
     @property
     def ended_with(self) -> tuple[str, ...]:
@@ -124,6 +129,8 @@ class ResumePlan:
 
     def explain(self) -> str | None:
         """Return a line for the plan; None if there is nothing to say."""
+        if self.finished is not None:
+            return f"  done    the same job ended at {self.finished.ended}: nothing is left to do"
         if self.resumed is not None:
             journal, job = self.resumed
             return f"  resumes the job that began at {job.begun}; its journal is {journal.url}"
@@ -187,6 +194,7 @@ def plan_resume(
     swap: AtomicReplace | None = None,
     free_beside: bool = False,
     waits: bool = False,
+    anew: bool = False,
 ) -> ResumePlan:
     """Decide which journals a write opens, resumes or replaces; nothing is written.
 
@@ -206,6 +214,8 @@ def plan_resume(
         Whether it is known that no job keeps a journal beside the hierarchy.
     waits
         Whether appends that processes work on are waited for.
+    anew
+        True if a job that has ended is done once more.
 
     Raises
     ------
@@ -236,7 +246,11 @@ def plan_resume(
     kept = None if same is None else same[0]
     local = place is not None and isinstance(place.store, SupportsAppend)
     keeps_one = required or ((creates or grows) and local)
+    finished = None
+    if resume and same is None and creates and not anew and place is not None:
+        finished = finished_job(place.store, place.prefix, target.store, job)
     return ResumePlan(
+        finished=finished,
         job=job,
         place=place if keeps_one else None,
         options=options,

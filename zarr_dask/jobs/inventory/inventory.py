@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from zarr_dask._util.display import InWords
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.dtypes import is_small, leaves
@@ -41,6 +43,7 @@ from zarr_dask.hierarchy.edit import stale_paths
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.walk import walk
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.stores.base import Store, join, list_sizes
 from zarr_dask.stores.open import Location, canonical_location
 from zarr_dask.stores.wrappers.base import PrefixStore
@@ -105,8 +108,8 @@ class NodeInventory:
         }
 
 
-@dataclass(frozen=True)
-class Inventory:
+@dataclass(frozen=True, repr=False)
+class Inventory(InWords):
     """Everything below a location; made by `inventory`."""
 
     where: str
@@ -126,6 +129,25 @@ class Inventory:
     def unreadable(self) -> tuple[NodeInventory, ...]:
         """The nodes that cannot be read."""
         return tuple(node for node in self.nodes if node.kind == "unreadable")
+
+    def __str__(self) -> str:
+        totals: dict[str, int] = self.to_json()["totals"]
+        lines = [
+            f"survey {self.where}: {pluralize(len(self.arrays), 'array')}, "
+            f"{pluralize(totals['groups'], 'group')}, {totals['objects']:,} stored objects "
+            f"({format_bytes(totals['stored_bytes'])})"
+        ]
+        for node in self.nodes[:_MOST_LISTED]:
+            facts = "group" if node.kind == "group" else "; ".join(node.problems)
+            if node.shape is not None:
+                facts = (
+                    f"{node.shape} {node.data_type}, chunks {node.chunks}, {node.objects:,} of "
+                    f"{node.expected_objects:,} objects, {format_bytes(node.stored_bytes)}"
+                )
+            lines.append(f"  {node.path or '/'}  {node.format or 'unreadable'}  {facts}")
+        if len(self.nodes) > _MOST_LISTED:
+            lines.append(f"  and {len(self.nodes) - _MOST_LISTED:,} more nodes")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return strict JSON values.
@@ -154,6 +176,7 @@ class Inventory:
         }
 
 
+@takes_habits(component="path")
 def inventory(
     url: Location | Array | Group,
     path: str = "",
@@ -212,6 +235,8 @@ class _NodeFindings:
         self.needs.setdefault(path, []).append(what)
 
 
+_MOST_LISTED = 100
+"""Maximum number of nodes in the text of a survey."""
 _LENIENT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ReadOptions(allow_pickle=True): its objects are pickled", {"allow_pickle": True}),
     (

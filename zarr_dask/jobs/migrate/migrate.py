@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
 from zarr_dask.formats.base import Format, ReadOptions, where
@@ -128,6 +129,7 @@ def migrate(
     return plan
 
 
+@explained_by(migrate)
 def plan_migration(
     src: Location | Array | Group,
     dst: Location | Group | None = None,

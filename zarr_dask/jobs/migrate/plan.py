@@ -15,6 +15,7 @@ from math import prod
 from threading import Lock
 from time import perf_counter
 
+from zarr_dask._util.display import InWords
 from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
@@ -38,8 +39,8 @@ _BYTES_AT_A_TIME = 1 << 27
 """Of stored objects that are copied at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class MigrationReport(InWords):
     """Result of a migration."""
 
     nodes: int
@@ -64,8 +65,8 @@ class MigrationReport:
         )
 
 
-@dataclass(frozen=True)
-class MigrationPlan:
+@dataclass(frozen=True, repr=False)
+class MigrationPlan(InWords):
     """Everything that a migration will do; made by `plan_migration`."""
 
     route: MigrationOptions

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask._util.arguments import check_bools
-from zarr_dask._util.display import escape_control_chars
+from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.errors import PlanError, ResumeError, StoreError
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 __all__ = ["DaskRechunkPlan", "DaskRechunkReport", "plan_dask"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DaskRechunkReport(ReportBase):
     """Result of rechunking a dask array.
 
@@ -111,8 +111,8 @@ class DaskRechunkReport(ReportBase):
         return {"nbytes": self.nbytes, "stored": self.stored, **ReportBase.to_json(self)}
 
 
-@dataclass(frozen=True, eq=False)
-class DaskRechunkPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class DaskRechunkPlan(InWords):
     """Everything that rechunking a dask array will do; made by `zarr_dask.plan_rechunk`."""
 
     values: da.Array

@@ -18,7 +18,7 @@ from itertools import pairwise, takewhile
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask._util.display import escape_control_chars
+from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.errors import PlanError
 from zarr_dask.hierarchy.edit import (
     check_can_create,
@@ -82,8 +82,8 @@ class JointStagePlan:
         return sum(largest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JointPlan(ABC):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class JointPlan(InWords, ABC):
     """The work on several arrays, as a value."""
 
     members: tuple[Member, ...]
@@ -349,7 +349,7 @@ class JointPlan(ABC):
 # --- arrays at separate locations -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class JointRechunkPlan(JointPlan):
     """Rechunkings of several arrays; made by `zarr_dask.plan_rechunk` of a list of them."""
 

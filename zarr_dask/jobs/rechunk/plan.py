@@ -13,7 +13,7 @@ from html import escape
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask._util.display import escape_control_chars
+from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
 from zarr_dask.formats.base import ReadOptions
@@ -59,8 +59,8 @@ READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes
 """The `ReadOptions` that determine the values read; the others only allow or refuse reading."""
 
 
-@dataclass(frozen=True)
-class RechunkPlan:
+@dataclass(frozen=True, repr=False)
+class RechunkPlan(InWords):
     """Everything that a rechunking will do; made by `plan_rechunk`."""
 
     source: Array

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
 from zarr_dask.formats.detect import format_for_new
@@ -98,6 +99,16 @@ class RechunkOptions(TypedDict, total=False):
     verify: bool
 
 
+_HABITS = {
+    "component": "path",
+    "target_chunks": "chunks",
+    "target_store": "target",
+    "temp_store": "temp",
+    "zarr_format": "format",
+}
+"""Names of rechunker and zarr-python for arguments of this package."""
+
+
 @overload
 def plan_rechunk(
     source: Location | Array, target: Location | Group, **options: Unpack[PlanOptions]
@@ -110,6 +121,13 @@ def plan_rechunk(
 def plan_rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
 ) -> JointRechunkPlan: ...
+@takes_habits(
+    target_chunks="chunks",
+    target_store="target",
+    temp_store="temp",
+    zarr_format="format",
+    component="path",
+)
 def plan_rechunk(
     source: Any,
     target: Any,
@@ -311,6 +329,14 @@ def rechunk(
 def rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
 ) -> JointReport: ...
+@takes_habits(
+    target_chunks="chunks",
+    target_store="target",
+    temp_store="temp",
+    zarr_format="format",
+    component="path",
+)
+@explained_by(plan_rechunk)
 def rechunk(
     source: Any,
     target: Any,

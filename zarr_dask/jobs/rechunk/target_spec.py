@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from zarr_dask.array.array import Array
+from zarr_dask.array.cells import (
+    CHUNK_BYTES,
+    INNER_CHUNK_BYTES,
+    chunks_in_words,
+    dividing_chunks,
+    is_in_words,
+    shards_in_words,
+    whole_chunks,
+)
 from zarr_dask.array.create import convert_metadata, with_grid
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
@@ -20,7 +30,7 @@ from zarr_dask.formats.translate import xarray_mask_differences
 from zarr_dask.grid.grid import Cells, Fixed, Grid, Region
 from zarr_dask.hierarchy.edit import puts_metadata_first
 from zarr_dask.hierarchy.parents import format_of_group_around
-from zarr_dask.indexing.basic import checked_region
+from zarr_dask.indexing.basic import checked_region, checked_shape
 from zarr_dask.jobs.engine import Workers
 from zarr_dask.jobs.engine.grid_arguments import (
     check_not_empty,
@@ -359,25 +369,33 @@ def _new_grids(
 ) -> tuple[Cells | None, Cells | None]:
     """Return the new chunks and shards; None for those that stay or are not used."""
     stored = _stored_cells(array)
+    if shards is False:  # as in create_array
+        chunks, shards = array.chunks if chunks is None else chunks, None
     if chunks is None and shards is None:
         if not changes:
             raise GridError("neither chunks nor shards are given: there is nothing to change.")
         if array.shards is None:
             return stored, None
         return (None, stored) if node_format.has_shards else (None, None)
+    if is_in_words(chunks) and shards is not None and not is_in_words(shards):
+        itemsize = array.meta.data_type.typical_itemsize
+        edges = chunks_in_words(chunks, array.shape, itemsize, INNER_CHUNK_BYTES)
+        cells = _cells(array, shards, stored, "shards")
+        common = Grid.of(array.shape, cells).common_cell
+        return dividing_chunks(common, itemsize, itemsize * prod(edges)), cells
     present = stored if array.shards is None else array.chunks
     new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
     if shards is None:
         return new_chunks, None
     base = new_chunks or array.chunks if array.shards is None else stored
+    if is_in_words(shards):
+        inner = checked_shape(new_chunks or array.chunks, array.ndim, "chunks")
+        itemsize = array.meta.data_type.typical_itemsize
+        return new_chunks, shards_in_words(shards, array.shape, itemsize, inner)
     cells = _cells(array, shards, base, "shards")
     if new_chunks is not None:  # a whole dimension is rounded up to whole chunks
-        cells = tuple(
-            -(-length // chunk) * chunk
-            if isinstance(length, int) and isinstance(chunk, int) and length == extent
-            else length
-            for length, chunk, extent in zip(cells, new_chunks, array.shape, strict=True)
-        )
+        whole = [-1 if n == extent else n for n, extent in zip(cells, array.shape, strict=True)]
+        cells = whole_chunks(cells, new_chunks, whole)
     return new_chunks, cells
 
 
@@ -390,6 +408,10 @@ def _stored_cells(array: Array) -> Cells:
 
 
 def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
-    """Return lengths or sizes from arguments by position or by name; -1 is a whole dimension."""
+    """Return lengths or sizes from arguments by position, by name or in words."""
+    if is_in_words(given):
+        itemsize = array.meta.data_type.typical_itemsize
+        nbytes = CHUNK_BYTES if array.shards is None else INNER_CHUNK_BYTES
+        return chunks_in_words(given, array.shape, itemsize, nbytes)
     names = array.dimension_names or (None,) * array.ndim
     return parse_chunks_argument(given, array.shape, names, present, what, array.where)

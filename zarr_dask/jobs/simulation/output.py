@@ -29,7 +29,8 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_type
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec, array_meta, auto_chunks, dividing_chunks, given_shape
+from zarr_dask.array.cells import auto_chunks, dividing_chunks
+from zarr_dask.array.create import ArraySpec, array_meta, given_shape
 from zarr_dask.array.resize import prune_outside, resize_grid
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import InWords
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
@@ -80,9 +82,9 @@ class ArrayComparison:
     """`zarr_dask.digest` of `a`, and of `b` if they are equal; None if it was not requested."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Result of a comparison; made by `zarr_dask.compare`."""
+@dataclass(frozen=True, repr=False)
+class Comparison(InWords):
+    """Result of a comparison; made by `zarr_dask.compare`. ``bool(result)`` is `equal`."""
 
     a: str
     b: str
@@ -142,7 +144,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        lines = [f"compare {self.a}", f"   with {self.b}"]
+        lines = [f"compare {self.a} with {self.b}: {'equal' if self.equal else 'different'}"]
         lines.extend(f"  {difference}" for difference in self.differences)
         for one in self.arrays:
             if one.differing:
@@ -164,6 +166,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+@takes_habits()
 def compare(
     a: Location | Array | Group,
     b: Location | Array | Group | np.ndarray | da.Array,
@@ -257,7 +260,11 @@ def _is_named(one: Any) -> bool:
 
 
 def _place(one: Any) -> str:
-    return one.where if isinstance(one, Array | Group) else f"a {type(one).__module__} array"
+    return (
+        one.where
+        if isinstance(one, Array | Group)
+        else f"a {type(one).__module__.partition('.')[0]} array"
+    )
 
 
 @dataclass

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import StoreError
@@ -53,8 +54,10 @@ _LANES = ((0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D), (0xC2B2AE3D27D4EB4F, 0x16566
 """An odd factor for the position and a constant, for each of the two words."""
 
 
+@takes_habits(component="path", url="array")
 def digest(
     array: Any,
+    path: str = "",
     *,
     client: Client | None = None,
     manifest: str | PathLike[str] | None = None,
@@ -67,6 +70,8 @@ def digest(
     ----------
     array
         A stored array (`zarr_dask.Array`) or its location, a NumPy array or a dask array.
+    path
+        Path of the array below a location or an open group.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     manifest
@@ -100,8 +105,10 @@ def digest(
         raise StoreError(
             f"storage_options {sorted(storage_options)} are for a place, and this is an array."
         )
+    if hasattr(array, "shape") and path:
+        raise ValueError(f"path={path!r} is for a place, and this is an array.")
     if not hasattr(array, "shape"):
-        array = open_array(array, "", "r", None, storage_options, read)
+        array = open_array(array, path, "r", None, storage_options, read)
     stored = array if isinstance(array, Array) else None
     place = None
     if manifest is not None:

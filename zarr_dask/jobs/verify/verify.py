@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_type
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import (
@@ -79,6 +80,8 @@ _LOST = "a receipt says that it has been stored"
 _UNKNOWN = "no receipt says that it is empty on purpose"
 
 
+@takes_habits(component="path")
+@explained_by(open_node)
 def verify(
     url: Location | Array | Group,
     path: str = "",
@@ -98,7 +101,9 @@ def verify(
     url, path
         An array or a group, and a path below it.
     deep
-        ``"index"`` reads the indices of shards and checks sizes; ``"decode"`` decodes every chunk;
+        How much is read. ``"index"`` reads the indices of shards, looks which objects are there
+        and checks their sizes, but reads no chunk: bytes that changed inside one stay unseen.
+        ``"decode"`` decodes every chunk;
         ``"receipts"`` computes checksums of all bytes and compares them with `manifest`, or else
         with the journals of jobs that have not ended and of open outputs of simulations.
     manifest
@@ -117,8 +122,9 @@ def verify(
     Returns
     -------
     VerifyReport
-        ``report.ok`` is false if anything is wrong. Absent objects alone are not wrong, because
-        they read as the fill value.
+        ``report.ok``, which is also ``bool(report)``, is false if anything is wrong. Absent
+        objects alone are not wrong, because they read as the fill value: without receipts a lost
+        object cannot be told from one that was never written.
 
     Raises
     ------
@@ -162,7 +168,7 @@ def verify(
     job.find_open_jobs(sweep=sweep)
     job.find_ownerless()
     job.find_leftovers(sweep=sweep)
-    return job.report()
+    return replace(job.report(), receipts=kept is not None)
 
 
 @dataclass

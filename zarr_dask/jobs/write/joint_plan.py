@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from zarr_dask._util.display import InWords
 from zarr_dask.jobs.engine import check_reachable_from_workers
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plan import WritePlan
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["JointWritePlan"]
 
 
-@dataclass(frozen=True, eq=False)
-class JointWritePlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class JointWritePlan(InWords):
     """Several writes by one graph, without a stored object in common; made by `plan_write`."""
 
     plans: tuple[WritePlan, ...]

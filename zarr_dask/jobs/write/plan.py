@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
 from math import prod
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from zarr_dask._util.display import html_table
+from zarr_dask._util.display import InWords, html_table
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_stale_consolidated
@@ -56,8 +56,8 @@ _MOST_LISTED = 1000
 """Maximum number of objects written in part that the JSON of a plan lists."""
 
 
-@dataclass(frozen=True, eq=False)
-class WritePlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class WritePlan(InWords):
     """Everything that a write will do; made by `plan_write`."""
 
     values: da.Array
@@ -463,7 +463,12 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
         journal = None if found is None else found[0]
-        return StartedWrite(write, journal, self.nbytes, swap=self.swap)
+        finished = None
+        if (record := self.resume.finished) is not None:
+            names = {one.name for one in fields(WriteReport)}
+            known = {name: value for name, value in record.report.items() if name in names}
+            finished = WriteReport(**{**known, "already_done": record.ended})
+        return StartedWrite(write, journal, self.nbytes, swap=self.swap, finished=finished)
 
     @closes_zip_targets(lambda plan: [plan.target.store])
     def run(

@@ -12,13 +12,43 @@ from zarr_dask.array.create import ArraySpec
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
+from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import Casting
+from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 from zarr_dask.journal import OnConflict
 from zarr_dask.stores.open import Location
 
-__all__ = ["WriteMode", "WriteRequest", "split_request"]
+__all__ = ["RunOptions", "WriteMode", "WriteOptions", "WriteRequest", "split_request"]
 
 WriteMode = Literal["a", "w", "w-", "r+", "swap"]
+
+
+class WriteOptions(ZarrPythonOptions, total=False):
+    """Keywords of `plan_write`."""
+
+    chunks: Any
+    shards: Any
+    codecs: Any
+    fill_value: Any
+    dimension_names: Any
+    attributes: Mapping[str, Any] | None
+    format: str | None
+    overwrite: bool
+    append: int | str | None
+    casting: Casting
+    partial: Partial
+    on_conflict: OnConflict
+    resume: bool | str
+    journal: Location | None
+    manifest: Any
+    sha256: bool
+
+
+class RunOptions(WriteOptions, total=False):
+    """Keywords of `to_zarr`."""
+
+    progress: WriteProgress | None
+    window: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +82,12 @@ class WriteRequest:
         check_choice("partial", self.partial, Partial)
         check_choice("on_conflict", self.on_conflict, OnConflict)
         self.resume.check()
+        if self.region is not None and self.mode in {"w", "w-"}:
+            raise ValueError(
+                f"region= writes into an array that exists; mode={self.mode!r} makes one. Leave "
+                "mode out, or pass mode='r+'. zarr_dask.create_array makes an array to be written "
+                "region by region."
+            )
         if self.append is not None and self.region is not None:
             raise ValueError("append= and region= both say where to write; choose one.")
         if self.on_conflict == "wait" and self.append is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array.array import Array
@@ -12,6 +13,7 @@ from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import Finalizer, WriteReport
 from zarr_dask.journal import ArrayEnd, Claim, JobLock, Journal
+from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from zarr_dask.graph import WriteCollection
 
 __all__ = ["Beginning", "StartedWrite", "make_finalizer", "run_plans"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,18 @@ class StartedWrite:
     """Of an array that grows: what this process has claimed."""
     claim: Claim = field(default_factory=Claim)
     """Says so while it is open."""
+    finished: WriteReport | None = None
+    """Report of the same job, if it has ended earlier."""
+
+    def record(self, report: WriteReport) -> None:
+        """Keep the report of a job that may be called again after its end."""
+        if self.journal is not None:
+            record_end(self.journal, self.journal.job(), asdict(report))
 
     def merged(self, result: Any) -> WriteReport:
         """Return the report of the tasks, after merging all their changes into the store."""
+        if self.finished is not None:
+            return self.finished
         if self.forks is None:
             report: WriteReport = result
             return report
@@ -116,6 +129,19 @@ def make_finalizer(begun: Iterable[StartedWrite]) -> Finalizer:
     return Finalizer(journals, swaps, tuple(one.token for one in found))
 
 
+def _reports(
+    plans: Sequence[Beginning], begun: Sequence[StartedWrite], results: Iterable[Any]
+) -> list[WriteReport]:
+    """Return the report of each array, which is recorded if its job may be called again."""
+    reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+    for one in begun:
+        one.check_shown()
+    for plan, one, report in zip(plans, begun, reports, strict=True):
+        one.record(report)
+        _LOG.info("written: %s: %s", plan.target.where, report)
+    return reports
+
+
 def run_plans(
     plans: Sequence[Beginning],
     client: Client | None,
@@ -133,14 +159,13 @@ def run_plans(
         begun.extend(plan.begun(topic, ends=False, held=True, client=client) for plan in plans)
         return [one.write for one in begun], sum(one.done for one in begun)
 
+    _LOG.info("begin: %s", "; ".join(map(str, plans)))
     nbytes = sum(plan.nbytes for plan in plans)
     lends = max((plan.largest_block for plan in plans if is_remote(plan.target.store)), default=0)
     is_written = False
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
-        reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
-        for one in begun:
-            one.check_shown()
+        reports = _reports(plans, begun, results)
         is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):

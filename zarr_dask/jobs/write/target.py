@@ -7,13 +7,14 @@ of the blocks; `zarr_dask.jobs.write.write` ensures that no stored object lies i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from zarr_dask._util.as_numpy import to_numpy
 from zarr_dask._util.buffers import malloc_keep_freed
+from zarr_dask._util.display import InWords
 from zarr_dask.array.array import Array, object_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
 from zarr_dask.array.writer import write_object_part
@@ -42,6 +43,7 @@ from zarr_dask.jobs.write.append_state import (
 )
 from zarr_dask.jobs.write.cas_update import cas_update_part
 from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal
+from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
     ObjectDigest,
@@ -67,8 +69,8 @@ def can_cast(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
     return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class WriteReport(InWords):
     """Result of a write."""
 
     objects: int = 0
@@ -81,8 +83,14 @@ class WriteReport:
     """Encoded bytes."""
     retried: int = 0
     """Requests that were retried because a store was busy or slow, or cut off a reply."""
+    already_done: str = ""
+    """Time at which the same job ended earlier, so that this call wrote nothing; else empty."""
 
     def __str__(self) -> str:
+        done = f"already done at {self.already_done}: " if self.already_done else ""
+        return done + self._figures()
+
+    def _figures(self) -> str:
         again = f", {pluralize(self.retried, 'request')} tried again" if self.retried else ""
         return (
             f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
@@ -348,6 +356,7 @@ class ArrayTarget:
             self._grow_claimed(self.before, job)
         if records is not None and records.ends:
             note_end(self.token)
+            record_end(records.journal, job, asdict(result))
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to

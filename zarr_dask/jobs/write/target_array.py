@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
+from zarr_dask.array.cells import items_by_axis
 from zarr_dask.array.create import ArraySpec, array_meta, given_names
 from zarr_dask.array.resize import append_region, resize_grid
 from zarr_dask.array.source import ArraySource
@@ -53,7 +55,7 @@ def existing_array(
         If it cannot be written.
     """
     if isinstance(url, Array) and not component:
-        target = url
+        target = replace(url)  # the user's handle may change before the plan is run
         open_store(url.store, storage_options)  # refuses storage options: an open store has its own
         site = prefetch_array(url.store, url.path, url.node_format, url.options)
     elif isinstance(url, Array | Group):
@@ -112,6 +114,7 @@ def axis_of(target: Array, along: int | str) -> int:
         raise GridError(
             f"append={along!r} is no dimension of {target.where}; it has "
             f"{list(names) or f'{target.ndim} dimensions without names'}."
+            f"{did_you_mean(along, filter(None, names))}"
         )
     return names.index(along)
 
@@ -171,12 +174,17 @@ def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
     dividing = tuple(map(_dividing, blocks))
     chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
     if not isinstance(spec.shards, Mapping):
-        return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, (), "shards", at))
-    if isinstance(chunks, str):
+        return replace(spec, chunks=chunks)
+    if isinstance(chunks, str | bool):
         raise GridError(
             f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
         )
-    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, chunks, "shards", at))
+    inner = (chunks,) * len(spec.shape) if isinstance(chunks, int) else chunks
+    names = list(given_names(spec.dimension_names, len(spec.shape)) or ())
+    names += [None] * (len(spec.shape) - len(names))
+    return replace(
+        spec, chunks=chunks, shards=items_by_axis(spec.shards, names, inner, "shards", at)
+    )
 
 
 def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:

@@ -14,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial as bound
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_can_create
-from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.group import Group, create_array, open_array
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
@@ -40,12 +41,19 @@ from zarr_dask.jobs.write.checks import (
     partial_objects,
 )
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
+from zarr_dask.jobs.write.lazy_values import are_several, as_dask
 from zarr_dask.jobs.write.plan import Partial, WritePlan
-from zarr_dask.jobs.write.request import WriteMode, WriteRequest, split_request
+from zarr_dask.jobs.write.request import (
+    RunOptions,
+    WriteMode,
+    WriteOptions,
+    WriteRequest,
+    split_request,
+)
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import Casting
+from zarr_dask.jobs.write.target import Casting, WriteReport
 from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
-from zarr_dask.jobs.write.zarr_python_kwargs import target_of
+from zarr_dask.jobs.write.zarr_python_kwargs import KEYWORDS, ZarrPythonOptions, target_of
 from zarr_dask.journal import OnConflict, check_no_output
 from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
 from zarr_dask.stores.compare_and_swap import as_cas_store
@@ -56,29 +64,40 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_write", "to_zarr"]
 
+Values = Any
+"""A dask array, a NumPy array, nested lists, or an open array or view."""
+_HABITS = {
+    "append_dim": "append",
+    "attrs": "attributes",
+    "dims": "dimension_names",
+    "path": "component",
+}
+
 # --- making a plan --------------------------------------------------------------------------------
 
 
 @overload
 def plan_write(
-    arr: da.Array,
+    arr: Values,
     url: Location | Array | Group,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
-    **options: Any,
+    **options: Unpack[WriteOptions],
 ) -> WritePlan: ...
 @overload
 def plan_write(
-    arr: Sequence[da.Array],
+    arr: Sequence[da.Array | Array],
     url: Sequence[Location | Array | Group] | Location | Group,
     component: Sequence[str | None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
-    **options: Any,
+    **options: Unpack[WriteOptions],
 ) -> JointWritePlan: ...
+@takes_habits((*KEYWORDS, "name"), **_HABITS)
+@explained_by(create_array)
 def plan_write(
     arr: Any,
     url: Any,
@@ -103,15 +122,15 @@ def plan_write(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[ZarrPythonOptions],
 ) -> WritePlan | JointWritePlan:
     """Plan how to write a dask array, or several; nothing is written.
 
     Parameters
     ----------
     arr
-        The dask array; or a list of them, which are written by one graph, so that what they have
-        in common is computed once.
+        The dask array; or a NumPy array, nested lists, an open `Array` or a `View`. A list of dask
+        arrays is written by one graph, so that what they have in common is computed once.
     url
         Target: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
         for several arrays, or one location with a list of components.
@@ -129,7 +148,8 @@ def plan_write(
         complete.
     chunks, shards
         Grids of a new array, as a length for all dimensions, for each, or for some by name or
-        position; -1 is a whole dimension. By default one stored object per block where blocks are
+        position; -1 is a whole dimension. ``"auto"``, a size such as ``"10MB"`` and False are taken
+        as by `zarr_dask.create_array`. By default one stored object per block where blocks are
         regular.
     codecs, fill_value, dimension_names, attributes, format
         Of a new array; see `zarr_dask.create_array`.
@@ -157,7 +177,8 @@ def plan_write(
     resume
         True to resume the same call after it died: only stored objects without a valid receipt are
         written, and only their inputs are computed. If there is nothing to resume, the job starts
-        anew. A name such as ``"run-7"`` declares that all calls with this name write the same
+        anew. A job that has ended already answers with its report, unless it is to overwrite. A
+        name such as ``"run-7"`` declares that all calls with this name write the same
         values, for graphs whose tokens cannot show it. False always starts anew.
     journal
         Location of the receipts, a path or URL outside the hierarchy; beside it by default.
@@ -238,7 +259,7 @@ def plan_write(
         resume=ResumeOptions(resume, journal, manifest, sha256),
         keywords=keywords,
     )
-    if not isinstance(arr, list | tuple):
+    if not are_several(arr):
         return _plan(arr, request)
     requests = split_request(request, len(arr))
     first, *others = zip(arr, requests, strict=True)
@@ -271,7 +292,15 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
         around = parent_format(site.store, path)
         target = new_array(values, store, path, request.wanted, request.keywords, around)
         return _ResolvedTarget(target, checked_region(None, target.shape), site)
-    target, site = existing_array(request.url, request.component, request.storage_options)
+    try:
+        target, site = existing_array(request.url, request.component, request.storage_options)
+    except NodeNotFoundError as error:
+        first = "region= writes into an array that exists: zarr_dask.create_array makes it"
+        if request.append is not None:
+            first = "append= lengthens an array that exists: write the first piece without it"
+        elif request.region is None:
+            first = "mode='r+' writes into an array that exists: leave it out to make one"
+        raise NodeNotFoundError(error.where, error.looked_for, f"{first}. {error.hint}") from None
     check_existing(target, request)
     if request.append is None:
         return _ResolvedTarget(target, _region_in(target, request.region), site)
@@ -289,7 +318,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     """Return the plan of one array."""
     from zarr_dask.graph import checked_array
 
-    values = checked_array(arr)
+    values = checked_array(as_dask(arr))
     given = request
     url, component, keywords = target_of(request.url, request.component, request.keywords)
     request = replace(request, url=url, component=component, keywords=keywords)
@@ -313,6 +342,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap=swap,
         free_beside=site.free_beside,
         waits=request.on_conflict == "wait",
+        anew=replaces,
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
@@ -363,6 +393,44 @@ def _swap(target: Array) -> AtomicReplace | None:
     return plan_swap(target.store, target.path, *formats)
 
 
+@overload
+def to_zarr(
+    arr: Sequence[da.Array | Array],
+    url: Sequence[Location | Array | Group] | Location | Group,
+    component: Sequence[str | None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: Literal[True] = True,
+    return_stored: Literal[False] = False,
+    mode: WriteMode = "a",
+    **options: Unpack[RunOptions],
+) -> tuple[WriteReport, ...]: ...
+@overload
+def to_zarr(
+    arr: Values,
+    url: Location | Array | Group,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: Literal[True] = True,
+    return_stored: Literal[False] = False,
+    mode: WriteMode = "a",
+    **options: Unpack[RunOptions],
+) -> WriteReport: ...
+@overload
+def to_zarr(
+    arr: Any,
+    url: Any,
+    component: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: bool = True,
+    return_stored: bool = False,
+    mode: WriteMode = "a",
+    **options: Unpack[RunOptions],
+) -> Any: ...
+@takes_habits((*KEYWORDS, "name"), **_HABITS)
+@explained_by(plan_write, WritePlan.run)
 def to_zarr(
     arr: Any,
     url: Any,
@@ -391,7 +459,7 @@ def to_zarr(
     sha256: bool = False,
     progress: WriteProgress | None = None,
     window: int | None = None,
-    **keywords: Any,
+    **keywords: Unpack[ZarrPythonOptions],
 ) -> Any:
     """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
 
