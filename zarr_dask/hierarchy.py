@@ -175,10 +175,13 @@ def prepare_array_place(
     *,
     overwrite: bool,
     site: Site | None = None,
+    alone: bool = True,
 ) -> None:
     """Prepare the location of a new array: as `prepare_place`, and delete leftover stored objects.
 
     The metadata of the array are written first if the store needs them first (`is_shown_first`).
+    An array that is not shown alone (`alone`) leaves the groups above, and consolidated metadata,
+    to the caller.
 
     Raises
     ------
@@ -186,7 +189,16 @@ def prepare_array_place(
         See `check_place`.
     """
     site = site or site_of(store, path)
-    room = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False, site=site)
+    room = prepare_place(
+        store,
+        path,
+        node_format,
+        overwrite=overwrite,
+        is_group=False,
+        warns=alone,
+        site=site,
+        makes_above=alone,
+    )
     if room.has_journals:
         discard_journals(store, path)
     prefix = node_format.data_prefix(path)
@@ -228,11 +240,13 @@ def prepare_place(
     is_group: bool,
     warns: bool = True,
     site: Site | None = None,
+    makes_above: bool = True,
 ) -> Room:
     """Prepare the location of a new node: remove the replaced node, create the groups above.
 
     This makes consolidated metadata above out of date, which gives a warning unless the caller
-    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`.
+    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`, and
+    one that shows several nodes at once makes the groups above itself (`makes_above`).
 
     Raises
     ------
@@ -246,7 +260,8 @@ def prepare_place(
     room = Room(has_journals=not site.free_beside)
     if overwrite:
         room = _made_room(site, path)
-    prepare_above(site.store, path, node_format)
+    if makes_above:
+        prepare_above(site.store, path, node_format)
     if warns:
         warn_of_stale(site.store, path, node_format)
     return room

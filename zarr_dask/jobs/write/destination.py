@@ -69,10 +69,13 @@ def existing_array(
     return target, site
 
 
-def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tuple[Array, Region]:
+def grown(
+    target: Array, values: da.Array, along: int | str, site: Site, overlap: int = 0
+) -> tuple[Array, Region]:
     """Return an array as it will be with room at its end, and the region for the values in it.
 
-    `site` is the location of the array as it is now.
+    `site` is the location of the array as it is now. The region begins `overlap` elements before
+    the present end.
 
     Raises
     ------
@@ -83,7 +86,8 @@ def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tupl
     """
     axis = axis_of(target, along)
     meta = current(site.store, target.path, target.node_format, target.meta, target.options)
-    shape, region = appended(meta.shape, values.shape, axis)
+    kept = tuple(n - overlap if i == axis else n for i, n in enumerate(meta.shape))
+    shape, region = appended(kept, values.shape, axis)
     longer = replace(meta, grid=resized(meta.grid, shape, sharded=meta.codecs.serializer.divides))
     problems = list(longer.problems())
     if problems:

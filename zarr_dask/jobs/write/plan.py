@@ -87,6 +87,8 @@ class WritePlan:
     """Content of the array's location when this was planned."""
     is_at_once: bool = False
     """Whether it is run by the call that has planned it, so that `site` is of just now."""
+    deferred: bool = False
+    """True if a `Commit` makes the array visible together with others."""
     again: Callable[[], WritePlan] | None = None
     """Plans the same append behind what others have appended meanwhile; None where none is waited
     for."""
@@ -356,6 +358,7 @@ class WritePlan:
             counts=creates and elsewhere,
             end=None if end is not None and end.lasts and held else end,
             leaves=not held,
+            deferred=self.deferred,
         )
         if end is not None and held:
             made.claim_for_tasks()
@@ -369,9 +372,10 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        shown = self.target if creates and elsewhere else None
+        shown = self.target if creates and elsewhere and not self.deferred else None
         nbytes = self._done(only)
-        return Begun(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
+        begun = Begun(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
+        return replace(begun, deferred=made if self.deferred else None)
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Raise unless the array is as planned; tasks of this process need not check again.
@@ -395,14 +399,22 @@ class WritePlan:
             self._warn_of_stale()
             warn_of_mixture(*place)
         elif self.before is not None:  # here: what a worker warns of, nobody at the client sees
-            warn_of_stale(*place)
+            if not self.deferred:
+                warn_of_stale(*place)
         elif not self.creates:
             return
         elif self.resume.resumed is not None:
-            prepare_above(*place)
+            if not self.deferred:
+                prepare_above(*place)
         else:
             site = self.site if self.is_at_once else None
-            prepare_array_place(*place, target.meta, overwrite=self.overwrite, site=site)
+            prepare_array_place(
+                *place,
+                target.meta,
+                overwrite=self.overwrite,
+                site=site,
+                alone=not self.deferred,
+            )
 
     def _warn_of_stale(self) -> None:
         """Warn if existing consolidated metadata will not match the new array."""

@@ -11,7 +11,7 @@ from zarr_dask.jobs.forks import Forks
 from zarr_dask.jobs.seen import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
 from zarr_dask.jobs.write.swap import Swap
-from zarr_dask.jobs.write.target import JobsEnd, WriteReport
+from zarr_dask.jobs.write.target import ArrayTarget, Commit, JobsEnd, WriteReport
 from zarr_dask.journal import ArrayEnd, Claim, Hold, Journal
 from zarr_dask.stores.base import is_far
 
@@ -46,6 +46,8 @@ class Begun:
     """Of an array that grows: what this process has claimed."""
     claim: Claim = field(default_factory=Claim)
     """Says so while it is open."""
+    deferred: ArrayTarget | None = None
+    """What becomes visible only together with the other arrays of the same call."""
 
     def merged(self, result: Any) -> WriteReport:
         """Return the report of the tasks, after merging all their changes into the store."""
@@ -106,12 +108,13 @@ class Beginning(Protocol):
         ...
 
 
-def end_of(begun: Iterable[Begun]) -> JobsEnd:
+def end_of(begun: Iterable[Begun], commit: Commit | None = None) -> JobsEnd:
     """Return the end of the jobs of several arrays, to be called when all of them are written."""
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
     swaps = tuple(one.swap for one in found if one.swap is not None)
-    return JobsEnd(journals, swaps, tuple(one.token for one in found))
+    deferred = tuple(one.deferred for one in found if one.deferred is not None)
+    return JobsEnd(journals, swaps, tuple(one.token for one in found), commit, deferred)
 
 
 def run_plans(
@@ -119,6 +122,7 @@ def run_plans(
     client: Client | None,
     progress: WriteProgress | None,
     window: int | None,
+    commit: Commit | None = None,
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 
@@ -152,7 +156,7 @@ def run_plans(
             if not is_written:
                 one.let_go(alone=True)  # now: who waits must find nothing held
     try:
-        return end_of(begun)(tuple(reports))
+        return end_of(begun, commit)(tuple(reports))
     finally:
         for one in begun:
             one.let_go()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -54,7 +54,7 @@ from zarr_dask.standing import Confirmation, this_process
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.writing import write_part
 
-__all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
+__all__ = ["ArrayTarget", "Casting", "Commit", "JobsEnd", "WriteReport", "takes"]
 
 Casting = Literal["safe", "same_kind", "unsafe"]
 """Casts that are allowed when values are written to an array, in NumPy's words."""
@@ -137,6 +137,8 @@ class ArrayTarget:
     """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
     leaves: bool = False
     """Whether the last task gives the claim back; else whoever waits for it does."""
+    deferred: bool = False
+    """True if `show` changes the metadata, once other arrays are written too."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -339,10 +341,11 @@ class ArrayTarget:
         if self.creates:
             if self.counts:
                 self._check_stored(result)
-            put_documents(array.store, array.node_format.documents(array.meta, array.path))
+            if not self.deferred:
+                put_documents(array.store, array.node_format.documents(array.meta, array.path))
         if self.swap is not None:
             self.swap.end()
-        if self.before is not None:
+        if self.before is not None and not self.deferred:
             self._grow_claimed(self.before, job)
         if records is not None and records.ends:
             note_end(self.token)
@@ -350,6 +353,26 @@ class ArrayTarget:
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
+
+    def announce(self) -> None:
+        """Record that this write is about to make its array longer, together with others.
+
+        If its process dies before all of them are, the same call knows which ones it has to append
+        to no more.
+        """
+        job = self._open_job()
+        if self.before is not None and job is not None and self.records is not None:
+            self.records.journal.note(replace(job, growing=True))
+
+    def show(self) -> None:
+        """Make a new array or a new length visible, after `finish` has left that to the caller."""
+        array, job = self.array, self._open_job()
+        if not self.deferred or (job is None and self.records is not None):
+            return  # shown already: the end of the job runs again
+        if self.creates:
+            put_documents(array.store, array.node_format.documents(array.meta, array.path))
+        if self.before is not None:
+            self._grow_claimed(self.before, job)
 
     def _grow_claimed(self, before: ArrayMeta, job: Job | None) -> None:
         """Make the new length visible while the end of the array is claimed, then give it back."""
@@ -480,6 +503,14 @@ _CLAIMED = LastTokens()
 """The last writes that have the end of their array claimed as long as this process may write."""
 
 
+class Commit(Protocol):
+    """The common end of several writes."""
+
+    def show(self, targets: Sequence[ArrayTarget]) -> None:
+        """Make what they have written visible, in an order that readers can rely on."""
+        ...
+
+
 @dataclass(frozen=True)
 class JobsEnd:
     """Ends the jobs of several arrays when all of them are written.
@@ -493,9 +524,15 @@ class JobsEnd:
     swaps: tuple[Swap, ...] = ()
     tokens: tuple[str, ...] = ()
     """Of the writes."""
+    commit: Commit | None = None
+    """Makes all of them visible, where they become so together."""
+    targets: tuple[ArrayTarget, ...] = ()
+    """What it makes visible."""
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """Return the reports unchanged."""
+        if self.commit is not None:
+            self.commit.show(self.targets)
         if len(self.journals) > 1:
             self.journals[0].note_end(self.journals[1:])
         for journal in self.journals:

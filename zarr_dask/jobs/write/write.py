@@ -23,11 +23,12 @@ from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid import Region
 from zarr_dask.group import Group, open_array
-from zarr_dask.hierarchy import check_place
+from zarr_dask.hierarchy import check_place, is_shown_first
 from zarr_dask.indexing import checked_region
 from zarr_dask.jobs.archives import Archives
 from zarr_dask.jobs.given_cells import region_given
 from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
+from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.destination import axis_of, existing_array, grown, new_array
 from zarr_dask.jobs.write.dialect import target_of
 from zarr_dask.jobs.write.guards import (
@@ -54,7 +55,7 @@ from zarr_dask.surroundings import format_around
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["plan_write", "to_zarr"]
+__all__ = ["plan_several", "plan_write", "to_zarr"]
 
 # --- making a plan --------------------------------------------------------------------------------
 
@@ -103,6 +104,7 @@ def plan_write(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    each: Sequence[Mapping[str, Any]] | None = None,
     **keywords: Any,
 ) -> WritePlan | JointWritePlan:
     """Plan how to write a dask array, or several; nothing is written.
@@ -166,6 +168,9 @@ def plan_write(
         several arrays.
     sha256
         True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
+    each
+        For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
+        ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
     **keywords
         Keywords that dask passes to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``, ``chunk_key_encoding``.
@@ -209,6 +214,9 @@ def plan_write(
     >>> x = da.ones((40, 40), chunks=10)
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
     32
+    >>> each = [{"fill_value": -1}, {"chunks": (20, 20)}]
+    >>> zd.plan_write([x, x + 1], {}, ["a", "b"], each=each).tasks
+    20
     """
     check_flags(overwrite=overwrite, sha256=sha256)
     replaces = (overwrite or mode == "w") and not component
@@ -239,15 +247,38 @@ def plan_write(
         keywords=keywords,
     )
     if not isinstance(arr, list | tuple):
+        if each is not None:
+            raise TypeError("each= is about several arrays; name the options of a single one.")
         return _plan(arr, request)
-    requests = one_by_one(request, len(arr))
-    first, *others = zip(arr, requests, strict=True)
-    plans = [_plan(*first)]
-    ended = plans[0].resume.ended_with  # its journal is the last one to go
-    for values, asked in others:
-        plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
+    return plan_several(arr, one_by_one(request, len(arr), each))
+
+
+def plan_several(
+    arrays: Sequence[da.Array], requests: Sequence[WriteRequest], commit: GroupCommit | None = None
+) -> JointWritePlan:
+    """Plan to write several arrays by one graph; nothing is written.
+
+    Parameters
+    ----------
+    arrays, requests
+        The dask arrays, and what is asked of each.
+    commit
+        Makes all of them visible together; each one becomes so alone without it.
+
+    Raises
+    ------
+    ZarrDaskError
+        As `plan_write`.
+    """
+    plans: list[WritePlan] = []
+    for values, asked in zip(arrays, requests, strict=True):
+        # the journal of the first one is the last one to go
+        ended = plans[0].resume.ended_with if plans else ()
+        plan = _plan(values, replace(asked, resume=replace(asked.resume, ended=ended)))
+        defers = commit is not None and not is_shown_first(plan.target.store)
+        plans.append(replace(plan, deferred=True) if defers else plan)
     check_apart(plans)
-    return JointWritePlan(tuple(plans))
+    return JointWritePlan(tuple(plans), commit)
 
 
 class _Aim(NamedTuple):
@@ -278,7 +309,7 @@ def _aim(values: da.Array, request: WriteRequest) -> _Aim:
     if request.on_conflict == "wait":
         target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
-    target, region = grown(target, values, request.append, site)
+    target, region = grown(target, values, request.append, site, request.overlap)
     ended = grown_before(values, replace(target, meta=before), region, request.resume)
     if ended is not None:  # only its journal is left
         return _Aim(replace(target, meta=before), ended, site, None, ended)
@@ -387,6 +418,7 @@ def to_zarr(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    each: Sequence[Mapping[str, Any]] | None = None,
     progress: WriteProgress | None = None,
     window: int | None = None,
     **keywords: Any,
@@ -406,7 +438,7 @@ def to_zarr(
         As for `plan_write`.
     append, casting, partial, on_conflict
         As for `plan_write`.
-    resume, journal, manifest, sha256
+    resume, journal, manifest, sha256, each
         As for `plan_write`.
     progress, window
         As for `WritePlan.run`.
@@ -462,6 +494,7 @@ def to_zarr(
         journal=journal,
         manifest=manifest,
         sha256=sha256,
+        each=each,
         **keywords,
     ).at_once()
     if not compute and not return_stored:
