@@ -26,8 +26,8 @@ import dask
 import numpy as np
 
 import zarr_dask as zd
+from zarr_dask._util.buffers import return_freed_memory
 from zarr_dask.codecs.chain import BoundChain
-from zarr_dask.scratch import return_freed_memory
 from zarr_dask.stores import LocalStore, Recording
 
 __all__ = ["LAYOUTS", "Layout", "Measured", "measured"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zarr_dask.grid import Grid, Shape
-from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.jobs.engine.plan import format_bytes
+from zarr_dask.jobs.rechunk.cost_model import CostModel, Layout, StagePlan, seconds
 from zarr_dask.jobs.rechunk.planner import alternatives
-from zarr_dask.jobs.rechunk.stages import CostModel, Layout, StagePlan, seconds
 
 STORE = CostModel(
     request=0.03, read=90e6, write=60e6, limit=50_000, listing=1e-4, task=5e-3, schedule=6e-4

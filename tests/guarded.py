@@ -8,9 +8,10 @@ from unittest import mock
 
 import numpy as np
 
-from zarr_dask.codecs import base, blosc_frames
+from zarr_dask._util.buffers import scratch
+from zarr_dask.codecs import base
 from zarr_dask.codecs.base import Decoded
-from zarr_dask.scratch import scratch
+from zarr_dask.codecs.compress import blosc_frames
 
 GUARD = 64
 

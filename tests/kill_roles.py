@@ -22,11 +22,11 @@ import numpy as np
 from distributed import Client, Scheduler, Worker
 
 import zarr_dask as zd
-from zarr_dask.grid import Grid
+from zarr_dask.grid.grid import Grid
+from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.jobs.rechunk.layouts import layout_between
-from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.wrappers.base import Wrapper
 
 BLOCKS = (6, 5)
 BLOCK = (240, 300)
@@ -39,7 +39,7 @@ PROCESSES.set_forkserver_preload(
     [
         __name__,
         "zarr_dask.jobs.write.write",
-        "zarr_dask.fingerprint",
+        "zarr_dask.graph.tokens",
         "zarr_dask.jobs.rechunk.rechunk",
     ]
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 import zarr_dask as zd
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers import Faulty
+from zarr_dask.stores.wrappers.base import Faulty
 
 SHAPE = (2, 300, 300)
 BLOCK = (1, 50, 50)

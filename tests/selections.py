@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from zarr_dask.selection import IndexTransform, axes_of, positions_of
+from zarr_dask.indexing.transform import IndexTransform, axes_of, positions_of
 
 
 def slices(length):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask import errors
 from zarr_dask.stores import LocalStore, MemoryStore, ReadOnly, Recording
-from zarr_dask.stores.abstract import AbstractStore, StoreWithPartialAccess
+from zarr_dask.testing.spec_interface import AbstractStore, StoreWithPartialAccess
 
 
 class Simple(StoreWithPartialAccess):

@@ -27,8 +27,8 @@ from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal import claims
 from zarr_dask.journal.claims import end_of_array
 from zarr_dask.stores import Faulty, MemoryStore
-from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.wrappers.base import Wrapper
 
 PATIENCE = 50.0
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.blocks import bounded_blocks, cells_of, chunks_of, merged_blocks
 from zarr_dask.errors import GridError
-from zarr_dask.grid import Edges, Fixed, Grid
+from zarr_dask.grid.dask_blocks import bounded_blocks, cells_of, chunks_of, merged_blocks
+from zarr_dask.grid.grid import Edges, Fixed, Grid
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 

@@ -12,18 +12,18 @@ from numcodecs import blosc
 
 import zarr_dask as zd
 from tests.guarded import guarded_memory, spread
-from zarr_dask.codecs import blosc_frames
 from zarr_dask.codecs.base import ChunkSpec, Cut, Reading, Wanted, WholeNeededError
-from zarr_dask.codecs.blosc import Blosc
-from zarr_dask.codecs.blosc_frames import Instead, read_blocks
+from zarr_dask.codecs.byte_ranges import spans_of
 from zarr_dask.codecs.chain import decoded_here
+from zarr_dask.codecs.compress import blosc_frames
+from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.codecs.compress.blosc_frames import Instead, read_blocks
 from zarr_dask.codecs.fetch import answer_from
 from zarr_dask.codecs.registry import chain_from_v3
-from zarr_dask.codecs.spans import spans_of
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.tally import Tally
+from zarr_dask.stores.wrappers.metered import Tally
 
 BLOCK = 1 << 16  # the smallest that the library splits into pieces
 RAW = 12 * BLOCK + 36  # bytes of thirteen blocks

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.test_array_codecs import LITTLE, codec, document, opened, refused
-from zarr_dask.codecs.cast_value import CastValue
-from zarr_dask.codecs.convert import convert
+from zarr_dask.codecs.numeric.cast_value import CastValue
+from zarr_dask.codecs.numeric.casting import convert
 from zarr_dask.dtypes import data_type_from_v3
 from zarr_dask.errors import CorruptObjectError, DataTypeError
 

@@ -23,11 +23,11 @@ from rich.console import Console
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.cli.interrupts import told_to_stop
 from zarr_dask.cli.options import GridType
 from zarr_dask.cli.progress import Lines
+from zarr_dask.cli.signals import told_to_stop
 from zarr_dask.errors import NodeNotFoundError
-from zarr_dask.jobs.bars import stage_bars
+from zarr_dask.jobs.engine.progress_bars import stage_bars
 from zarr_dask.jobs.rechunk.rechunk import Progress
 
 PROGRAM = Path(sys.executable).with_name("zarr-dask")
@@ -520,9 +520,9 @@ STAGED = """
 import sys
 from importlib import import_module
 from zarr_dask.cli import main
-from zarr_dask.grid import Grid
+from zarr_dask.grid.grid import Grid
 from zarr_dask.jobs.rechunk.planner import Alternative
-from zarr_dask.jobs.rechunk.stages import Layout, StagePlan
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 
 def in_two(source, target, *_):
     cell = (8, 64, 256)
@@ -531,7 +531,7 @@ def in_two(source, target, *_):
     stages = StagePlan(source, middle, first), StagePlan(middle, target, second)
     return [Alternative("in 2 stages", stages, 1.0)]
 
-import_module("zarr_dask.jobs.rechunk.regridding").alternatives = in_two
+import_module("zarr_dask.jobs.rechunk.target_spec").alternatives = in_two
 main(sys.argv[1:])
 """
 """The program with a planner that always takes two stages, of four tasks each."""

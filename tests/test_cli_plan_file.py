@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.jobs.rechunk.matching import Matching
+from zarr_dask.jobs.rechunk.verify_copy import Matching
 
 SHAPE = (512, 32, 32)
 VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)

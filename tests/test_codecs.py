@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from zarr_dask.codecs import checksum
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
-from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
+from zarr_dask.codecs.compress.lz4 import Lz4
+from zarr_dask.codecs.compress.zstd import Zstd
 from zarr_dask.codecs.fetch import answer_from
-from zarr_dask.codecs.lz4 import Lz4
 from zarr_dask.codecs.numcodecs import Filter
 from zarr_dask.codecs.registry import chain_from_v3, codec_from_v3
 from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs, numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
-from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
-from zarr_dask.codecs.zstd import Zstd
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError, Problem
 from zarr_dask.stores.base import Range

@@ -19,15 +19,15 @@ from numcodecs import zstd as nc_zstd
 
 import zarr_dask as zd
 from zarr_dask.codecs.base import Size
-from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.lz4 import Lz4
+from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
+from zarr_dask.codecs.compress.lz4 import Lz4
+from zarr_dask.codecs.compress.zstd import Zstd
 from zarr_dask.codecs.registry import chain_from_v3, codec_from_v3
 from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
-from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
-from zarr_dask.codecs.zstd import Zstd
 from zarr_dask.errors import CorruptObjectError, MetadataError
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.backends.memory import MemoryStore
 
 DATA = np.arange(3000, dtype="<i4").tobytes()
 SKIPPABLE = bytes.fromhex("502a4d18 05000000") + b"hello"

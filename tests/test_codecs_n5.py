@@ -7,13 +7,13 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
+from zarr_dask.codecs.compress.deflate import Gzip
+from zarr_dask.codecs.compress.zstd import Zstd
 from zarr_dask.codecs.conditional import Conditional
 from zarr_dask.codecs.registry import chain_from_v3, codec_from_v3
-from zarr_dask.codecs.streams import Gzip
-from zarr_dask.codecs.zstd import Zstd
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError, MetadataError
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.backends.memory import MemoryStore
 
 ARRAY = np.arange(6, dtype="u2").reshape(2, 3)
 BLOCK = bytes.fromhex("0000 0002 00000002 00000003" + "0000 0003 0001 0004 0002 0005")

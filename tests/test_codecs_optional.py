@@ -16,8 +16,8 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 
 import zarr_dask as zd
 from tests.conftest import ROOT
-from zarr_dask.codecs import zfp_expert
 from zarr_dask.codecs.base import ChunkSpec, Reading
+from zarr_dask.codecs.numeric import zfp_expert
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import (
@@ -26,7 +26,7 @@ from zarr_dask.errors import (
     MetadataError,
     MissingDependencyError,
 )
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.backends.memory import MemoryStore
 
 SHAPES = [(), (1,), (7,), (5, 6), (3, 4, 5), (2, 3, 4, 5)]
 ZFP_TYPES = ["int32", "int64", "float32", "float64"]

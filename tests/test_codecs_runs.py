@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.codecs import runs
-from zarr_dask.codecs.runs import runs_of, settling
+from zarr_dask._util.buffers import borrowed, scratch
+from zarr_dask.codecs import chunk_batches as runs
+from zarr_dask.codecs.chunk_batches import runs_of, settling
 from zarr_dask.dtypes import is_full_of, which_are_full_of
-from zarr_dask.grid import Grid
-from zarr_dask.scratch import borrowed, scratch
+from zarr_dask.grid.grid import Grid
 from zarr_dask.stores import MemoryStore
 
 grids = st.integers(1, 4).flatmap(

@@ -12,11 +12,11 @@ import pytest
 
 import zarr_dask as zd
 from tests.conftest import ROOT
-from zarr_dask.codecs.blosc import Blosc
+from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma
+from zarr_dask.codecs.compress.zstd import Zstd, zstd_tables
 from zarr_dask.codecs.conditional import Conditional
-from zarr_dask.codecs.filters import Prefixed
-from zarr_dask.codecs.streams import Bz2, Gzip, Lzma
-from zarr_dask.codecs.zstd import Zstd, zstd_tables
+from zarr_dask.codecs.numeric.filters import Prefixed
 from zarr_dask.jobs.rechunk.layouts import layout_of
 
 BESIDES = 1_500_000
@@ -26,9 +26,9 @@ import json, re, sys
 from pathlib import Path
 import numpy as np
 from numcodecs import blosc
-from zarr_dask.codecs.blosc import Blosc
-from zarr_dask.codecs.streams import Bz2, Gzip, Lzma
-from zarr_dask.codecs.zstd import Zstd
+from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma
+from zarr_dask.codecs.compress.zstd import Zstd
 
 def resident(name):
     return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024

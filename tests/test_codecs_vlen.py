@@ -13,14 +13,14 @@ from numcodecs import VLenBytes as NcBytes
 
 import zarr_dask as zd
 from zarr_dask.codecs.base import ChunkSpec, Reading
-from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.objects.object_json import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.objects.vlen import VlenArray, VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry_numcodecs import (
     numcodecs_from_codec,
     object_serializer_from_numcodecs,
 )
-from zarr_dask.codecs.vlen import VlenArray, VlenBytes, VlenUtf8
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.backends.memory import MemoryStore
 
 
 def objects(*items, shape=None):

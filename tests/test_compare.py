@@ -15,11 +15,11 @@ from hypothesis.extra import numpy as hnp
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import ManifestError, NodeTypeError
-from zarr_dask.jobs.boxes import boxes_for
+from zarr_dask.jobs.engine.map_regions import boxes_for
 from zarr_dask.jobs.verify.compare import differs
 from zarr_dask.jobs.verify.digest import added, digest_text, sum_of
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.wrappers import Recording
+from zarr_dask.stores.wrappers.base import Recording
 
 LAYOUTS = {
     "v3": {"chunks": (3, 4)},

@@ -38,8 +38,8 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.copy.moving import MovePlan
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.copy.raw_copy import MovePlan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import list_sizes
 

@@ -22,7 +22,7 @@ import zarr_dask as zd
 from tests.object_stores import KEY, SECRET, s3_server
 from zarr_dask.errors import CredentialsMissingError, StoreError
 from zarr_dask.stores import RetryPolicy, open_store
-from zarr_dask.stores.credentials import redacted, without_credentials
+from zarr_dask.stores.secrets import redacted, without_credentials
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
 NUMBERS = count()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zarr_dask.errors import GridError
-from zarr_dask.grid import Edges, Fixed, Grid, spans
+from zarr_dask.grid.grid import Edges, Fixed, Grid, spans
 
 
 @st.composite

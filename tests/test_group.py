@@ -26,7 +26,7 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
-from zarr_dask.stores import zip as zip_module
+from zarr_dask.stores.backends import zip as zip_module
 
 
 @pytest.fixture(params=["v2", "v3"])
@@ -512,7 +512,7 @@ def test_looking_at_one_level_costs_one_listing_and_one_batch():
 
 
 def test_a_wide_group_is_read_in_batches(monkeypatch):
-    monkeypatch.setattr("zarr_dask.walk._KEYS_PER_BATCH", 4)
+    monkeypatch.setattr("zarr_dask.hierarchy.walk._KEYS_PER_BATCH", 4)
     recording = Recording(large("v3"))
     group = zd.open_group(recording, format="v3")
     recording.clear()

@@ -9,10 +9,11 @@ import pytest
 
 import zarr_dask as zd
 from tests.http_server import Files, serving
-from zarr_dask.stores import MemoryStore, Recording, ZipStore, local, open_store
+from zarr_dask.stores import MemoryStore, Recording, ZipStore, open_store
+from zarr_dask.stores.backends import local
 from zarr_dask.stores.base import Range, validator_of
-from zarr_dask.stores.kept import INDICES, IndexCache, Place
-from zarr_dask.stores.wrappers import Below, ReadOnly
+from zarr_dask.stores.wrappers.base import Below, ReadOnly
+from zarr_dask.stores.wrappers.index_cache import INDICES, IndexCache, Place
 
 SHAPE, KEY = (8, 8), "c/0/0"
 OLD = np.arange(1, 65, dtype="i4").reshape(SHAPE)

@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 import zarr_dask as zd
 from zarr_dask.errors import GridError, SelectionError
-from zarr_dask.indexing import checked_region, checked_shape, parse_basic
+from zarr_dask.indexing.basic import checked_region, checked_shape, parse_basic
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)
 

@@ -27,12 +27,12 @@ from zarr_dask.journal import (
     new_journal,
     open_journals,
 )
-from zarr_dask.manifest import ManifestPlace
-from zarr_dask.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
+from zarr_dask.journal.manifest import ManifestPlace
+from zarr_dask.journal.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
 from zarr_dask.stores.base import is_key
-from zarr_dask.stores.urls import open_store, real_place
-from zarr_dask.stores.wrappers import Below, Wrapper
+from zarr_dask.stores.open import open_store, real_place
+from zarr_dask.stores.wrappers.base import Below, Wrapper
 
 KEYS = st.text(min_size=1, max_size=20).filter(is_key)
 OBJECTS = st.builds(
@@ -331,7 +331,7 @@ def test_a_forked_process_has_a_file_of_its_own(tmp_path):
     code = f"""
 import os
 from zarr_dask.journal import *
-from zarr_dask.receipts import Receipt
+from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
 journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
 journal.begin(Job("write", "t", journal.creation))
@@ -351,7 +351,7 @@ def test_receipts_survive_the_kill_of_their_process(tmp_path):
     """Every receipt whose writer went on to the next one is there after SIGKILL, none is torn."""
     code = f"""
 from zarr_dask.journal import *
-from zarr_dask.receipts import Receipt
+from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
 journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
 journal.begin(Job("write", "t", journal.creation))
@@ -381,7 +381,7 @@ def test_a_full_disk_under_the_journal_is_an_error_and_tears_at_most_one_line(tm
 import resource, signal
 from zarr_dask.errors import StoreError
 from zarr_dask.journal import *
-from zarr_dask.receipts import Receipt
+from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))

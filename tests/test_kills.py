@@ -37,7 +37,7 @@ from kill_roles import (
 import zarr_dask as zd
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.journal import default_place, open_journals
-from zarr_dask.receipts import collect
+from zarr_dask.journal.receipts import collect
 from zarr_dask.stores import LocalStore
 
 TASKS = BLOCKS[0] * BLOCKS[1]

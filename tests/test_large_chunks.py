@@ -12,10 +12,10 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.codecs.chain import _WORTH_DIVIDING
-from zarr_dask.codecs.rows import _MANY
-from zarr_dask.codecs.streams import _PIECE
+from zarr_dask.codecs.compress.deflate import _PIECE
+from zarr_dask.codecs.copyto import _MANY
 from zarr_dask.dtypes import leaves, value_bits
-from zarr_dask.stores.pieces import _LARGE
+from zarr_dask.stores.streaming_put import _LARGE
 
 SMALL = [
     *("bfloat16", "float8_e3m4", "float8_e4m3", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz"),

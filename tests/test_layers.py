@@ -15,31 +15,36 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "zarr_dask"
 
 LAYERS = [
-    {"blocks", "computed", "dimensions", "dtypes", "errors", "flags", "gather", "grid", "indexing"}
-    | {"members", "notices", "points", "pool", "scratch", "selection"},
-    {"stores"},
-    {"codecs"},
-    {"formats"},
-    {"graph", "fingerprint"},
-    {
-        "array",
-        "array_source",
-        "create",
-        "group",
-        "hierarchy",
-        "reading",
-        "resizing",
-        "standing",
-        "tree",
-    }
-    | {"views", "walk", "writing"}
-    | {"journal", "manifest", "node_place", "receipts", "site", "surroundings"},
-    {"jobs"},
-    {"cli", "xarray", "ome", "demo"},
+    # From the bottom up, one folder a line: a folder imports itself and those above its line.
+    "errors.py",  # the tree of exceptions
+    "_util",  # arguments, warnings, text, buffers, threads
+    "grid",  # chunks, stored objects and blocks: arithmetic of borders
+    "indexing",  # indices as values
+    "dtypes",  # data types and fill values
+    "stores",  # bytes by key
+    "codecs",  # chunk <-> bytes
+    "formats",  # metadata documents <-> ArrayMeta; the only place that knows versions
+    "graph",  # opaque sources and targets -> dask
+    "journal",  # what jobs leave behind: journals, receipts, manifests, locks
+    "array",  # one array: reading, writing, views
+    "hierarchy",  # groups and nodes
+    "jobs/engine",  # what all jobs share
+    "jobs/simulation",
+    "jobs/write",
+    "jobs/verify",
+    "jobs/rechunk",
+    "jobs/migrate",
+    "jobs/copy",
+    "jobs/inventory",
+    "jobs",  # reading into dask, files of plans
+    "ome",  # images
+    "xarray",  # datasets
+    "__init__.py",  # the public face
+    "testing",  # kits for third parties
+    "demo",
+    "cli",  # the command line
 ]
-TOP = len(LAYERS) - 1
-FREE = {"", "testing"}  # the package itself gathers all layers; the test kits may use any
-MAY_NAME_DASK = {"graph", "fingerprint", "jobs.run"}  # with what is in them; and layer 7
+MAY_NAME_DASK = {"graph", "jobs/engine"}  # and what lies above jobs/
 HEAVY = {
     "dask",
     "distributed",
@@ -117,27 +122,27 @@ def imported_names(package: Path, source: str, node: ast.Import | ast.ImportFrom
     return [".".join([*base, alias.name]) for alias in node.names]
 
 
-def layer(module: str) -> int | None:
-    top = module.partition(".")[0]
-    return next((number for number, names in enumerate(LAYERS) if top in names), None)
+def folder(module: str) -> str:
+    """The entry of LAYERS that a module belongs to; its top folder if there is none."""
+    parts = module.split(".")
+    nested = "/".join(parts[:2])
+    if nested in LAYERS or (parts[0] == "jobs" and len(parts) > 2):
+        return nested
+    return parts[0] if parts[0] in LAYERS else f"{parts[0] or '__init__'}.py"
 
 
 def without_layer(package: Path) -> list[str]:
-    """Modules that LAYERS does not place."""
-    return [
-        f"module {name} has no layer"
-        for name in read(package)
-        if layer(name) is None and name.partition(".")[0] not in FREE
-    ]
+    """Modules that LAYERS does not place: at the root only errors.py lies beside folders."""
+    return [f"module {name} has no layer" for name in read(package) if folder(name) not in LAYERS]
 
 
 def upward(package: Path) -> list[str]:
-    """Imports of a higher layer; only the highest may import the package itself."""
+    """Imports of a higher folder. So folders have no cycles either."""
     return [
         f"{one.source} imports {one.target or package.name}"
         for one in find_imports(package)
-        if one.ours and (low := layer(one.source)) is not None
-        if (TOP if (high := layer(one.target)) is None else high) > low
+        if one.ours and {folder(one.source), folder(one.target)} <= {*LAYERS}
+        if LAYERS.index(folder(one.target)) > LAYERS.index(folder(one.source))
     ]
 
 
@@ -160,8 +165,8 @@ def dask_elsewhere(package: Path) -> list[str]:
         f"{one.source or package.name} imports {one.target}"
         for one in find_imports(package)
         if one.target in {"dask", "distributed"} and not one.ours and one.when != "types"
-        if not any(f"{one.source}.".startswith(f"{name}.") for name in MAY_NAME_DASK)
-        if layer(one.source) != TOP
+        if folder(one.source) not in MAY_NAME_DASK
+        if LAYERS.index(folder(one.source)) < LAYERS.index("jobs")
     ]
 
 
@@ -193,24 +198,257 @@ def version_literals(package: Path) -> list[str]:
     ]
 
 
-RULES = [without_layer, upward, cycles, dask_elsewhere, heavy_at_load, version_literals]
+def stores_named(package: Path) -> list[str]:
+    """Concrete stores named outside stores/: all others take what a store can do from the store."""
+    trees = read(package)
+    concrete = {
+        node.name
+        for name, tree in trees.items()
+        if name.startswith(("stores.backends.", "stores.wrappers."))
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    }
+    return [
+        f"{name} names {word}"
+        for name, tree in trees.items()
+        if folder(name) not in {"stores", "__init__.py", "testing"}
+        for word in sorted(concrete & names_in(tree))
+    ]
+
+
+@cache
+def names_in(tree: ast.Module) -> frozenset[str]:
+    """Names that a module loads, imports or writes as a text of their own."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return frozenset(found)
+
+
+VERSIONED = {"V1", "V2", "V3", "v1", "v2", "v3", "v3draft", "DRAFT"}
+DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
+
+
+def formats_named(package: Path) -> list[str]:
+    """Names of format versions and of their documents outside formats/."""
+    return [
+        f"{name} names {word}"
+        for name, tree in read(package).items()
+        if folder(name) not in {"formats", "testing", "demo"}
+        for word in sorted((VERSIONED | DOCUMENTS - {"meta", "attrs"}) & names_in(tree))
+    ]
+
+
+def classes_twice(package: Path) -> list[str]:
+    """Public names of classes that mean two different things."""
+    places: dict[str, list[str]] = {}
+    for name, tree in read(package).items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    return [f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1]
+
+
+ROLES = {"plan", "base", "report", "write", "read", "plot", "html", "job"}
+"""Names that modules of several folders share, because they play the same part in each."""
+
+
+def modules_twice(package: Path) -> list[str]:
+    """Names of modules that mean two different things."""
+    places: dict[str, list[str]] = {}
+    for name in read(package):
+        if name and folder(name) != "cli" and not (package / name.replace(".", "/")).is_dir():
+            places.setdefault(name.rpartition(".")[2], []).append(name)
+    return [
+        f"{name}: {', '.join(found)}"
+        for name, found in places.items()
+        if len(found) > 1 and name not in ROLES
+    ]
+
+
+RULES = [
+    without_layer,
+    upward,
+    cycles,
+    dask_elsewhere,
+    heavy_at_load,
+    version_literals,
+    stores_named,
+    formats_named,
+    classes_twice,
+    modules_twice,
+]
+EXCEPTIONS: dict[str, set[str]] = {
+    "stores_named": {
+        "array.reader names Place",
+        "cli.files names LocalStore",
+        "cli.files names ZipStore",
+        "formats.consolidated names LocalStore",
+        "formats.consolidated names Wrapper",
+        "formats.translate names MemoryStore",
+        "grid.grid names Span",
+        "hierarchy.edit names LocalStore",
+        "hierarchy.group names Below",
+        "hierarchy.group names LocalStore",
+        "hierarchy.group names ReadOnly",
+        "hierarchy.parents names LocalStore",
+        "hierarchy.prefetch names Asked",
+        "hierarchy.walk names Below",
+        "jobs.copy.plan names Member",
+        "jobs.copy.raw_copy names Tally",
+        "jobs.engine.credentials names FsspecStore",
+        "jobs.engine.credentials names HTTPStore",
+        "jobs.engine.credentials names ObstoreStore",
+        "jobs.engine.find_sources names Below",
+        "jobs.engine.find_sources names FsspecStore",
+        "jobs.engine.find_sources names LocalStore",
+        "jobs.engine.find_sources names MemoryStore",
+        "jobs.engine.find_sources names ObstoreStore",
+        "jobs.engine.find_sources names Wrapper",
+        "jobs.engine.find_sources names ZarrPythonStore",
+        "jobs.engine.lifecycle names Place",
+        "jobs.engine.resume names Place",
+        "jobs.engine.workers names MemoryStore",
+        "jobs.engine.workers names ZipWriter",
+        "jobs.engine.zip_targets names LocalStore",
+        "jobs.engine.zip_targets names ZipStore",
+        "jobs.engine.zip_targets names ZipWriter",
+        "jobs.inventory.inventory names Below",
+        "jobs.migrate.nodes names Wrapper",
+        "jobs.plan_file names MemoryStore",
+        "jobs.rechunk.copy_task names Tally",
+        "jobs.rechunk.copy_task names Traffic",
+        "jobs.rechunk.dask_source names MemoryStore",
+        "jobs.rechunk.joint_job names Member",
+        "jobs.rechunk.joint_plan names Member",
+        "jobs.rechunk.staging names MemoryStore",
+        "jobs.simulation.output names Request",
+        "jobs.simulation.rank_log names LocalStore",
+        "jobs.simulation.writer names Request",
+        "jobs.verify.expected names Place",
+        "jobs.verify.outputs names ReadOnly",
+        "jobs.verify.temporaries names LocalStore",
+        "jobs.verify.temporaries names Wrapper",
+        "jobs.verify.temporaries names ZipStore",
+        "jobs.write.target_array names ReadOnly",
+        "journal names Place",
+        "journal.claims names LocalStore",
+        "journal.claims names MemoryStore",
+        "journal.incomplete names Place",
+        "journal.journal names LocalStore",
+        "journal.links names LocalStore",
+        "journal.location names LocalStore",
+        "journal.location names MemoryStore",
+        "journal.location names Place",
+        "journal.lock names LocalStore",
+        "journal.open_outputs names Place",
+        "journal.swap names LocalStore",
+        "ome.add_labels_levels names ReadOnly",
+        "ome.add_labels_levels names Request",
+        "ome.images names ReadOnly",
+        "ome.images names Request",
+        "ome.metadata_listing names Below",
+        "ome.metadata_listing names Wrapper",
+        "ome.mosaic names Place",
+        "ome.write names Request",
+        "ome.write_plates names Request",
+    },
+    "formats_named": {
+        "array.create names v3",
+        "cli.migrate names v2",
+        "cli.migrate names v3",
+        "hierarchy.parents names V1",
+        "hierarchy.parents names V3",
+        "jobs.migrate.migrate names v3",
+        "jobs.rechunk.staging names v3",
+        "jobs.write.target_array names V3",
+        "ome.build_metadata names v2",
+        "ome.build_metadata names v3",
+        "ome.grids names v2",
+        "ome.migrate_arrays names v2",
+        "ome.migrate_arrays names v3",
+        "ome.validate names v2",
+        "ome.validate names v3",
+        "ome.versions names V2",
+        "ome.versions names V3",
+        "stores.backends.zarr_python names zarr.json",
+        "stores.backends.zip names .zarray",
+        "stores.backends.zip names .zattrs",
+        "stores.backends.zip names .zgroup",
+        "stores.backends.zip names .zmetadata",
+        "stores.backends.zip names zarr.json",
+    },
+    "classes_twice": {
+        "Appender: jobs.simulation.rank_log, stores.base",
+        "ArrayReport: jobs.engine.report, jobs.verify.report",
+        "Comparison: jobs.rechunk.execute, jobs.verify.compare",
+        "Listed: indexing.transform, stores.listing, testing.spec_interface",
+        "Matched: jobs.rechunk.execute, jobs.rechunk.verify_copy",
+        "Member: jobs.rechunk.joint_job, stores.backends.zip_format",
+        "Piece: array.reader, jobs.simulation.decomposition",
+        "Place: journal.location, stores.option_mapping, stores.wrappers.index_cache",
+        "Progress: jobs.engine.report, jobs.simulation.progress",
+        "Records: jobs.rechunk.copy_task, jobs.write.target, ome.pyramid_task",
+        "Request: jobs.simulation.output, ome.images, stores.wrappers.base",
+        "Room: hierarchy.edit, jobs.rechunk.staging",
+        "Share: indexing.points, jobs.simulation.decomposition",
+        "Source: graph.sources, ome.pyramid_task",
+        "Span: grid.grid, stores.backends.http_ranges",
+        "Stage: jobs.rechunk.copy_task, ome.pyramid",
+        "Stored: codecs.registry, ome.pyramid_task",
+        "Survey: jobs.inventory.inventory, jobs.simulation.progress",
+        "Wanted: codecs.base, jobs.rechunk.target_spec",
+        "Window: jobs.engine.throttle, ome.model",
+    },
+    "modules_twice": {
+        "casting: codecs.numeric.casting, jobs.rechunk.casting",
+        "checks: graph.checks, jobs.write.checks",
+        "edit: formats.edit, hierarchy.edit",
+        "grids: formats.grids, ome.grids",
+        "index_prefetch: graph.index_prefetch, stores.index_prefetch",
+        "joint_plan: jobs.rechunk.joint_plan, jobs.write.joint_plan",
+        "lifecycle: jobs.engine.lifecycle, ome.lifecycle",
+        "local: jobs.engine.local, stores.backends.local",
+        "migrate: jobs.migrate.migrate, ome.migrate",
+        "validate: journal.validate, ome.validate",
+        "writer: array.writer, jobs.simulation.writer",
+    },
+}
+"""What still breaks a rule. A line goes when it is mended; none may be added."""
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_package_keeps(rule):
-    assert rule(PACKAGE) == []
+    assert set(rule(PACKAGE)) == EXCEPTIONS.get(rule.__name__, set())
 
 
 OFFENCES = {
     "module news has no layer": ("news.py", ""),
-    "grid imports stores.local": ("grid.py", "def f():\n    from pkg.stores import local"),
+    "module jobs.news.plan has no layer": ("jobs/news/plan.py", ""),
+    "grid.grid imports stores.base": ("grid/grid.py", "def f():\n    from pkg.stores import base"),
     "errors imports pkg": ("errors.py", "from . import open"),
+    "jobs.engine.execute imports jobs.write.plan": (
+        "jobs/engine/execute.py",
+        "def f():\n    from pkg.jobs.write.plan import plan",
+    ),
     "stores <- stores.base <- stores": ("stores/base.py", "from . import get"),
-    "array imports dask": ("array.py", "def f():\n    import dask.array as da"),
+    "array.array imports dask": ("array/array.py", "def f():\n    import dask.array as da"),
     "formats.v3 imports fsspec when it is loaded": ("formats/v3.py", "import fsspec"),
     "graph.read imports dask when it is loaded": ("graph/read.py", "from dask.array import Array"),
-    "group:1: zarr_format in (2, 3)": ("group.py", "zarr_format in (2, 3)"),
-    "group:1: meta['zarr_format'] == 2": ("group.py", "meta['zarr_format'] == 2"),
+    "array.array:1: zarr_format in (2, 3)": ("array/array.py", "zarr_format in (2, 3)"),
+    "array.array:1: meta['zarr_format'] == 2": ("array/array.py", "meta['zarr_format'] == 2"),
+    "array.array names LocalStore": ("array/array.py", "isinstance(store, LocalStore)"),
+    "jobs.write.plan names .zarray": ("jobs/write/plan.py", "key = '.zarray'"),
+    "jobs.write.plan names v2": ("jobs/write/plan.py", "if name == 'v2':\n    pass"),
+    "Base: array.array, stores.base": ("array/array.py", "class Base:\n    pass"),
+    "grid: array.grid, grid.grid": ("array/grid.py", ""),
 }
 
 
@@ -218,24 +456,33 @@ OFFENCES = {
 def test_rules_find(message, tmp_path):
     package = tmp_path / "pkg"
     sources = {
-        "__init__.py": "from pkg.array import open\nfrom .graph.read import read",
-        "array.py": "if TYPE_CHECKING:\n    import dask",
-        "cli.py": "from pkg import formats\ndef main():\n    import distributed",
+        "__init__.py": "from pkg.array.array import open\nfrom .graph.read import read",
+        "array/__init__.py": "",
+        "array/array.py": "if TYPE_CHECKING:\n    import dask",
+        "cli/__init__.py": "from pkg import formats\ndef main():\n    import distributed",
+        "errors.py": "",
         "formats/__init__.py": "from .v3 import read",
-        "formats/v3.py": "from ..stores import get\nzarr_format == 3",
+        "formats/v3.py": "from ..stores import get\nzarr_format == 3\ndocument = 'zarr.json'",
         "graph/__init__.py": "",
         "graph/read.py": "def read():\n    import dask",
-        "jobs/run/__init__.py": "",
-        "jobs/run/workers.py": "import dask",
-        "stores/__init__.py": "from pkg.stores import base, local",
-        "stores/base.py": "",
-        "stores/local.py": "from .base import Store",
+        "grid/__init__.py": "",
+        "grid/grid.py": "",
+        "jobs/__init__.py": "",
+        "jobs/engine/__init__.py": "",
+        "jobs/engine/workers.py": "import dask",
+        "jobs/write/__init__.py": "",
+        "jobs/write/plan.py": "",
+        "stores/__init__.py": "from pkg.stores import base, backends",
+        "stores/base.py": "class Base:\n    pass",
+        "stores/backends/__init__.py": "",
+        "stores/backends/local.py": "from ..base import Store\nclass LocalStore:\n    pass",
     }
     for name, text in sources.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text)
     assert [found for rule in RULES for found in rule(package)] == []
     name, text = OFFENCES[message]
+    (package / name).parent.mkdir(parents=True, exist_ok=True)
     (package / name).write_text(text)
     assert message in [found for rule in RULES for found in rule(package)]
 

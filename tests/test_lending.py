@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from zarr_dask._util.threads import SIDE_BY_SIDE
 from zarr_dask.errors import StoreError
-from zarr_dask.jobs.run import lending
-from zarr_dask.pool import SIDE_BY_SIDE
+from zarr_dask.jobs.engine import overlap_pool as lending
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.base import Coalescing
 

@@ -23,14 +23,14 @@ from zarr_dask.errors import (
     PlanError,
     ZarrDaskError,
 )
-from zarr_dask.jobs.simulation.progress_files import Folder, _line
+from zarr_dask.jobs.simulation.rank_log import Folder, _line
 from zarr_dask.journal import default_place
-from zarr_dask.journal.checks import _CHECKS
 from zarr_dask.journal.journal import Job
-from zarr_dask.receipts import Receipt, StoredObject, parse_receipts
+from zarr_dask.journal.links import check_no_link
+from zarr_dask.journal.receipts import Receipt, StoredObject, parse_receipts
+from zarr_dask.journal.validate import _CHECKS
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.below import create_in
-from zarr_dask.surroundings import check_no_link
+from zarr_dask.stores.no_follow import create_in
 
 X = da.arange(16, chunks=4).reshape(4, 4).rechunk(2)
 DATA = {"shape": (4, 4), "dtype": "i8", "chunks": (2, 2)}
@@ -131,7 +131,7 @@ def test_what_is_ended_behind_a_link_is_told_of_and_left(root, victim):
 
 def test_held_jobs_and_empty_folders_are_not_looked_for_behind_links(tmp_path, victim):
     from zarr_dask.journal import remove_empty_folders
-    from zarr_dask.journal.held import hold, is_held
+    from zarr_dask.journal.lock import hold, is_held
 
     (tmp_path / "link").symlink_to(victim)
     (victim / "empty").mkdir()
@@ -252,7 +252,7 @@ def test_sweeping_does_not_follow_links(root, victim):
 
 
 def test_the_mark_of_a_swap_may_be_no_link(root, victim, tmp_path):
-    from zarr_dask.jobs.write.swap import Swap
+    from zarr_dask.journal.swap import Swap
 
     swap = Swap(str(root / "q"), str(tmp_path / ".g.zarr"), "0" * 16, fsync=False)
     Path(swap.beside).mkdir()
@@ -368,11 +368,11 @@ def test_links_to_one_another_are_walked_in_bounded_time(tmp_path):
 
 @pytest.mark.parametrize("way", ["walk", "list"])
 def test_too_many_ways_through_links_are_an_error(tmp_path, monkeypatch, way):
-    import zarr_dask.stores.local
-    import zarr_dask.walk
+    import zarr_dask.hierarchy.walk
+    import zarr_dask.stores.backends.local
 
-    monkeypatch.setattr(zarr_dask.walk, "_MOST_LINKS", 5)
-    monkeypatch.setattr(zarr_dask.stores.local, "_MOST_LINKS", 5)
+    monkeypatch.setattr(zarr_dask.hierarchy.walk, "_MOST_LINKS", 5)
+    monkeypatch.setattr(zarr_dask.stores.backends.local, "_MOST_LINKS", 5)
     root = zd.create_group(tmp_path / "g")
     root.create_group("a")
     for number in range(6):

@@ -14,7 +14,7 @@ import zarr_dask as zd
 from tests.http_server import Files, serving
 from zarr_dask.errors import StoreError
 from zarr_dask.stores import open_store
-from zarr_dask.stores.described import describe
+from zarr_dask.stores.config import describe
 
 SECRET = "a-secret-that-nobody-may-see"  # noqa: S105  (of no use)
 HOST = "127.0.0.1:9"

@@ -13,7 +13,7 @@ import pytest
 import zarr_dask as zd
 from tests.conftest import ROOT
 from tests.memory_of_reads import LAYOUTS
-from zarr_dask.codecs.streams import Gzip, Zlib
+from zarr_dask.codecs.compress.deflate import Gzip, Zlib
 from zarr_dask.errors import CorruptObjectError
 
 A_LITTLE = 10_000_000

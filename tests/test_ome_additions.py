@@ -23,7 +23,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.ome.model import Acquisition
 from zarr_dask.stores import LocalStore, MemoryStore, ReadOnly
-from zarr_dask.stores.wrappers import Faulty
+from zarr_dask.stores.wrappers.base import Faulty
 
 
 @pytest.fixture(params=["0.4", "0.5"])

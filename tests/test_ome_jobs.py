@@ -29,7 +29,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.wrappers import Recording
+from zarr_dask.stores.wrappers.base import Recording
 
 BLOCKS = SHAPE[0] * (SHAPE[1] // BLOCK[1]) * (SHAPE[2] // BLOCK[2])
 

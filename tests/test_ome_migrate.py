@@ -24,7 +24,7 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.wrappers import Faulty
+from zarr_dask.stores.wrappers.base import Faulty
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}

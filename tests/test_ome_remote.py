@@ -16,7 +16,7 @@ from tests.test_ome_migrate import put_labelled, same
 from tests.test_ome_read import pixels, put_image, put_plate
 from tests.test_ome_write import ORACLES
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, StoreError
-from zarr_dask.stores.wrappers import Faulty
+from zarr_dask.stores.wrappers.base import Faulty
 
 NUMBERS = count()
 pytestmark = pytest.mark.xdist_group("s3")

@@ -14,7 +14,7 @@ import zarr_dask as zd
 from tests.test_ome_write import pixels
 from zarr_dask.errors import StoreError, ZarrDaskWarning
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers import Faulty
+from zarr_dask.stores.wrappers.base import Faulty
 
 VALUES = pixels(20, 24) + np.uint16(1)
 CHANGES = {"set", "set_if", "delete"}

@@ -19,7 +19,7 @@ from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.ome.mosaic import mosaic_picture
 from zarr_dask.ome.png import png
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.wrappers import Recording
+from zarr_dask.stores.wrappers.base import Recording
 
 
 def window(start, end):

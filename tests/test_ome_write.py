@@ -27,7 +27,7 @@ from zarr_dask.errors import (
 from zarr_dask.ome import Labelled, Method
 from zarr_dask.ome.downsample import METHODS, coarse, gaussian_weights
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.wrappers import Recording
+from zarr_dask.stores.wrappers.base import Recording
 
 INTEGERS = ["?", "u1", "i1", ">u2", "i2", "u4", ">i4", "i8", "u8"]
 FLOATS = ["f2", ">f4", "f8"]

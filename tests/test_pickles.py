@@ -12,7 +12,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import DaskBackendError, StoreError
-from zarr_dask.formats.packing import unpack
+from zarr_dask.formats.pickling import unpack
 from zarr_dask.stores import LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
 
 MANY_CODECS = [
@@ -71,7 +71,7 @@ def test_arrays_of_records_are_small():
 def test_arrays_of_every_store_are_small(tmp_path):
     made = zd.create_array({}, shape=(9, 9), dtype="f4", chunks=3, attributes=ATTRIBUTES)
     for store in stores(tmp_path):
-        array = zd.array.Array(store, "", made.meta, made.node_format)
+        array = zd.Array(store, "", made.meta, made.node_format)
         assert len(pickle.dumps(array)) < 2000
         assert len(pickle.dumps(array.source(None))) < 1200
         assert pickle.loads(pickle.dumps(array)).store.identity == store.identity

@@ -20,11 +20,11 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.described import describe, open_described
-from zarr_dask.stores.fsspec import FsspecStore
-from zarr_dask.stores.http import HTTPStore
-from zarr_dask.stores.logins import login_apart
-from zarr_dask.stores.wrappers import Below, ReadOnly
+from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.backends.http import HTTPStore
+from zarr_dask.stores.config import describe, open_described
+from zarr_dask.stores.url_secrets import login_apart
+from zarr_dask.stores.wrappers.base import Below, ReadOnly
 
 MB = 1_000_000
 

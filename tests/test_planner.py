@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Edges, Fixed, Grid
-from zarr_dask.jobs.plan import Costs, format_bytes, parse_bytes
+from zarr_dask.grid.grid import Edges, Fixed, Grid
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.rechunk import planner
+from zarr_dask.jobs.rechunk.codec_throughput import speeds_of
+from zarr_dask.jobs.rechunk.cost_model import CostModel, Layout, StagePlan, seconds
 from zarr_dask.jobs.rechunk.planner import alternatives, plan_stages
-from zarr_dask.jobs.rechunk.speeds import speeds_of
-from zarr_dask.jobs.rechunk.stages import CostModel, Layout, StagePlan, seconds
 from zarr_dask.stores import MemoryStore, Recording
 
 LENGTHS = st.integers(1, 40)

@@ -19,13 +19,13 @@ import pytest
 import zarr_dask as zd
 from tests.http_server import Files, serving
 from tests.object_stores import s3_server
-from zarr_dask.array_source import ArraySource
+from zarr_dask.array.source import ArraySource
 from zarr_dask.errors import ChunkMissingError, StoreError
 from zarr_dask.graph import read_array
 from zarr_dask.stores import Recording, open_store
-from zarr_dask.stores.ahead import ReadAhead
 from zarr_dask.stores.base import IndexRange
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.index_prefetch import ReadAhead
+from zarr_dask.stores.wrappers.base import Wrapper
 
 pytestmark = pytest.mark.xdist_group("read-ahead")
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.test_requests import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
-from zarr_dask import reading
-from zarr_dask.codecs.blosc import Blosc
-from zarr_dask.pool import SIDE_BY_SIDE, wait_for_each
-from zarr_dask.reading import Piece, read_pieces
-from zarr_dask.scratch import provide
+from zarr_dask._util.buffers import provide
+from zarr_dask._util.threads import SIDE_BY_SIDE, wait_for_each
+from zarr_dask.array import reader as reading
+from zarr_dask.array.reader import Piece, read_pieces
+from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.stores import Faulty, MemoryStore, Recording
 from zarr_dask.stores.base import Coalescing, Version, same_version
-from zarr_dask.stores.tally import Tally
-from zarr_dask.stores.versioned import Versioned
+from zarr_dask.stores.conditional_get import Versioned
+from zarr_dask.stores.wrappers.metered import Tally
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -28,7 +28,7 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.wrappers.base import Wrapper
 
 MB = 1_000_000
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}

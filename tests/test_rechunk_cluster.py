@@ -13,9 +13,9 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.jobs.rechunk.regridding import IDLE_WORKER, memory_budget
-from zarr_dask.jobs.run import Workers
-from zarr_dask.jobs.run.window import PER_THREAD, Window
+from zarr_dask.jobs.engine import Workers
+from zarr_dask.jobs.engine.throttle import PER_THREAD, Window
+from zarr_dask.jobs.rechunk.target_spec import IDLE_WORKER, memory_budget
 
 MB = 1_000_000
 LIMIT = 350 << 20
@@ -98,7 +98,7 @@ def small_workers():
 
 def begin_peak() -> int:
     """Resident bytes of this process, and from now on its peak begins anew."""
-    import zarr_dask.jobs.rechunk.copying  # noqa: F401  (idle means: with the package imported)
+    import zarr_dask.jobs.rechunk.copy_task  # noqa: F401  (idle means: with the package imported)
 
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
@@ -220,7 +220,7 @@ def test_the_window_follows_the_workers(monkeypatch):
 
     cluster = Cluster()
     now = 0.0
-    monkeypatch.setattr("zarr_dask.jobs.run.window.monotonic", lambda: now)
+    monkeypatch.setattr("zarr_dask.jobs.engine.throttle.monotonic", lambda: now)
     window = Window(cluster, 2)
     assert window.tasks() == 2 * PER_THREAD
     cluster.threads = 100

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import StoreUnavailableError
-from zarr_dask.jobs.rechunk.report import RechunkReport
+from zarr_dask.jobs.engine.report import RechunkReport
 from zarr_dask.stores import Faulty, MemoryStore, Recording, Retrying, RetryPolicy
 
 SHAPE = (24, 36)

@@ -15,7 +15,7 @@ import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, ResumeError, StoreError
-from zarr_dask.jobs.beginning import begin_shared as shared
+from zarr_dask.jobs.engine.lifecycle import begin_shared as shared
 from zarr_dask.jobs.rechunk.job import RechunkJob, begin_shared
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
 

@@ -259,7 +259,7 @@ def test_comparing_at_the_end_is_done_on_as_many_threads_as_fit(
     for number, _ in enumerate(plan.stages, 1):
         cli("run", file, "--stage", number)
     here = []
-    monkeypatch.setattr("zarr_dask.jobs.rechunk.running.cores", lambda: 2)
+    monkeypatch.setattr("zarr_dask.jobs.rechunk.execute.cores", lambda: 2)
     ask = type(plan).matchings
     monkeypatch.setattr(
         type(plan), "matchings", lambda one, threads: here.append(threads) or ask(one, threads)

@@ -10,8 +10,9 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import ZarrDaskWarning
-from zarr_dask.jobs.rechunk import rehearsing, resident
-from zarr_dask.jobs.rechunk.rehearsing import rehearse
+from zarr_dask.jobs.engine import rss as resident
+from zarr_dask.jobs.engine import warmup as rehearsing
+from zarr_dask.jobs.engine.warmup import rehearse
 from zarr_dask.stores import MemoryStore, Recording
 
 MB = 1_000_000

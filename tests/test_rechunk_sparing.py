@@ -14,9 +14,9 @@ import pytest
 import tensorstore as ts
 
 import zarr_dask as zd
-from zarr_dask.codecs.blosc import Blosc
+from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.jobs.rechunk.layouts import layout_of
-from zarr_dask.jobs.rechunk.stages import StagePlan
 from zarr_dask.stores import LocalStore
 
 SHAPE = (300, 256, 256)
@@ -140,7 +140,7 @@ def test_chunks_that_are_not_as_expected_are_held_one_at_a_time(tmp_path, monkey
 FORKED = """
 import os, sys, threading
 import zarr_dask as zd
-from zarr_dask.codecs.blosc import Blosc
+from zarr_dask.codecs.compress.blosc import Blosc
 
 source, target = sys.argv[1:]
 original, decoding, ended = Blosc.decode_into, threading.Event(), threading.Event()

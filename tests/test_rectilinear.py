@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import GridError, MetadataError, UnknownGridError
-from zarr_dask.grid import Edges, Fixed, Grid
+from zarr_dask.grid.grid import Edges, Fixed, Grid
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 
 EXAMPLE = [

@@ -194,8 +194,8 @@ def test_configurations_of_v2_codecs_are_checked_when_an_array_is_made_or_opened
 
 
 def test_codec_values_are_checked_as_documents_are():
-    from zarr_dask.codecs.blosc import Blosc
-    from zarr_dask.codecs.streams import Gzip, Zlib
+    from zarr_dask.codecs.compress.blosc import Blosc
+    from zarr_dask.codecs.compress.deflate import Gzip, Zlib
 
     for codec in (Gzip(100), Blosc("nope", typesize=4), Zlib(1)):
         with pytest.raises(MetadataError, match="codecs"):
@@ -272,7 +272,7 @@ def test_a_chunk_of_fill_values_is_told_at_once(shape):
 def test_the_pool_that_dask_is_told_to_use_counts():
     from concurrent.futures import ThreadPoolExecutor
 
-    from zarr_dask.jobs.run import find_workers
+    from zarr_dask.jobs.engine import find_workers
 
     with ThreadPoolExecutor(7) as pool, dask.config.set(pool=pool):
         assert find_workers().threads_per_process == 7

@@ -30,10 +30,11 @@ from zarr_dask.errors import (
     ResumeError,
     StoreError,
 )
-from zarr_dask.jobs.write import growth, target
+from zarr_dask.jobs.write import append_state as growth
 from zarr_dask.jobs.write import plan as plan_module
+from zarr_dask.jobs.write import target
 from zarr_dask.journal import Journal, default_place, open_journals
-from zarr_dask.receipts import Receipt, StoredObject, collect
+from zarr_dask.journal.receipts import Receipt, StoredObject, collect
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording, open_store
 
 RAW = [{"name": "bytes", "configuration": {"endian": "little"}}]
@@ -406,7 +407,7 @@ def test_an_array_that_another_library_created_meanwhile_is_not_either(tmp_path)
 SAME_IN_ANOTHER_PROCESS = """
 import dask, dask.array as da, numpy as np, functools
 import zarr_dask as zd
-from zarr_dask.fingerprint import layer_tokens
+from zarr_dask.graph.tokens import layer_tokens
 factor = np.arange(3)
 def scaled(block, block_info=None):
     return block * factor[0]

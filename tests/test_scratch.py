@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask import scratch as scratch_module
-from zarr_dask.scratch import Gathered, provide, scratch, working_for
+from zarr_dask._util import buffers as scratch_module
+from zarr_dask._util.buffers import Gathered, provide, scratch, working_for
 
 FAULTS = """
 import resource
 import numpy as np
 from contextlib import nullcontext
-from zarr_dask.scratch import keeping_freed_memory
+from zarr_dask._util.buffers import keeping_freed_memory
 
 def faults(context):
     with context:
@@ -38,7 +38,7 @@ print(faults(nullcontext()), faults(keeping_freed_memory()), faults(nullcontext(
 FORKED = """
 import os, threading
 from zarr_dask import scratch as module
-from zarr_dask.scratch import working_for
+from zarr_dask._util.buffers import working_for
 
 begun, go_on = threading.Event(), threading.Event()
 
@@ -198,7 +198,7 @@ def test_a_task_that_cannot_begin_has_not_begun():
 
 CLEARED = """
 import threading
-from zarr_dask.scratch import working_for
+from zarr_dask._util.buffers import working_for
 
 def task():
     with working_for("stage", print):

@@ -10,9 +10,9 @@ from hypothesis.extra import numpy as hnp
 
 from tests import selections
 from zarr_dask.errors import SelectionError
-from zarr_dask.gather import Gathering, out_index, selected_blocks
-from zarr_dask.grid import Edges, Fixed, Grid
-from zarr_dask.selection import (
+from zarr_dask.grid.grid import Edges, Fixed, Grid
+from zarr_dask.indexing.plan import Gathering, out_index, selected_blocks
+from zarr_dask.indexing.transform import (
     IndexTransform,
     has_lists,
     parse_blocks,

@@ -22,9 +22,9 @@ from tests.interop.refusals import shared
 from tests.interop.test_matrix import check
 from zarr_dask.errors import ListingError, NodeNotFoundError, StoreError
 from zarr_dask.stores import Range, open_store
-from zarr_dask.stores.described import describe
-from zarr_dask.stores.fsspec import FsspecStore
-from zarr_dask.stores.obstore import ObstoreStore
+from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.backends.obstore import ObstoreStore
+from zarr_dask.stores.config import describe
 from zarr_dask.testing.stores import RANGES, StoreTests, as_bytes
 
 BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}

@@ -14,9 +14,9 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import MetadataChangedError, NodeExistsError, StoreError, ZarrDaskError
 from zarr_dask.stores import Faulty, MemoryStore, Range, Recording
-from zarr_dask.stores.asked import Asked
 from zarr_dask.stores.base import Coalescing
-from zarr_dask.stores.wrappers import innermost
+from zarr_dask.stores.wrappers.base import innermost
+from zarr_dask.stores.wrappers.prefetched import Asked
 
 VALUES = np.arange(1, 17, dtype="i4")
 DOCUMENTS = ("zarr.json", ".zarray", ".zattrs", ".zgroup", "meta", "attrs")

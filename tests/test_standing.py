@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import (
     CorruptObjectError,
     MetadataChangedError,
@@ -20,11 +21,10 @@ from zarr_dask.errors import (
     ResumeError,
     StoreOutOfReachError,
 )
-from zarr_dask.jobs.copy.moving import MoveJob
+from zarr_dask.jobs.copy.raw_copy import MoveJob
+from zarr_dask.jobs.engine.last_tokens import LastTokens
 from zarr_dask.jobs.rechunk.job import begin_anew
-from zarr_dask.jobs.verify.census import Cells, Census
-from zarr_dask.jobs.write.growth import LastTokens
-from zarr_dask.standing import Shown
+from zarr_dask.jobs.verify.scan import Cells, Census
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import validator_of
 
@@ -281,7 +281,7 @@ def test_a_process_that_does_not_see_the_store(tmp_path, monkeypatch):
 
 
 def _sources(lazy: da.Array):
-    from zarr_dask.array_source import ArraySource
+    from zarr_dask.array.source import ArraySource
     from zarr_dask.graph import sources_of
 
     return sources_of(lazy, ArraySource)
@@ -363,7 +363,7 @@ def test_a_task_that_does_not_see_its_job(tmp_path, monkeypatch):
     root.mkdir()
     plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), root / "t.zarr")
     tasks = plan.collection()
-    monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
     root.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
         tasks.compute(scheduler="sync")
@@ -376,7 +376,7 @@ def test_a_rechunking_task_that_does_not_see_its_job(tmp_path, monkeypatch):
     source = whole(tmp_path / "source")
     plan = zd.plan_rechunk(source, root / "t.zarr", chunks=(4, 1))
     stage = begin_anew(plan).stage(0)
-    monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
     root.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
         stage.copy(0)
@@ -387,7 +387,7 @@ def test_a_task_that_runs_again_after_the_end(tmp_path, monkeypatch):
     plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), tmp_path / "t.zarr")
     tasks = plan.collection()
     for _ in range(2):
-        monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
         tasks.compute(scheduler="sync")
     assert (zd.open_array(tmp_path / "t.zarr")[...] == 1).all()
 
@@ -403,7 +403,7 @@ def test_a_task_that_does_not_see_what_takes_the_place(tmp_path, monkeypatch):
     assert not root.exists()
     (tmp_path / "elsewhere").rename(root)
     for _ in range(2):  # and again after the end
-        monkeypatch.setattr("zarr_dask.jobs.seen._SEEN", LastTokens())
+        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
         tasks.compute(scheduler="sync")
     assert (zd.open_array(root / "t.zarr")[...] == 1).all()
 

@@ -32,9 +32,9 @@ from zarr_dask.stores import (
     Store,
     open_store,
 )
+from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.base import Coalescing, check_key, coalesce, read_ranges
-from zarr_dask.stores.fsspec import FsspecStore
-from zarr_dask.stores.urls import beside
+from zarr_dask.stores.open import beside
 from zarr_dask.testing.stores import VALUE, StoreTests
 
 

@@ -23,9 +23,9 @@ from zarr_dask.stores import (
     Retrying,
     open_store,
 )
-from zarr_dask.stores.cache import _kept
-from zarr_dask.stores.described import describe
-from zarr_dask.stores.urls import beside
+from zarr_dask.stores.config import describe
+from zarr_dask.stores.open import beside
+from zarr_dask.stores.wrappers.cache import _kept
 from zarr_dask.testing.stores import StoreTests
 
 pytestmark = pytest.mark.xdist_group("cache")

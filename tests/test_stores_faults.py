@@ -28,7 +28,7 @@ from zarr_dask.errors import (
     StoreUnavailableError,
 )
 from zarr_dask.stores import Faulty, MemoryStore, Range, Retrying, RetryPolicy, open_store
-from zarr_dask.stores.described import describe, open_described
+from zarr_dask.stores.config import describe, open_described
 from zarr_dask.stores.retry import _BUDGET, NEVER, policy_of, retried
 
 pytestmark = pytest.mark.xdist_group("faults")

@@ -19,9 +19,9 @@ from tests import object_stores
 from tests.http_server import Files, serving
 from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreOutOfReachError
 from zarr_dask.stores import Range, open_store
-from zarr_dask.stores.described import describe
-from zarr_dask.stores.fsspec import FsspecStore
-from zarr_dask.stores.logins import login_apart
+from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.config import describe
+from zarr_dask.stores.url_secrets import login_apart
 from zarr_dask.testing.stores import StoreTests, as_bytes
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)

@@ -19,7 +19,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import read_documents
 from zarr_dask.stores import MemoryStore, Range, Store, open_store
-from zarr_dask.stores.http import HTTPStore
+from zarr_dask.stores.backends.http import HTTPStore
 from zarr_dask.stores.retry import RetryPolicy
 
 VALUES = {"a/b": b"0123456789", "empty": b"", "a/ü +%?#&/日本": b"unicode", "top": b"t"}

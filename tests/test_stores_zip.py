@@ -20,7 +20,7 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores import LocalStore, MemoryStore, Range, Store, ZipStore, open_store
-from zarr_dask.stores import zip as zip_module
+from zarr_dask.stores.backends import zip as zip_module
 
 VALUES = {
     "a/b/1": b"0123456789",

@@ -28,7 +28,7 @@ from zarr_dask.errors import (
     WrittenOnceError,
 )
 from zarr_dask.stores import Range, ZipStore, ZipWriter, open_store
-from zarr_dask.stores.zip_format import Member, directory, end_of_directory, local_header
+from zarr_dask.stores.backends.zip_format import Member, directory, end_of_directory, local_header
 from zarr_dask.testing.stores import StoreTests
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
@@ -431,7 +431,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(path, monkeypatch):
     with ZipWriter(path) as writer:
         writer.set("a", [b"1"])
         with monkeypatch.context() as patch:
-            patch.setattr("zarr_dask.stores.zip_writer.write_at", full)
+            patch.setattr("zarr_dask.stores.backends.zip_writer.write_at", full)
             with pytest.raises(StoreError, match="No space left"):
                 writer.set("b", [b"2"])
         writer.set("b", [b"3"])  # again, with space
@@ -439,7 +439,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(path, monkeypatch):
     writer = ZipWriter(path, "w")
     writer.set("a", [b"new"])
     with monkeypatch.context() as patch:
-        patch.setattr("zarr_dask.stores.zip_writer.write_at", full)
+        patch.setattr("zarr_dask.stores.backends.zip_writer.write_at", full)
         with pytest.raises(StoreError, match="No space left"):
             writer.close()
     assert bytes(open_store(path).get("a")) == b"1"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
-from zarr_dask.stores.fsspec import FsspecStore
+from zarr_dask.stores.backends.fsspec import FsspecStore
 
 NODE_MEMBERS = {
     "path",

@@ -23,8 +23,8 @@ from hypothesis.extra import numpy as arrays
 
 import zarr_dask as zd
 from zarr_dask import errors
-from zarr_dask.codecs.snappy import decompress_frame
-from zarr_dask.formats.typestr import (
+from zarr_dask.codecs.compress.snappy import decompress_frame
+from zarr_dask.formats.numpy_dtype_json import (
     dtype_from_json,
     dtype_to_json,
     fill_from_json,

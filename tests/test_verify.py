@@ -24,10 +24,10 @@ import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ManifestError
-from zarr_dask.jobs.verify.census import Cells
+from zarr_dask.jobs.verify.scan import Cells
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.wrappers import Recording
+from zarr_dask.stores.wrappers.base import Recording
 
 VALUES = np.arange(1, 97, dtype="i4").reshape(8, 12)
 

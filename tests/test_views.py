@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests import selections
-from zarr_dask.array_source import ArraySource
+from zarr_dask.array.source import ArraySource
 from zarr_dask.codecs.chain import BoundChain
 from zarr_dask.errors import ChunkMissingError, DataTypeError, GridError, SelectionError
 from zarr_dask.graph import sources_of
@@ -178,10 +178,10 @@ def test_masks_of_many_dimensions(layout, mask):
 
 
 def test_more_than_is_held_at_once(monkeypatch):
-    monkeypatch.setattr("zarr_dask.views._MOST_HELD", 64)
+    monkeypatch.setattr("zarr_dask.array.view._MOST_HELD", 64)
     mask = VALUES % 3 > 0
     np.testing.assert_array_equal(ARRAYS["shards"].vindex[mask], VALUES[mask])
-    monkeypatch.setattr("zarr_dask.views._MOST_PIECES", 3)
+    monkeypatch.setattr("zarr_dask.array.view._MOST_PIECES", 3)
     np.testing.assert_array_equal(ARRAYS["shards"].vindex[mask], VALUES[mask])
 
 
@@ -449,7 +449,7 @@ def test_chunks_are_decoded_once(monkeypatch):
         BoundChain, "decode", lambda *a, **k: (decoded.append(1), original(*a, **k))[1]
     )
     for sparse in (0, 100):  # points one by one, or the box around them
-        monkeypatch.setattr("zarr_dask.views._SPARSE", sparse)
+        monkeypatch.setattr("zarr_dask.array.view._SPARSE", sparse)
         decoded.clear()
         points = ([0, 0, 3, 1, 8], [0, 1, 2, 1, 7], [0, 1, 1, 0, 6])
         np.testing.assert_array_equal(array.vindex[points], VALUES[points])

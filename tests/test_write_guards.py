@@ -16,10 +16,10 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import zarr_dask as zd
 from zarr_dask.errors import SourceIsTargetError
-from zarr_dask.jobs.write.sources import lazy_sources, place_of_target
+from zarr_dask.jobs.engine.find_sources import lazy_sources, place_of_target
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.fsspec import FsspecStore
-from zarr_dask.stores.wrappers import Below, Recording
+from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.wrappers.base import Below, Recording
 
 SHAPE = (40, 40)
 VALUES = np.arange(1600.0).reshape(SHAPE)
@@ -238,7 +238,7 @@ def test_a_graph_that_holds_much_else_is_walked_once(tmp_path):
 
 def test_the_tasks_of_a_graph_are_never_too_many(tmp_path, monkeypatch):
     """Only what hangs on functions is looked into up to a bound."""
-    monkeypatch.setattr("zarr_dask.jobs.write.sources._MOST_OBJECTS", 50)
+    monkeypatch.setattr("zarr_dask.jobs.engine.find_sources._MOST_OBJECTS", 50)
     zd.create_array(tmp_path, shape=SHAPE, dtype="f8", chunks=2)[...] = VALUES
     values = zd.from_zarr(tmp_path).rechunk((5, 40)) + da.ones(SHAPE, chunks=1)
     with pytest.raises(SourceIsTargetError):

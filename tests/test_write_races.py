@@ -29,7 +29,7 @@ from zarr.storage import WrapperStore
 import zarr_dask as zd
 from zarr_dask.errors import SourceIsTargetError
 from zarr_dask.stores import Faulty, LocalStore
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.wrappers.base import Wrapper
 
 PATIENCE = 20.0  # seconds that a writer waits for another one before the test fails
 

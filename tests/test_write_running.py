@@ -17,7 +17,7 @@ from distributed import Client
 import zarr_dask as zd
 from zarr_dask.errors import ConsolidatedMetadataWarning, StoreError
 from zarr_dask.graph import has_separate_blocks, separate_writes
-from zarr_dask.jobs.run import Batches
+from zarr_dask.jobs.engine import Batches
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)

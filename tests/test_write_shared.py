@@ -26,9 +26,9 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
 from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, open_store
-from zarr_dask.stores.conditional import conditional, folder_lock
-from zarr_dask.stores.fsspec import FsspecStore
-from zarr_dask.stores.wrappers import Below
+from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.compare_and_swap import conditional, folder_lock
+from zarr_dask.stores.wrappers.base import Below
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
 ROOT = Path(__file__).resolve().parent.parent
@@ -320,7 +320,7 @@ def test_many_threads_share_one_object(tmp_path):
 
 HOLDER = """
 import sys
-from zarr_dask.stores.conditional import folder_lock
+from zarr_dask.stores.compare_and_swap import folder_lock
 
 with folder_lock(sys.argv[1]):
     print("held", flush=True)

@@ -25,10 +25,10 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     StoreError,
 )
-from zarr_dask.jobs.write import swap as swap_module
 from zarr_dask.journal import Journal
+from zarr_dask.journal import swap as swap_module
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.owners import Owner
+from zarr_dask.stores.process_identity import Owner
 
 ROOT = Path(__file__).resolve().parent.parent
 VALUES = np.arange(240, dtype="int32").reshape(12, 20)

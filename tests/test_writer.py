@@ -37,8 +37,8 @@ from zarr_dask.errors import (
     StoreError,
     WriterNotFoundError,
 )
-from zarr_dask.grid import Grid
-from zarr_dask.jobs.simulation.owners import share_of, shared_objects
+from zarr_dask.grid.grid import Grid
+from zarr_dask.jobs.simulation.decomposition import share_of, shared_objects
 from zarr_dask.stores import Faulty, LocalStore
 
 FORMATS = ["v3", "v2", "v3draft", "v3draft-2022-05"]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import ChunkMissingError, MetadataError, NodeNotFoundError
-from zarr_dask.stores.wrappers import Recording
+from zarr_dask.stores.wrappers.base import Recording
 from zarr_dask.xarray import ZarrDaskBackend
 
 pytestmark = [

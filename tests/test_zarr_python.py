@@ -17,7 +17,7 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 from zarr_dask.stores import open_store
-from zarr_dask.stores.zarr_python import ZarrPythonStore
+from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.testing.stores import StoreTests
 
 

@@ -14,9 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask import errors
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
+from zarr_dask.array.view import View
 from zarr_dask.formats.base import Limits, ReadOptions
-from zarr_dask.group import (
+from zarr_dask.hierarchy.group import (
     Group,
     consolidate,
     create_array,
@@ -26,22 +27,21 @@ from zarr_dask.group import (
     open_array,
     open_group,
 )
-from zarr_dask.manifest import Manifest
-from zarr_dask.stores.zip_writer import ZipWriter
-from zarr_dask.views import View
+from zarr_dask.journal.manifest import Manifest
+from zarr_dask.stores.backends.zip_writer import ZipWriter
 
 if TYPE_CHECKING:
     from zarr_dask import ome
     from zarr_dask.jobs.copy.copy import copy, plan_copy
-    from zarr_dask.jobs.credentials import credentials_of, share_credentials
-    from zarr_dask.jobs.load_plan import load_plan
+    from zarr_dask.jobs.engine.credentials import credentials_of, share_credentials
+    from zarr_dask.jobs.inventory.inventory import survey
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
+    from zarr_dask.jobs.plan_file import load_plan
     from zarr_dask.jobs.read import from_zarr
+    from zarr_dask.jobs.rechunk.cost_model import CostModel
     from zarr_dask.jobs.rechunk.rechunk import plan_rechunk, rechunk
-    from zarr_dask.jobs.rechunk.stages import CostModel
-    from zarr_dask.jobs.simulation.owners import owners
+    from zarr_dask.jobs.simulation.decomposition import owners
     from zarr_dask.jobs.simulation.writer import Writer
-    from zarr_dask.jobs.survey import survey
     from zarr_dask.jobs.verify.compare import compare
     from zarr_dask.jobs.verify.digest import digest
     from zarr_dask.jobs.verify.verify import verify
@@ -94,25 +94,25 @@ __all__ = [
 ]
 
 _JOBS = {
-    "CostModel": "zarr_dask.jobs.rechunk.stages",
+    "CostModel": "zarr_dask.jobs.rechunk.cost_model",
     "compare": "zarr_dask.jobs.verify.compare",
     "copy": "zarr_dask.jobs.copy.copy",
-    "credentials_of": "zarr_dask.jobs.credentials",
+    "credentials_of": "zarr_dask.jobs.engine.credentials",
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
     "migrate": "zarr_dask.jobs.migrate.migrate",
     "open_dataset": "zarr_dask.xarray",
     "open_datatree": "zarr_dask.xarray",
-    "owners": "zarr_dask.jobs.simulation.owners",
+    "owners": "zarr_dask.jobs.simulation.decomposition",
     "plan_copy": "zarr_dask.jobs.copy.copy",
     "plan_migration": "zarr_dask.jobs.migrate.migrate",
-    "load_plan": "zarr_dask.jobs.load_plan",
+    "load_plan": "zarr_dask.jobs.plan_file",
     "plan_rechunk": "zarr_dask.jobs.rechunk.rechunk",
     "plan_write": "zarr_dask.jobs.write.write",
     "rechunk": "zarr_dask.jobs.rechunk.rechunk",
-    "share_credentials": "zarr_dask.jobs.credentials",
-    "survey": "zarr_dask.jobs.survey",
+    "share_credentials": "zarr_dask.jobs.engine.credentials",
+    "survey": "zarr_dask.jobs.inventory.inventory",
     "to_zarr": "zarr_dask.jobs.write.write",
     "verify": "zarr_dask.jobs.verify.verify",
 }

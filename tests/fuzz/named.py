@@ -23,14 +23,14 @@ import zarr_dask as zd
 from tests.fuzz.child import in_good_time, limit_memory
 from tests.fuzz.targets import streaming_zstd
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size
-from zarr_dask.codecs.blosc import Blosc
-from zarr_dask.codecs.lz4 import Lz4
-from zarr_dask.codecs.nested import Json2, Msgpack2
-from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
-from zarr_dask.codecs.vlen import VlenArray, VlenBytes, VlenUtf8
-from zarr_dask.codecs.zstd import Zstd
+from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
+from zarr_dask.codecs.compress.lz4 import Lz4
+from zarr_dask.codecs.compress.zstd import Zstd
+from zarr_dask.codecs.objects.object_json import Json2, Msgpack2
+from zarr_dask.codecs.objects.vlen import VlenArray, VlenBytes, VlenUtf8
 from zarr_dask.dtypes import VARIABLE_BYTES
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.backends.memory import MemoryStore
 
 CASES: dict[str, Callable[[], object]] = {}
 

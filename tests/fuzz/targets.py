@@ -20,8 +20,8 @@ import zarr_dask as zd
 from tests.fuzz.mutate import hostile_bytes, hostile_json
 from tests.guarded import GUARD, guarded_memory
 from zarr_dask.codecs.base import ChunkSpec, Reading, Size, Wanted
-from zarr_dask.codecs.blosc import Blosc
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.fetch import answer_from
 from zarr_dask.codecs.registry import Stored, chain_from_v3
 from zarr_dask.codecs.registry_numcodecs import (
@@ -30,7 +30,7 @@ from zarr_dask.codecs.registry_numcodecs import (
 )
 from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import CorruptObjectError, ZarrDaskError
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.backends.memory import MemoryStore
 
 LIMITS = zd.Limits(chunk_bytes=1 << 24, metadata_bytes=1 << 20, variable_bytes=1 << 22)
 

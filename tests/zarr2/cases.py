@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.formats.typestr import dtype_from_json
+from zarr_dask.formats.numpy_dtype_json import dtype_from_json
 
 NUMBERS = [
     *("|b1", "|i1", "<i2", ">i4", "<i8", "|u1", ">u2", "<u4", ">u8"),

@@ -12,20 +12,10 @@ import os
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import (
-    compare,
-    copy,
-    demo,
-    info,
-    migrate,
-    ome,
-    plan_file,
-    rechunk,
-    survey,
-    verify,
-)
-from zarr_dask.cli.base import Commands, traceback_option
-from zarr_dask.stores.urls import BACKEND
+from zarr_dask.cli import compare, copy, demo, info, migrate, ome, plan_file, rechunk, verify
+from zarr_dask.cli import inventory as survey
+from zarr_dask.cli.errors import Commands, traceback_option
+from zarr_dask.stores.open import BACKEND
 
 __all__ = ["main"]
 

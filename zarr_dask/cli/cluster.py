@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zarr_dask.cli.base import Decorated
+from zarr_dask.cli.errors import Decorated
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -65,7 +65,7 @@ def cluster(
     """
     if sum(place is not None for place in (scheduler, scheduler_file, workers)) > 1:
         raise click.UsageError("--scheduler, --scheduler-file and --workers exclude each other.")
-    from zarr_dask.jobs.run import connect
+    from zarr_dask.jobs.engine import connect
 
     connection = connect(scheduler, scheduler_file, workers, SCHEDULER_TIMEOUT)
     with ExitStack() as stack:

@@ -10,8 +10,8 @@ import click
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import FORMAT, job_options, run_options
+from zarr_dask.cli.output import say_plan
 from zarr_dask.cli.pictures import PictureType
-from zarr_dask.cli.printing import say_plan
 from zarr_dask.cli.rechunk import carry_out, draw, write_plan
 
 __all__ = ["copy"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.errors import traceback_option
 
 __all__ = ["demo"]
 

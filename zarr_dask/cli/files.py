@@ -10,9 +10,9 @@ import click
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.detect import formats_at
-from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import open_store, overlap
-from zarr_dask.stores.zip import ZipStore
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.zip import ZipStore
+from zarr_dask.stores.open import open_store, overlap
 
 __all__ = ["check_outside"]
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.array import stored_sizes
-from zarr_dask.cli.base import traceback_option
-from zarr_dask.cli.printing import printable, say, say_field, say_title, shortened
+from zarr_dask._util.display import named_shape
+from zarr_dask.array.array import stored_sizes
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say, say_field, say_title, shortened
 from zarr_dask.errors import MetadataError
-from zarr_dask.stores.urls import backend_of
-from zarr_dask.tree import named_shape
+from zarr_dask.stores.open import backend_of
 
 if TYPE_CHECKING:
     from zarr_dask.codecs.base import Codec
@@ -158,7 +158,7 @@ def _say_backend(facts: Mapping[str, Any]) -> None:
 
 
 def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
-    from zarr_dask.jobs.plan import format_bytes
+    from zarr_dask.jobs.engine.plan import format_bytes
 
     itemsize = array.meta.data_type.typical_itemsize
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import as_options, traceback_option
-from zarr_dask.cli.interrupts import interruptible
-from zarr_dask.cli.printing import say, say_plan, wrapped
+from zarr_dask.cli.errors import as_options, traceback_option
+from zarr_dask.cli.output import say, say_plan, wrapped
 from zarr_dask.cli.progress import migration_progress
+from zarr_dask.cli.signals import interruptible
 from zarr_dask.errors import ZarrDaskError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import traceback_option
+from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.ome_jobs import convert, pyramid
-from zarr_dask.cli.printing import printable, say, say_field, say_title, wrapped
+from zarr_dask.cli.output import printable, say, say_field, say_title, wrapped
 from zarr_dask.errors import ABSENT
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.interrupts import interruptible
+from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.migrate import carry_out_migration, wrong_usage
 from zarr_dask.cli.options import CodecsType, GridType, SizeType
-from zarr_dask.cli.printing import say, say_plan, wrapped
+from zarr_dask.cli.output import say, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress
+from zarr_dask.cli.signals import interruptible
 from zarr_dask.errors import NodeTypeError
-from zarr_dask.jobs.archives import archive_or_place
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 
 if TYPE_CHECKING:
     from distributed import Client

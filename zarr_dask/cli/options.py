@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import click
 
-from zarr_dask.cli.base import Decorated, traceback_option
 from zarr_dask.cli.cluster import cluster_options
+from zarr_dask.cli.errors import Decorated, traceback_option
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.formats.draft import DRAFTS
+from zarr_dask.formats.v3draft import DRAFTS
 
 __all__ = [
     "FORMAT",
@@ -173,7 +173,7 @@ class SizeType(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """See `click.ParamType.convert`."""
-        from zarr_dask.jobs.plan import parse_bytes
+        from zarr_dask.jobs.engine.plan import parse_bytes
 
         try:
             return parse_bytes(value)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.interrupts import Told, interruptible, told_to_stop
-from zarr_dask.cli.printing import printable, say
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say
+from zarr_dask.cli.signals import Told, interruptible, told_to_stop
 from zarr_dask.errors import PlanError
-from zarr_dask.jobs.beginning import held
-from zarr_dask.jobs.plan import counted
+from zarr_dask.jobs.engine.lifecycle import held
+from zarr_dask.jobs.engine.plan import counted
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -136,13 +136,13 @@ def run(
 
 
 def _begun(plan: Plan, journal: str | None) -> Job:
-    from zarr_dask.jobs.beginning import begin_shared
+    from zarr_dask.jobs.engine.lifecycle import begin_shared
 
     return cast("Job", begin_shared(plan.as_job(), journal))
 
 
 def _resumed(plan: Plan, journal: str | None) -> Job | None:
-    from zarr_dask.jobs.beginning import resume
+    from zarr_dask.jobs.engine.lifecycle import resume
 
     return cast("Job | None", resume(plan.as_job(), journal))
 
@@ -167,7 +167,7 @@ def _do(
     job: Job, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
 ) -> tuple[int, int]:
     """Return the number of tasks done, and of requests retried for them."""
-    from zarr_dask.pool import for_each
+    from zarr_dask._util.threads import for_each
 
     bound = job.stage(stage)
     done: list[int] = []
@@ -265,7 +265,7 @@ def finish(
 
 def _compare_here(plan: Plan, threads: int | None, stop: Told | None = None) -> None:
     """Compare sources and targets in this process."""
-    from zarr_dask.jobs.rechunk.running import matched_here
+    from zarr_dask.jobs.rechunk.execute import matched_here
 
     matched_here(plan, threads, stop)
     if stop is not None:
@@ -274,8 +274,8 @@ def _compare_here(plan: Plan, threads: int | None, stop: Told | None = None) -> 
 
 def _compare_on(plan: Plan, client: Client | None) -> None:
     """Compare sources and targets on a cluster."""
-    from zarr_dask.jobs.rechunk.running import matched
-    from zarr_dask.jobs.run import find_workers
+    from zarr_dask.jobs.engine import find_workers
+    from zarr_dask.jobs.rechunk.execute import matched
 
     workers = find_workers(client)
     matched(plan.matchings(workers.threads_per_process), workers, lambda _: None)
@@ -342,7 +342,7 @@ def _run_by_shell(command: str) -> str:
 
 
 def _load(file: Path) -> Plan:
-    from zarr_dask.jobs.load_plan import load_plan
+    from zarr_dask.jobs.plan_file import load_plan
 
     try:
         return load_plan(file.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from zarr_dask.jobs.bars import byte_bars, stage_bars, stage_names
+from zarr_dask.jobs.engine.progress_bars import byte_bars, stage_bars, stage_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,7 +104,7 @@ class Lines:
             self._say(step, self.last - self.begun)
 
     def _say(self, step: Progress, seconds: float) -> None:
-        from zarr_dask.jobs.plan import format_bytes
+        from zarr_dask.jobs.engine.plan import format_bytes
 
         percent = self.done * 100 // step.total if step.total else 100
         rate = f", {format_bytes(self.done / seconds)}/s" if seconds else ""

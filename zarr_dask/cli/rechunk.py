@@ -15,11 +15,11 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
-from zarr_dask.cli.interrupts import interruptible
 from zarr_dask.cli.options import array_options, job_options, run_options
+from zarr_dask.cli.output import printable, say, say_plan, say_report, shortened
 from zarr_dask.cli.pictures import PictureType, save_picture
-from zarr_dask.cli.printing import printable, say, say_plan, say_report, shortened
 from zarr_dask.cli.progress import rechunk_progress
+from zarr_dask.cli.signals import interruptible
 from zarr_dask.errors import NodeTypeError
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.stores.base import join

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.base import traceback_option
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.interrupts import interruptible
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say
 from zarr_dask.cli.pictures import PictureType, save_picture
-from zarr_dask.cli.printing import printable, say
+from zarr_dask.cli.signals import interruptible
 
 __all__ = ["verify"]
 

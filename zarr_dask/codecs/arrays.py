@@ -19,7 +19,7 @@ from zarr_dask.codecs.base import (
 )
 from zarr_dask.dtypes import is_small, leaves, native, swappable, value_bits
 from zarr_dask.errors import ABSENT, CorruptObjectError, Problem
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
 __all__ = [

@@ -19,12 +19,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from zarr_dask._util.buffers import scratch
+from zarr_dask.codecs.byte_ranges import Spans
 from zarr_dask.codecs.fetch import Fetch
-from zarr_dask.codecs.spans import Spans
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
 from zarr_dask.errors import Problem
-from zarr_dask.grid import Region, Shape
-from zarr_dask.scratch import scratch
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = [

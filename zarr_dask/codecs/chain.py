@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.buffers import scratch
 from zarr_dask.codecs.base import (
     ArrayCodec,
     BoundSerializer,
@@ -30,13 +31,12 @@ from zarr_dask.codecs.base import (
     Wanted,
     joined,
 )
+from zarr_dask.codecs.byte_ranges import spans_of
+from zarr_dask.codecs.copyto import put
 from zarr_dask.codecs.fetch import Fetch, answer_from
-from zarr_dask.codecs.rows import put
-from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes
-from zarr_dask.codecs.spans import spans_of
+from zarr_dask.codecs.unknown import SkippedArrays, SkippedBytes
 from zarr_dask.errors import ChunkMissingError, Problem, UnknownCodecError
-from zarr_dask.grid import Region, Shape
-from zarr_dask.scratch import scratch
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
 __all__ = ["BoundChain", "Chain", "build", "decoded_here", "fill_absent"]

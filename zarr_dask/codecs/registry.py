@@ -14,32 +14,40 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from zarr_dask._util.json_fields import (
+    Members,
+    anything,
+    between,
+    is_int,
+    is_ints,
+    is_steps,
+    one_of,
+)
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Serializer
-from zarr_dask.codecs.bitround import BitRound
-from zarr_dask.codecs.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
-from zarr_dask.codecs.cast_value import CastValue
 from zarr_dask.codecs.chain import Chain, build
 from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.compress.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
+from zarr_dask.codecs.compress.deflate import Gzip
+from zarr_dask.codecs.compress.n5 import N5Default
+from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.codecs.conditional import Conditional
-from zarr_dask.codecs.filters import PREFIX, PREFIXED_FILTERS, ArrayFilter, Prefixed
-from zarr_dask.codecs.n5 import N5Default
-from zarr_dask.codecs.packbits import PackBits
-from zarr_dask.codecs.pcodec import Pcodec
+from zarr_dask.codecs.numeric.bitround import BitRound
+from zarr_dask.codecs.numeric.cast_value import CastValue
+from zarr_dask.codecs.numeric.filters import PREFIX, PREFIXED_FILTERS, ArrayFilter, Prefixed
+from zarr_dask.codecs.numeric.packbits import PackBits
+from zarr_dask.codecs.numeric.pcodec import Pcodec
+from zarr_dask.codecs.numeric.scale_offset import ScaleOffset
+from zarr_dask.codecs.numeric.zfp import Zfp, Zfpy
+from zarr_dask.codecs.numeric.zfp_expert import Expert
+from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
 from zarr_dask.codecs.reshape import Reshape
-from zarr_dask.codecs.scale_offset import ScaleOffset
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
-from zarr_dask.codecs.skipped import SkippedArrays, SkippedBytes, may_be_skipped
-from zarr_dask.codecs.streams import Gzip
-from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
-from zarr_dask.codecs.zfp import Zfp, Zfpy
-from zarr_dask.codecs.zfp_expert import Expert
-from zarr_dask.codecs.zstd import ZSTD_LEVELS, Zstd
+from zarr_dask.codecs.unknown import SkippedArrays, SkippedBytes, may_be_skipped
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ABSENT, MetadataError, Problem
-from zarr_dask.members import Members, anything, between, is_int, is_ints, is_steps, one_of
-from zarr_dask.notices import warn
 
 __all__ = [
     "Stored",

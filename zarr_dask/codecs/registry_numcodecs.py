@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.codecs.base import BytesCodec, Codec, Serializer
-from zarr_dask.codecs.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
-from zarr_dask.codecs.categorize import Categorize
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.filters import PREFIX, Prefixed
-from zarr_dask.codecs.lz4 import Lz4
-from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.compress.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
+from zarr_dask.codecs.compress.lz4 import Lz4
+from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
-from zarr_dask.codecs.objects import ObjectSerializer
-from zarr_dask.codecs.pcodec import Pcodec
-from zarr_dask.codecs.streams import Bz2, Gzip, Lzma, Zlib
-from zarr_dask.codecs.vlen import VlenArray, VlenBytes, VlenUtf8
-from zarr_dask.codecs.zfp import Zfpy
-from zarr_dask.codecs.zstd import ZSTD_LEVELS, Zstd
+from zarr_dask.codecs.numeric.filters import PREFIX, Prefixed
+from zarr_dask.codecs.numeric.pcodec import Pcodec
+from zarr_dask.codecs.numeric.zfp import Zfpy
+from zarr_dask.codecs.objects.categorize import Categorize
+from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
+from zarr_dask.codecs.objects.object_json import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.objects.vlen import VlenArray, VlenBytes, VlenUtf8
 from zarr_dask.errors import Problem
 
 __all__ = [

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, is_int, is_ints, is_list
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
 from zarr_dask.errors import Problem
-from zarr_dask.grid import Shape
-from zarr_dask.members import Members, is_int, is_ints, is_list
+from zarr_dask.grid.grid import Shape
 
 __all__ = ["REST", "Reshape"]
 

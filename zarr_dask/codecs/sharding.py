@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from zarr_dask._util.buffers import Gathered
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
     ABSENT_PLACE,
@@ -31,12 +32,11 @@ from zarr_dask.codecs.base import (
 )
 from zarr_dask.codecs.chain import Chain, fill_absent
 from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.chunk_batches import LARGEST_RUN, at_once, packed, runs_of, settling
 from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
-from zarr_dask.codecs.runs import LARGEST_RUN, at_once, packed, runs_of, settling
 from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
-from zarr_dask.grid import Grid, Part, Region, Shape, cut
-from zarr_dask.scratch import Gathered
+from zarr_dask.grid.grid import Grid, Part, Region, Shape, cut
 from zarr_dask.stores.base import Buffer, IndexRange, Range
 
 __all__ = ["DEFAULT_INDEX_CODECS", "IndexLocation", "Sharding"]

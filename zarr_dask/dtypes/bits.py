@@ -14,7 +14,7 @@ import numpy as np
 from zarr_dask.dtypes.small import is_small
 
 if TYPE_CHECKING:
-    from zarr_dask.grid import Shape
+    from zarr_dask.grid.grid import Shape
 
 __all__ = [
     "bits_of",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, between, is_int, is_list
 from zarr_dask.dtypes.base import LARGEST_ITEM, DataType
 from zarr_dask.dtypes.bits import native
 from zarr_dask.dtypes.fixed import NullTerminatedBytes, RawBytes, Utf32
@@ -24,7 +25,6 @@ from zarr_dask.dtypes.structs import Subarray, struct_of
 from zarr_dask.dtypes.times import UNITS, Time
 from zarr_dask.dtypes.variable import BYTES, OBJECTS, TEXTS
 from zarr_dask.errors import Problem
-from zarr_dask.members import Members, between, is_int, is_list
 
 __all__ = ["CORE_NAMES", "data_type_from_v3", "data_type_of", "scalar", "v3_names"]
 

@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from zarr_dask._util.arguments import check_flags, check_given
 from zarr_dask.codecs.base import ChunkSpec, Reading
 from zarr_dask.codecs.chain import BoundChain, Chain
 from zarr_dask.dtypes import DataType, full_of, is_full_of
 from zarr_dask.errors import GridError, Problem, StoreKeyError, UnknownCodecError
-from zarr_dask.flags import check_flags, check_given
 from zarr_dask.formats.documents import (
     DEFAULT_LIMITS,
     Found,
@@ -34,7 +34,7 @@ from zarr_dask.formats.documents import (
     read_documents,
     where,
 )
-from zarr_dask.grid import Edges, Grid, Shape
+from zarr_dask.grid.grid import Edges, Grid, Shape
 from zarr_dask.stores.base import Store
 
 __all__ = [

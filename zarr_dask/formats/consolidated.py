@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MetadataError,
@@ -41,7 +42,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.notices import warn
+from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import (
     Buffer,
     Listing,
@@ -53,10 +54,9 @@ from zarr_dask.stores.base import (
     join,
     read_versions,
 )
-from zarr_dask.stores.listed import below_of, listing_of
-from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.urls import local_path
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.listing import below_of, listing_of
+from zarr_dask.stores.open import local_path
+from zarr_dask.stores.wrappers.base import Wrapper
 
 __all__ = [
     "Consolidated",

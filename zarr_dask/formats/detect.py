@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, NodeNotFoundError
 from zarr_dask.formats.base import Format, Found, NodeMeta, ReadOptions, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key
-from zarr_dask.formats.draft import (
+from zarr_dask.formats.v1 import V1
+from zarr_dask.formats.v2 import V2
+from zarr_dask.formats.v3 import V3
+from zarr_dask.formats.v3draft import (
     DRAFTS,
     ENTRY,
     FormatDraft,
@@ -23,10 +27,6 @@ from zarr_dask.formats.draft import (
     draft_for_new,
     existing_draft,
 )
-from zarr_dask.formats.v1 import V1
-from zarr_dask.formats.v2 import V2
-from zarr_dask.formats.v3 import V3
-from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, is_far
 
 __all__ = [

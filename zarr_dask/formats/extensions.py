@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zarr_dask.members import Members, is_object
+from zarr_dask._util.json_fields import Members, is_object
 
 __all__ = ["Extension", "may_be_ignored", "take_extension"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
+from zarr_dask._util.json_fields import Members, between, is_ints, is_list, one_of
 from zarr_dask.codecs.arrays import Transpose
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import ChunkKeys, stored_grid
 from zarr_dask.formats.extensions import take_extension
-from zarr_dask.grid import Dimension, Edges, Fixed, Grid, Shape
-from zarr_dask.members import Members, between, is_ints, is_list, one_of
+from zarr_dask.grid.grid import Dimension, Edges, Fixed, Grid, Shape
 
 __all__ = [
     "chunk_keys_from_v3",

@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, anything, is_int, is_object, one_of
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.base import BytesCodec
-from zarr_dask.codecs.blosc import BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress.blosc import BLOSC_SHUFFLES, Blosc
+from zarr_dask.codecs.compress.deflate import Bz2, Lzma, Zlib
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
-from zarr_dask.codecs.streams import Bz2, Lzma, Zlib
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import (
@@ -38,7 +40,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.documents import Document, Limits, parse_json
-from zarr_dask.formats.typestr import (
+from zarr_dask.formats.numpy_dtype_json import (
     dtype_to_json,
     fill_from_json,
     fill_to_json,
@@ -55,8 +57,6 @@ from zarr_dask.formats.v2_document import (
     take_dtype,
     take_grid,
 )
-from zarr_dask.members import Members, anything, is_int, is_object, one_of
-from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V1", "FormatV1"]

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.json_fields import Members, is_int
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.chain import Chain
 from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
@@ -38,8 +40,6 @@ from zarr_dask.formats.v2_document import (
     like_a_known_one,
     parse,
 )
-from zarr_dask.members import Members, is_int
-from zarr_dask.notices import warn
 from zarr_dask.stores.base import Store
 
 __all__ = [

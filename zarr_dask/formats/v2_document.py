@@ -13,38 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
-from zarr_dask.codecs.categorize import Categorize
-from zarr_dask.codecs.chain import Chain
-from zarr_dask.codecs.filters import PREFIX
-from zarr_dask.codecs.nested import Json2, Msgpack2, Pickle
-from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
-from zarr_dask.codecs.objects import ObjectSerializer
-from zarr_dask.codecs.pcodec import Pcodec
-from zarr_dask.codecs.registry import codec_from_v3
-from zarr_dask.codecs.registry_numcodecs import (
-    WHOLE_CHUNK_CODECS,
-    codec_from_numcodecs,
-    numcodecs_from_codec,
-    object_serializer_from_numcodecs,
-)
-from zarr_dask.codecs.zfp import Zfpy
-from zarr_dask.dtypes import DataType
-from zarr_dask.errors import GridError, MetadataError, Problem
-from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, ReadOptions, stored_grid
-from zarr_dask.formats.typestr import (
-    dtype_from_json,
-    dtype_to_json,
-    fill_from_json,
-    fill_to_json,
-    memory_type,
-    object_fill_from_json,
-    without_unit,
-)
-from zarr_dask.grid import Grid
-from zarr_dask.members import (
+from zarr_dask._util.json_fields import (
     Members,
     anything,
     are_names,
@@ -54,6 +23,37 @@ from zarr_dask.members import (
     is_list,
     one_of,
 )
+from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
+from zarr_dask.codecs.numeric.filters import PREFIX
+from zarr_dask.codecs.numeric.pcodec import Pcodec
+from zarr_dask.codecs.numeric.zfp import Zfpy
+from zarr_dask.codecs.objects.categorize import Categorize
+from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
+from zarr_dask.codecs.objects.object_json import Json2, Msgpack2, Pickle
+from zarr_dask.codecs.registry import codec_from_v3
+from zarr_dask.codecs.registry_numcodecs import (
+    WHOLE_CHUNK_CODECS,
+    codec_from_numcodecs,
+    numcodecs_from_codec,
+    object_serializer_from_numcodecs,
+)
+from zarr_dask.dtypes import DataType
+from zarr_dask.errors import GridError, MetadataError, Problem
+from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, ReadOptions, stored_grid
+from zarr_dask.formats.numpy_dtype_json import (
+    dtype_from_json,
+    dtype_to_json,
+    fill_from_json,
+    fill_to_json,
+    memory_type,
+    object_fill_from_json,
+    without_unit,
+)
+from zarr_dask.formats.parse_cache import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
+from zarr_dask.grid.grid import Grid
 
 __all__ = [
     "DIMENSIONS",

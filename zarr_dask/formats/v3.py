@@ -13,10 +13,22 @@ from typing import Any, Literal
 
 import numpy as np
 
+from zarr_dask._util.json_fields import (
+    Members,
+    anything,
+    are_names,
+    is_int,
+    is_lengths,
+    is_list,
+    is_object,
+    is_steps,
+)
+from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
-from zarr_dask.codecs.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
+from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry import (
     Stored,
     Unremarkable,
@@ -27,10 +39,8 @@ from zarr_dask.codecs.registry import (
     is_serializer,
 )
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
-from zarr_dask.codecs.vlen import VlenBytes, VlenUtf8
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
 from zarr_dask.errors import MetadataError, Problem
-from zarr_dask.formats.alike import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
 from zarr_dask.formats.base import (
     ArrayMeta,
     ChunkKeys,
@@ -46,7 +56,6 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.formats.draft_2023 import node_of_2023
 from zarr_dask.formats.extensions import may_be_ignored, take_extension
 from zarr_dask.formats.grids import (
     chunk_keys_from_v3,
@@ -55,17 +64,8 @@ from zarr_dask.formats.grids import (
     take_chunk_keys,
     take_grid,
 )
-from zarr_dask.members import (
-    Members,
-    anything,
-    are_names,
-    is_int,
-    is_lengths,
-    is_list,
-    is_object,
-    is_steps,
-)
-from zarr_dask.notices import warn
+from zarr_dask.formats.parse_cache import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
+from zarr_dask.formats.v3draft_2023 import node_of_2023
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V3", "chunk_keys_from_v3"]

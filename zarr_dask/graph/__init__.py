@@ -17,16 +17,16 @@ is therefore imported inside functions.
 """
 
 from zarr_dask.graph.checks import check_backend, checked_array
-from zarr_dask.graph.read import read_ahead, read_array, read_shares, sources_of
-from zarr_dask.graph.regions import BlockRegions
-from zarr_dask.graph.separate import (
+from zarr_dask.graph.independent_blocks import (
     BlockWrites,
     ComputedBlocks,
     computed_blocks,
     has_separate_blocks,
     separate_writes,
 )
-from zarr_dask.graph.wanted import blocks_of, blocks_of_selection, cuts_objects
+from zarr_dask.graph.normalize_chunks import blocks_of, blocks_of_selection, cuts_objects
+from zarr_dask.graph.read import read_ahead, read_array, read_shares, sources_of
+from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.write import StoredWrite, Target, join_writes, write_array
 
 __all__ = [

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from distributed import Client, WorkerPlugin
 
-from zarr_dask.stores.credentials import keep_credentials, known_credentials, references_of
+from zarr_dask.stores.secrets import keep_credentials, known_credentials, references_of
 
 __all__ = ["share_references", "share_with_client"]
 

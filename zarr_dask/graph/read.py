@@ -17,13 +17,13 @@ from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayBlockwiseDep
 
-from zarr_dask.flags import check_given
-from zarr_dask.graph.ahead import AheadBlocks
+from zarr_dask._util.arguments import check_given
 from zarr_dask.graph.checks import check_backend
+from zarr_dask.graph.index_prefetch import AheadBlocks
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
 from zarr_dask.graph.sources import AheadSource, DivisibleSource, Source
-from zarr_dask.grid import Blocks
+from zarr_dask.grid.grid import Blocks
 
 __all__ = ["read_ahead", "read_array", "read_shares", "sources_of"]
 

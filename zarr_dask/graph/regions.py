@@ -8,7 +8,7 @@ from typing import Any
 
 from dask.layers import ArrayBlockwiseDep
 
-from zarr_dask.grid import Blocks, Shape
+from zarr_dask.grid.grid import Blocks, Shape
 
 __all__ = ["BlockRegions", "PackedBlocks", "packed", "unpacked"]
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Store
 
 __all__ = ["AheadSource", "DivisibleSource", "Source"]

@@ -22,7 +22,7 @@ from dask.threaded import get as threaded_get
 
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
-from zarr_dask.grid import Shape
+from zarr_dask.grid.grid import Shape
 
 __all__ = ["MergeTree", "StoredWrite", "Target", "join_writes", "write_array"]
 

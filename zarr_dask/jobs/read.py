@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import open_array
-from zarr_dask.stores.urls import Location
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -15,8 +15,7 @@ to do. Writes, rechunkings and simulation output have the same journals.
 """
 
 from zarr_dask.journal.claims import ArrayEnd, Claim, OnConflict, claimed, end_of_array
-from zarr_dask.journal.half_done import creating, explained
-from zarr_dask.journal.held import Hold, check_none_held
+from zarr_dask.journal.incomplete import creating, explained
 from zarr_dask.journal.journal import (
     LAST,
     STAGES,
@@ -25,14 +24,7 @@ from zarr_dask.journal.journal import (
     Journal,
     remove_empty_folders,
 )
-from zarr_dask.journal.outputs import (
-    OUTPUT,
-    OpenOutput,
-    check_no_output,
-    forget_nodes_above,
-    output_of,
-)
-from zarr_dask.journal.places import (
+from zarr_dask.journal.location import (
     Place,
     check_resumable,
     default_place,
@@ -41,6 +33,14 @@ from zarr_dask.journal.places import (
     is_free_beside,
     new_journal,
     open_journals,
+)
+from zarr_dask.journal.lock import Hold, check_none_held
+from zarr_dask.journal.open_outputs import (
+    OUTPUT,
+    OpenOutput,
+    check_no_output,
+    forget_nodes_above,
+    output_of,
 )
 
 __all__ = [

@@ -6,7 +6,7 @@ that has the claim says so in the place of the array, beside its hierarchy::
     run.zarr.zarr-dask/ocean/salt/         the place of the array ocean/salt
         __append/held                      who has the claim (`_Record`), while somebody has it
 
-On local files all processes that work on the append lock this file (`zarr_dask.journal.held`). The
+On local files all processes that work on the append lock this file (`zarr_dask.journal.lock`). The
 kernel undoes that when a process dies: a claim that nobody holds is taken over by the next append.
 Each one adds itself to those who had the claim before, so that tasks which come late
 (``compute=False``) know that theirs was taken.
@@ -44,19 +44,19 @@ from zarr_dask.errors import (
     StoreUnavailableError,
 )
 from zarr_dask.formats.base import where
-from zarr_dask.journal.held import HELD, Hold
 from zarr_dask.journal.journal import remove_empty_folders
-from zarr_dask.journal.places import default_place
+from zarr_dask.journal.location import default_place
+from zarr_dask.journal.lock import HELD, Hold
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.backends.posix_io import read_at
 from zarr_dask.stores.base import Buffer, Store
-from zarr_dask.stores.below import folder_in, open_in
-from zarr_dask.stores.conditional import conditional_at, folder_lock
+from zarr_dask.stores.compare_and_swap import conditional_at, folder_lock
 from zarr_dask.stores.file_lock import lock
-from zarr_dask.stores.files import read_at
-from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.memory import MemoryStore
 from zarr_dask.stores.mounts import has_shared_locks
-from zarr_dask.stores.urls import bare
-from zarr_dask.stores.wrappers import forkable
+from zarr_dask.stores.no_follow import folder_in, open_in
+from zarr_dask.stores.open import bare
+from zarr_dask.stores.wrappers.base import forkable
 
 __all__ = ["ArrayEnd", "Claim", "OnConflict", "claimed", "end_of_array"]
 

@@ -1,6 +1,6 @@
 """The description of a job, and its journal: a folder with metadata and the receipts of its tasks.
 
-A journal is a folder of its own in a `zarr_dask.journal.places.Place`::
+A journal is a folder of its own in a `zarr_dask.journal.location.Place`::
 
     __job-<16 hex digits>/
         job.json                       the description of the job (`Job`), while it is open
@@ -31,14 +31,14 @@ from typing import Any
 
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
-from zarr_dask.journal.checks import checked_members
-from zarr_dask.journal.held import HELD, Hold, check_none_held, hold, is_held
-from zarr_dask.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.journal.lock import HELD, Hold, check_none_held, hold, is_held
+from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.journal.validate import checked_members
+from zarr_dask.stores.backends.fsync import forget_folders
+from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Appender, Buffer, Store
-from zarr_dask.stores.below import folder_in, forget_reached
-from zarr_dask.stores.conditional import conditional, tag_of
-from zarr_dask.stores.durable import forget_folders
-from zarr_dask.stores.local import LocalStore
+from zarr_dask.stores.compare_and_swap import conditional, tag_of
+from zarr_dask.stores.no_follow import folder_in, forget_reached
 
 __all__ = ["LAST", "STAGES", "TARGETS", "Job", "Journal", "job_at", "remove_empty_folders"]
 
@@ -129,7 +129,7 @@ class Journal:
     def note_if_none(self, job: Job) -> bool:
         """Write the description unless there is one already; return True if it was written.
 
-        The store must be a `zarr_dask.stores.conditional.ConditionalStore`.
+        The store must be a `zarr_dask.stores.compare_and_swap.ConditionalStore`.
         """
         store = conditional(self.store)
         return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], tag_of(None))

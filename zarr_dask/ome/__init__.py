@@ -8,7 +8,7 @@ check metadata against the specification, `migrate` converts a hierarchy to anot
 planning; `begin` and `job` execute it.
 """
 
-from zarr_dask.ome.additions import (
+from zarr_dask.ome.add_labels_levels import (
     add_level,
     plan_add_level,
     plan_write_labels,

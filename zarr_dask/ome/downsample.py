@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.errors import DataTypeError, GridError
-from zarr_dask.grid import Region, Shape
+from zarr_dask.grid.grid import Region, Shape
 
 __all__ = ["METHODS", "Method", "coarse", "method_named"]
 

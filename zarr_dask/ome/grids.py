@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask._util.json_fields import is_int
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import Format, where
-from zarr_dask.grid import Shape
-from zarr_dask.members import is_int
-from zarr_dask.ome.describe import Frame, plain
+from zarr_dask.grid.grid import Shape
+from zarr_dask.ome.build_metadata import Frame, plain
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["chunks_of", "level_arrays", "shards_of"]

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem, ReadOnlyError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Shape
-from zarr_dask.group import Group
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.ome.contents import PyramidPlan
-from zarr_dask.ome.describe import (
+from zarr_dask.grid.grid import Shape
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.ome.build_metadata import (
     FORMATS,
     Frame,
     checked_attributes,
@@ -28,13 +27,14 @@ from zarr_dask.ome.describe import (
     omero_of,
 )
 from zarr_dask.ome.downsample import Method, Reduce, method_named
-from zarr_dask.ome.factors import coarser, steps_of
+from zarr_dask.ome.downsample_factors import coarser, steps_of
 from zarr_dask.ome.grids import chunks_of, level_arrays, shards_of
 from zarr_dask.ome.model import Metadata
-from zarr_dask.ome.source import Budget, check_apart, checked_pixels, planned
+from zarr_dask.ome.pixel_source import Budget, check_apart, checked_pixels, planned
+from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
-from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.stores.open import Location
+from zarr_dask.stores.wrappers.base import ReadOnly
 
 if TYPE_CHECKING:
     from distributed import Client

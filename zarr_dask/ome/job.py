@@ -1,6 +1,6 @@
 """Executing a plan to write images: tasks on all levels, stage by stage.
 
-`zarr_dask.ome.begin` starts, resumes and finishes jobs.
+`zarr_dask.ome.lifecycle` starts, resumes and finishes jobs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.hierarchy import withdraw
-from zarr_dask.jobs.bars import bar
-from zarr_dask.jobs.beginning import held
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.hierarchy.edit import withdraw
+from zarr_dask.jobs.engine import Workers, check_in_reach, find_workers, forks_for, run_tasks
+from zarr_dask.jobs.engine.lifecycle import held
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
-from zarr_dask.jobs.run import Workers, check_in_reach, find_workers, forks_for, run_tasks
 from zarr_dask.jobs.write.submit import compute_writes
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.begin import PyramidJob, begun
-from zarr_dask.ome.cells import CellReport, CellTarget, CellWriter, merged
-from zarr_dask.ome.contents import Contents, PyramidPlan
-from zarr_dask.receipts import Receipts
+from zarr_dask.journal.receipts import Receipts
+from zarr_dask.ome.lifecycle import PyramidJob, begun
+from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
+from zarr_dask.ome.pyramid_task import CellReport, CellTarget, CellWriter, merged
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da

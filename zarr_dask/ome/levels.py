@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
-from zarr_dask.tree import named_shape
+from zarr_dask._util.display import named_shape
+from zarr_dask.array.array import Array
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from zarr_dask._util.arguments import check_flags
 from zarr_dask.errors import (
     MetadataError,
     MigrationError,
@@ -22,7 +23,6 @@ from zarr_dask.errors import (
     Problem,
     SourceIsTargetError,
 )
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import (
     GroupMeta,
     ReadOptions,
@@ -31,9 +31,12 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import is_consolidated
-from zarr_dask.group import Group
-from zarr_dask.hierarchy import consolidate_group
-from zarr_dask.jobs.archives import archive_or_place
+from zarr_dask.hierarchy.edit import consolidate_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.locate import source_and_target
+from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 from zarr_dask.jobs.migrate.nodes import (
     NodePlan,
     Route,
@@ -42,15 +45,12 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.write.sources import meet
-from zarr_dask.node_place import source_and_target
-from zarr_dask.ome.layout import LayoutAnew
+from zarr_dask.ome.metadata_listing import listable
 from zarr_dask.ome.model import SUPPORTED, detect_version
-from zarr_dask.ome.named import listable
+from zarr_dask.ome.target_layout import LayoutAnew
 from zarr_dask.ome.versions import FORMATS, Rewriting
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client

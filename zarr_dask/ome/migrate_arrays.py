@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
+from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -24,10 +25,9 @@ from zarr_dask.jobs.migrate.nodes import NodePlan, Rewrite, Route
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
-from zarr_dask.ome.layout import LayoutAnew
-from zarr_dask.ome.named import Named
+from zarr_dask.ome.metadata_listing import Named
+from zarr_dask.ome.target_layout import LayoutAnew
 from zarr_dask.ome.versions import FORMATS, names_of_dimensions
-from zarr_dask.standing import Shown
 
 if TYPE_CHECKING:
     from distributed import Client

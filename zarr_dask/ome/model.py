@@ -18,8 +18,8 @@ from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
+from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, Problem
-from zarr_dask.members import is_int
 
 __all__ = [
     "KEYS",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from zarr_dask._util.threads import for_each
 from zarr_dask.errors import GridError, MetadataError, NodeNotFoundError, NodeTypeError
-from zarr_dask.pool import for_each
 
 __all__ = ["mosaic_picture"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.ome.levels import Level

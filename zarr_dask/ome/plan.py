@@ -6,16 +6,16 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
-from zarr_dask.flags import check_flags
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
 from zarr_dask.formats.base import where
-from zarr_dask.grid import Shape
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.grid.grid import Shape
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.zip_targets import ends_archives
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.contents import Contents, PyramidPlan
 from zarr_dask.ome.job import ImageProgress, run_plan
-from zarr_dask.stores.urls import Location
+from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.threads import for_each
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeTypeError, Problem
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import Group, open_group
-from zarr_dask.jobs.plan import counted
-from zarr_dask.ome.display import plate_html
+from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.ome.html import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
 from zarr_dask.ome.mosaic import mosaic_picture
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.read import Image, Level, image_of, node_named
-from zarr_dask.pool import for_each
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -8,7 +8,7 @@ number of levels of a stage is limited by memory: with each further level the su
 the factor along each axis. The remaining levels are made in another stage, from the last level that
 was written.
 
-Pure arithmetic; `zarr_dask.ome.cells` executes the tasks.
+Pure arithmetic; `zarr_dask.ome.pyramid_task` executes the tasks.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from math import lcm, prod
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Fixed, Grid, Region, Shape
-from zarr_dask.jobs.plan import format_bytes
+from zarr_dask.grid.grid import Fixed, Grid, Region, Shape
+from zarr_dask.jobs.engine.plan import format_bytes
+from zarr_dask.jobs.rechunk.cost_model import KEPT_AT_MOST, OVERHEAD
 from zarr_dask.jobs.rechunk.layouts import layout_of
-from zarr_dask.jobs.rechunk.stages import KEPT_AT_MOST, OVERHEAD
 from zarr_dask.ome.downsample import Method
 
 __all__ = ["Blocked", "Stage", "blocked", "plan_stages"]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.display import named_shape
+from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ABSENT,
     GridError,
@@ -24,13 +25,12 @@ from zarr_dask.errors import (
     StoreKeyError,
 )
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import Group, open_group
-from zarr_dask.ome.display import image_html
+from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.ome.html import image_html
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
 from zarr_dask.ome.validate import find, series_of
-from zarr_dask.stores.urls import Location
-from zarr_dask.tree import named_shape
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da

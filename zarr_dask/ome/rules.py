@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import ABSENT
-from zarr_dask.members import is_int
 from zarr_dask.ome.model import is_number
 from zarr_dask.ome.units import UNITS
 

@@ -13,7 +13,7 @@ from math import ceil, isqrt, prod
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 
 __all__ = ["Sampling", "mean_to", "nearest_to", "sampled"]
 

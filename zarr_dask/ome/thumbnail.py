@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.group import Group, open_group
+from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.plates import Plate, open_plate
 from zarr_dask.ome.read import Image, image_of
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 __all__ = ["thumbnail"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ABSENT,
     ListingError,
@@ -24,11 +24,11 @@ from zarr_dask.errors import (
     StoreKeyError,
 )
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.group import Group, open_group
+from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, members_of
 from zarr_dask.ome.rules import RULES, Violation, Violations
 from zarr_dask.stores.base import join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 __all__ = ["KINDS", "find", "series_of", "validate", "validate_attributes"]
 

@@ -1,9 +1,9 @@
 """Writing images of OME-Zarr: a pyramid in one pass over the pixels, metadata last.
 
 `plan_write` checks and decides everything, `write` also executes it. The decisions are made in
-`zarr_dask.ome.images`, with `zarr_dask.ome.describe` (metadata), `zarr_dask.ome.factors` (levels),
-`zarr_dask.ome.grids` (chunks) and `zarr_dask.ome.pyramid` (super-cells); `zarr_dask.ome.job`
-executes them.
+`zarr_dask.ome.images`, with `zarr_dask.ome.build_metadata` (metadata),
+`zarr_dask.ome.downsample_factors` (levels), `zarr_dask.ome.grids` (chunks) and
+`zarr_dask.ome.pyramid` (super-cells); `zarr_dask.ome.job` executes them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.base import where
-from zarr_dask.group import Group
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import archive_or_place
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.begin import is_empty
 from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.images import PlannedImage, Request, plan_image, plan_labels, requested
 from zarr_dask.ome.job import ImageProgress
+from zarr_dask.ome.lifecycle import is_empty
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.json_fields import is_int
+from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem
 from zarr_dask.formats.base import where
-from zarr_dask.group import Group
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import archive_or_place
-from zarr_dask.jobs.boxes import is_dask
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.zip_targets import archive_or_place
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.members import is_int
-from zarr_dask.ome.describe import checked_attributes
+from zarr_dask.ome.build_metadata import checked_attributes
 from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.images import PlannedImage, Request, plan_image, requested
 from zarr_dask.ome.job import ImageProgress
@@ -32,11 +32,11 @@ from zarr_dask.ome.model import (
     WellFields,
     WellPlace,
 )
+from zarr_dask.ome.pixel_source import checked_pixels
 from zarr_dask.ome.plan import ImageWritePlan
-from zarr_dask.ome.source import checked_pixels
 from zarr_dask.ome.write import plan_of
 from zarr_dask.stores.base import join
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -1,14 +1,14 @@
 """Stores: bytes by key, and options as wrappers around them."""
 
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.backends.zip import ZipStore
+from zarr_dask.stores.backends.zip_writer import ZipWriter
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, Store
-from zarr_dask.stores.cache import Cache
-from zarr_dask.stores.local import LocalStore
-from zarr_dask.stores.memory import MemoryStore
+from zarr_dask.stores.open import Location, open_store
 from zarr_dask.stores.retry import Retrying, RetryPolicy
-from zarr_dask.stores.urls import Location, open_store
-from zarr_dask.stores.wrappers import Faulty, ReadOnly, Recording
-from zarr_dask.stores.zip import ZipStore
-from zarr_dask.stores.zip_writer import ZipWriter
+from zarr_dask.stores.wrappers.base import Faulty, ReadOnly, Recording
+from zarr_dask.stores.wrappers.cache import Cache
 
 __all__ = [
     "WHOLE",

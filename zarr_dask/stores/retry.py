@@ -37,8 +37,8 @@ from zarr_dask.stores.base import (
     read_versions,
     validator_of,
 )
-from zarr_dask.stores.conditional import conditional
-from zarr_dask.stores.wrappers import Wrapper
+from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.stores.wrappers.base import Wrapper
 
 __all__ = [
     "DEFAULT",
@@ -457,7 +457,7 @@ class Retrying(Wrapper):
         retried(self.policy, lambda: self.store.set(key, buffers))
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
-        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         store = conditional(self.store)
         return put_if(
             self.policy,
@@ -467,7 +467,7 @@ class Retrying(Wrapper):
         )
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
-        """See `zarr_dask.stores.conditional.ConditionalStore`."""
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         return retried(self.policy, lambda: conditional(self.store).get_tagged(key))
 
     def validator(self, key: str) -> Hashable:

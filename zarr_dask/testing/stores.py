@@ -25,8 +25,8 @@ import pytest
 
 from zarr_dask.errors import ListingError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, list_sizes
-from zarr_dask.stores.pieces import put_pieces
-from zarr_dask.stores.urls import open_store
+from zarr_dask.stores.open import open_store
+from zarr_dask.stores.streaming_put import put_pieces
 
 __all__ = ["BAD_KEYS", "RANGES", "VALUE", "StoreTests"]
 

@@ -22,11 +22,11 @@ import xarray as xr
 from xarray.backends import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
-from zarr_dask.group import Group, open_group
-from zarr_dask.stores.urls import Location
+from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.stores.open import Location
 from zarr_dask.xarray.variables import is_of_netcdf, variable
 
 __all__ = ["ZarrDaskBackend", "open_dataset", "open_datatree"]

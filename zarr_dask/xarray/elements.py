@@ -12,9 +12,9 @@ from xarray.backends import BackendArray
 from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
-from zarr_dask.array import Array
-from zarr_dask.grid import Shape
-from zarr_dask.indexing import parse_basic
+from zarr_dask.array.array import Array
+from zarr_dask.grid.grid import Shape
+from zarr_dask.indexing.basic import parse_basic
 
 __all__ = ["OBJECTS", "StoredArray", "dtype_of"]
 

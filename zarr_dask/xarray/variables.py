@@ -17,8 +17,7 @@ import numcodecs
 import xarray as xr
 from xarray.core import indexing
 
-from zarr_dask.array import Array
-from zarr_dask.blocks import MOST_BLOCKS
+from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.errors import MetadataError, Problem
 from zarr_dask.formats.v2_document import (
@@ -28,7 +27,8 @@ from zarr_dask.formats.v2_document import (
     numcodecs_steps,
     stored_dtype,
 )
-from zarr_dask.grid import Fixed, Grid
+from zarr_dask.grid.dask_blocks import MOST_BLOCKS
+from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.xarray.elements import OBJECTS, StoredArray, dtype_of
 
 __all__ = ["is_of_netcdf", "variable"]
@@ -123,7 +123,7 @@ def _sizes(grid: Grid, most: int | None = None) -> tuple[int | tuple[int, ...], 
 
     Examples
     --------
-    >>> from zarr_dask.grid import Edges
+    >>> from zarr_dask.grid.grid import Edges
     >>> _sizes(Grid((Fixed(4, 10), Edges.of([3, 4], 6))))
     (4, (3, 3))
     >>> _sizes(Grid((Fixed(4, 100),)), most=10)

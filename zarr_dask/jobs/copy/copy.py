@@ -1,7 +1,7 @@
 """Copy arrays and hierarchies to another location, grid, encoding or format.
 
-`plan_copy` decides for every array (`zarr_dask.jobs.copy.nodes`) how to copy it. Its stored objects
-are copied as they are if grid, codecs and format allow it; otherwise it is rechunked.
+`plan_copy` decides for every array (`zarr_dask.jobs.copy.node_plans`) how to copy it. Its stored
+objects are copied as they are if grid, codecs and format allow it; otherwise it is rechunked.
 `CopyPlan.run` does the work.
 """
 
@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_count, check_flags, check_given
+from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
-from zarr_dask.flags import check_count, check_flags, check_given
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
 from zarr_dask.formats.consolidated import consolidated_holder, without_consolidated
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.jobs.abreast import abreast, waiting_for
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.jobs.copy.nodes import Grids, Node, NodesToCome, followed
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.jobs.copy.node_plans import Grids, Node, NodesToCome, followed
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.engine import Workers, find_workers
+from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.thread_map import abreast, waiting_for
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.jobs.rechunk.compression_sample import LARGEST
+from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
-from zarr_dask.jobs.rechunk.regridding import Resources, memory_budget
-from zarr_dask.jobs.rechunk.sampling import LARGEST
-from zarr_dask.jobs.rechunk.stages import CostModel
-from zarr_dask.jobs.run import Workers, find_workers
-from zarr_dask.jobs.write.sources import meet
+from zarr_dask.jobs.rechunk.target_spec import Resources, memory_budget
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location, open_alike
+from zarr_dask.stores.open import Location, open_alike
 
 if TYPE_CHECKING:
     from distributed import Client

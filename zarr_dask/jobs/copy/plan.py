@@ -1,6 +1,6 @@
 """Plan of copying a hierarchy as a value: explained, saved as JSON, plotted, and run.
 
-Its arrays are copied as stored objects (`zarr_dask.jobs.copy.moving`) or rechunked
+Its arrays are copied as stored objects (`zarr_dask.jobs.copy.raw_copy`) or rechunked
 (`zarr_dask.jobs.rechunk.plan`), all by one job. Metadata is written when every object is complete:
 that of children before that of their groups, the root last, then consolidated metadata. So a reader
 that finds the copy finds all of it.
@@ -15,6 +15,7 @@ from functools import cached_property
 from hashlib import sha256
 from html import escape
 
+from zarr_dask._util.display import facts_table, printable
 from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.formats.base import (
     Format,
@@ -26,7 +27,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import consolidated_documents
-from zarr_dask.hierarchy import (
+from zarr_dask.hierarchy.edit import (
     check_place,
     is_shown_first,
     prepare_place,
@@ -34,17 +35,16 @@ from zarr_dask.hierarchy import (
     remove_leftovers,
     withdraw,
 )
-from zarr_dask.jobs.copy.moving import MovePlan
-from zarr_dask.jobs.plan import counted, format_bytes
+from zarr_dask.hierarchy.walk import is_implied
+from zarr_dask.jobs.copy.raw_copy import MovePlan
+from zarr_dask.jobs.engine.plan import counted, format_bytes
 from zarr_dask.jobs.rechunk.joint_job import Member, MemberJob
 from zarr_dask.jobs.rechunk.joint_plan import JointPlan
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
 from zarr_dask.journal import discard_journals
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.described import describe
-from zarr_dask.stores.urls import real_place
-from zarr_dask.tree import facts_table, printable
-from zarr_dask.walk import is_implied
+from zarr_dask.stores.config import describe
+from zarr_dask.stores.open import real_place
 
 __all__ = ["CopyPlan"]
 

@@ -15,13 +15,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.formats.migrate import TARGETS, older
-from zarr_dask.group import Group
+from zarr_dask.formats.translate import TARGETS, older
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.locate import source_and_target
+from zarr_dask.hierarchy.walk import read_or_imply
+from zarr_dask.jobs.engine.find_sources import meet
 from zarr_dask.jobs.migrate.nodes import (
     Data,
     Route,
@@ -31,11 +34,8 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan
-from zarr_dask.jobs.write.sources import meet
-from zarr_dask.node_place import source_and_target
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.walk import read_or_imply
+from zarr_dask.stores.open import Location
 
 __all__ = ["migrate", "plan_migration"]
 

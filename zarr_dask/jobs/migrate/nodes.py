@@ -32,8 +32,7 @@ from zarr_dask.formats.consolidated import (
     consolidated_key,
 )
 from zarr_dask.formats.documents import DEFAULT_LIMITS, parse_json
-from zarr_dask.formats.draft import ENTRY
-from zarr_dask.formats.migrate import (
+from zarr_dask.formats.translate import (
     DIMENSIONS,
     default_keys,
     former_keys,
@@ -41,9 +40,10 @@ from zarr_dask.formats.migrate import (
     older,
     translate,
 )
+from zarr_dask.formats.v3draft import ENTRY
+from zarr_dask.hierarchy.walk import walk
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
-from zarr_dask.stores.wrappers import Wrapper
-from zarr_dask.walk import walk
+from zarr_dask.stores.wrappers.base import Wrapper
 
 __all__ = [
     "BACKUP",

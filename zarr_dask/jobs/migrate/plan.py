@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
 
+from zarr_dask._util.threads import for_each
 from zarr_dask.errors import MetadataChangedError, MigrationError, Problem, StoreError
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_of_stale
+from zarr_dask.jobs.engine.plan import counted, format_bytes
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,
     Move,
@@ -27,8 +29,6 @@ from zarr_dask.jobs.migrate.nodes import (
     node_plans,
     old_documents,
 )
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.pool import for_each
 from zarr_dask.stores.base import Store
 
 __all__ = ["MigrationPlan", "MigrationReport"]

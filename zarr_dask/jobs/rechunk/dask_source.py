@@ -19,36 +19,36 @@ from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec, array_meta
+from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.display import printable
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.errors import PlanError, ResumeError, StoreError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import Format, where
-from zarr_dask.grid import Blocks, Cells, Shape
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.bars import rechunk_bars
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.between import FORMAT, Between, Room, base_for, grids_between
+from zarr_dask.grid.grid import Blocks, Cells, Shape
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.jobs.engine.overlap_pool import most_sending
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.engine.progress_bars import rechunk_bars
+from zarr_dask.jobs.engine.report import Measured, RechunkReport, StageReport
+from zarr_dask.jobs.engine.resume import Resume
+from zarr_dask.jobs.engine.workers import runs_processes
+from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.jobs.rechunk.compression_sample import Ratios
+from zarr_dask.jobs.rechunk.cost_model import block_memory
 from zarr_dask.jobs.rechunk.job import resume as resumed
 from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, is_there_as_planned
-from zarr_dask.jobs.rechunk.regridding import NewArray, Resources, Wanted, new_array, planned
-from zarr_dask.jobs.rechunk.report import Measured, RechunkReport, StageReport
-from zarr_dask.jobs.rechunk.sampling import Ratios
-from zarr_dask.jobs.rechunk.stages import block_memory
-from zarr_dask.jobs.resume import Resume
-from zarr_dask.jobs.run.lending import most_sending
-from zarr_dask.jobs.run.workers import runs_processes
-from zarr_dask.jobs.write.guards import check_not_read
+from zarr_dask.jobs.rechunk.staging import FORMAT, Between, Room, base_for, grids_between
+from zarr_dask.jobs.rechunk.target_spec import NewArray, Resources, Wanted, new_array, planned
+from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.journal import given_place
+from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store, is_far
-from zarr_dask.stores.memory import MemoryStore
-from zarr_dask.stores.urls import Location
-from zarr_dask.tree import printable
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -116,7 +116,7 @@ class DaskRechunkPlan:
     """Arguments of `zarr_dask.plan_write` for the target."""
     lends: bool = False
     """True for threads without a cluster, with additional threads while blocks are sent to a remote
-    store: see `zarr_dask.jobs.run.lending`.
+    store: see `zarr_dask.jobs.engine.overlap_pool`.
     """
 
     @property

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Protocol
 
-from zarr_dask.grid import Dimension, Grid, Shape
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.stages import StagePlan, held_by_process
-from zarr_dask.tree import printable
+from zarr_dask._util.display import printable
+from zarr_dask.grid.grid import Dimension, Grid, Shape
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
 
 __all__ = ["ArrayRow", "SharedStage", "joint_html", "stages_html", "telling_dimensions"]
 

@@ -16,28 +16,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from zarr_dask.array import Array
-from zarr_dask.create import plain_chain, quick_chain
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import plain_chain, quick_chain
 from zarr_dask.errors import ListingError, ResumeError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeys, ReadOptions, prefix_of
-from zarr_dask.grid import Region
-from zarr_dask.hierarchy import (
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.edit import (
     check_place,
     is_free,
     prepare_array_place,
     prepare_place,
     put_documents,
 )
-from zarr_dask.jobs import beginning
-from zarr_dask.jobs.archives import beside_archive
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.rechunk.copying import Records, Stage
-from zarr_dask.jobs.rechunk.running import Calls, Numbered
-from zarr_dask.jobs.rechunk.stages import Layout, StagePlan
+from zarr_dask.jobs.engine import lifecycle as beginning
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.zip_targets import beside_archive
+from zarr_dask.jobs.rechunk.copy_task import Records, Stage
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
+from zarr_dask.jobs.rechunk.execute import Calls, Numbered
 from zarr_dask.journal import LAST, STAGES, Job, Journal
-from zarr_dask.receipts import Receipt, Receipts, collect
+from zarr_dask.journal.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import Store, list_sizes
-from zarr_dask.stores.urls import Location, beside, open_alike
+from zarr_dask.stores.open import Location, beside, open_alike
 
 __all__ = ["Lone", "RechunkJob", "begin_anew", "begin_shared", "narrower", "resume"]
 
@@ -278,7 +278,7 @@ def _name(between: Layout) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Lone:
-    """The plan of one array, as starting its job needs it; see `zarr_dask.jobs.beginning`."""
+    """The plan of one array, as `zarr_dask.jobs.engine.lifecycle` needs it."""
 
     plan: Planned
 
@@ -351,15 +351,15 @@ class Lone:
 
 
 def begin_anew(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """Start a new job; see `zarr_dask.jobs.beginning.begin_anew`."""
+    """Start a new job; see `zarr_dask.jobs.engine.lifecycle.begin_anew`."""
     return beginning.begin_anew(Lone(plan), journal)
 
 
 def resume(plan: Planned, journal: Location | None = None) -> RechunkJob | None:
-    """Return the same job if one has died; see `zarr_dask.jobs.beginning.resume`."""
+    """Return the same job if one has died; see `zarr_dask.jobs.engine.lifecycle.resume`."""
     return beginning.resume(Lone(plan), journal)
 
 
 def begin_shared(plan: Planned, journal: Location | None = None) -> RechunkJob:
-    """Start the job of a plan file; see `zarr_dask.jobs.beginning.begin_shared`."""
+    """Start the job of a plan file; see `zarr_dask.jobs.engine.lifecycle.begin_shared`."""
     return beginning.begin_shared(Lone(plan), journal)

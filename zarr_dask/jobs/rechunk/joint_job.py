@@ -15,14 +15,14 @@ from hashlib import sha256
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
-from zarr_dask.array import Array
-from zarr_dask.jobs.abreast import abreast, waiting_for
-from zarr_dask.jobs.plan import Costs
-from zarr_dask.jobs.rechunk.copying import Copied
-from zarr_dask.jobs.rechunk.running import Calls, called
-from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan
+from zarr_dask.array.array import Array
+from zarr_dask.jobs.engine.plan import Costs
+from zarr_dask.jobs.engine.task_result import Copied
+from zarr_dask.jobs.engine.thread_map import abreast, waiting_for
+from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan
+from zarr_dask.jobs.rechunk.execute import Calls, called
 from zarr_dask.journal import Journal
-from zarr_dask.receipts import Receipt, Receipts
+from zarr_dask.journal.receipts import Receipt, Receipts
 
 __all__ = ["JointJob", "JointStage"]
 
@@ -33,7 +33,7 @@ class Copier(Protocol):
     """Runner for the tasks of one stage of one array."""
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
-        """Do one task; see `zarr_dask.jobs.rechunk.copying.Stage.copy`."""
+        """Do one task; see `zarr_dask.jobs.rechunk.copy_task.Stage.copy`."""
         ...
 
 
@@ -143,7 +143,7 @@ class JointStage:
         return array, copier, number - self.starts[which]
 
     def call(self, number: int) -> tuple[int, Callable[[int], Copied], int]:
-        """Return the argument of `zarr_dask.jobs.rechunk.running.called` for a task."""
+        """Return the argument of `zarr_dask.jobs.rechunk.execute.called` for a task."""
         array, copier, own = self._own(number)
         return array, copier.copy, own
 

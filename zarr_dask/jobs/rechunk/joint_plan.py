@@ -18,22 +18,22 @@ from itertools import pairwise, takewhile
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
+from zarr_dask._util.display import printable
 from zarr_dask.errors import PlanError
-from zarr_dask.hierarchy import check_place, prepare_array_place, prepare_place, withdraw
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.hierarchy.edit import check_place, prepare_array_place, prepare_place, withdraw
+from zarr_dask.jobs.engine import check_in_reach
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.engine.report import ArrayReport, JointReport
+from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.jobs.rechunk.cost_model import CostModel, held_by_process, seconds
+from zarr_dask.jobs.rechunk.execute import carry_out
 from zarr_dask.jobs.rechunk.html import ArrayRow, joint_html
 from zarr_dask.jobs.rechunk.joint_job import JointJob, Member, MemberJob, StageLike
 from zarr_dask.jobs.rechunk.plan import VERSION, Progress, RechunkPlan
 from zarr_dask.jobs.rechunk.plot import plot_joint
-from zarr_dask.jobs.rechunk.report import ArrayReport, JointReport
-from zarr_dask.jobs.rechunk.running import carry_out
-from zarr_dask.jobs.rechunk.stages import CostModel, held_by_process, seconds
-from zarr_dask.jobs.run import check_in_reach
 from zarr_dask.journal import STAGES, TARGETS, Job, Journal
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.tree import printable
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -232,7 +232,7 @@ class JointPlan(ABC):
             f"{counted(self.threads, 'task')} at a time"
         )
 
-    # --- starting and ending; see `zarr_dask.jobs.beginning` --------------------------------------
+    # --- starting and ending; see `zarr_dask.jobs.engine.lifecycle` -------------------------
 
     @abstractmethod
     def check_room(self) -> None:
@@ -266,7 +266,7 @@ class JointPlan(ABC):
         return JointJob(self, creation, journal)
 
     def as_job(self) -> JointPlan:
-        """Return the plan in the form that `zarr_dask.jobs.beginning` needs."""
+        """Return the plan in the form that `zarr_dask.jobs.engine.lifecycle` needs."""
         return self
 
     def described(self) -> Job:

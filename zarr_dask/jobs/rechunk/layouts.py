@@ -1,6 +1,6 @@
 """Layouts of arrays for the planner: how they are stored, and the memory of their codecs.
 
-Makes the `Layout` of `zarr_dask.jobs.rechunk.stages` from arrays: sources, targets, and
+Makes the `Layout` of `zarr_dask.jobs.rechunk.cost_model` from arrays: sources, targets, and
 intermediate arrays.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import plain_chain, quick_chain
 from zarr_dask.codecs.base import Codec
-from zarr_dask.create import plain_chain, quick_chain
-from zarr_dask.grid import Fixed, Grid, Region
+from zarr_dask.grid.grid import Fixed, Grid, Region
+from zarr_dask.jobs.rechunk.codec_throughput import speeds_of
+from zarr_dask.jobs.rechunk.cost_model import Layout
 from zarr_dask.jobs.rechunk.job import narrower
-from zarr_dask.jobs.rechunk.speeds import speeds_of
-from zarr_dask.jobs.rechunk.stages import Layout
 from zarr_dask.stores.base import Store, can_peek
-from zarr_dask.stores.pieces import takes_pieces
-from zarr_dask.stores.urls import Location, open_alike
-from zarr_dask.surroundings import check_folder
+from zarr_dask.stores.local_paths import check_folder
+from zarr_dask.stores.open import Location, open_alike
+from zarr_dask.stores.streaming_put import takes_pieces
 
 __all__ = ["layout_between", "layout_of"]
 

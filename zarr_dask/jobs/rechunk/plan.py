@@ -13,29 +13,29 @@ from html import escape
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask.array import Array
+from zarr_dask._util.display import printable
+from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid import Region
-from zarr_dask.group import open_array
-from zarr_dask.hierarchy import withdraw
-from zarr_dask.jobs.archives import ends_archives
-from zarr_dask.jobs.plan import Costs, counted, format_bytes, format_region
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.edit import withdraw
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.jobs.engine import check_in_reach
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes, format_region
+from zarr_dask.jobs.engine.report import Progress, RechunkReport
+from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.jobs.rechunk.compression_sample import Ratios
+from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan, held_by_process, seconds
+from zarr_dask.jobs.rechunk.execute import carry_out
 from zarr_dask.jobs.rechunk.html import stages_html
 from zarr_dask.jobs.rechunk.job import Lone, RechunkJob
-from zarr_dask.jobs.rechunk.matching import Matching, boxes_to_match
 from zarr_dask.jobs.rechunk.planner import Alternative
 from zarr_dask.jobs.rechunk.plot import plot_rechunk
-from zarr_dask.jobs.rechunk.report import Progress, RechunkReport
-from zarr_dask.jobs.rechunk.running import carry_out
-from zarr_dask.jobs.rechunk.sampling import Ratios
-from zarr_dask.jobs.rechunk.stages import CostModel, StagePlan, held_by_process, seconds
-from zarr_dask.jobs.run import check_in_reach
+from zarr_dask.jobs.rechunk.verify_copy import Matching, boxes_to_match
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.described import describe
-from zarr_dask.stores.urls import Location, open_alike, real_place
-from zarr_dask.tree import printable
+from zarr_dask.stores.config import describe
+from zarr_dask.stores.open import Location, open_alike, real_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -326,7 +326,7 @@ class RechunkPlan:
         withdraw(self.target.store, self.target.path)
 
     def as_job(self) -> Lone:
-        """Return the plan in the form that `zarr_dask.jobs.beginning` needs."""
+        """Return the plan in the form that `zarr_dask.jobs.engine.lifecycle` needs."""
         return Lone(self)
 
     def bound(self, creation: str, journal: Journal | None) -> RechunkJob:

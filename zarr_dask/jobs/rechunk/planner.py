@@ -25,9 +25,9 @@ from typing import Literal
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.grid import Dimension, Fixed, Shape
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.rechunk.stages import (
+from zarr_dask.grid.grid import Dimension, Fixed, Shape
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.rechunk.cost_model import (
     BLOCKS,
     KEPT_AT_LEAST,
     KEPT_AT_MOST,
@@ -38,7 +38,7 @@ from zarr_dask.jobs.rechunk.stages import (
     needed_for_tasks,
     seconds,
 )
-from zarr_dask.stores.pieces import TOGETHER
+from zarr_dask.stores.streaming_put import TOGETHER
 
 __all__ = ["Alternative", "alternatives", "plan_stages"]
 

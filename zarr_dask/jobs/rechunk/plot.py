@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from zarr_dask._util.display import printable
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid import Grid, Shape
-from zarr_dask.jobs.plan import Costs, counted, format_bytes
+from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
 from zarr_dask.jobs.rechunk.html import ArrayRow, SharedStage, telling_dimensions
-from zarr_dask.jobs.rechunk.stages import StagePlan, held_by_process
-from zarr_dask.tree import printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["TASK_COLOUR", "label_axes", "plot_joint", "plot_rechunk"]
+__all__ = ["plot_joint", "plot_rechunk"]
 
 _MAX_LINES = 256
 """Maximum grid lines along a side; a finer grid is drawn as an even tone."""
@@ -25,7 +26,6 @@ _BOLD_LINES = 32
 """Maximum grid lines along a side at full width; more lines are drawn thinner."""
 _MOST_ARRAYS = 6
 """Maximum number of arrays that are drawn, the largest ones."""
-TASK_COLOUR = "#222222"
 _SOURCE, _TARGET = "#4477aa", "#cc6677"  # of Paul Tol's bright set
 
 
@@ -237,18 +237,6 @@ def _draw(axis: Axes, grid: Grid, colour: str, pair: _Pair, name: str) -> None:
 def _borders(grid: Grid, dimension: int) -> list[int]:
     cut = grid.dimensions[dimension]
     return [min(cut.start(i), cut.extent) for i in range(cut.count + 1)]
-
-
-def label_axes(axis: Axes, names: Sequence[str]) -> None:
-    """Label two dimensions, the first of them vertical; an empty name stands for no dimension."""
-    axis.set_ylabel(names[0])
-    axis.set_xlabel(names[1])
-    for name, side in zip(names, (axis.yaxis, axis.xaxis), strict=True):
-        if not name:
-            side.set_ticks([])
-    axis.invert_yaxis()
-    axis.spines[:].set_visible(False)
-    axis.margins(0.02)
 
 
 def _by(shape: Shape) -> str:

@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_count, check_flags, check_given, check_resume
+from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
-from zarr_dask.flags import check_count, check_flags, check_given, check_resume
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.hierarchy import check_place
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.jobs.boxes import is_dask
+from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.jobs.engine import Workers, find_workers
+from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.resume import Resume
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, RechunkReport
-from zarr_dask.jobs.rechunk.regridding import (
+from zarr_dask.jobs.rechunk.target_spec import (
     Resources,
     Wanted,
     format_to_come,
@@ -32,13 +37,8 @@ from zarr_dask.jobs.rechunk.regridding import (
     new_array,
     planned,
 )
-from zarr_dask.jobs.rechunk.stages import CostModel
-from zarr_dask.jobs.resume import Resume
-from zarr_dask.jobs.run import Workers, find_workers
-from zarr_dask.jobs.write.sources import meet
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.surroundings import format_around
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da

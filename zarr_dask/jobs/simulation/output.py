@@ -27,8 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec, array_meta, auto_chunks, dividing_chunks, given_shape
+from zarr_dask._util.arguments import check_given
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec, array_meta, auto_chunks, dividing_chunks, given_shape
+from zarr_dask.array.resize import clear_outside, resized
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     GridError,
@@ -42,7 +44,6 @@ from zarr_dask.errors import (
     StoreError,
     WriterNotFoundError,
 )
-from zarr_dask.flags import check_given
 from zarr_dask.formats.base import (
     Format,
     GroupMeta,
@@ -55,10 +56,12 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.grid import Dimension, Grid, Shape
-from zarr_dask.group import Group, create_group, open_array, open_group
-from zarr_dask.hierarchy import check_place, prepare_array_place, put_documents
-from zarr_dask.jobs.simulation.owners import (
+from zarr_dask.grid.grid import Dimension, Grid, Shape
+from zarr_dask.hierarchy.edit import check_place, prepare_array_place, put_documents
+from zarr_dask.hierarchy.group import Group, create_group, open_array, open_group
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.jobs.simulation.decomposition import (
     Owners,
     Share,
     fitting,
@@ -66,13 +69,10 @@ from zarr_dask.jobs.simulation.owners import (
     share_of,
     shared_objects,
 )
-from zarr_dask.jobs.simulation.progress_files import REWINDS, Folder
+from zarr_dask.jobs.simulation.rank_log import REWINDS, Folder
 from zarr_dask.journal import default_place, given_place, remove_empty_folders
-from zarr_dask.node_place import node_place
-from zarr_dask.resizing import clear_outside, resized
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.urls import Location
-from zarr_dask.surroundings import format_around
+from zarr_dask.stores.open import Location
 
 __all__ = ["Output", "Series"]
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zarr_dask.jobs.simulation.output import Output
-from zarr_dask.jobs.simulation.progress_files import REWINDS, Folder, Record
+from zarr_dask.jobs.simulation.rank_log import REWINDS, Folder, Record
 
 __all__ = ["Progress", "Rewinds", "StoredObjects", "Survey", "shortened"]
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.threads import for_each
+from zarr_dask._util.warnings import warn
+from zarr_dask.array.resize import clear_outside, resized
 from zarr_dask.errors import StepError, StepNotShownWarning, StepsMissingError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions
 from zarr_dask.formats.consolidated import consolidated_groups, has_consolidated
-from zarr_dask.grid import Grid, Shape
-from zarr_dask.hierarchy import consolidate_group
+from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.hierarchy.edit import consolidate_group
+from zarr_dask.jobs.simulation.decomposition import share_of
 from zarr_dask.jobs.simulation.output import Output, Series, changed_error
-from zarr_dask.jobs.simulation.owners import share_of
 from zarr_dask.jobs.simulation.progress import Rewinds, StoredObjects, Survey
-from zarr_dask.jobs.simulation.progress_files import REWINDS
-from zarr_dask.notices import warn
-from zarr_dask.pool import for_each
-from zarr_dask.resizing import clear_outside, resized
+from zarr_dask.jobs.simulation.rank_log import REWINDS
 
 __all__ = ["Publisher", "show"]
 

@@ -26,11 +26,12 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
+from zarr_dask._util.arguments import check_count, check_flags
 from zarr_dask.errors import GridError, RankError, StepError
-from zarr_dask.flags import check_count, check_flags
-from zarr_dask.grid import Region
-from zarr_dask.group import Group
-from zarr_dask.jobs.simulation.exchange import Communicator, exchange, smallest
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.simulation.decomposition import Owners
+from zarr_dask.jobs.simulation.mpi import Communicator, exchange, smallest
 from zarr_dask.jobs.simulation.output import (
     Output,
     Request,
@@ -38,13 +39,12 @@ from zarr_dask.jobs.simulation.output import (
     create_output,
     open_output,
 )
-from zarr_dask.jobs.simulation.owners import Owners
 from zarr_dask.jobs.simulation.progress import Progress, shortened
-from zarr_dask.jobs.simulation.progress_files import Appender
 from zarr_dask.jobs.simulation.publish import Publisher, checked_step, consolidate, lengths
-from zarr_dask.jobs.simulation.rewinds import begin, begin_all, check_not_past, check_run
-from zarr_dask.jobs.simulation.stream import Stream, pieces_of
-from zarr_dask.stores.urls import Location
+from zarr_dask.jobs.simulation.rank_buffer import Stream, pieces_of
+from zarr_dask.jobs.simulation.rank_log import Appender
+from zarr_dask.jobs.simulation.restarts import begin, begin_all, check_not_past, check_run
+from zarr_dask.stores.open import Location
 
 __all__ = ["Writer"]
 

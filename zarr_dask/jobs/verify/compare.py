@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid import Grid, Region, Shape, cut
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.jobs.boxes import boxes_for, is_dask, read_box, run_boxes, sampled
+from zarr_dask.grid.grid import Grid, Region, Shape, cut
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, read_box, run_boxes, sampled
 from zarr_dask.jobs.verify.digest import Sum, added, digest_text, sum_of
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid import Region, Shape
-from zarr_dask.group import open_array
-from zarr_dask.jobs.boxes import boxes_for, run_boxes
-from zarr_dask.manifest import Manifest, ManifestPlace
+from zarr_dask.grid.grid import Region, Shape
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.jobs.engine.map_regions import boxes_for, run_boxes
+from zarr_dask.journal.manifest import Manifest, ManifestPlace
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -17,11 +17,11 @@ from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.jobs.simulation.output import Output, open_output
 from zarr_dask.jobs.simulation.progress import Survey
 from zarr_dask.journal import default_place
-from zarr_dask.manifest import Manifest
-from zarr_dask.receipts import StoredObject
+from zarr_dask.journal.manifest import Manifest
+from zarr_dask.journal.receipts import StoredObject
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
-from zarr_dask.stores.wrappers import ReadOnly
+from zarr_dask.stores.open import Location
+from zarr_dask.stores.wrappers.base import ReadOnly
 
 __all__ = ["receipts_of_outputs"]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid import Shape
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.verify.census import STATES, Depth, Finding, State
+from zarr_dask.grid.grid import Shape
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.arguments import check_flags, check_given
+from zarr_dask.array.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import (
     GridError,
@@ -34,15 +35,18 @@ from zarr_dask.errors import (
     ManifestError,
     MetadataError,
 )
-from zarr_dask.flags import check_flags, check_given
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.group import Group
-from zarr_dask.group import open as open_node
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.run import find_workers, run_tasks
-from zarr_dask.jobs.verify.census import (
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.jobs.engine import find_workers, run_tasks
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.verify.expected import OpenJobs, Receipted, ReceiptedObject, sha256_of
+from zarr_dask.jobs.verify.orphans import Ownerless
+from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
+from zarr_dask.jobs.verify.scan import (
     STATES,
     Batch,
     Cells,
@@ -52,17 +56,13 @@ from zarr_dask.jobs.verify.census import (
     State,
     Summed,
 )
-from zarr_dask.jobs.verify.leftovers import find_leftovers
-from zarr_dask.jobs.verify.ownerless import Ownerless
-from zarr_dask.jobs.verify.receipted import OpenJobs, Receipted, ReceiptedObject, sha256_of
-from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
+from zarr_dask.jobs.verify.temporaries import find_leftovers
 from zarr_dask.journal import (
     output_of,
 )
-from zarr_dask.manifest import Manifest, ManifestPlace
-from zarr_dask.node_place import node_place
+from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client

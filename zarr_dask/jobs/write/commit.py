@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any
 
-from zarr_dask.array import Array
+from zarr_dask.array.array import Array
+from zarr_dask.array.resize import resized
 from zarr_dask.errors import JournalError, MetadataChangedError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import (
     ArrayMeta,
@@ -41,8 +42,8 @@ from zarr_dask.formats.consolidated import (
     has_consolidated,
 )
 from zarr_dask.formats.detect import read_node
-from zarr_dask.formats.update import change_attributes, put_changed
-from zarr_dask.hierarchy import (
+from zarr_dask.formats.edit import change_attributes, put_changed
+from zarr_dask.hierarchy.edit import (
     consolidate_group,
     is_shown_first,
     prepare_above,
@@ -52,7 +53,6 @@ from zarr_dask.hierarchy import (
 )
 from zarr_dask.jobs.write.target import ArrayTarget
 from zarr_dask.journal import OnConflict, Place, claimed, default_place
-from zarr_dask.resizing import resized
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["GroupCommit", "GroupShown", "finish_commit", "has_unfinished_commit"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from zarr_dask.jobs.archives import check_outlives, ends_archives
-from zarr_dask.jobs.run import check_in_reach
+from zarr_dask.jobs.engine import check_in_reach
+from zarr_dask.jobs.engine.zip_targets import check_outlives, ends_archives
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes

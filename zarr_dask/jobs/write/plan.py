@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from zarr_dask.array import Array
+from zarr_dask._util.display import facts_table
+from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_of_stale
-from zarr_dask.formats.update import put_changed
-from zarr_dask.grid import Blocks, Region
-from zarr_dask.group import open_array
-from zarr_dask.hierarchy import (
+from zarr_dask.formats.edit import put_changed
+from zarr_dask.grid.grid import Blocks, Region
+from zarr_dask.hierarchy.edit import (
     is_shown_first,
     prepare_above,
     prepare_array_place,
     warn_of_mixture,
     withdraw,
 )
-from zarr_dask.jobs.archives import check_outlives, ends_archives
-from zarr_dask.jobs.plan import counted, format_bytes
-from zarr_dask.jobs.resume import ResumePlan, Runs, missing_blocks
-from zarr_dask.jobs.run import check_in_reach, forks_for, runs_elsewhere
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.hierarchy.prefetch import Site
+from zarr_dask.jobs.engine import check_in_reach, forks_for, runs_elsewhere
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
+from zarr_dask.jobs.engine.zip_targets import check_outlives, ends_archives
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.running import Begun, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
 from zarr_dask.journal import ArrayEnd, Hold, end_of_array
-from zarr_dask.site import Site
+from zarr_dask.journal.swap import Swap
 from zarr_dask.stores.base import is_far
-from zarr_dask.tree import facts_table
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -10,9 +10,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid import Blocks, Grid, Region, spans
-from zarr_dask.jobs.plan import counted
-from zarr_dask.jobs.rechunk.plot import TASK_COLOUR, label_axes
+from zarr_dask.grid.grid import Blocks, Grid, Region, spans
+from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
+from zarr_dask.jobs.engine.plan import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec
-from zarr_dask.flags import check_choice
-from zarr_dask.group import Group
-from zarr_dask.jobs.resume import ResumeOptions
+from zarr_dask._util.arguments import check_choice
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import OnConflict
-from zarr_dask.stores.urls import Location
+from zarr_dask.stores.open import Location
 
 __all__ = ["WriteMode", "WriteRequest", "one_by_one"]
 

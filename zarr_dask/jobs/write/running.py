@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from zarr_dask.array import Array
-from zarr_dask.jobs.forks import Forks
-from zarr_dask.jobs.seen import check_array_seen
+from zarr_dask.array.array import Array
+from zarr_dask.jobs.engine.session_forks import Forks
+from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
-from zarr_dask.jobs.write.swap import Swap
 from zarr_dask.jobs.write.target import ArrayTarget, Commit, JobsEnd, WriteReport
 from zarr_dask.journal import ArrayEnd, Claim, Hold, Journal
+from zarr_dask.journal.swap import Swap
 from zarr_dask.stores.base import is_far
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.jobs.bars import bar
-from zarr_dask.jobs.rechunk.report import Progress
-from zarr_dask.jobs.run import Workers, compute, find_workers, listening, run_batches
+from zarr_dask.jobs.engine import Workers, compute, find_workers, listening, run_batches
+from zarr_dask.jobs.engine.progress_bars import bar
+from zarr_dask.jobs.engine.report import Progress
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -62,7 +62,7 @@ def compute_writes(
         windows.
     lends
         Bytes of the largest block if tasks wait for a remote store; else 0. See
-        `zarr_dask.jobs.run.lending`.
+        `zarr_dask.jobs.engine.overlap_pool`.
     """
     from zarr_dask.graph import join_writes
 

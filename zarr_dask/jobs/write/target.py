@@ -12,8 +12,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from zarr_dask.array import Array, stored_sizes
-from zarr_dask.computed import as_numpy
+from zarr_dask._util.as_numpy import as_numpy
+from zarr_dask._util.buffers import keeping_freed_memory
+from zarr_dask.array.array import Array, stored_sizes
+from zarr_dask.array.revalidate import Confirmation, this_process
+from zarr_dask.array.writer import write_part
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -22,26 +25,25 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.update import current, put_changed
-from zarr_dask.grid import Part, Region
-from zarr_dask.hierarchy import put_documents
-from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.plan import counted, format_bytes, format_region
-from zarr_dask.jobs.run.lending import computing, sending
-from zarr_dask.jobs.seen import check_begun_once, check_job_seen_once
-from zarr_dask.jobs.write.growth import (
-    LastTokens,
+from zarr_dask.formats.edit import current, put_changed
+from zarr_dask.grid.grid import Part, Region
+from zarr_dask.hierarchy.edit import put_documents
+from zarr_dask.indexing.basic import checked_region
+from zarr_dask.jobs.engine.last_tokens import LastTokens
+from zarr_dask.jobs.engine.overlap_pool import computing, sending
+from zarr_dask.jobs.engine.plan import counted, format_bytes, format_region
+from zarr_dask.jobs.engine.visibility import check_begun_once, check_job_seen_once
+from zarr_dask.jobs.write.append_state import (
     forget_growth,
     has_ended,
     has_grown,
     note_end,
     note_growth,
 )
-from zarr_dask.jobs.write.shared import change_part
-from zarr_dask.jobs.write.swap import Swap
+from zarr_dask.jobs.write.cas_update import change_part
 from zarr_dask.journal import ArrayEnd, Claim, Job, Journal
-from zarr_dask.manifest import Manifest, ManifestPlace
-from zarr_dask.receipts import (
+from zarr_dask.journal.manifest import Manifest, ManifestPlace
+from zarr_dask.journal.receipts import (
     Noting,
     Receipt,
     Receipts,
@@ -49,10 +51,8 @@ from zarr_dask.receipts import (
     collect,
     stored_object,
 )
-from zarr_dask.scratch import keeping_freed_memory
-from zarr_dask.standing import Confirmation, this_process
+from zarr_dask.journal.swap import Swap
 from zarr_dask.stores.retry import counting_retries
-from zarr_dask.writing import write_part
 
 __all__ = ["ArrayTarget", "Casting", "Commit", "JobsEnd", "WriteReport", "takes"]
 
@@ -276,7 +276,7 @@ class ArrayTarget:
     def _check_ended(self, journal: Journal) -> None:
         """Refuse to go on without the journal, unless this write has ended: a task runs again then.
 
-        Scheduler and process know that; see `zarr_dask.jobs.write.growth`.
+        Scheduler and process know that; see `zarr_dask.jobs.write.append_state`.
         """
         if has_ended(self.token):
             return

@@ -16,22 +16,22 @@ from dataclasses import replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from zarr_dask.array import Array
-from zarr_dask.create import ArraySpec
+from zarr_dask._util.arguments import check_flags
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
-from zarr_dask.flags import check_flags
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid import Region
-from zarr_dask.group import Group, open_array
-from zarr_dask.hierarchy import check_place, is_shown_first
-from zarr_dask.indexing import checked_region
-from zarr_dask.jobs.archives import Archives
-from zarr_dask.jobs.given_cells import region_given
-from zarr_dask.jobs.resume import Resume, ResumeOptions, grown_before, plan_resume
-from zarr_dask.jobs.write.commit import GroupCommit
-from zarr_dask.jobs.write.destination import axis_of, existing_array, grown, new_array
-from zarr_dask.jobs.write.dialect import target_of
-from zarr_dask.jobs.write.guards import (
+from zarr_dask.grid.grid import Region
+from zarr_dask.hierarchy.edit import check_place, is_shown_first
+from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.hierarchy.prefetch import Site, site_of
+from zarr_dask.indexing.basic import checked_region
+from zarr_dask.jobs.engine.grid_arguments import region_given
+from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, grown_before, plan_resume
+from zarr_dask.jobs.engine.zip_targets import Archives
+from zarr_dask.jobs.write.checks import (
     check_apart,
     check_existing,
     check_fits,
@@ -39,18 +39,18 @@ from zarr_dask.jobs.write.guards import (
     check_whole,
     partial_objects,
 )
+from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.plan import Partial, WritePlan
 from zarr_dask.jobs.write.request import WriteMode, WriteRequest, one_by_one
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.swap import Swap, is_halfway, plan_swap
 from zarr_dask.jobs.write.target import Casting
+from zarr_dask.jobs.write.target_array import axis_of, existing_array, grown, new_array
+from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, check_no_output
-from zarr_dask.node_place import node_place
-from zarr_dask.site import Site, site_of
-from zarr_dask.stores.conditional import conditional
-from zarr_dask.stores.urls import Location
-from zarr_dask.surroundings import format_around
+from zarr_dask.journal.swap import Swap, is_halfway, plan_swap
+from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of arrays: arguments, warnings, text, buffers and threads."""

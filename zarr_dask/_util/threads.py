@@ -1,0 +1,317 @@
+"""The threads of this process that read and write stored objects concurrently.
+
+One bounded pool per process, made on first use and again in a child after a fork. Tasks of dask
+never use it: the scheduler's threads are enough.
+
+Threads that only wait for responses of services are separate: `waiting_threads`, more than there
+are cores and shared by all tasks. From all its threads, a process never has more than
+`SIDE_BY_SIDE` requests in flight (`in_flight`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import copy_context
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from zarr_dask._util.arguments import check_count
+
+__all__ = [
+    "SIDE_BY_SIDE",
+    "abreast",
+    "cores",
+    "for_each",
+    "has_work_meanwhile",
+    "in_flight",
+    "in_turn",
+    "meanwhile",
+    "wait_for_each",
+    "waiting_threads",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SIDE_BY_SIDE = 32
+"""Maximum number of requests of a process in flight."""
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class _Thread(threading.local):
+    """Marks threads of the pool, which do not wait for other threads of the pool."""
+
+    is_ours = False
+
+
+_THREAD = _Thread()
+
+
+def _mark_thread() -> None:
+    _THREAD.is_ours = True
+
+
+class _InFlight:
+    """Counter of the requests that this process may still send."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset in a new process, which has no request in flight."""
+        self._changed = threading.Condition()
+        self._free = SIDE_BY_SIDE
+
+    def take(self, most: int) -> int:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0)
+            taken = min(most, self._free)
+            self._free -= taken
+            return taken
+
+    def give_back(self, count: int) -> None:
+        with self._changed:
+            self._free += count
+            self._changed.notify(count)
+
+
+class _Pool:
+    """The pool of this process, if it has been made."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset in a new process, which does not have the threads of the old one."""
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._waiting: ThreadPoolExecutor | None = None
+
+    def executor(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(cores(), "zarr_dask", _mark_thread)
+            return self._executor
+
+    def waiting(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._waiting is None:
+                self._waiting = ThreadPoolExecutor(SIDE_BY_SIDE, "zarr_dask-waiting")
+            return self._waiting
+
+
+_POOL = _Pool()
+_IN_FLIGHT = _InFlight()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_POOL.forget)
+    os.register_at_fork(after_in_child=_IN_FLIGHT.forget)
+
+
+def waiting_threads() -> ThreadPoolExecutor:
+    """Return the threads that wait for responses; their work must not wait for others of them."""
+    return _POOL.waiting()
+
+
+def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call a function that waits for responses on every item, concurrently; return the results.
+
+    Each call sees the context variables of the caller.
+
+    Parameters
+    ----------
+    function
+        Function to call; it must not wait for other work of `waiting_threads`.
+    items
+        Items to call it on.
+
+    Raises
+    ------
+    Exception
+        The error of the first item that fails.
+
+    Examples
+    --------
+    >>> wait_for_each(len, ["a", "", "abc"])
+    [1, 0, 3]
+    """
+    return list(in_turn(function, items))
+
+
+def in_turn(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield the results of `wait_for_each` in order, each as soon as it is available.
+
+    The calls begin immediately, not when the first result is taken. If the caller stops taking
+    results, calls that have not begun are cancelled.
+
+    Examples
+    --------
+    >>> next(in_turn(len, ["a", "", "abc"]))
+    1
+    """
+    threads = waiting_threads()
+    return _results([threads.submit(copy_context().run, function, item) for item in items])
+
+
+def _results(futures: Sequence[Future[R]]) -> Iterator[R]:
+    try:
+        _MEANWHILE.do()
+        for future in futures:
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()  # after an error; calls that have begun continue
+
+
+class _Meanwhile(threading.local):
+    """Work for the current thread to do the next time it waits."""
+
+    work: Callable[[], object] | None = None
+
+    def do(self) -> None:
+        """Do the work once, if there is any."""
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+
+
+_MEANWHILE = _Meanwhile()
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Let this thread do some work when it first waits in the block (`wait_for_each`).
+
+    The work is skipped if the thread never waits, so nothing may depend on it.
+
+    Examples
+    --------
+    >>> with meanwhile(lambda: print("waiting")):
+    ...     print(wait_for_each(len, ["a"]), wait_for_each(len, [""]))
+    waiting
+    [1] [0]
+    """
+    _MEANWHILE.work = work
+    try:
+        yield
+    finally:
+        _MEANWHILE.work = None
+
+
+def has_work_meanwhile() -> bool:
+    """True if this thread has work to do while it waits."""
+    return _MEANWHILE.work is not None
+
+
+@contextmanager
+def in_flight(most: int = 1) -> Iterator[int]:
+    """Wait until this process may send one or more requests.
+
+    Hold it only while the requests are in flight, not while waiting for anything else, such as
+    another request or the next attempt.
+
+    Parameters
+    ----------
+    most
+        Number of requests to send.
+
+    Yields
+    ------
+    int
+        Number of them that may be in flight at a time; at least one.
+    """
+    taken = _IN_FLIGHT.take(most)
+    try:
+        yield taken
+    finally:
+        _IN_FLIGHT.give_back(taken)
+
+
+def abreast(*functions: Callable[[], Any]) -> list[Any]:
+    """Call functions that wait for responses, each in a thread of its own; return the results.
+
+    Raises
+    ------
+    Exception
+        The error of the first function that fails, after all have returned.
+    """
+    with ThreadPoolExecutor(len(functions), "zarr_dask-abreast") as threads:
+        futures = [threads.submit(copy_context().run, function) for function in functions]
+    return [future.result() for future in futures]
+
+
+def for_each(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:
+    """Call `function` on every item.
+
+    Parameters
+    ----------
+    function
+        Function to call; it must be thread-safe.
+    items
+        Items to call it on.
+    threads
+        1 for the calling thread; None for the pool of this process, which is skipped for one item.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `threads` is not a whole number, or below 1.
+    Exception
+        The first error of a call; calls that have not begun by then are skipped.
+    """
+    check_count("threads", threads, "one per core")
+    waiting = iter(items)
+    if threads == 1 or cores() == 1 or _THREAD.is_ours:
+        for item in waiting:
+            function(item)
+        return
+    first = list(islice(waiting, 2))
+    if len(first) < 2:
+        for item in first:
+            function(item)
+        return
+    _side_by_side(function, chain(first, waiting), min(threads or cores(), cores()))
+
+
+def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: int) -> None:
+    lock = threading.Lock()
+    stopped = threading.Event()
+
+    numbered = enumerate(items)
+    failed: list[tuple[int, BaseException]] = []
+
+    def next_item() -> tuple[int, T] | None:
+        with lock:
+            return None if stopped.is_set() else next(numbered, None)
+
+    def drain() -> None:
+        while (taken := next_item()) is not None:
+            number, item = taken
+            try:
+                function(item)
+            except BaseException as error:
+                stopped.set()
+                failed.append((number, error))
+                raise
+
+    executor = _POOL.executor()
+    futures = [executor.submit(copy_context().run, drain) for _ in range(count)]
+    try:
+        wait(futures)
+    except BaseException:  # Ctrl-C: begin nothing more, and leave nothing running
+        stopped.set()
+        wait(futures)
+        raise
+    if failed:  # of several errors always raise that of the first item
+        raise min(failed, key=lambda pair: pair[0])[1]
+    for future in futures:
+        future.result()  # an error of the iterable itself

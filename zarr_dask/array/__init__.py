@@ -1,0 +1,1 @@
+"""One array in a store: reading, writing, views, creating and resizing."""

@@ -1,0 +1,706 @@
+"""An array: a store, a path and the array's metadata.
+
+Reading goes through `zarr_dask.array.reader`, writing through `zarr_dask.array.writer`, one stored
+object at a time. A node is frozen: methods that change its metadata return a new node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask._util.arguments import check_choice, check_flags
+from zarr_dask._util.display import facts_table, named_shape
+from zarr_dask._util.threads import for_each
+from zarr_dask.array.reader import Reader
+from zarr_dask.array.resize import appended, checked_extents, clear_outside, resized
+from zarr_dask.array.revalidate import Confirmation, Shown, Standing
+from zarr_dask.array.source import ArraySource
+from zarr_dask.array.view import (
+    Selector,
+    View,
+    block_parser,
+    check_memory,
+    no_memory,
+    read_selection,
+    write_selection,
+)
+from zarr_dask.array.writer import write_part
+from zarr_dask.dtypes import bits_of
+from zarr_dask.errors import DataTypeError, MetadataError, SelectionError
+from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
+from zarr_dask.formats.edit import current, put_changed, with_attributes
+from zarr_dask.formats.pickling import pack, unpack
+from zarr_dask.grid.grid import Edges, Grid, Region, Shape
+from zarr_dask.indexing.basic import checked_region, parse_basic, parse_plain
+from zarr_dask.indexing.transform import (
+    IndexTransform,
+    has_lists,
+    parse_numpy,
+    parse_outer,
+    parse_points,
+)
+from zarr_dask.journal import OnConflict, check_no_output, claimed
+from zarr_dask.stores.base import Store, is_far, list_sizes
+from zarr_dask.stores.wrappers.metered import unmetered
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+    from zarr_dask.codecs.base import Codec
+
+__all__ = ["Array", "stored_sizes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An array in a store; made by `zarr_dask.open_array` and `zarr_dask.create_array`.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(4, 6), dtype="int16", chunks=(2, 3))
+    >>> a[1:3, ::2] = [[1, 2, 3], [4, 5, 6]]
+    >>> a[2]
+    array([4, 0, 5, 0, 6, 0], dtype=int16)
+    """
+
+    store: Store
+    """Store that holds the array."""
+    path: str
+    """Path below the root of the store; empty for the root."""
+    meta: ArrayMeta
+    """Parsed metadata of the array."""
+    node_format: Format
+    """Format in which the metadata are written."""
+    options: ReadOptions = field(default_factory=ReadOptions)
+    """How to read."""
+    shown: Shown | None = None
+    """Where the document is that it was opened with; None if it has none yet, or none so long."""
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """Elements along each dimension."""
+        return self.meta.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the elements in memory."""
+        return self.meta.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements in memory; an estimate if elements have no fixed size."""
+        return self.size * self.meta.data_type.typical_itemsize
+
+    @property
+    def chunks(self) -> Shape:
+        """Shape of a chunk, the unit of decoding; if chunks differ, the largest lengths.
+
+        The sizes of all chunks are those of the blocks of `to_dask`.
+        """
+        return self.meta.chunk_shape
+
+    @property
+    def shards(self) -> Shape | None:
+        """Shape of a stored object that holds several chunks; None if the array is not sharded."""
+        return self.write_chunks if self.meta.codecs.serializer.divides else None
+
+    @property
+    def write_chunks(self) -> Shape:
+        """Shape of a stored object, the unit of writing: a shard, or a chunk without shards.
+
+        If stored objects differ in shape, the largest along each dimension.
+        """
+        return self.meta.grid.largest_cell
+
+    @property
+    def fill_value(self) -> Any:
+        """Value of elements that were never written; None if it is undefined."""
+        return None if self.meta.fill is None else self.meta.fill[()]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The user's attributes (a copy)."""
+        return deepcopy(dict(self.meta.attributes))
+
+    @property
+    def user_attributes(self) -> dict[str, Any]:
+        """The attributes without the one that holds the names of dimensions, if there is one.
+
+        Formats v1 and v2 can only store these names in the attribute ``_ARRAY_DIMENSIONS``
+        (xarray's convention); `attributes` includes it as stored.
+        """
+        hidden = None if self.dimension_names is None else self.node_format.names_attribute
+        return {name: value for name, value in self.meta.attributes.items() if name != hidden}
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """Names of the dimensions, if they have any."""
+        return self.meta.dimension_names
+
+    @property
+    def codecs(self) -> tuple[Codec, ...]:
+        """Codecs of a stored object, in the order of encoding."""
+        return self.meta.codecs.codecs
+
+    @property
+    def format(self) -> str:
+        """Name of the format, such as ``"v3"``."""
+        return self.node_format.name
+
+    @property
+    def where(self) -> str:
+        """Store and path, for messages."""
+        return where(self.store, self.path)
+
+    def key(self, coords: Sequence[int]) -> str:
+        """Return the key of the stored object at the given coordinates."""
+        return self.node_format.data_prefix(self.path) + self.meta.keys.key(coords)
+
+    def nbytes_stored(self) -> int:
+        """Return the size in bytes of all stored objects, found by one listing."""
+        return sum(stored_sizes(self))
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        return (self[position] for position in range(self.shape[0]))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-d array has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        stored = self.meta.grid.words
+        grids = f"chunks={self.chunks} shards={stored}" if self.shards else f"chunks={stored}"
+        return (
+            f"<zarr_dask.Array {self.where} {self.format} shape={self.shape} "
+            f"dtype={self.meta.data_type.label} {grids}>"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "format": self.format,
+            "shape": named_shape(self.shape, self.dimension_names),
+            "data type": self.meta.data_type.label,
+            "chunks": self.chunks if self.shards else self.meta.grid.words,
+            "shards": self.meta.grid.words if self.shards else "none",
+            "codecs": ", ".join(codec.name for codec in self.codecs),
+            "attributes": ", ".join(self.attributes) or "none",
+        }
+        return facts_table(f"zarr_dask.Array {self.where}", facts)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return elements by NumPy's indexing; a scalar where NumPy returns one."""
+        shape = self.meta.grid.shape
+        plain = parse_plain(key, shape)
+        if plain is not None:
+            return self._read(*plain, None)
+        if has_lists(key):
+            return read_selection(self, parse_numpy(key, shape))[()]
+        selection = parse_basic(key, shape)
+        values = self._read(selection.region, selection.region_shape, None)
+        # without dimensions NumPy gives a scalar, by indexing
+        return values if selection.plain and shape else values[selection.finish]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array in a store cannot be read without a copy")
+        return np.asarray(self.read(), dtype=dtype)
+
+    def read(
+        self, region: Any = None, out: np.ndarray | None = None, threads: int | None = None
+    ) -> np.ndarray:
+        """Read a region as a NumPy array.
+
+        Parameters
+        ----------
+        region
+            A tuple of slices with positive steps; the whole array by default.
+        out
+            Array to read into; it must have the region's shape and the array's data type.
+        threads
+            1 for the calling thread only; by default all threads of this process, one per core.
+
+        Raises
+        ------
+        SelectionError
+            If the region is not valid.
+        DataTypeError
+            If `out` has another data type, or cannot be written to.
+        CorruptObjectError
+            If stored bytes do not decode; the error names key and coordinates.
+        ChunkMissingError
+            If a chunk is absent and the array was opened with ``missing="error"``.
+        StoreError
+            If the store fails.
+        """
+        checked = checked_region(region, self.shape)
+        shape = tuple([-(-(s.stop - s.start) // s.step) for s in checked])
+        if out is None:
+            return self._read(checked, shape, threads)
+        check_memory(self, out, shape)
+        self.reader.read_region(checked, out, threads)
+        return out
+
+    def _read(self, region: Region, shape: Shape, threads: int | None) -> np.ndarray:
+        """Read a region of the given shape into new memory."""
+        reader = self.reader
+        try:
+            out = reader.room(region, shape)
+        except (ValueError, MemoryError) as error:
+            raise no_memory(self, shape, error) from error
+        reader.read_new(region, out, threads)
+        return out
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Reader of the elements (`zarr_dask.array.reader`)."""
+        prefix = self.node_format.data_prefix(self.path)
+        return Reader(
+            self.store, self.path, prefix, self.meta, self.options, standing=self._standing
+        )
+
+    @property
+    def _standing(self) -> Standing | None:
+        if self.shown is None:
+            return None
+        place = (unmetered(self.store), self.path, self.node_format)
+        return Standing(*place, self.meta, self.options, self.shown)
+
+    def __getstate__(self) -> dict[str, Any]:
+        unkept = {"reader", "_looked_up"}
+        return {name: value for name, value in self.__dict__.items() if name not in unkept}
+
+    def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
+        """Return the array as a lazy dask array.
+
+        Parameters
+        ----------
+        chunks
+            Blocks. None: one block per stored object, or whole chunks of it if the object is larger
+            than dask's ``array.chunk-size``. ``"auto"``: whole stored objects merged up to that
+            size. ``"chunks"`` or ``"shards"``: one block for each of these. Or any form that dask
+            takes. A mapping gives any of these by position or name of a dimension:
+            ``{"time": "auto", "x": -1}`` keeps stored objects along the other dimensions.
+        name
+            Name in the graph. The default identifies the array and its metadata, attributes
+            included, and is the same in every process.
+
+        Raises
+        ------
+        GridError
+            If `chunks` does not give blocks of the array.
+        DaskBackendError
+            If dask's array-expr backend is turned on.
+        """
+        from zarr_dask.graph import blocks_of, cuts_objects, read_ahead, read_array
+
+        meta = self.meta
+        names = meta.dimension_names or ()
+        itemsize = meta.data_type.typical_itemsize
+        blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, itemsize, names)
+        keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
+        source = self.source(None, keep_indices=keep)
+        read = read_ahead if source.reads_ahead else read_array
+        return read(source, blocks, self.token, name)
+
+    def reading_from(self, store: Store) -> Array:
+        """Return the same array, read from another store."""
+        return replace(self, store=store)
+
+    def source(
+        self, transform: IndexTransform | None, *, keep_indices: bool = False
+    ) -> ArraySource:
+        """Return the array, or a selection of it, as the tasks of a graph see it.
+
+        Parameters
+        ----------
+        transform
+            The selection; None for the whole array.
+        keep_indices
+            True to cache the indices of shards in each process, as `ReadOptions.index_cache` does.
+            This has no effect on remote stores: revalidating an index there takes as long as
+            fetching it.
+        """
+        options, token = self.options, self.token
+        if keep_indices and not options.index_cache and not is_far(self.store):
+            options = replace(options, index_cache=_KEPT_INDICES)
+        if transform is not None:
+            token = f"{token}-{transform.token}"
+        bare = replace(self.meta, attributes={}, dimension_names=None, extra={})
+        return ArraySource(replace(self, meta=bare, options=options), token, transform)
+
+    @cached_property
+    def token(self) -> str:
+        """Token that identifies the array and its metadata."""
+        meta = self.meta
+        facts = (self.store.identity, self.path, self.format, self.options, meta.grid)
+        more = (meta.data_type, bits_of(meta.fill), meta.codecs, meta.keys)
+        rest = (meta.attributes, meta.dimension_names)
+        return sha256(repr((facts, more, rest)).encode()).hexdigest()[:32]
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "zarr_dask.Array", self.token
+
+    @cached_property
+    def _packed(self) -> bytes:
+        return pack((self.meta, self.node_format, self.options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        shown_by = () if self.shown is None else (self.shown.by,)
+        return _unpacked, (self.store, self.path, self._packed, *shown_by)
+
+    # --- selecting in other ways ------------------------------------------------------------------
+
+    @property
+    def lazy(self) -> View:
+        """The array as a view; selecting from it reads nothing until elements are needed.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.lazy[1:, None].T.shape
+        (6, 1, 3)
+        """
+        return View(self, IndexTransform.identity(self.shape))
+
+    @property
+    def oindex(self) -> Selector:
+        """Selects with lists or masks, each applied to its own dimension.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.oindex[[3, 0], [1, 2, 5]] = 7
+        >>> a.oindex[[0, 1, 3], 2:]
+        array([[7, 0, 0, 7],
+               [0, 0, 0, 0],
+               [7, 0, 0, 7]], dtype=int16)
+        """
+        return Selector(self, parse_outer)
+
+    @property
+    def vindex(self) -> Selector:
+        """Selects points: lists are broadcast against each other, and their axes come first.
+
+        A mask of the array's shape selects the elements where it is true.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.vindex[[0, 3], [1, 5]] = [8, 9]
+        >>> a.vindex[[3, 1, 0], [5, 5, 1]]
+        array([9, 0, 8], dtype=int16)
+        """
+        return Selector(self, parse_points)
+
+    @property
+    def blocks(self) -> Selector:
+        """Selects whole stored objects (shards, or chunks if there are none) by coordinates.
+
+        Takes integers and slices without a step for the first dimensions; no dimension is dropped.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+        >>> a.blocks[1, 0] = 5
+        >>> a.blocks[1].tolist()
+        [[5, 5, 5, 0, 0, 0], [5, 5, 5, 0, 0, 0]]
+        """
+        return Selector(self, block_parser(self))
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write elements by NumPy's indexing, with NumPy's broadcasting and casting."""
+        if has_lists(key):
+            write_selection(self, parse_numpy(key, self.shape), value)
+            return
+        selection = parse_basic(key, self.shape)
+        values = selection.spread(self.cast(value))
+        self._write(selection.region, values, None)
+
+    def write(self, region: Any, values: np.ndarray, threads: int | None = None) -> None:
+        """Write a region.
+
+        A stored object that the region covers only partly is read, changed and written; no other
+        writer may write to it meanwhile.
+
+        Parameters
+        ----------
+        region
+            A tuple of slices with positive steps.
+        values
+            Values of the region's shape.
+        threads
+            1 for the calling thread only; by default all threads of this process, one per core.
+        """
+        checked = checked_region(region, self.shape)
+        shape = tuple(len(range(s.start, s.stop, s.step)) for s in checked)
+        values = self.cast(values)
+        if values.shape != shape:
+            raise SelectionError(f"values have shape {values.shape}, the region has {shape}.")
+        self._write(checked, values, threads)
+
+    def cast(self, value: Any) -> np.ndarray:
+        """Cast values to the array's data type, as NumPy does on assignment.
+
+        Arrays are cast; Python numbers must fit. Elements of arrays of texts or byte strings must
+        be texts or byte strings.
+
+        Raises
+        ------
+        DataTypeError
+            If the data type cannot hold them.
+        """
+        try:
+            return self.meta.data_type.cast(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataTypeError(
+                f"{self.where} holds {self.meta.data_type.label}, which cannot hold the given "
+                f"{type(value).__name__} ({error})."
+            ) from error
+
+    def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
+        self.check_no_output()
+        parts, confirm = self.meta.grid.parts(region), self.confirmation()
+        for_each(lambda part: write_part(self, part, values, confirm=confirm), parts, threads)
+
+    def confirmation(self) -> Confirmation:
+        """What a call or task calls where it misses something: the array must still be there.
+
+        It raises `NodeNotFoundError` or `MetadataChangedError`, and looks only once.
+        """
+        return Confirmation(self._standing)
+
+    def check_no_output(self) -> None:
+        """Raise if the ranks of a simulation write to the array; looked up once.
+
+        Raises
+        ------
+        RankError
+            If it belongs to a simulation output that is still open.
+        """
+        _ = self._looked_up
+
+    @cached_property
+    def _looked_up(self) -> bool:
+        check_no_output(self.store, self.path, often=True)
+        return True
+
+    # --- changes of metadata ----------------------------------------------------------------------
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> Array:
+        """Add or replace attributes in the store and return the changed array.
+
+        Raises
+        ------
+        MetadataError
+            If an attribute cannot be expressed in JSON.
+        MetadataChangedError
+            If the array in the store differs by now in more than its attributes.
+        ReadOnlyError
+            If the array was opened for reading.
+        """
+        meta = with_attributes(
+            self.store, self.path, self.node_format, self.meta, attributes, self.options
+        )
+        return replace(self, meta=meta)
+
+    def resize(self, shape: Any, prune: bool = False) -> Array:
+        """Resize the array in the store and return it; do not use the old object afterwards.
+
+        Only the metadata change; stored objects are kept. Elements outside the new shape reappear
+        when the array grows back, unless they are pruned. No other job may write to the array
+        meanwhile.
+
+        Parameters
+        ----------
+        shape
+            Elements along each dimension.
+        prune
+            Clear everything outside the old and the new shape: delete the objects that lie
+            completely outside, and set the outside part of objects that cross the border to the
+            fill value. Elements that the array gains by growing then read as the fill value. Takes
+            a listing of all stored objects.
+
+        Raises
+        ------
+        AppendConflictError
+            If an append to the array is under way.
+        GridError
+            If `shape` is not a shape, or has another number of dimensions.
+        MetadataChangedError
+            If the array in the store differs by now in more than its attributes.
+        RankError
+            If it belongs to a simulation output that is still open (`zarr_dask.Writer`).
+        ReadOnlyError
+            If the array was opened for reading.
+        UnknownCodecError
+            If objects to be pruned cannot be encoded.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(3,), dtype="i2", chunks=2, fill_value=-1)
+        >>> a[...] = [1, 2, 3]
+        >>> a.resize(1).resize(4)[...]
+        array([ 1,  2,  3, -1], dtype=int16)
+        >>> a = zd.open_array(a.store, mode="r+")
+        >>> a.resize(1, prune=True).resize(4)[...]
+        array([ 1, -1, -1, -1], dtype=int16)
+        """
+        check_flags(prune=prune)
+        new_shape = checked_extents(shape, self.ndim)
+        check_no_output(self.store, self.path)
+        with claimed(self.store, self.path):
+            return self._resized(new_shape, prune=prune)
+
+    def _resized(self, new_shape: Shape, *, prune: bool) -> Array:
+        place = (self.store, self.path, self.node_format)
+        if prune:
+            present = current(*place, self.meta, self.options)
+            _reshaped(self, present, new_shape)  # refuses what cannot be
+            self.meta.check_writable(self.where)
+            if any(map(int.__gt__, new_shape, self.shape)):
+                self._clear_outside(present)
+        changed = put_changed(
+            *place, self.meta, lambda now: _reshaped(self, now, new_shape), self.options
+        )
+        if prune and any(map(int.__lt__, new_shape, self.shape)):
+            self._clear_outside(changed)
+        return replace(self, meta=changed)
+
+    def append(self, values: Any, axis: int = 0, on_conflict: OnConflict = "error") -> Array:
+        """The array with more elements at its end, written to the store.
+
+        The elements are written before the document, so that a reader never sees the array longer
+        than what is in it. Objects that the old end cuts are read, changed and written; nothing
+        but appends may write to the array meanwhile.
+
+        Parameters
+        ----------
+        values
+            Values of the array's shape, except along one dimension.
+        axis
+            That dimension; counted from the end if negative.
+        on_conflict
+            What to do while another append to the array is under way: ``"error"``, or ``"wait"``
+            until it has ended, and append behind its elements.
+
+        Raises
+        ------
+        AppendConflictError
+            If another append is under way.
+        GridError
+            If the shapes do not fit together.
+        DataTypeError
+            If the array cannot hold the values.
+        MetadataChangedError
+            If the array in the store differs by now in more than its attributes.
+        ReadOnlyError
+            If the array was opened for reading.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(1, 2), dtype="i2", chunks=2)
+        >>> a.append([[1, 2], [3, 4]])[...].tolist()
+        [[0, 0], [1, 2], [3, 4]]
+        """
+        check_choice("on_conflict", on_conflict, OnConflict)
+        more = self.cast(values)
+        appended(self.shape, more.shape, axis)  # refuses what does not fit
+        check_no_output(self.store, self.path)
+        with claimed(self.store, self.path, on_conflict):
+            behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self
+            return _append(behind, more, axis)
+
+    def as_long_as_it_is(self, axis: int) -> Array:
+        """The array as long along one dimension as others have made it since it was opened.
+
+        It is not looked at otherwise: what is another array by now is refused when it is written.
+        """
+        found = self.node_format.read(self.store, self.path, self.options, found={})
+        ndim = self.ndim
+        if not (isinstance(found, ArrayMeta) and found.grid.ndim == ndim and -ndim <= axis < ndim):
+            return self  # which is refused
+        shape = list(self.shape)
+        shape[axis] = found.grid.shape[axis]
+        cells = list(_reshaped(self, self.meta, tuple(shape)).grid.dimensions)
+        if isinstance(found.grid.dimensions[axis], Edges):  # each append has cells of its own
+            cells[axis] = found.grid.dimensions[axis]
+        return replace(self, meta=replace(self.meta, grid=Grid(tuple(cells))))
+
+    def _clear_outside(self, meta: ArrayMeta) -> None:
+        """Delete or clear stored elements outside the shape."""
+        prefix = self.node_format.data_prefix(self.path)
+        clear_outside(self.store, prefix, meta, self.where)
+
+
+def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = None) -> Array:
+    meta, node_format, options = unpack(packed)
+    shown = None if shown_by is None else Shown(shown_by, here=False)
+    return Array(store, path, meta, node_format, options, shown)
+
+
+def _append(array: Array, more: np.ndarray, axis: int) -> Array:
+    """The array with more elements at its end, which this process has claimed."""
+    shape, region = appended(array.shape, more.shape, axis)
+    place = (array.store, array.path, array.node_format)
+    present = current(*place, array.meta, array.options)
+    # no document says so yet
+    replace(array, meta=_reshaped(array, present, shape), shown=None).write(region, more)
+    changed = put_changed(
+        *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
+    )
+    return replace(array, meta=changed)
+
+
+def _reshaped(array: Array, meta: ArrayMeta, shape: Shape) -> ArrayMeta:
+    sharded = meta.codecs.serializer.divides
+    changed = replace(meta, grid=resized(meta.grid, shape, sharded=sharded))
+    problems = list(changed.problems())
+    if problems:
+        raise MetadataError.of(array.where, problems)
+    return changed
+
+
+_KEPT_INDICES = 1 << 26
+"""Bytes of shard indices that a process caches if blocks are parts of shards."""
+
+
+def stored_sizes(array: Array) -> Iterator[int]:
+    """Yield the size in bytes of each stored object that exists."""
+    prefix = array.node_format.data_prefix(array.path)
+    for key, nbytes in list_sizes(array.store, prefix):
+        if array.meta.coords(key[len(prefix) :]) is not None:
+            yield nbytes

@@ -1,0 +1,601 @@
+"""Reading of stored objects into memory; all elements are read here.
+
+`Reader.read_region` reads a region of an array; `read_pieces` reads any pieces of any stored
+objects, which is how selections are read. However many pieces are taken of a stored object, its
+bytes, and the index of a shard, are requested once.
+
+Objects of a local store are read one by one, concurrently on threads. If each request has latency
+(`Coalescing.requests`), they are read in batches: the indices of many shards by one call of the
+store, then the chunks of all of them by another.
+
+An object that does not decode is fetched once more, because transfers are cut off more often than
+files are damaged; only then is it an error, which names its key and its coordinates. So is one that
+turns out to have been replaced between its index and its chunks, where the store can tell.
+
+Where an object is absent, the document of the array is looked at once more at the end of the call
+(`zarr_dask.array.revalidate`): only while that stands is absence a value.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from zarr_dask._util.arguments import check_count
+from zarr_dask._util.buffers import provide
+from zarr_dask._util.threads import cores, for_each, meanwhile
+from zarr_dask.array.revalidate import Standing
+from zarr_dask.codecs.base import Cut
+from zarr_dask.codecs.chain import BoundChain, fill_absent
+from zarr_dask.codecs.fetch import Fetch, answer
+from zarr_dask.errors import (
+    ChunkMissingError,
+    CorruptObjectError,
+    MetadataChangedError,
+    NodeNotFoundError,
+    ObjectReplacedError,
+    ZarrDaskError,
+)
+from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
+from zarr_dask.grid.grid import Region, Shape, cut
+from zarr_dask.stores.base import (
+    Buffer,
+    IndexRange,
+    OpenValue,
+    Range,
+    Store,
+    Version,
+    abandon,
+    can_peek,
+    coalesce,
+    distributed,
+    open_value,
+    read_versions,
+    same_version,
+    validator_of,
+)
+from zarr_dask.stores.wrappers.index_cache import INDICES, Place
+
+__all__ = ["Piece", "Reader", "read_pieces"]
+
+
+class Piece(NamedTuple):
+    """A part of one stored object, and the memory to read it into."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the stored object."""
+    inside: Region | None
+    """Elements of the object; None for all of its declared shape."""
+    out: np.ndarray
+    """Memory of the shape of `inside`, of the array's data type."""
+    whole: bool = False
+    """True if all of it that lies in the array is taken: its bytes are requested at once."""
+
+
+class Readable(Protocol):
+    """Interface of an array that can be read."""
+
+    @property
+    def reader(self) -> Reader:
+        """Reader of its elements."""
+        ...
+
+
+def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = None) -> None:
+    """Read pieces of stored objects into their memory.
+
+    Parameters
+    ----------
+    array
+        Array to read from.
+    pieces
+        Pieces in any order; those of one stored object are read together, and a chunk that several
+        of them overlap is decoded once. Their memory must not overlap.
+    threads
+        1 for the calling thread only; by default all threads of this process, one per core.
+
+    Raises
+    ------
+    CorruptObjectError
+        If stored bytes do not decode; the error names key and coordinates.
+    ChunkMissingError
+        If a chunk is absent and the array was opened with ``missing="error"``.
+    StoreError
+        If the store fails, or an object is replaced each time it is read.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(1, 1), shards=(4, 3))
+    >>> a[...] = np.arange(24).reshape(4, 6)
+    >>> out = np.empty((2, 1, 1), "i2")
+    >>> inside = (slice(2, 3, 1), slice(0, 1, 1))
+    >>> read_pieces(a, [Piece((0, 1), inside, out[0]), Piece((0, 0), inside, out[1])])
+    >>> out.ravel()
+    array([15, 12], dtype=int16)
+    """
+    array.reader.read_pieces(pieces, threads)
+
+
+class _Absence:
+    """Whether anything was absent in one call; set by any of its threads."""
+
+    __slots__ = ("found",)
+
+    def __init__(self) -> None:
+        self.found = False
+
+
+class _Object(NamedTuple):
+    """A stored object and the parts of it to read."""
+
+    key: str
+    coords: tuple[int, ...]
+    bound: BoundChain
+    cuts: Sequence[Cut]
+    whole: bool
+    """Whether all of its bytes are asked for at once."""
+    absence: _Absence
+
+
+class Reader:
+    """Reader of one array, with everything that its stored objects share.
+
+    Parameters
+    ----------
+    store, path
+        Location of the array.
+    prefix
+        Common prefix of the keys of its stored objects.
+    meta
+        Parsed metadata of the array.
+    options
+        How to read.
+    standing
+        The document that the array was opened with; None for an array that has none yet.
+    sparing
+        See `sparing`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        prefix: str,
+        meta: ArrayMeta,
+        options: ReadOptions,
+        *,
+        standing: Standing | None = None,
+        sparing: bool = False,
+    ) -> None:
+        self._store, self._path, self._prefix = store, path, prefix
+        self._meta, self._grid, self._keys = meta, meta.grid, meta.keys
+        self._options = options
+        self._standing = standing
+        self._unseen = standing is not None and not standing.shown.here
+        self._reading = replace(options.reading, sparing=sparing)
+        self._dtype = meta.dtype
+        self._reorders = meta.largest_bound().reorders
+        self._most_kept = options.index_cache
+        self._identity = store.identity if self._most_kept else ""
+        self._together = store.coalescing.requests
+        self._peeks = can_peek(store)
+
+    def room(self, region: Region, shape: Shape) -> np.ndarray:
+        """Return memory for a region.
+
+        If the region is one stored object whose elements are not in C order (columns first, for
+        instance), the memory has the order of the object, so that it is decoded directly.
+
+        Raises
+        ------
+        ValueError, MemoryError
+            Raised by NumPy if there is not enough memory.
+        """
+        if self._reorders:
+            only = self._grid.only_cell(region)
+            bound = None if only is None else self._meta.bound(only[0])
+            if bound is not None and bound.spec.shape == shape:
+                return bound.room()
+        return np.empty(shape, self._dtype)
+
+    def key_of(self, coords: tuple[int, ...]) -> str:
+        """Return the key of the stored object at some coordinates."""
+        return self._prefix + self._keys.key(coords)
+
+    def sparing(self) -> Reader:
+        """Return a reader that holds only the required blocks of a chunk, not the whole chunk.
+
+        This needs chunks that can be read block by block (`BoundChain.block`); for others, reading
+        raises `WholeNeededError`.
+        """
+        place = (self._store, self._path, self._prefix)
+        return Reader(*place, self._meta, self._options, standing=self._standing, sparing=True)
+
+    def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
+        """Put a region of the array into `out`, which has its shape and the array's data type."""
+        self._see()
+        absence = _Absence()
+        only = None if self._reading.sparing else self._grid.only_cell(region)
+        if only is not None:
+            self._read_one(out, *only, absence)
+        else:
+            objects = (
+                self._part(cut(out, part.out), part.coords, part.inside, part.whole, absence)
+                for part in self._grid.parts(region)
+            )
+            self._read_all(objects, partial(self._grid.count_parts, region), threads)
+        self._confirm(absence)
+
+    def read_new(self, region: Region, out: np.ndarray, threads: int | None) -> None:
+        """Read a region as `read_region`, into memory that has not been written to yet.
+
+        If requests have latency, the system provides that memory while waiting for the responses.
+        """
+        fits = _WORTH_PROVIDING <= out.nbytes <= self._store.coalescing.in_flight
+        if self._together == 1 or not fits:
+            self.read_region(region, out, threads)
+            return
+        with meanwhile(partial(provide, out)):
+            self.read_region(region, out, threads)
+
+    def read_pieces(self, pieces: Iterable[Piece], threads: int | None) -> None:
+        """See `read_pieces`."""
+        self._see()
+        absence = _Absence()
+        by_object: dict[tuple[int, ...], list[Piece]] = {}
+        for piece in pieces:
+            by_object.setdefault(piece.coords, []).append(piece)
+        objects = (self._object(coords, some, absence) for coords, some in by_object.items())
+        self._read_all(objects, by_object.__len__, threads)
+        self._confirm(absence)
+
+    def _see(self) -> None:
+        """See the document, where the array has travelled to this process."""
+        if self._unseen and self._standing is not None:
+            self._standing.see()
+            self._unseen = False
+
+    def _confirm(self, absence: _Absence) -> None:
+        """See that what was absent is absent from the array that was opened."""
+        if absence.found and self._standing is not None:
+            self._standing.check()
+
+    def _read_one(
+        self,
+        out: np.ndarray,
+        coords: tuple[int, ...],
+        inside: Region | None,
+        whole: bool,
+        absence: _Absence,
+    ) -> None:
+        """Read a region of one object: a short form of `_read` that saves small reads a third."""
+        bound = self._meta.bound(coords)
+        if out.shape == bound.spec.shape:
+            inside = None
+        elif not whole and (
+            bound.partial or (bound.peeks and self._peeks and bound.divides((Cut(inside, out),)))
+        ):
+            self._read(self._part(out, coords, inside, whole, absence))
+            return
+        try:
+            buffer = self._store.borrow(self.key_of(coords))
+            if buffer is not None:
+                bound.decode(buffer, inside, out, self._reading)
+                return
+        except CorruptObjectError:
+            self._read_again(self._part(out, coords, inside, whole, absence))
+            return
+        except ChunkMissingError as error:
+            raise self._located(error, self._part(out, coords, inside, whole, absence)) from None
+        self._fill(self._part(out, coords, inside, whole, absence))
+
+    def _part(
+        self,
+        out: np.ndarray,
+        coords: tuple[int, ...],
+        inside: Region | None,
+        whole: bool,
+        absence: _Absence,
+    ) -> _Object:
+        """Return an object of which one region is read."""
+        bound = self._meta.bound(coords)
+        if out.shape == bound.spec.shape:
+            inside, whole = None, True
+        key, cuts = self.key_of(coords), (Cut(inside, out),)
+        whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
+        whole = whole or not self._in_part(bound, cuts)
+        return _Object(key, coords, bound, cuts, whole, absence)
+
+    def _in_part(self, bound: BoundChain, cuts: Sequence[Cut]) -> bool:
+        """True if an object can be read without requesting all of its bytes."""
+        peeks = self._peeks or self._reading.sparing
+        return bound.partial or (peeks and bound.divides(cuts))
+
+    def _object(
+        self, coords: tuple[int, ...], pieces: Sequence[Piece], absence: _Absence
+    ) -> _Object:
+        """The object that some pieces are of."""
+        bound = self._meta.bound(coords)
+        shape = bound.spec.shape
+        cuts = [Cut(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces]
+        whole = (
+            not self._in_part(bound, cuts)
+            or any(piece.whole for piece in pieces)
+            or any(region is None for region, _ in cuts)
+        )
+        return _Object(self.key_of(coords), coords, bound, cuts, whole, absence)
+
+    def _read_all(
+        self, objects: Iterator[_Object], count: Callable[[], int], threads: int | None
+    ) -> None:
+        """Read objects one by one or in batches, as the store requires; `count` counts them."""
+        if self._together == 1:
+            for_each(self._read, objects, threads)
+            return
+        check_count("threads", threads, "one per core")
+        workers = 1 if threads == 1 else min(threads or cores(), cores())
+        size = max(1, min(self._together, -(-count() // workers)))
+        for_each(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)
+
+    # --- one object -------------------------------------------------------------------------------
+
+    def _read(self, wanted: _Object) -> None:
+        try:
+            self._attempt(wanted, again=False)
+        except (CorruptObjectError, ObjectReplacedError):
+            self._read_again(wanted)
+        except ChunkMissingError as error:
+            raise self._located(error, wanted) from None
+
+    def _read_again(self, wanted: _Object) -> None:
+        """Retry an object that did not decode: it may have been truncated on its way, or replaced.
+
+        A network may fail several times in a row, a disk does not.
+        """
+        try:
+            for _ in range(_MORE_FROM_AFAR if self._together > 1 else 0):
+                with suppress(CorruptObjectError):
+                    self._attempt(wanted, again=True)
+                    return
+            self._attempt(wanted, again=True)
+        except ObjectReplacedError as error:
+            raise ObjectReplacedError(
+                f"{wanted.key!r} of {self._where} (chunk {wanted.coords}) was replaced each time "
+                "while it was read; read it when nobody writes it."
+            ) from error
+        except CorruptObjectError as error:
+            self._explain(error)
+            raise error.at(self._where, wanted.key, wanted.coords) from error
+        except ChunkMissingError as error:
+            raise self._located(error, wanted) from None
+
+    def _explain(self, error: CorruptObjectError) -> None:
+        """Say that the array has gone or is another one, if that is why it does not decode."""
+        try:
+            if self._standing is not None:
+                self._standing.check()
+        except (MetadataChangedError, NodeNotFoundError) as reason:
+            raise reason from error
+        except ZarrDaskError:
+            return  # what is wrong with the document does not matter here
+
+    def _attempt(self, wanted: _Object, *, again: bool) -> None:
+        """Read an object; `again` ignores cached indices."""
+        if wanted.whole:
+            buffer = self._store.borrow(wanted.key)
+            if buffer is not None:
+                wanted.bound.decode_cuts(buffer, wanted.cuts, self._reading)
+            present = buffer is not None
+        else:
+            with open_value(self._store, wanted.key) as value:
+                ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
+                present = answer(self._fetch(wanted), ask or value.get_ranges)
+        if not present and again:
+            raise CorruptObjectError("it was removed while it was being read")
+        if not present:
+            self._fill(wanted)
+
+    def _fetch(self, wanted: _Object) -> Fetch[bool]:
+        return wanted.bound.read_cuts(wanted.cuts, self._reading, whole=wanted.whole)
+
+    def _fill(self, wanted: _Object) -> None:
+        """Fill the parts of an absent object with the fill value."""
+        if self._reading.absent_is_error:
+            raise self._located(ChunkMissingError(self._meta.absence_hint), wanted)
+        wanted.absence.found = True
+        for _, out in wanted.cuts:
+            fill_absent(out, wanted.bound.spec, self._reading)
+
+    def _located(self, error: ChunkMissingError, wanted: _Object) -> ChunkMissingError:
+        return error if error.key else error.at(self._where, wanted.key, wanted.coords)
+
+    @property
+    def _where(self) -> str:
+        return where(self._store, self._path)
+
+    # --- cached indices ---------------------------------------------------------------------------
+
+    def _ask(
+        self, value: OpenValue, key: str, again: bool, ranges: Sequence[Range]
+    ) -> Iterable[Buffer] | None:
+        """Return bytes of a value; indices may come from the cache."""
+        # the validator is fetched before the bytes, so that these are never older than it
+        validator = value.validator() if _are_indices(ranges) else None
+        if validator is None:
+            return value.get_ranges(ranges)
+        found = None if again else self._kept(key, ranges, validator)
+        if found is None:
+            received = value.get_ranges(ranges)
+            if received is None:
+                return None
+            found = [bytes(content) for content in received]
+            self._keep(key, ranges, validator, found)
+        return found
+
+    def _kept(
+        self, key: str, ranges: Sequence[Range], validator: Hashable
+    ) -> Sequence[Buffer] | None:
+        """Return indices from the cache of this process, if it holds all of them."""
+        found: list[Buffer] = []
+        for wanted in ranges:
+            content = INDICES.get(Place(self._identity, key, wanted), validator)
+            if content is None:
+                return None
+            found.append(content)
+        return found
+
+    def _keep(
+        self,
+        key: str,
+        ranges: Sequence[Range],
+        validator: Hashable,
+        found: Sequence[Buffer] | None,
+    ) -> None:
+        for wanted, content in zip(ranges, found or (), strict=found is not None):
+            place = Place(self._identity, key, wanted)
+            INDICES.put(place, validator, bytes(content), self._most_kept)
+
+    # --- objects in batches -----------------------------------------------------------------------
+
+    def _read_batch(self, objects: Sequence[_Object]) -> None:
+        """Read objects concurrently: their next requests are sent by one call of the store."""
+        if len(objects) == 1:
+            self._read(objects[0])
+            return
+        waiting = iter(objects)
+        begun: deque[_Begun] = deque()
+        failed: list[_Object] = []
+        while taken := self._next_round(begun, waiting, failed):
+            for one, received in zip(taken, self._ask_together(taken), strict=True):
+                if self._go_on(one, received, failed):
+                    begun.append(one)
+        for wanted in failed:
+            self._read_again(wanted)
+
+    def _next_round(
+        self, begun: deque[_Begun], waiting: Iterator[_Object], failed: list[_Object]
+    ) -> list[_Begun]:
+        """Return the objects to request next: started ones first, as many as the store allows."""
+        policy = self._store.coalescing
+        taken: list[_Begun] = []
+        requests = nbytes = 0
+        while requests < policy.requests and nbytes < policy.in_flight:
+            if begun:
+                one = begun.popleft()
+            elif (wanted := next(waiting, None)) is not None:
+                one = _Begun(wanted, self._fetch(wanted))
+                if not self._skip_kept(one, failed):
+                    continue
+            else:
+                break
+            taken.append(one)
+            requests += len(one.ranges)
+            nbytes += one.nbytes
+        return taken
+
+    def _skip_kept(self, one: _Begun, failed: list[_Object]) -> bool:
+        """Read on as long as indices are cached; True if there is more to request."""
+        key = one.wanted.key
+        while self._most_kept and _are_indices(one.ranges):
+            one.tag = validator_of(self._store, key)
+            if one.tag is None:
+                return True
+            found = self._kept(key, one.ranges, one.tag)
+            if found is None:
+                return True
+            if not self._go_on(one, found, failed):
+                return False
+        return True
+
+    def _ask_together(self, taken: Sequence[_Begun]) -> Iterator[Iterable[Buffer] | None]:
+        """Yield the bytes that some objects requested, fetched by one call of the store."""
+        joint = [coalesce(one.ranges, self._store.coalescing) for one in taken]
+        requests = [
+            (one.wanted.key, wanted, one.tag)
+            for one, (ranges, _) in zip(taken, joint, strict=True)
+            for wanted in ranges
+        ]
+        fetched = read_versions(self._store, requests)
+        coming = iter(fetched)
+        try:
+            for one, (ranges, places) in zip(taken, joint, strict=True):
+                share = islice(coming, len(ranges))
+                yield self._received(one, share, places)
+                deque(share, maxlen=0)  # skip the rest that was not consumed
+        finally:
+            abandon(fetched)
+
+    def _received(
+        self, one: _Begun, share: Iterator[Version | None], places: Sequence[tuple[int, int]]
+    ) -> Iterable[Buffer] | None:
+        """Return the bytes that an object requested, as they arrive."""
+        try:
+            found, tag = same_version(share, one.tag, repr(one.wanted.key))
+            coming = None if found is None else distributed(found, places, one.ranges)
+            if one.tag is None or not _are_indices(one.ranges) or not self._most_kept:
+                one.tag = tag
+                return coming
+            indices = None if coming is None else [*coming]
+        except ObjectReplacedError:
+            return _REPLACED
+        self._keep(one.wanted.key, one.ranges, one.tag, indices)
+        one.tag = tag
+        return indices
+
+    def _go_on(self, one: _Begun, received: Iterable[Buffer] | None, failed: list[_Object]) -> bool:
+        """Pass an object the bytes that it requested; True if it requests more."""
+        if received is _REPLACED:
+            failed.append(one.wanted)
+            return False
+        try:
+            one.ranges = one.fetch.send(received)
+        except StopIteration as stop:
+            if not stop.value:
+                self._fill(one.wanted)
+            return False
+        except (CorruptObjectError, ObjectReplacedError):
+            failed.append(one.wanted)
+            return False
+        except ChunkMissingError as error:
+            raise self._located(error, one.wanted) from None
+        return True
+
+
+class _Begun:
+    """An object that is being read."""
+
+    __slots__ = ("fetch", "ranges", "tag", "wanted")
+
+    def __init__(self, wanted: _Object, fetch: Fetch[bool]) -> None:
+        self.wanted, self.fetch = wanted, fetch
+        self.ranges = next(fetch)
+        """Ranges that it requests now."""
+        self.tag: Hashable = None
+        """Validator of the value that is read, once known; see `read_versions`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it requests; for a whole object, at most its decoded size."""
+        most = self.wanted.bound.spec.nbytes
+        return sum(
+            max(-start, most if start >= 0 else 0) if stop is None else stop - start
+            for start, stop in self.ranges
+        )
+
+
+_WORTH_PROVIDING = 1 << 20
+"""Size in bytes from which the system takes longer to provide memory than to get a response."""
+_MORE_FROM_AFAR = 2  # further attempts to read an object that still does not decode
+_REPLACED: Sequence[Buffer] = ()  # marks an object that was replaced meanwhile
+
+
+def _are_indices(ranges: Sequence[Range]) -> bool:
+    return bool(ranges) and all(isinstance(wanted, IndexRange) for wanted in ranges)

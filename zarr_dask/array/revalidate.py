@@ -1,0 +1,260 @@
+"""The document that an array was opened with, which must still stand where something is missing.
+
+A stored object that is absent has the fill value only as long as the array is there. So a reader
+that finds one missing asks for the document once more, after it has found that: an array that was
+deleted, a store that answers "not found" to everything and a process that does not see the file
+system all look like arrays of fill values otherwise.
+
+Attributes may change and arrays may grow meanwhile. What each process has seen of a document is
+kept with what tells whether it is still the same, so that to ask again is a look at a file.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zarr_dask._util.warnings import without_warnings
+from zarr_dask.dtypes import bits_of
+from zarr_dask.errors import MetadataChangedError, NodeNotFoundError
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    NodeMeta,
+    ReadOptions,
+    read_documents,
+    where,
+)
+from zarr_dask.formats.consolidated import read_consolidated
+from zarr_dask.grid.dimension import Dimension, Edges, Fixed
+from zarr_dask.stores.base import Store, is_far, validator_of
+
+__all__ = ["Confirmation", "Shown", "Standing", "this_process"]
+
+
+class Shown(NamedTuple):
+    """Which document says that an array is there."""
+
+    by: str
+    """Path of the node that has it: the array, or a group with consolidated metadata."""
+    here: bool = True
+    """Whether this process has read it; False in one that the array has travelled to."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The document of an array, to be looked at again."""
+
+    store: Store
+    path: str
+    node_format: Format
+    meta: ArrayMeta
+    options: ReadOptions
+    shown: Shown
+
+    def see(self) -> None:
+        """Look at the document if this process never has, and the store is not far away.
+
+        Far away there is one service for all processes, and `check` finds out what is missing.
+
+        Raises
+        ------
+        NodeNotFoundError, MetadataChangedError
+            As `check`.
+        """
+        if is_far(self.store):
+            return
+        seen = _SEEN.get(self._place)
+        if seen is None:
+            self.check()
+        else:
+            self._compare(seen.meta)
+
+    def check(self) -> None:
+        """Look whether the document still stands; one small request.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is none any more, or this process does not see it.
+        MetadataChangedError
+            If it says something else; attributes may differ, and the array may have grown.
+        """
+        place = self._place
+        seen = _SEEN.get(place)
+        # asked for before the document, which may be newer than it, but not older
+        validator = None if is_far(self.store) else validator_of(self.store, place.key)
+        if seen is not None and validator is not None and seen.validator == validator:
+            self._compare(seen.meta)
+            return
+        text = read_documents(self.store, [place.key], self.options.limits)[place.key]
+        if text is None:
+            self._check_consolidated()
+            return
+        if seen is not None and seen.text == text:
+            present: NodeMeta | None = seen.meta
+        else:
+            others = dict.fromkeys(self.node_format.node_keys(self.path))
+            found = {**others, place.key: text}
+            with without_warnings():
+                present = self.node_format.read(self.store, self.path, self.options, found=found)
+        self._compare(present)
+        if isinstance(present, ArrayMeta):
+            _SEEN.put(place, _Seen(validator, text, present))
+
+    @property
+    def _place(self) -> _Place:
+        key = self.node_format.node_keys(self.path)[0]
+        return _Place(self.store.identity, key, self.options)
+
+    def _check_consolidated(self) -> None:
+        """As `check`, where the node has no document of its own."""
+        present = None
+        if self.shown.by != self.path:
+            place = (self.store, self.shown.by, self.node_format, self.path)
+            with without_warnings():
+                present = read_consolidated(*place, self.options)
+        if present is None:
+            keys = self.node_format.node_keys(self.path)[:1]
+            raise NodeNotFoundError(where(self.store, self.path), keys, _gone())
+        self._compare(present)
+
+    def _compare(self, present: NodeMeta | None) -> None:
+        if not isinstance(present, ArrayMeta) or not _continues(self.meta, present):
+            raise MetadataChangedError(
+                f"{where(self.store, self.path)} is not the array any more that was opened here: "
+                f"its metadata have changed ({_words(self.meta)}; now {_words(present)}), as "
+                f"{this_process()} sees it. Open it again."
+            )
+
+
+class Confirmation:
+    """Looks at a document at most once, however many threads of a call miss something."""
+
+    def __init__(self, standing: Standing | None) -> None:
+        self._standing = standing
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        """As `Standing.check`; an array without a document is not there yet."""
+        with self._lock:
+            if self._standing is not None:
+                self._standing.check()
+            self._standing = None
+
+
+def _gone() -> str:
+    return (
+        "The array was there when it was opened, so that what is missing now is no fill value: it "
+        f"was deleted or moved, or {this_process()} does not see the store. Open it again, or "
+        "give all workers the same file system."
+    )
+
+
+def this_process() -> str:
+    """Return the number of the process that asks, and its host, for messages."""
+    return f"process {os.getpid()} on {platform.node()}"
+
+
+def _words(meta: NodeMeta | None) -> str:
+    if not isinstance(meta, ArrayMeta):
+        return "no array"
+    codecs = ", ".join(codec.name for codec in meta.codecs.codecs)
+    return f"shape {meta.shape}, {meta.data_type.label}, chunks {meta.grids}, codecs {codecs}"
+
+
+# --- what may change ------------------------------------------------------------------------------
+
+
+def _continues(old: ArrayMeta, new: ArrayMeta) -> bool:
+    """Whether stored objects mean the same as before, and none of them has left the array."""
+    return old is new or (
+        len(old.grid.dimensions) == len(new.grid.dimensions)
+        and all(map(_reaches, old.grid.dimensions, new.grid.dimensions))
+        and old.keys == new.keys
+        and old.skipped == new.skipped
+        and old.data_type == new.data_type
+        and bits_of(old.fill) == bits_of(new.fill)
+        # what holds a NaN differs from itself, but is written alike
+        and (old.codecs == new.codecs or repr(old.codecs) == repr(new.codecs))
+    )
+
+
+def _reaches(old: Dimension, new: Dimension) -> bool:
+    """Whether a dimension begins with the cells of another one, and is as long at least."""
+    if new.extent < old.extent:
+        return False
+    if isinstance(old, Fixed) or isinstance(new, Fixed):
+        return isinstance(old, Fixed) and isinstance(new, Fixed) and old.size == new.size
+    return _begins_with(new, old)
+
+
+def _begins_with(longer: Edges, shorter: Edges) -> bool:
+    if not shorter.runs:
+        return True
+    last = len(shorter.runs) - 1
+    size, count = shorter.runs[last]
+    return (
+        len(longer.runs) > last
+        and longer.runs[:last] == shorter.runs[:last]
+        and longer.runs[last][0] == size
+        and longer.runs[last][1] >= count
+    )
+
+
+# --- what this process has seen -------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """Which document, and how it is read."""
+
+    store: str
+    """Identity of the store."""
+    key: str
+    options: ReadOptions
+
+
+class _Seen(NamedTuple):
+    """A document as it was."""
+
+    validator: Hashable
+    text: bytes
+    meta: ArrayMeta
+
+
+class _Documents:
+    """The last documents that were seen; safe from many threads."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing any more; in a new process nobody else holds the lock."""
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[_Place, _Seen] = OrderedDict()
+
+    def get(self, place: _Place) -> _Seen | None:
+        """What is kept of a document."""
+        with self._lock:
+            return self._kept.get(place)
+
+    def put(self, place: _Place, seen: _Seen) -> None:
+        """Keep a document if it is small; the oldest of too many goes."""
+        with self._lock:
+            self._kept.pop(place, None)
+            if len(seen.text) <= _MOST_BYTES:
+                self._kept[place] = seen
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+
+
+_MOST_KEPT = 256
+_MOST_BYTES = 1 << 16
+_SEEN = _Documents()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SEEN.forget)

@@ -1,0 +1,462 @@
+"""Selections of arrays: read at once, written, or kept as a `View` that reads on demand.
+
+`read_selection` and `write_selection` handle every index beyond NumPy's basic indexing. `View` is
+an array and a selection; ``oindex``, ``vindex`` and ``blocks`` are `Selector` objects. Knows an
+array as `SelectedArray`: its reader, and how a stored object is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from zarr_dask._util.threads import for_each
+from zarr_dask.array.reader import Piece, Reader
+from zarr_dask.array.writer import WrittenArray, write_part
+from zarr_dask.errors import DataTypeError, SelectionError
+from zarr_dask.grid.grid import Shape
+from zarr_dask.indexing.basic import assignable
+from zarr_dask.indexing.plan import Gathering, Taking, out_index
+from zarr_dask.indexing.transform import (
+    IndexTransform,
+    parse_blocks,
+    parse_numpy,
+    parse_outer,
+    parse_points,
+)
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = [
+    "SelectedArray",
+    "Selector",
+    "View",
+    "block_parser",
+    "check_memory",
+    "memory_for",
+    "no_memory",
+    "read_selection",
+    "write_selection",
+]
+
+
+class SelectedArray(WrittenArray, Protocol):
+    """Interface that selecting needs of an array."""
+
+    @property
+    def reader(self) -> Reader:
+        """Reader of the elements."""
+        ...
+
+    @property
+    def shape(self) -> Shape:
+        """Elements along each dimension."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the elements in memory."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """Token that identifies the array and its metadata."""
+        ...
+
+    def source(self, transform: IndexTransform | None, *, keep_indices: bool = False) -> Any:
+        """Return a selection of the array as the tasks of a graph see it."""
+        ...
+
+    def cast(self, value: Any) -> np.ndarray:
+        """Cast values to the array's data type."""
+        ...
+
+    def confirmation(self) -> Callable[[], None]:
+        """What a call that misses something calls, to see that the array is still there."""
+        ...
+
+    def check_no_output(self) -> None:
+        """Raise if the ranks of a simulation write to the array."""
+        ...
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def memory_for(array: SelectedArray, shape: Shape) -> np.ndarray:
+    """Return memory for elements of an array.
+
+    Raises
+    ------
+    SelectionError
+        If there is not enough memory.
+    """
+    try:
+        return np.empty(shape, array.dtype)
+    except (ValueError, MemoryError) as error:
+        raise no_memory(array, shape, error) from error
+
+
+def no_memory(array: SelectedArray, shape: Shape, error: Exception) -> SelectionError:
+    """Return the error for a region that is too large for memory."""
+    return SelectionError(
+        f"{array.where}: the region has shape {shape} and {prod(shape)} elements, for which "
+        f"there is no memory ({error}). Read parts of it, or make a dask array of it with "
+        "from_zarr."
+    )
+
+
+def check_memory(array: SelectedArray, out: np.ndarray, shape: Shape) -> None:
+    """Raise if an output array given by a caller does not fit.
+
+    Raises
+    ------
+    SelectionError
+        If it has another shape.
+    DataTypeError
+        If it is not a NumPy array, has another data type, or is read-only.
+    """
+    if not isinstance(out, np.ndarray):
+        raise DataTypeError(
+            f"out must be a writeable array of {array.dtype}; got {type(out).__name__}."
+        )
+    if out.shape != shape:
+        raise SelectionError(f"out has shape {out.shape}, the region has {shape}.")
+    if out.dtype != array.dtype or not out.flags.writeable:
+        raise DataTypeError(
+            f"out must be a writeable array of {array.dtype}; got {out.dtype}"
+            f"{'' if out.flags.writeable else ', read-only'}."
+        )
+
+
+# --- reading and writing at once ------------------------------------------------------------------
+
+
+def read_selection(
+    array: SelectedArray,
+    transform: IndexTransform,
+    out: np.ndarray | None = None,
+    threads: int | None = None,
+) -> np.ndarray:
+    """Read a selection of an array.
+
+    Parameters
+    ----------
+    array
+        Array to read from.
+    transform
+        The selection.
+    out
+        Array to read into; it must have the selection's shape and the array's data type.
+    threads
+        1 for the calling thread only; by default all threads of this process, one per core.
+    """
+    if out is not None:
+        check_memory(array, out, transform.shape)
+    if not transform.size:
+        return memory_for(array, transform.shape) if out is None else out
+    gathering = Gathering(transform)
+    if out is not None and gathering.viewable:
+        _gather(array, gathering, gathering.gathered(out), threads)
+        return out
+    gathered = memory_for(array, gathering.shape)
+    _gather(array, gathering, gathered, threads)
+    if out is None:
+        return gathering.result(gathered)
+    out[...] = gathering.result(gathered)
+    return out
+
+
+def _gather(
+    array: SelectedArray, gathering: Gathering, gathered: np.ndarray, threads: int | None
+) -> None:
+    region = gathering.region
+    if region is not None:
+        array.reader.read_region(region, gathered, threads)
+        return
+    meta = array.meta
+    pieces: list[Piece] = []
+    boxes: list[tuple[Taking, np.ndarray]] = []
+    held = 0
+
+    def read() -> None:
+        array.reader.read_pieces(pieces, threads)
+        for taking, box in boxes:
+            place = out_index(taking.out, gathered.shape)
+            gathered[place] = gathering.picked(taking, box)
+
+    for taking in gathering.takings(meta.grid, meta.chunk_shape, _SPARSE):
+        if taking.exact:
+            destination = gathering.in_source_order(taking, gathered)
+        else:
+            destination = np.empty(
+                [len(range(s.start, s.stop, s.step)) for s in taking.box], meta.dtype
+            )
+            boxes.append((taking, destination))
+            held += destination.nbytes
+        pieces.append(Piece(taking.coords, taking.box, destination))
+        if held > _MOST_HELD or len(pieces) >= _MOST_PIECES:
+            read()
+            pieces, boxes, held = [], [], 0
+    read()
+
+
+_MOST_HELD = 1 << 26
+"""Maximum bytes of boxes to pick from at a time; the rest is read afterwards."""
+_MOST_PIECES = 1 << 16
+_SPARSE = 1 << 14
+"""Elements of a box per point, above which copying costs more than reading points one by one."""
+
+
+def write_selection(
+    array: SelectedArray, transform: IndexTransform, value: Any, threads: int | None = None
+) -> None:
+    """Assign to a selection of an array, with NumPy's broadcasting and casting.
+
+    If an element is selected more than once, the last value wins.
+
+    Parameters
+    ----------
+    array
+        Array to write to.
+    transform
+        The selection.
+    value
+        Values, broadcast to the selection's shape.
+    threads
+        1 for the calling thread only; by default all threads of this process, one per core.
+    """
+    values = assignable(array.cast(value), transform.shape)
+    if not transform.size:
+        return
+    array.check_no_output()
+    gathering = Gathering(transform)
+    gathered = gathering.gathered(values)
+    parts = gathering.assignments(array.meta.grid)
+    confirm = array.confirmation()
+    for_each(lambda part: write_part(array, part, gathered, confirm=confirm), parts, threads)
+
+
+# --- selecting in other ways than array[...] ------------------------------------------------------
+
+Parser = Callable[[Any, Shape], IndexTransform]
+"""Parses an index for a shape."""
+
+
+@dataclass(frozen=True)
+class Selector:
+    """An array that is indexed in another way than ``array[...]``, and read at once.
+
+    ``array.oindex``, ``array.vindex`` and ``array.blocks`` are of this type.
+    """
+
+    array: SelectedArray
+    """The indexed array."""
+    parse: Parser
+    """Parser of the index."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the selected elements; a scalar where NumPy returns one."""
+        return read_selection(self.array, self.parse(key, self.array.shape))[()]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write the selected elements, with NumPy's broadcasting and casting."""
+        write_selection(self.array, self.parse(key, self.array.shape), value)
+
+
+@dataclass(frozen=True)
+class LazySelector:
+    """A view that is indexed in another way than ``view[...]``."""
+
+    view: View
+    """The indexed view."""
+    parse: Parser
+    """Parser of the index."""
+
+    def __getitem__(self, key: Any) -> View:
+        """Return the selection as a view, without reading it."""
+        return self.view.selected(self.parse(key, self.view.shape))
+
+
+def block_parser(array: SelectedArray) -> Parser:
+    """Return the parser of ``blocks``: coordinates of the stored objects of an array."""
+    grid = array.meta.grid
+    return lambda key, _: parse_blocks(key, grid)
+
+
+# --- views ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A selection of an array that is not read until elements are needed; made by ``array.lazy``.
+
+    A view can be indexed and transposed repeatedly without reading; `read`, ``np.asarray`` and dask
+    then fetch only the selected elements. It is read-only.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
+    >>> a[...] = np.arange(24).reshape(4, 6)
+    >>> view = a.lazy[::-1, [0, 5, 2]].T
+    >>> view.shape, view[1].read()
+    ((3, 4), array([23, 17, 11,  5], dtype=int16))
+    >>> view.to_dask().chunks
+    ((2, 1), (2, 2))
+    """
+
+    array: SelectedArray
+    """The array that is selected from."""
+    transform: IndexTransform
+    """The selection."""
+
+    @property
+    def shape(self) -> Shape:
+        """Elements along each axis."""
+        return self.transform.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the elements in memory."""
+        return self.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements in memory; an estimate if elements have no fixed size."""
+        return self.size * self.array.meta.data_type.typical_itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a view without axes has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[View]:
+        return (self[position] for position in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<zarr_dask.View shape={self.shape} dtype={self.dtype} of {self.array!r}>"
+
+    def __dask_tokenize__(self) -> tuple[str, str, str]:
+        return "zarr_dask.View", self.array.token, self.transform.token
+
+    # --- selecting --------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> View:
+        """Select from the view by NumPy's indexing, without reading it."""
+        return self.selected(parse_numpy(key, self.shape))
+
+    def selected(self, following: IndexTransform) -> View:
+        """Return a selection of this view."""
+        return View(self.array, self.transform.then(following))
+
+    @property
+    def oindex(self) -> LazySelector:
+        """Selects with lists, each applied to its own axis."""
+        return LazySelector(self, parse_outer)
+
+    @property
+    def vindex(self) -> LazySelector:
+        """Selects points: lists are broadcast against each other, and their axes come first."""
+        return LazySelector(self, parse_points)
+
+    @property
+    def blocks(self) -> LazySelector:
+        """Selects whole stored objects by their coordinates; only for a view of the whole array."""
+        if self.transform.maps != IndexTransform.identity(self.array.shape).maps:
+            raise SelectionError(
+                f"a view of shape {self.shape} that selects already has no blocks of its own: "
+                "array.lazy.blocks selects blocks of the whole array."
+            )
+        return LazySelector(self, block_parser(self.array))
+
+    @property
+    def T(self) -> View:  # noqa: N802  (NumPy's name)
+        """The view with its axes in reverse order."""
+        return self.transpose()
+
+    def transpose(self, *axes: Any) -> View:
+        """Return the view with its axes in another order; reversed by default."""
+        given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        return View(self.array, self.transform.transposed(given))
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, out: np.ndarray | None = None, threads: int | None = None) -> np.ndarray:
+        """Read the elements as a NumPy array.
+
+        Parameters
+        ----------
+        out
+            Array to read into; it must have the view's shape and the array's data type.
+        threads
+            1 for the calling thread only; by default all threads of this process, one per core.
+
+        Raises
+        ------
+        SelectionError
+            If `out` has another shape, or there is no memory for the result.
+        DataTypeError
+            If `out` has another data type, or cannot be written to.
+        CorruptObjectError
+            If stored bytes do not decode; the error names key and coordinates.
+        ChunkMissingError
+            If a chunk is absent and the array was opened with ``missing="error"``.
+        StoreError
+            If the store fails.
+        """
+        return read_selection(self.array, self.transform, out, threads)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array in a store cannot be read without a copy")
+        return np.asarray(self.read(), dtype=dtype)
+
+    def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
+        """Return the view as a lazy dask array, in one layer of constant size.
+
+        Parameters
+        ----------
+        chunks
+            Blocks. By default, and for ``"chunks"`` and ``"shards"``, each block is the selected
+            part of a block of the array itself (`Array.to_dask`). ``"auto"`` and any other form
+            that dask takes cut the view itself. Axes are given by position or by the name of their
+            dimension. Along unordered lists all blocks have the same size.
+        name
+            Name in the graph. The default identifies the array, its metadata and the selection.
+        """
+        from zarr_dask.graph import (
+            blocks_of_selection,
+            cuts_objects,
+            read_ahead,
+            read_array,
+            read_shares,
+        )
+
+        meta, transform = self.array.meta, self.transform
+        itemsize = meta.data_type.typical_itemsize
+        names = meta.dimension_names or ()
+        blocks = blocks_of_selection(
+            chunks, transform, meta.grid, meta.chunk_shape, itemsize, names
+        )
+        keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
+        source = self.array.source(transform, keep_indices=keep)
+        if transform.has_lists:
+            return read_shares(source, blocks, source.token, name)
+        read = read_ahead if source.reads_ahead else read_array
+        return read(source, blocks, source.token, name)

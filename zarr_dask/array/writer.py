@@ -1,0 +1,161 @@
+"""Writing of stored objects: every encoded object is made here.
+
+An object that is covered only in part is read, changed and written as a whole; no other writer may
+work on it meanwhile. If there is none yet, the document of the array must still stand. One whose
+elements all have the fill value is not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+
+from zarr_dask.codecs.base import Reading
+from zarr_dask.errors import CorruptObjectError
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid.grid import Part, cut
+from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.streaming_put import put_pieces
+
+__all__ = ["WrittenArray", "decoded", "write_cell", "write_part"]
+
+
+class WrittenArray(Protocol):
+    """Interface that writing needs of an array."""
+
+    @property
+    def store(self) -> Store:
+        """Store to write to."""
+        ...
+
+    @property
+    def meta(self) -> ArrayMeta:
+        """Parsed metadata of the array."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Store and path, for messages."""
+        ...
+
+    def key(self, coords: Sequence[int]) -> str:
+        """Return the key of the stored object at some coordinates."""
+        ...
+
+
+def write_part(
+    array: WrittenArray,
+    part: Part,
+    values: np.ndarray,
+    note: Callable[[Buffer], None] | None = None,
+    waiting: AbstractContextManager[None] | None = None,
+    confirm: Callable[[], None] | None = None,
+    fence: Callable[[], None] | None = None,
+) -> bool:
+    """Write a part of a region to one stored object.
+
+    Parameters
+    ----------
+    array
+        Array to write to.
+    part
+        The object, and the part of the region that it holds.
+    values
+        Values of the whole region.
+    note
+        Called with the stored bytes, piece by piece.
+    waiting
+        Held while a store is waited for, where that holds nobody else up.
+    confirm
+        Called where an object that is kept in part is absent, before anything is written; raises
+        if that is because the array has gone.
+    fence
+        Called right before the object is put or removed; raises if that must not be.
+
+    Returns
+    -------
+    bool
+        False if all elements have the fill value and nothing is stored.
+
+    Raises
+    ------
+    UnknownCodecError
+        If the array is read-only because unknown codecs were skipped.
+    CorruptObjectError
+        If existing elements are kept and do not decode.
+    """
+    array.meta.check_writable(array.where)
+    elements = cut(values, part.out)
+    if elements.shape != array.meta.bound(part.coords).spec.shape:
+        elements = _completed(array, part, elements, confirm)
+    return write_cell(array, part.coords, elements, note, waiting, fence)
+
+
+def write_cell(
+    array: WrittenArray,
+    coords: Sequence[int],
+    elements: np.ndarray,
+    note: Callable[[Buffer], None] | None = None,
+    waiting: AbstractContextManager[None] | None = None,
+    fence: Callable[[], None] | None = None,
+) -> bool:
+    """Write as `write_part`, given all elements of an object, those beyond the array included.
+
+    The caller must have checked that the array can be written.
+    """
+    key = array.key(coords)
+    if array.meta.is_unwritten(elements):
+        if fence is not None:
+            fence()
+        array.store.delete(key)
+        return False
+    pieces = array.meta.bound(coords).pieces(elements)
+    put_pieces(array.store, key, pieces, note, waiting, fence)
+    return True
+
+
+def _completed(
+    array: WrittenArray, part: Part, elements: np.ndarray, confirm: Callable[[], None] | None
+) -> np.ndarray:
+    """All elements of a stored object: what is there, or nothing yet, with these in their place."""
+    key = array.key(part.coords)
+    stored = None if part.whole else array.store.get(key)
+    if stored is None and not part.whole and confirm is not None:
+        confirm()
+    chunk = decoded(array.meta, part.coords, stored, array.where, key)
+    chunk[part.inside] = elements
+    return chunk
+
+
+def decoded(
+    meta: ArrayMeta, coords: Sequence[int], stored: Buffer | None, where: str, key: str
+) -> np.ndarray:
+    """Return all elements of a stored object, in new memory.
+
+    Parameters
+    ----------
+    meta
+        Metadata of the array.
+    coords
+        Coordinates of the object.
+    stored
+        Its bytes; None if there is none.
+    where, key
+        The array and the object, for messages.
+
+    Raises
+    ------
+    CorruptObjectError
+        If it does not decode.
+    """
+    bound = meta.bound(coords)
+    chunk = meta.unwritten(bound.spec.shape)
+    if stored is not None:
+        try:
+            bound.decode(stored, None, chunk, Reading())
+        except CorruptObjectError as error:
+            raise error.at(where, key, tuple(coords)) from error
+    return chunk

@@ -1,0 +1,103 @@
+"""``zarr-dask survey``: lists the nodes below a folder, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import zarr_dask as zd
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.output import printable, say, wrapped
+
+if TYPE_CHECKING:
+    from zarr_dask.jobs.inventory.inventory import NodeSurvey, Survey
+
+__all__ = ["survey"]
+
+
+@click.command()
+@click.argument("root")
+@click.argument("path", default="")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@traceback_option
+def survey(root: str, path: str, as_json: bool) -> None:
+    """List the nodes below a folder, and their requirements.
+
+    ROOT may hold many hierarchies of all formats. For every node it lists format, shape, data type,
+    codecs, stored objects and sizes; required options and packages; and why a node cannot be read.
+    No chunk is read. PATH is a path below ROOT. The exit code is 1 if there is nothing.
+    """
+    found = zd.survey(root, path)
+    if as_json:
+        say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
+    if not found.nodes and not found.other_objects:
+        is_file = Path(found.where).is_file()
+        hint = "It is a file, and no zip archive." if is_file else "Check the path."
+        raise click.ClickException(printable(f"there is nothing at {found.where}. {hint}"))
+    if not as_json:
+        _say(found)
+
+
+def _say(found: Survey) -> None:
+    say(f"{click.style('survey', bold=True)} {printable(found.where)}")
+    for line in _table(found.nodes):
+        say(printable(line))
+    for heading, member in (
+        ("needs", "needs"),
+        ("warnings", "warnings"),
+        ("cannot be read", "problems"),
+    ):
+        said = [(node.path, text) for node in found.nodes for text in getattr(node, member)]
+        if said:
+            say(click.style(f"{heading}:", fg="cyan"))
+        for where, text in said:
+            say(wrapped(printable(f"{where or '/'}: {text}"), "    ", "  "))
+    say(wrapped(_totals(found), "  "))
+
+
+def _table(nodes: Sequence[NodeSurvey]) -> Iterator[str]:
+    """Yield one line for each node, in columns; nothing if there are none."""
+    from zarr_dask.jobs.engine.plan import format_bytes
+
+    head = ("path", "format", "shape", "data type", "codecs", "objects", "stored", "decoded")
+    rows = [head, *(_row(node, format_bytes) for node in nodes)]
+    if not nodes:
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _row(node: NodeSurvey, words: Callable[[float], str]) -> tuple[str, ...]:
+    start = (node.path or "/", node.format or "?")
+    if node.kind != "array":
+        return (*start, "group" if node.kind == "group" else "unreadable", "", "", "", "", "")
+    return (
+        *start,
+        str(node.shape),
+        node.data_type or "",
+        "+".join(node.codecs),
+        f"{node.objects:,} of {node.expected_objects:,}",
+        words(node.stored_bytes),
+        "?" if node.decoded_bytes is None else words(node.decoded_bytes),
+    )
+
+
+def _totals(found: Survey) -> str:
+    from zarr_dask.jobs.engine.plan import format_bytes
+
+    totals = found.to_json()["totals"]
+    nouns = {"groups": "group", "arrays": "array"}
+    counts = (f"{totals[w]:,} {n}{'' if totals[w] == 1 else 's'}" for w, n in nouns.items())
+    counted = ", ".join((*counts, f"{totals['unreadable']:,} unreadable"))
+    others = totals["other_objects"]
+    more = f"; {others:,} other objects ({format_bytes(totals['other_bytes'])})" if others else ""
+    return (
+        f"{counted}; {totals['objects']:,} stored objects "
+        f"({format_bytes(totals['stored_bytes'])}){more}"
+    )

@@ -1,0 +1,179 @@
+"""Runs: neighbouring chunks of a shard in an array, copied by one call.
+
+Chunks are encoded and decoded in contiguous memory. Each copy from or to an array releases the
+interpreter lock and takes it again; with several threads, waiting for it takes longer than copying.
+So neighbours along one dimension are copied together, as many as fit in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from zarr_dask._util.buffers import borrowed
+from zarr_dask.codecs.copyto import put
+from zarr_dask.grid.grid import Part, Region, Shape, cut
+
+__all__ = ["LARGEST_RUN", "PlaceOf", "at_once", "packed", "runs_of", "settling"]
+
+LARGEST_RUN = 1 << 19
+"""Largest run in bytes, unless one chunk is larger."""
+
+
+def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
+    """Yield the chunks of an array in C order, as views of several chunks each.
+
+    Parameters
+    ----------
+    array
+        An array of whole chunks.
+    chunk_shape
+        Their shape.
+
+    Examples
+    --------
+    >>> [run.tolist() for run in runs_of(np.arange(8).reshape(2, 4), (2, 2))]
+    [[[[0, 1], [4, 5]], [[2, 3], [6, 7]]]]
+    """
+    counts = tuple(map(int.__floordiv__, array.shape, chunk_shape))
+    # the dimensions of the grid first, then those of a chunk; splitting a dimension makes a view
+    split = array.reshape([n for pair in zip(counts, chunk_shape, strict=True) for n in pair])
+    grid = split.transpose(*range(0, split.ndim, 2), *range(1, split.ndim, 2))
+    last = max((dim for dim, count in enumerate(counts) if count > 1), default=0)
+    most = max(1, LARGEST_RUN // max(array.itemsize * prod(chunk_shape), 1))
+    for place in product(*map(range, counts[:last])):
+        index: tuple[Any, ...] = (*place, ...)
+        row = grid[index].reshape(-1, *chunk_shape)
+        for first in range(0, len(row), most):
+            yield row[first : first + most]
+
+
+@contextmanager
+def packed(run: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the chunks with each in contiguous memory, valid until the end of the context.
+
+    A single chunk is not copied.
+    """
+    if len(run) == 1 or run[0, ...].flags.c_contiguous:
+        yield run
+        return
+    with borrowed("run", run.nbytes) as memory:
+        chunks = memory.view(run.dtype).reshape(run.shape)
+        put(run, into=chunks)
+        yield chunks
+
+
+PlaceOf = Callable[[Part], np.ndarray]
+"""Returns the memory for decoding the part of a chunk that goes to ``part.out``.
+
+It must be filled before the next call.
+"""
+
+
+def at_once(out: np.ndarray) -> PlaceOf:
+    """Return a function for decoding parts directly into `out`."""
+    return lambda part: cut(out, part.out)
+
+
+@contextmanager
+def settling(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
+    """Decode whole chunks in runs; they are in `out` when the context ends without an error.
+
+    Parameters
+    ----------
+    out
+        The array for chunks and parts of chunks.
+    chunk_shape
+        Shape of a whole chunk.
+
+    Examples
+    --------
+    >>> out, right = np.zeros((2, 4)), (slice(0, 2, 1), slice(2, 4, 1))
+    >>> with settling(out, (2, 2)) as place_of:
+    ...     place_of(Part((0, 1), right, right, whole=True))[...] = 5
+    >>> out
+    array([[0., 0., 5., 5.],
+           [0., 0., 5., 5.]])
+    """
+    axis, count = _longest_run(out, chunk_shape)
+    if count < 2:
+        yield at_once(out)
+        return
+    with borrowed("run", count * prod(chunk_shape) * out.itemsize) as memory:
+        run = _Run(out, axis, memory.view(out.dtype).reshape(count, *chunk_shape))
+        yield run.place_of
+        run.settle()
+
+
+def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:
+    """Return the dimension of runs of chunks in an array, and the most chunks of a run.
+
+    Chunks that are contiguous in the array, too, need no runs.
+    """
+    longer = [dim for dim, n in enumerate(chunk_shape) if out.shape[dim] > n]
+    nbytes = prod(chunk_shape) * out.itemsize
+    if not longer or not nbytes or any(map(int.__lt__, out.shape, chunk_shape)):
+        return 0, 1
+    corner = out[tuple(slice(0, n, 1) for n in chunk_shape)]
+    if corner.flags.c_contiguous:
+        return 0, 1
+    return longer[-1], min(LARGEST_RUN // nbytes, out.shape[longer[-1]] // chunk_shape[longer[-1]])
+
+
+class _Run:
+    """Decoded chunks that are neighbours in an array.
+
+    Parameters
+    ----------
+    out
+        The array.
+    axis
+        The dimension along which they are neighbours.
+    room
+        Memory for some chunks, as one array.
+    """
+
+    def __init__(self, out: np.ndarray, axis: int, room: np.ndarray) -> None:
+        self._out, self._axis, self._room = out, axis, room
+        self._places: list[np.ndarray] = list(room)
+        self._lengths = room.shape[1:]
+        self._regions: list[Region] = []
+        """The regions in the array of the chunks in `room`."""
+
+    def place_of(self, part: Part) -> np.ndarray:
+        """See `PlaceOf`."""
+        region = part.out
+        if tuple([one.stop - one.start for one in region]) != self._lengths:
+            return cut(self._out, region)
+        if not self._goes_on(region):
+            self.settle()
+        self._regions.append(region)
+        return self._places[len(self._regions) - 1]
+
+    def _goes_on(self, region: Region) -> bool:
+        """True if a region follows the last one of the run, and there is room for it."""
+        regions, axis = self._regions, self._axis
+        return (
+            0 < len(regions) < len(self._places)
+            and region[axis].start == regions[-1][axis].stop
+            and region[:axis] == regions[-1][:axis]
+            and region[axis + 1 :] == regions[-1][axis + 1 :]
+        )
+
+    def settle(self) -> None:
+        """Copy the decoded chunks to the array."""
+        if not self._regions:
+            return
+        first, last, axis = self._regions[0], self._regions[-1], self._axis
+        along = slice(first[axis].start, last[axis].stop, 1)
+        joint = self._out[(*first[:axis], along, *first[axis + 1 :])]
+        count, shape = len(self._regions), joint.shape
+        # one dimension becomes two, without a copy whatever the strides are
+        split = joint.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
+        put(self._room[:count], into=np.moveaxis(split, axis, 0))
+        self._regions.clear()

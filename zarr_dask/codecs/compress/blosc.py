@@ -1,0 +1,218 @@
+"""``blosc``: shuffled and compressed in blocks, by any of its compressors."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+from numcodecs import blosc as _blosc
+
+from zarr_dask.codecs.base import ChunkSpec, Decoded, Size, Wanted
+from zarr_dask.codecs.compress.blosc_frames import MOST_SPLITS, SMALLEST_SPLIT, Instead, read_blocks
+from zarr_dask.codecs.compress.compressor import Compressor, check_size
+from zarr_dask.codecs.compress.snappy import decompress_frame, is_snappy
+from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, zstd_tables
+from zarr_dask.codecs.fetch import Fetch
+from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["BLOSC_CNAMES", "BLOSC_LARGEST_TYPESIZE", "BLOSC_SHUFFLES", "Blosc", "Shuffle"]
+
+Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
+
+_BLOSC_HEADER = struct.Struct("<4xIII")
+BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
+_BLOSC_WRITES = tuple(_blosc.list_compressors())
+"""Compressors in this build of numcodecs; most lack snappy."""
+BLOSC_CNAMES = tuple(dict.fromkeys((*_BLOSC_WRITES, "snappy")))
+_NO_SNAPPY = "snappy" not in _BLOSC_WRITES
+BLOSC_LARGEST_TYPESIZE = 255
+"""Largest size of elements in bytes; blosc treats larger ones as bytes."""
+_BLOSC_MAX_NBYTES = (1 << 31) - 17
+_CHOSEN = (*[1 << 18] * 6, *[1 << 19] * 3, 1 << 20)
+"""Largest block in bytes that blosc chooses for zstd, by its own level."""
+
+_IN_CACHE = (1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 17, *[1 << 18] * 4)
+"""Bytes of a block that blosc chooses for fast compressors, by level; slow ones have twice that.
+
+If each byte of the elements is compressed separately, multiply by the bytes of an element.
+"""
+_SLOW = ("zlib", "lz4hc", "zstd")
+_SMALLEST_SPLIT, _LARGEST_SPLIT, _LARGEST_BLOCK = 1 << 16, 1 << 18, 1 << 20
+
+
+@dataclass(frozen=True)
+class Blosc(Compressor):
+    """Shuffled and compressed in blocks: a c-blosc 1 frame.
+
+    Parameters
+    ----------
+    cname
+        The compressor within.
+    clevel
+        0 (stored) to 9.
+    shuffle
+        The way to regroup bytes (or bits) before compression; None for bits if elements have one
+        byte and bytes otherwise.
+    typesize
+        Bytes of the unit of shuffling; None for those of an element.
+    blocksize
+        Bytes per block; if 0, blosc chooses.
+    """
+
+    cname: str = "lz4"
+    clevel: int = 5
+    shuffle: Shuffle | None = "shuffle"
+    typesize: int | None = None
+    blocksize: int = 0
+    name: ClassVar[str] = "blosc"
+    divisible: ClassVar[bool] = True
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": self.shuffle,
+            **({} if self.typesize is None else {"typesize": self.typesize}),
+            "blocksize": self.blocksize,
+        }
+
+    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+        """Check that chunks are not larger than 2 GiB, the limit of blosc."""
+        if spec.nbytes > _BLOSC_MAX_NBYTES:
+            yield Problem(
+                "name",
+                "blosc",
+                f"a codec for chunks of {spec.nbytes} bytes; blosc takes {_BLOSC_MAX_NBYTES}",
+            )
+
+    def resolved(self, itemsize: int) -> Blosc:
+        """Return the same codec with the actual shuffle and type size for an `itemsize`."""
+        return Blosc(self.cname, self.clevel, *self._shuffle(itemsize), self.blocksize)
+
+    def _shuffle(self, itemsize: int) -> tuple[Shuffle, int]:
+        """Return the way to regroup elements of `itemsize`, and the size to do it by."""
+        shuffle = self.shuffle or ("bitshuffle" if itemsize == 1 else "shuffle")
+        return shuffle, self.typesize or itemsize
+
+    def tables(self, nbytes: int) -> int:
+        """See `BytesCodec.tables`; a shuffled and a compressed block are included."""
+        block = self._block(nbytes)
+        if self.cname != "zstd":
+            return 2 * block
+        level = 2 * self.clevel - 1 if self.clevel < 9 else ZSTD_LEVELS[-1]  # as in blosc
+        return 2 * block + zstd_tables(level, block)
+
+    def decoding(self, nbytes: int) -> int:
+        """See `BytesCodec.decoding`: a shuffled block, and a frame of one block."""
+        return 2 * self._block(nbytes)
+
+    def block(self, nbytes: int) -> int:
+        """See `BytesCodec.block`."""
+        odd = nbytes % (self.typesize or 1)  # see `read_blocks`: the chunk ends within an element
+        return 0 if odd or self.cname == "snappy" else self._block(nbytes)
+
+    def _block(self, nbytes: int) -> int:
+        """Return the largest number of bytes of a block, for a size of the chunk."""
+        if self.blocksize:
+            return min(nbytes, self.blocksize)
+        if self.cname == "zstd":
+            return min(nbytes, _CHOSEN[self.clevel])
+        whole = _IN_CACHE[self.clevel] << (self.cname in _SLOW)
+        split = max(min(whole, _LARGEST_SPLIT) * (self.typesize or MOST_SPLITS), _SMALLEST_SPLIT)
+        return min(nbytes, max(whole, min(split, _LARGEST_BLOCK)))
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
+        """See `BytesCodec.encode`.
+
+        Raises
+        ------
+        UnknownCodecError
+            If this build of blosc lacks the compressor: snappy is read-only.
+        """
+        if self.cname not in _BLOSC_WRITES:
+            expected = f"one of {list(_BLOSC_WRITES)}, which can be written here; it can be read"
+            raise MetadataError.of("codec blosc", [Problem("cname", self.cname, expected, "codec")])
+        shuffle, typesize = self._shuffle(itemsize)
+        items, cname = _items(buffer, typesize), self.cname.encode()
+        number = BLOSC_SHUFFLES.index(shuffle)
+        return cast("bytes", _blosc.compress(items, cname, self.clevel, number, self.blocksize))
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        out = np.empty(_blosc_nbytes(buffer, size), np.uint8)
+        self.decode_into(buffer, out)
+        return out.data
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        if len(buffer) < 16:
+            _blosc_nbytes(buffer, Size.of(out.size))  # raises the right error
+        nbytes, blocksize, stored = _BLOSC_HEADER.unpack_from(buffer)
+        if nbytes != out.size:
+            _blosc_nbytes(buffer, Size.of(out.size))
+        if not nbytes:  # the library does not accept empty frames
+            return
+        if stored > len(buffer):
+            raise CorruptObjectError(
+                f"its blosc frame says {stored} bytes, but {len(buffer)} are there"
+            )
+        if buffer[2] & _BLOSC_SNAPPY or blocksize % (buffer[3] or 1):
+            if _NO_SNAPPY and is_snappy(buffer):
+                decompress_frame(buffer, out)
+                return
+            _check_all_written(buffer)
+        try:
+            _blosc.decompress(buffer, out)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
+
+    def read_spans(self, wanted: Wanted, *, sparing: bool = False) -> Fetch[Decoded | None]:
+        """See `BytesCodec.read_spans`."""
+        largest = self._block(wanted.nbytes) if sparing else None
+        found = yield from read_blocks(wanted, largest)
+        if found is not Instead.WHOLE:
+            return found
+        return (yield from super().read_spans(wanted, sparing=sparing))
+
+
+def _check_all_written(buffer: Buffer) -> None:
+    """Raise if the library would leave bytes unwritten: a partial element in split blocks.
+
+    It splits a block into one piece for each byte of an element. If it shuffles a block of one
+    piece, such as the last one, it copies these bytes.
+    """
+    flags, typesize = buffer[2], buffer[3]
+    if flags & (_BLOSC_STORED | _BLOSC_NOT_SPLIT) or not typesize:
+        return
+    _, block, _ = _BLOSC_HEADER.unpack_from(buffer)
+    split = typesize <= MOST_SPLITS and block // typesize >= SMALLEST_SPLIT
+    if split and block % typesize:
+        raise CorruptObjectError(
+            f"its blosc frame has a block of {block} bytes, which are no elements of {typesize}"
+        )
+
+
+_BLOSC_STORED, _BLOSC_NOT_SPLIT = 2, 16  # flags of the header
+_BLOSC_SNAPPY = 2 << 5  # set in frames of snappy, and some others
+
+
+def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
+    """Return the bytes as elements of `itemsize`, which tells blosc the unit of shuffling."""
+    raw = np.frombuffer(buffer, np.uint8)
+    if itemsize > BLOSC_LARGEST_TYPESIZE or raw.size % itemsize:
+        return raw
+    return raw.view(f"u{itemsize}" if itemsize in {1, 2, 4, 8} else f"V{itemsize}")
+
+
+def _blosc_nbytes(buffer: Buffer, size: Size) -> int:
+    """Return the decoded size in the frame's header, checked against the expected one."""
+    if len(buffer) < 16:
+        raise CorruptObjectError(f"{len(buffer)} bytes are fewer than a blosc header")
+    nbytes = int(_BLOSC_HEADER.unpack_from(buffer)[0])
+    check_size("blosc frame", nbytes, size)
+    return nbytes

@@ -1,0 +1,53 @@
+"""``lz4``: one block, with its size before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numcodecs import lz4 as _lz4
+
+from zarr_dask.codecs.base import Size
+from zarr_dask.codecs.compress.compressor import Compressor, check_size
+from zarr_dask.errors import CorruptObjectError
+from zarr_dask.stores.base import Buffer
+
+__all__ = ["Lz4"]
+
+
+@dataclass(frozen=True)
+class Lz4(Compressor):
+    """The decoded size in four little-endian bytes, then an LZ4 block (not a frame)."""
+
+    acceleration: int = 1
+    name: ClassVar[str] = "lz4"
+
+    def configuration(self) -> dict[str, Any]:
+        """See `Codec.configuration`."""
+        return {"acceleration": self.acceleration}
+
+    def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
+        """See `BytesCodec.encode`."""
+        return cast("bytes", _lz4.compress(buffer, self.acceleration))
+
+    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+        """See `BytesCodec.decode`."""
+        if len(buffer) < 4:
+            raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
+        nbytes = int.from_bytes(memoryview(buffer)[:4], "little")
+        check_size("lz4 block", nbytes, size)
+        out = np.empty(nbytes, np.uint8)
+        self.decode_into(buffer, out)
+        return out.data
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`."""
+        if len(buffer) < 4:
+            raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
+        nbytes = int.from_bytes(memoryview(buffer)[:4], "little")
+        check_size("lz4 block", nbytes, Size.of(out.size))
+        try:
+            _lz4.decompress(buffer, out)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptObjectError(f"lz4 cannot decompress it ({error})") from error

@@ -1,0 +1,1 @@
+"""Codecs of numbers: casting, scaling, rounding, packing."""

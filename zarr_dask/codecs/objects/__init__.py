@@ -1,0 +1,1 @@
+"""Codecs of strings, bytes and objects."""

@@ -1,0 +1,260 @@
+"""Changing the metadata of a node that others may change concurrently.
+
+A document is put only if it is still what was read, else all of it is read again: attributes that
+others have added stay, and a node that is another one by now is not touched. Documents that do not
+change are not written. Stores without conditions (`zarr_dask.stores.compare_and_swap`) get what
+follows from the last look at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from zarr_dask._util.threads import abreast
+from zarr_dask.errors import MetadataChangedError
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    Found,
+    GroupMeta,
+    NodeMeta,
+    ReadOptions,
+    checked_attributes,
+    checked_documents,
+    where,
+)
+from zarr_dask.formats.consolidated import warn_of_stale
+from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.compare_and_swap import ConditionalStore, conditional_at, until_put
+
+__all__ = ["change_attributes", "current", "put_changed", "put_new", "with_attributes"]
+
+AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
+
+
+def with_attributes(
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: AnyMeta,
+    attributes: Mapping[str, Any],
+    options: ReadOptions,
+) -> AnyMeta:
+    """Add or replace attributes in the store and return the changed metadata.
+
+    Attributes that others give the node at the same time stay.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again.
+    MetadataError
+        If an attribute cannot be expressed in JSON.
+    MetadataChangedError
+        If the node was deleted, or differs in more than its attributes.
+    """
+    given = checked_attributes(attributes, where(store, path))
+
+    def more(present: AnyMeta) -> AnyMeta:
+        return replace(present, attributes={**present.attributes, **given})
+
+    changed = put_changed(store, path, node_format, meta, more, options)
+    if node_format.names_attribute not in given:
+        return changed
+    # an attribute names the dimensions: read the names from the new documents
+    found = node_format.documents(changed, path)
+    named = node_format.read(store, path, options, found=found)
+    return named if isinstance(named, type(changed)) else changed
+
+
+def current(
+    store: Store, path: str, node_format: Format, meta: AnyMeta, options: ReadOptions
+) -> AnyMeta:
+    """Return the metadata with the attributes that the store holds now.
+
+    Raises
+    ------
+    MetadataChangedError
+        If the node was deleted, or differs in more than its attributes.
+    """
+    present = node_format.read(store, path, options, found={})
+    return _as_it_is(store, path, node_format, meta, present)
+
+
+def _as_it_is(
+    store: Store, path: str, node_format: Format, meta: AnyMeta, present: NodeMeta | None
+) -> AnyMeta:
+    """The metadata with the attributes of what has just been read."""
+    if present is None and _has_no_document(meta):
+        return meta  # its document is created now
+    without = replace(meta, attributes={})
+    if not isinstance(present, type(meta)) or node_format.documents(
+        without, path
+    ) != node_format.documents(replace(present, attributes={}), path):
+        raise MetadataChangedError(
+            f"{where(store, path)} is not the node any more that was opened here: its metadata "
+            "have changed. Open it again."
+        )
+    return replace(meta, attributes=present.attributes)
+
+
+def put_changed(
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: AnyMeta,
+    change: Callable[[AnyMeta], AnyMeta],
+    options: ReadOptions,
+    *,
+    warns: bool = True,
+) -> AnyMeta:
+    """Write the documents of a node that say something else after a change; returns what it is.
+
+    Warns if consolidated metadata do not, unless the caller has done so.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The node.
+    meta
+        What it must be, whatever its attributes are.
+    change
+        Makes new metadata of it as it is now; may be called several times.
+    options
+        How to read.
+    warns
+        Whether consolidated metadata are looked at.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again.
+    MetadataChangedError
+        If the node has gone, or says something else besides its attributes.
+    """
+
+    def checked(present: NodeMeta | None) -> tuple[AnyMeta, AnyMeta]:
+        before = _as_it_is(store, path, node_format, meta, present)
+        return before, change(before)
+
+    changed = _put_latest(store, path, node_format, checked, options)
+    if warns:
+        warn_of_stale(store, path, node_format)
+    return changed
+
+
+def _has_no_document(meta: NodeMeta) -> bool:
+    return isinstance(meta, GroupMeta) and meta.implicit
+
+
+def change_attributes(
+    store: Store,
+    path: str,
+    node_format: Format,
+    change: Callable[[dict[str, Any]], Mapping[str, Any]],
+    options: ReadOptions,
+) -> None:
+    """Change the attributes of a node by a function, without losing concurrent changes.
+
+    Consolidated metadata above are the caller's business.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The node, whatever else it says by now.
+    change
+        Returns the new attributes; may be called several times.
+    options
+        Options for reading.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If other writers were faster too many times.
+    MetadataChangedError
+        If the node was deleted.
+    """
+
+    def changed(present: NodeMeta | None) -> tuple[NodeMeta, NodeMeta]:
+        if present is None:
+            raise MetadataChangedError(f"{where(store, path)} has gone. Open it again.")
+        wanted = checked_attributes(change(dict(present.attributes)), where(store, path))
+        return present, replace(present, attributes=wanted)
+
+    _put_latest(store, path, node_format, changed, options)
+
+
+_Meta = TypeVar("_Meta", bound=NodeMeta)
+
+
+def _put_latest(
+    store: Store,
+    path: str,
+    node_format: Format,
+    change: Callable[[NodeMeta | None], tuple[_Meta, _Meta]],
+    options: ReadOptions,
+) -> _Meta:
+    """Put what is made of a node as it is now; made again if another one has put something."""
+    keys = node_format.node_keys(path)
+    tagged = conditional_at(store, keys[0])
+    latest: list[_Meta] = []
+
+    def put(tags: dict[str, Hashable]) -> bool:
+        found = _read(store, tagged, keys, options, tags)
+        present = node_format.read(store, path, options, found=found)
+        before, changed = change(present)
+        texts = {} if _has_no_document(before) else node_format.documents(before, path)
+        documents = node_format.documents(changed, path)
+        new = {key: text for key, text in documents.items() if text != texts.get(key)}
+        latest[:] = [changed]
+        return _put(store, tagged, new, tags)
+
+    until_put(f"the metadata of {where(store, path)}", put)
+    return latest[0]
+
+
+def _put(
+    store: Store,
+    tagged: ConditionalStore | None,
+    documents: Mapping[str, bytes],
+    tags: Mapping[str, Hashable],
+) -> bool:
+    """Put documents, on the condition that the present ones have these ETags if supported."""
+    for key, text in documents.items():
+        if tagged is None:
+            store.set(key, [text])
+        elif not tagged.set_if(key, [text], tags[key]):
+            return False
+    return True
+
+
+def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
+    """Write documents in their order if they are absent; existing ones are kept."""
+    for key, text in documents.items():
+        tagged = conditional_at(store, key)
+        if tagged is not None:
+            tagged.set_if(key, [text], None)
+        elif store.size(key) is None:
+            store.set(key, [text])
+
+
+def _read(
+    store: Store,
+    tagged: ConditionalStore | None,
+    keys: tuple[str, ...],
+    options: ReadOptions,
+    tags: dict[str, Hashable],
+) -> Found:
+    """Documents by key, and the tags of their values; nothing from a store without tags."""
+    if tagged is None:
+        return {}
+    asking = [partial(tagged.get_tagged, key) for key in keys]
+    answers = abreast(*asking) if is_far(store) and len(keys) > 1 else [ask() for ask in asking]
+    found = dict(zip(keys, answers, strict=True))
+    tags.update({key: tag for key, (_, tag) in found.items()})
+    return checked_documents(
+        store, {key: value for key, (value, _) in found.items()}, options.limits
+    )

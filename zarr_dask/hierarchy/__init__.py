@@ -1,0 +1,1 @@
+"""Groups and nodes: finding, listing, checking and changing them."""

@@ -1,0 +1,629 @@
+"""Changes of a hierarchy: locations for new nodes, and creating, removing and renaming nodes.
+
+All functions work on metadata and keys; `group` and `array` hold the nodes that users see. The
+order of the requests matters: metadata make a node visible, so they are written last and removed
+first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from zarr_dask._util.threads import for_each
+from zarr_dask._util.warnings import warn
+from zarr_dask.errors import (
+    ListingError,
+    MetadataError,
+    MixedFormatsWarning,
+    NodeExistsError,
+    NodeNotFoundError,
+    StoreError,
+    StoreKeyError,
+)
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    GroupMeta,
+    NodeMeta,
+    ReadOptions,
+    ancestors,
+    load_json,
+    read_documents,
+    where,
+)
+from zarr_dask.formats.consolidated import (
+    Documents,
+    consolidated_documents,
+    consolidated_key,
+    recorded_documents,
+    warn_of_stale,
+    without_consolidated,
+)
+from zarr_dask.formats.detect import FORMATS, formats_at, read_node
+from zarr_dask.hierarchy.parents import array_around
+from zarr_dask.hierarchy.prefetch import Site, site_of
+from zarr_dask.hierarchy.walk import implied_formats, is_implied, walk, walk_documents
+from zarr_dask.journal import check_no_output, discard_journals, forget_nodes_above
+from zarr_dask.journal.links import check_no_link
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.base import Store, is_far, join
+from zarr_dask.stores.compare_and_swap import put_latest
+from zarr_dask.stores.local_paths import file_in_the_way
+from zarr_dask.stores.open import overlap
+from zarr_dask.stores.wrappers.base import forkable
+from zarr_dask.stores.wrappers.prefetched import is_empty
+
+__all__ = [
+    "check_place",
+    "consolidate_group",
+    "delete_node",
+    "is_free",
+    "is_shown_first",
+    "prepare_above",
+    "prepare_array_place",
+    "prepare_place",
+    "put_documents",
+    "remove_leftovers",
+    "rename_node",
+    "stale_paths",
+    "warn_of_mixture",
+    "withdraw",
+]
+
+
+def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
+    """Return the metadata of the node at a path, of any format; None if there is none."""
+    try:
+        return read_node(store, path, None, options or ReadOptions())[1]
+    except NodeNotFoundError:
+        return None
+
+
+# --- creating -------------------------------------------------------------------------------------
+
+
+def check_place(
+    store: Store, path: str, node_format: Format, *, overwrite: bool, is_group: bool = False
+) -> None:
+    """Raise if a node may not be created at a path; changes nothing.
+
+    Raises
+    ------
+    NodeExistsError
+        If a node exists there and may not be replaced, an array lies above, nodes lie below a new
+        array, or a file is where the node's folder would be.
+    StoreKeyError
+        If the format does not allow such a name for a node.
+    """
+    _check_names(store, path, node_format)
+    _check_surroundings(store, path)
+    for above in ancestors(path):
+        _check_above(store, path, above)
+    if overwrite:
+        return
+    if not is_group and is_implied(store, path):
+        raise NodeExistsError(
+            f"{where(store, path)} has no document, but nodes lie below it, and an array cannot "
+            "hold other nodes. Choose another path, or pass overwrite=True to replace all of them."
+        )
+    if _is_taken(store, path, node_format):
+        raise NodeExistsError(
+            f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
+            "replace it, or open it with mode='r+' to write into it."
+        )
+
+
+def is_free(store: Store, path: str, node_format: Format) -> bool:
+    """True if an array may be created at a path without replacing anything."""
+    try:
+        check_place(store, path, node_format, overwrite=False)
+    except NodeExistsError:
+        return False
+    return True
+
+
+def _check_names(store: Store, path: str, node_format: Format) -> None:
+    for name in path.split("/") if path else ():
+        if not node_format.is_node_name(name):
+            raise StoreKeyError(
+                f"{name!r} in {where(store, path)} cannot be the name of a node in format "
+                f"{node_format.name}."
+            )
+
+
+def _check_surroundings(store: Store, path: str) -> None:
+    found = file_in_the_way(store, path)
+    if found is not None:
+        raise NodeExistsError(
+            f"{where(store, path)} would be a folder, but {found} is a file, or a link that leads "
+            "nowhere; it was left as it is. Choose another place, or remove it."
+        )
+    around = array_around(store)
+    if around is not None:
+        raise _inside(store, path, around)
+
+
+def _check_above(store: Store, path: str, above: str) -> None:
+    if isinstance(_find_node(store, above), ArrayMeta):
+        raise _inside(store, path, where(store, above))
+
+
+def _inside(store: Store, path: str, array: str) -> NodeExistsError:
+    return NodeExistsError(
+        f"{where(store, path)} would lie inside the array at {array}; an array cannot hold other "
+        "nodes. Choose another path."
+    )
+
+
+def _is_taken(store: Store, path: str, node_format: Format) -> bool:
+    try:
+        found, meta = read_node(store, path, None, ReadOptions())
+    except NodeNotFoundError:
+        return False
+    except MetadataError:
+        return True  # metadata that cannot be read still belong to a node
+    is_implicit = isinstance(meta, GroupMeta) and meta.implicit
+    return not (is_implicit and found.name == node_format.name)  # it may be given metadata
+
+
+def prepare_array_place(
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: ArrayMeta,
+    *,
+    overwrite: bool,
+    site: Site | None = None,
+    alone: bool = True,
+) -> None:
+    """Prepare the location of a new array: as `prepare_place`, and delete leftover stored objects.
+
+    The metadata of the array are written first if the store needs them first (`is_shown_first`).
+    An array that is not shown alone (`alone`) leaves the groups above, and consolidated metadata,
+    to the caller.
+
+    Raises
+    ------
+    NodeExistsError, StoreKeyError
+        See `check_place`.
+    """
+    site = site or site_of(store, path)
+    room = prepare_place(
+        store,
+        path,
+        node_format,
+        overwrite=overwrite,
+        is_group=False,
+        warns=alone,
+        site=site,
+        makes_above=alone,
+    )
+    if room.has_journals:
+        discard_journals(store, path)
+    prefix = node_format.data_prefix(path)
+    if prefix not in room.emptied:
+        remove_leftovers(site.store, prefix, meta)
+    if is_shown_first(store):
+        put_documents(store, node_format.documents(meta, path))
+
+
+def is_shown_first(store: Store) -> bool:
+    """True if a new array's metadata are written before its values, and both committed together.
+
+    In all other stores they are written last, so that readers never see an incomplete array.
+    """
+    return forkable(store) is not None
+
+
+def withdraw(store: Store, path: str) -> None:
+    """Remove a node whose metadata were written first, because the job writing it has failed."""
+    if is_shown_first(store) and formats_at(store, path):
+        remove_node(store, path)
+
+
+class Room(NamedTuple):
+    """Facts about a location that was prepared for a node."""
+
+    emptied: frozenset[str] = frozenset()
+    """Prefixes that are known to be empty."""
+    has_journals: bool = True
+    """True if journals of earlier jobs may exist there."""
+
+
+def prepare_place(
+    store: Store,
+    path: str,
+    node_format: Format,
+    *,
+    overwrite: bool,
+    is_group: bool,
+    warns: bool = True,
+    site: Site | None = None,
+    makes_above: bool = True,
+) -> Room:
+    """Prepare the location of a new node: remove the replaced node, create the groups above.
+
+    This makes consolidated metadata above out of date, which gives a warning unless the caller
+    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`, and
+    one that shows several nodes at once makes the groups above itself (`makes_above`).
+
+    Raises
+    ------
+    NodeExistsError, StoreKeyError
+        See `check_place`.
+    RankError
+        If a replaced node belongs to a simulation output that is still open.
+    """
+    site = site or site_of(store, path, below=overwrite or not is_group)
+    check_place(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
+    room = Room(has_journals=not site.free_beside)
+    if overwrite:
+        room = _made_room(site, path)
+    if makes_above:
+        prepare_above(site.store, path, node_format)
+    if warns:
+        warn_of_stale(site.store, path, node_format)
+    return room
+
+
+def prepare_above(store: Store, path: str, node_format: Format) -> None:
+    """Create missing groups above a node, and the metadata that the root must have."""
+    for key, document in node_format.root_documents().items():
+        if store.get(key) is None:
+            store.set(key, [document])
+    if node_format.has_implicit_groups:
+        return
+    for above in ancestors(path):
+        try:
+            found, _ = read_node(store, above, None, ReadOptions())
+        except NodeNotFoundError:
+            put_documents(store, node_format.documents(GroupMeta(), above))
+        else:
+            _warn_of_mixture(store, path, node_format, above, found)
+
+
+def warn_of_mixture(store: Store, path: str, node_format: Format) -> None:
+    """Warn if a group above a node is of another format, and therefore does not show the node."""
+    for above in () if node_format.has_implicit_groups else ancestors(path):
+        with suppress(NodeNotFoundError):
+            found, _ = read_node(store, above, None, ReadOptions())
+            _warn_of_mixture(store, path, node_format, above, found)
+
+
+def _warn_of_mixture(
+    store: Store, path: str, node_format: Format, above: str, found: Format
+) -> None:
+    """Warn if a group is of another format than a node: it shows only nodes of its own format."""
+    if found.name == node_format.name:
+        return
+    with suppress(MetadataError):
+        if node_format.read(store, above, ReadOptions(), found={}) is not None:
+            return
+    warn(
+        f"{where(store, path)} is of format {node_format.name}, the group at {where(store, above)} "
+        f"of format {found.name}: readers of the group will not see it. Pass "
+        f"format={found.name!r}, or choose another place.",
+        MixedFormatsWarning,
+    )
+
+
+def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
+    """Write metadata in the given order."""
+    forget_nodes_above()
+    for key, document in documents.items():
+        store.set(key, [document])
+
+
+def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
+    """Delete stored objects of an unfinished job, which a new array would read as values."""
+    ndim = len(meta.shape)
+    try:
+        keys = list(store.list(prefix))
+    except ListingError:
+        return  # the keys there cannot be known
+    old = [key for key in keys if meta.keys.coords(key[len(prefix) :], ndim) is not None]
+    for_each(store.delete, old, None)
+
+
+# --- removing -------------------------------------------------------------------------------------
+
+
+def delete_node(store: Store, path: str) -> None:
+    """Delete the node at a path and all that lies below; of links below, the links alone.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is none.
+    LinkError
+        If it is a link, or behind one.
+    RankError
+        If it belongs to a simulation output that is still open, or contains one.
+    """
+    present = [node_format for node_format, _ in formats_at(store, path)]
+    if not present:
+        _refuse_nothing(store, path)
+    check_no_link(store, path)
+    check_no_output(store, path, below=True)
+    remove_node(store, path)
+    for node_format in present:
+        warn_of_stale(store, path, node_format)
+
+
+def remove_node(store: Store, path: str) -> None:
+    """Delete a node and everything below it, its metadata first; keep files of no node.
+
+    Concurrent readers then find no node rather than one with missing chunks. Nodes below an array,
+    which the drafts allow, are kept.
+    """
+    present = formats_at(store, path)
+    discard_journals(store, path)
+    for candidate, _ in present:
+        _remove_documents(store, path, candidate)
+    for candidate, meta in present:
+        if isinstance(meta, ArrayMeta):
+            _remove_objects(store, path, candidate, meta)
+        else:
+            _remove_below(store, path, candidate)
+
+
+def _made_room(site: Site, path: str) -> Room:
+    """Delete everything at and below a path, with or without metadata there."""
+    store = site.store
+    check_no_link(store, path)
+    has_journals = not site.free_beside and check_no_output(store, path, below=True)
+    found = formats_at(store, path)
+    around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
+    if is_far(store) and not found and all(is_empty(store, prefix) for prefix in around):
+        return Room(around, has_journals)
+    return Room(_remove_all(store, path, found), has_journals)
+
+
+def _remove_all(
+    store: Store, path: str, found: Iterable[tuple[Format, NodeMeta | None]]
+) -> frozenset[str]:
+    """Delete the nodes that were found at a path and everything below it.
+
+    Return the prefixes that are empty afterwards.
+    """
+    present = [candidate for candidate, _ in found]
+    prefixes = {prefix for candidate in present for prefix in candidate.prefixes(path)}
+    present += implied_formats(store, path, present, prefixes)
+    for candidate in present:
+        _remove_documents(store, path, candidate)
+    prefixes |= {prefix for candidate in present for prefix in candidate.prefixes(path)}
+    for prefix in sorted(prefixes):
+        store.delete_prefix(prefix)
+    return frozenset(prefixes)
+
+
+def _remove_documents(store: Store, path: str, node_format: Format) -> None:
+    forget_nodes_above()
+    for key in (*node_format.node_keys(path), *(() if path else node_format.root_documents())):
+        store.delete(key)
+
+
+def _remove_below(store: Store, path: str, node_format: Format) -> None:
+    for prefix in node_format.prefixes(path):
+        store.delete_prefix(prefix)
+
+
+def _remove_objects(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
+    """Delete the stored objects of an array, but no nodes below it."""
+    data = node_format.data_prefix(path)
+    others = [prefix for prefix in node_format.prefixes(path) if prefix != data]
+    if any(next(iter(store.list(prefix)), None) is not None for prefix in others):
+        remove_leftovers(store, data, meta)
+    else:
+        store.delete_prefix(data)
+
+
+def _refuse_nothing(store: Store, path: str) -> None:
+    keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
+    raise NodeNotFoundError(where(store, path), keys, "Nothing was changed.")
+
+
+# --- renaming -------------------------------------------------------------------------------------
+
+
+def rename_node(store: Store, old: str, new: str) -> None:
+    """Move a node and everything below it to another path of the same store.
+
+    In a local store the folder is renamed. In other stores stored objects are copied byte for byte,
+    then metadata from the deepest node up, so that every visible node is complete; then the old
+    ones are removed. If copying fails, the copies are removed and the node is kept.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no node at `old`.
+    NodeExistsError
+        If anything is at `new`, or one path lies in the other.
+    LinkError
+        If either is a link, or behind one.
+    RankError
+        If it belongs to a simulation output that is still open, or contains one.
+    StoreKeyError
+        If the format does not allow such a name for a node.
+    """
+    present = [node_format for node_format, _ in formats_at(store, old)]
+    if not present:
+        _refuse_nothing(store, old)
+    if not old or not new or overlap(old, new):
+        raise NodeExistsError(
+            f"{where(store, old)} cannot be renamed to {new!r}: the root of a hierarchy keeps its "
+            "place, and a node cannot go into itself or to the place of a group above."
+        )
+    for path in (old, new):
+        check_no_link(store, path)
+    for node_format in present:
+        check_place(store, new, node_format, overwrite=False, is_group=True)
+        _check_free(store, new, node_format)
+    check_no_output(store, old, below=True)
+    discard_journals(store, old)
+    if not _moved_at_once(store, old, new, present):
+        _copy_node(store, old, new, present)
+        remove_node(store, old)
+    for node_format in present:
+        warn_of_stale(store, old, node_format)
+        warn_of_stale(store, new, node_format)
+
+
+def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) -> bool:
+    """Rename the folder of a node; True if that was possible, because it holds the whole node."""
+    moves = {(f.prefixes(old), f.prefixes(new)) for f in formats}
+    documents = [key for f in formats for key in f.node_keys(old)]
+    (before, after), *others = moves
+    if others or len(before) != 1 or not all(key.startswith(before[0]) for key in documents):
+        return False
+    if not isinstance(store, LocalStore):
+        return False
+    for node_format in formats:
+        prepare_above(store, new, node_format)
+    return store.move_prefix(before[0], after[0])
+
+
+def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> None:
+    documents, objects = _keys_to_move(store, old, new, formats)
+    done: list[str] = []
+
+    def copy(pair: tuple[str, str]) -> None:
+        value = store.get(pair[0])
+        if value is not None:
+            done.append(pair[1])
+            store.set(pair[1], [value])
+
+    try:
+        for_each(copy, objects, None)
+        for node_format in formats:
+            prepare_above(store, new, node_format)
+        for pair in documents:
+            copy(pair)
+    except BaseException:
+        with suppress(StoreError):  # if the store fails, the first error matters
+            for key in reversed(done):
+                store.delete(key)
+        raise
+
+
+def _check_free(store: Store, path: str, node_format: Format) -> None:
+    for prefix in node_format.prefixes(path):
+        found = next(iter(store.list(prefix)), None)
+        if found is not None:
+            raise NodeExistsError(
+                f"{where(store, path)} is no node, but {found!r} lies there already; nothing was "
+                "renamed. Choose another path."
+            )
+
+
+def _keys_to_move(
+    store: Store, old: str, new: str, formats: Sequence[Format]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return old and new keys of metadata, in the order of copying, and of all other objects."""
+    documents: dict[str, str] = {}
+    moves: dict[str, str] = {}
+    for node_format in formats:
+        nodes = walk(store, old, node_format, ReadOptions())
+        for below in [*sorted(nodes, key=lambda p: -p.count("/")), ""]:
+            keys = zip(
+                node_format.node_keys(join(old, below)),
+                node_format.node_keys(join(new, below)),
+                strict=True,
+            )
+            documents.update(reversed(list(keys)))  # the one that makes the node visible last
+        for before, after in zip(node_format.prefixes(old), node_format.prefixes(new), strict=True):
+            moves.update((key, after + key[len(before) :]) for key in store.list(before))
+    objects = [(key, target) for key, target in moves.items() if key not in documents]
+    return list(documents.items()), objects
+
+
+# --- consolidated metadata ------------------------------------------------------------------------
+
+
+def consolidate_group(store: Store, path: str, node_format: Format) -> None:
+    """Write the consolidated metadata of a group.
+
+    If several processes write them at the same time, the last ones describe the final state.
+
+    Raises
+    ------
+    MetadataError
+        If metadata are not a JSON object, or the format has no consolidated metadata.
+    """
+    key = consolidated_key(path, node_format) or node_format.node_keys(path)[-1]
+
+    def made() -> bytes:
+        documents = _all_documents(store, path, node_format)
+        return consolidated_documents(store, path, node_format, documents)[key]
+
+    put_latest(store, key, made)
+
+
+def stale_paths(store: Store, path: str, node_format: Format, meta: GroupMeta) -> list[str]:
+    """Return paths below a group whose consolidated metadata differ from the nodes' metadata.
+
+    These are nodes that were added, removed or changed; none if there are no consolidated metadata.
+    """
+    store = without_consolidated(store)
+    recorded = recorded_documents(store, path, node_format, meta, ReadOptions().limits)
+    if recorded is None:
+        return []
+    present = _all_documents(store, path, node_format)
+    own = set(node_format.node_keys(path)) - recorded.keys()
+    differing = {
+        key.rpartition("/")[0]
+        for key in present.keys() | recorded.keys()
+        if key not in own and _comparable(present.get(key)) != _comparable(recorded.get(key))
+    }
+    return sorted(
+        below[len(path) :].lstrip("/")
+        for below in differing
+        if _meaning(store, below, node_format, present)
+        != _meaning(store, below, node_format, recorded)
+    )
+
+
+def _meaning(
+    store: Store, path: str, node_format: Format, documents: Documents
+) -> dict[str, str] | None:
+    """Return the normalised metadata of a node; None if the documents do not describe it."""
+    found = {key: documents.get(key) for key in node_format.node_keys(path)}
+    texts = {key: None if d is None else json.dumps(d).encode() for key, d in found.items()}
+    try:
+        meta = node_format.read(store, path, ReadOptions(), found=texts)
+        if meta is None:
+            return None
+        written = node_format.documents(meta, path)
+    except MetadataError:
+        return {key: _comparable(document) for key, document in found.items()}
+    return {key: _comparable(json.loads(text)) for key, text in written.items()}
+
+
+def _all_documents(store: Store, path: str, node_format: Format) -> Documents:
+    """Return the metadata of a group and of all nodes below, as JSON objects by key.
+
+    Groups without metadata get some here, because readers look for them.
+    """
+    options = ReadOptions()
+    texts = read_documents(store, node_format.node_keys(path), options.limits)
+    found = {key: text for key, text in texts.items() if text is not None}
+    found |= walk_documents(store, path, node_format, options)
+    documents = {key: load_json(store, key, text) for key, text in found.items()}
+    group = {
+        key.rpartition("/")[2]: text for key, text in node_format.documents(GroupMeta(), "").items()
+    }
+    nodes = {key.rpartition("/")[0] for key in documents}
+    missing = {above for node in nodes for above in ancestors(node) if len(above) >= len(path)}
+    for above in missing - nodes:
+        for name, text in group.items():
+            documents[join(above, name)] = load_json(store, join(above, name), text)
+    return documents
+
+
+def _comparable(document: Mapping[str, Any] | None) -> str:
+    """Return metadata as a text that is equal for equal metadata, without consolidated metadata."""
+    members = {k: v for k, v in (document or {}).items() if k != "consolidated_metadata"}
+    return json.dumps(members, sort_keys=True)

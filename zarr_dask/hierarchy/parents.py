@@ -1,0 +1,81 @@
+"""Checks around a location, before anything is written there.
+
+For local files they find problems that no request to the store itself can show: a file in place of
+a folder, or an array that contains the root of the store. All other checks use the store alone
+(`hierarchy.check_place`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from zarr_dask.errors import StoreError
+from zarr_dask.formats.base import ArrayMeta, Format, ancestors
+from zarr_dask.formats.detect import FORMATS, formats_at
+from zarr_dask.formats.v1 import V1
+from zarr_dask.formats.v3 import V3
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import local_path
+
+__all__ = [
+    "array_around",
+    "format_around",
+    "format_of_group_around",
+]
+
+
+def format_around(store: Store, path: str) -> str:
+    """Return the default format of a new node: that of the surrounding group.
+
+    It is v3 if there is no group.
+    """
+    return format_of_group_around(store, path) or V3.name
+
+
+def format_of_group_around(store: Store, path: str) -> str | None:
+    """Return the name of the format of the group around a new node; None if there is no group.
+
+    A group shows only nodes of its own format. The groups of the store are searched; if a local
+    store begins below another group, that one counts as well.
+    """
+    for above in reversed(ancestors(path)):
+        found = _groups_at(store, above)
+        if found:
+            return found[0].name
+    place = local_path(store, "")
+    around = next((p for p in Path(place).parents if os.path.lexists(p)), None) if place else None
+    if around is None:
+        return None
+    try:
+        present = _groups_at(LocalStore(str(around)), "")
+    except StoreError:
+        return None  # a folder that cannot be read counts as no group
+    return next((one.name for one in present if one in FORMATS), None)
+
+
+def _groups_at(store: Store, path: str) -> list[Format]:
+    """Return the formats of the groups at a path; v1 has none."""
+    found = formats_at(store, path)
+    return [one for one, meta in found if not isinstance(meta, ArrayMeta) and one is not V1]
+
+
+def array_around(store: Store) -> str | None:
+    """Return the array that contains the root of a local store; None if there is none.
+
+    Folders above are searched as long as they hold nodes, or do not exist yet.
+    """
+    place = local_path(store, "")
+    for above in () if place is None else Path(place).parents:
+        if not os.path.lexists(above):
+            continue
+        try:
+            found = [meta for _, meta in formats_at(LocalStore(str(above)), "")]
+        except StoreError:
+            return None  # a folder that cannot be read counts as no array
+        if any(isinstance(meta, ArrayMeta) for meta in found):
+            return str(above)
+        if not found:
+            return None
+    return None

@@ -1,0 +1,85 @@
+"""Prefetching of everything that checks need at, above and beside the location of a node.
+
+If requests cost nothing, checks send them one by one. For remote stores everything is requested at
+once, in one round trip, and passed on as a `Site`. The checks are the same, in the same order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from zarr_dask._util.threads import abreast
+from zarr_dask.formats.base import Format, ReadOptions, ancestors, document_range
+from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.v3draft import ENTRY
+from zarr_dask.journal import is_free_beside
+from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.listing import lists_by_pages
+from zarr_dask.stores.wrappers.prefetched import Asked
+
+__all__ = ["Site", "site_of", "site_of_array"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A location where a node is to be created or written, as it was when it was inspected."""
+
+    store: Store
+    """The store, with its prefetched responses if there are any."""
+    free_beside: bool = False
+    """True if it is known that there is no journal and no open output beside the hierarchy."""
+
+
+def site_of(store: Store, path: str, *, below: bool = True) -> Site:
+    """Prefetch the checks of a location, if that saves time.
+
+    Parameters
+    ----------
+    store, path
+        Location of the new node.
+    below
+        True if it matters what lies below the location. If finding out would take a walk through
+        all of it, it is left to the checks, which need it only if there are no metadata.
+    """
+    if not is_far(store):
+        return Site(store)
+    asked = Asked(store)
+    part = document_range(ReadOptions().limits)
+    nodes = [path, *ancestors(path)]
+    keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
+    documents = [(key, part) for key in dict.fromkeys([*keys, ENTRY])]
+    prefixes: set[str] = set()
+    if below and lists_by_pages(store):
+        prefixes.update(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
+    free_beside, *_ = abreast(
+        partial(is_free_beside, store, path),
+        partial(asked.ask, documents),
+        *(partial(asked.ask_below, prefix) for prefix in prefixes),
+    )
+    return Site(asked, free_beside)
+
+
+def site_of_array(
+    store: Store, path: str, likely: Format, options: ReadOptions | None = None
+) -> Site:
+    """Prefetch the checks of an existing array, if that saves time.
+
+    Parameters
+    ----------
+    store, path
+        The array.
+    likely
+        The expected format; if the array has another one, its metadata are requested later.
+    options
+        Options for reading.
+    """
+    if not is_far(store):
+        return Site(store)
+    asked = Asked(store)
+    part = document_range((options or ReadOptions()).limits)
+    free_beside, _ = abreast(
+        partial(is_free_beside, store, path),
+        partial(asked.ask, [(key, part) for key in likely.node_keys(path)]),
+    )
+    return Site(asked, free_beside)

@@ -1,0 +1,1 @@
+"""Indices as values: basic indexing, index transforms, and the chunks that they meet."""

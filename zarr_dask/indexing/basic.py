@@ -1,0 +1,347 @@
+"""NumPy's basic indexing, turned into a region and an index that finishes the selection.
+
+``array[5, ::-2, None]`` becomes a region (slices of positive step, one per dimension) for the chunk
+arithmetic, and an index that NumPy applies to the values read. That index drops the integer
+dimensions, reverses those with negative steps and adds the new axes. Pure; knows shapes only.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from zarr_dask.errors import GridError, SelectionError
+
+if TYPE_CHECKING:
+    from zarr_dask.grid.grid import Cells, Region, Shape
+
+__all__ = [
+    "Selection",
+    "assignable",
+    "checked_cells",
+    "checked_region",
+    "checked_shape",
+    "expanded",
+    "index_of",
+    "parse_basic",
+    "parse_plain",
+    "position_of",
+]
+
+
+class Selection(NamedTuple):
+    """A basic selection of an array of known shape."""
+
+    region: Region
+    """Region to read, dimension by dimension."""
+    finish: tuple[Any, ...]
+    """Index that NumPy applies to the region to give the result."""
+    plain: bool
+    """True if the region is the result, so that `finish` need not be applied."""
+    region_shape: Shape
+    """Shape of the region."""
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the result."""
+        lengths = iter(self.region_shape)
+        shape: list[int] = []
+        for item in self.finish:
+            if item is None:
+                shape.append(1)
+            elif item is not Ellipsis:
+                length = next(lengths)
+                if isinstance(item, slice):
+                    shape.append(length)
+        return tuple(shape)
+
+    def spread(self, value: np.ndarray) -> np.ndarray:
+        """Return a view of `value`, broadcast to the result, in the shape of the region.
+
+        Raises
+        ------
+        ValueError
+            Raised by NumPy if the value cannot be broadcast.
+        """
+        back: list[Any] = []
+        for item in self.finish:
+            if item is None:
+                back.append(0)
+            elif isinstance(item, slice):
+                back.append(item)
+            elif item is not Ellipsis:
+                back.append(None)
+        # the Ellipsis keeps a 0-d result an array; the index alone would give an element
+        view: np.ndarray = assignable(value, self.shape)[*back, ...]
+        return view
+
+
+def assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return `value` broadcast as in NumPy's assignment, which may drop leading axes of length 1.
+
+    Raises
+    ------
+    GridError
+        If the value cannot be broadcast.
+    """
+    extra = value.ndim - len(shape)
+    given = value.shape
+    if extra > 0 and all(n == 1 for n in given[:extra]):
+        value = value.reshape(given[extra:])
+    try:
+        return np.broadcast_to(value, shape)
+    except ValueError as error:
+        raise GridError(
+            f"values of shape {given} could not be broadcast to the shape {shape} selected: "
+            "each of their dimensions, from the last on, must have its length, or 1."
+        ) from error
+
+
+def parse_basic(key: object, shape: Shape) -> Selection:
+    """Parse integers, slices, Ellipsis and newaxis as NumPy does.
+
+    Raises
+    ------
+    SelectionError
+        For an index out of bounds, too many indices, a zero step, or an index of another kind.
+
+    Examples
+    --------
+    >>> parse_basic((5, slice(None, None, -2)), (10, 4)).region
+    (slice(5, 6, 1), slice(1, 4, 2))
+    """
+    plain = parse_plain(key, shape)
+    if plain is not None:
+        return Selection(plain[0], (slice(None),) * len(shape), True, plain[1])
+    return _parsed(key if isinstance(key, tuple) else (key,), shape)
+
+
+def parse_plain(key: object, shape: Shape) -> tuple[Region, Shape] | None:
+    """Parse nearly all selections quickly: everything, or a forward slice of each axis.
+
+    Returns
+    -------
+    tuple
+        The region and its shape, which is that of the result. None for any other selection, which
+        `parse_basic` or the caller parses or rejects, and for an array without dimensions.
+
+    Examples
+    --------
+    >>> parse_plain((slice(2, 5), slice(None)), (10, 4))
+    ((slice(2, 5, 1), slice(0, 4, 1)), (3, 4))
+    >>> parse_plain((5, slice(None)), (10, 4)) is None
+    True
+    """
+    given = key if isinstance(key, tuple) else (key,)
+    if len(given) != len(shape) or not shape:
+        return _everything(shape) if len(given) == 1 and given[0] is Ellipsis and shape else None
+    region: list[slice] = []
+    lengths: list[int] = []
+    for item, length in zip(given, shape):  # noqa: B905  (as many; strict= takes its time)
+        if type(item) is not slice:
+            return None
+        try:
+            start, stop, step = item.indices(length)
+        except (TypeError, ValueError):
+            return None  # the general parser explains the error
+        if step != 1 or start >= stop:
+            return None
+        region.append(slice(start, stop, 1))
+        lengths.append(stop - start)
+    return tuple(region), tuple(lengths)
+
+
+@lru_cache(maxsize=64)
+def _everything(shape: Shape) -> tuple[Region, Shape]:
+    return tuple(slice(0, length, 1) for length in shape), shape
+
+
+def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:
+    items = expanded(given, shape)
+    region: list[slice] = []
+    finish: list[Any] = []
+    plain = True
+    for item in items:
+        if item is None:
+            finish.append(None)
+            plain = False
+            continue
+        axis = len(region)
+        if isinstance(item, slice):
+            forward, turned = _slice(item, shape[axis], axis)
+            region.append(forward)
+            finish.append(slice(None, None, -1) if turned else slice(None))
+            plain = plain and not turned
+        else:
+            position = position_of(item, shape[axis], axis)
+            region.append(slice(position, position + 1, 1))
+            finish.append(0)
+            plain = False
+    if any(item is Ellipsis for item in given):
+        finish.append(Ellipsis)  # a result without dimensions stays an array
+    lengths = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+    return Selection(tuple(region), tuple(finish), plain, lengths)
+
+
+def checked_region(region: object, shape: Shape) -> Region:
+    """Return a region given by a caller: slices (or integers) that keep every dimension.
+
+    Raises
+    ------
+    SelectionError
+        If it is not made of slices of positive step.
+
+    Examples
+    --------
+    >>> checked_region((slice(2, None),), (10, 4))
+    (slice(2, 10, 1), slice(0, 4, 1))
+    """
+    selection = parse_basic(() if region is None else region, shape)
+    if not selection.plain:
+        raise SelectionError(
+            f"region {region!r} of an array of shape {shape} must be made of slices with a "
+            "positive step; index the array itself for integers, new axes and negative steps."
+        )
+    return selection.region
+
+
+def expanded(items: tuple[Any, ...], shape: Shape) -> list[Any]:
+    """Replace the Ellipsis of an index, and missing items, by slices.
+
+    Raises
+    ------
+    SelectionError
+        If there are more items than dimensions, or more than one Ellipsis.
+    """
+    consumed = sum(_consumed(item) for item in items)
+    if consumed > len(shape):
+        raise SelectionError(
+            f"{consumed} indices for an array of {len(shape)} dimensions (shape {shape})."
+        )
+    ellipses = sum(item is Ellipsis for item in items)
+    if ellipses > 1:
+        raise SelectionError("an index can hold one Ellipsis ('...') only.")
+    filler = [slice(None)] * (len(shape) - consumed)
+    if not ellipses:
+        return [*items, *filler]
+    at = next(i for i, item in enumerate(items) if item is Ellipsis)
+    return [*items[:at], *filler, *items[at + 1 :]]
+
+
+def _consumed(item: object) -> int:
+    """Return the number of dimensions that an item indexes; for a boolean mask, its own."""
+    if item is None or item is Ellipsis:
+        return 0
+    is_mask = isinstance(item, np.ndarray) and item.dtype == bool and item.ndim > 0
+    return item.ndim if is_mask else 1  # type: ignore[attr-defined]
+
+
+def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool]:
+    """Return the slice with a positive step, and True if the result must be reversed."""
+    try:
+        start, stop, step = item.indices(length)
+    except (TypeError, ValueError) as error:
+        raise SelectionError(f"slice {item!r} in dimension {axis}: {error}.") from error
+    count = len(range(start, stop, step))
+    if count == 0:
+        return slice(0, 0, 1), False
+    if step > 0:
+        return slice(start, start + (count - 1) * step + 1, step), False
+    return slice(start + (count - 1) * step, start + 1, -step), True
+
+
+def position_of(item: object, length: int, axis: int) -> int:
+    """Return an integer of an index, counted from the beginning of its dimension.
+
+    Raises
+    ------
+    SelectionError
+        If it is out of bounds, or not an integer.
+    """
+    if isinstance(item, bool | np.bool_) or (isinstance(item, np.ndarray) and item.ndim > 0):
+        raise _not_basic(item, axis)
+    try:
+        position = operator.index(item)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise _not_basic(item, axis) from error
+    if not -length <= position < length:
+        raise SelectionError(
+            f"index {position} is out of bounds for dimension {axis} with {length} elements."
+        )
+    return position % length if length else position
+
+
+def _not_basic(item: object, axis: int) -> SelectionError:
+    return SelectionError(
+        f"index of type {type(item).__name__} in dimension {axis}: expected an integer, a slice, "
+        "'...' or None. Read the region that holds what you need and index the result with NumPy, "
+        "or select from the dask array (array.to_dask())."
+    )
+
+
+def checked_shape(values: object, ndim: int, what: str) -> Shape:
+    """Return lengths given by a caller as one integer or a sequence of them.
+
+    Raises
+    ------
+    GridError
+        If they are not `ndim` positive integers.
+    """
+    items = (values,) * ndim if isinstance(values, int | np.integer) else values
+    try:
+        lengths = tuple(index_of(item) for item in items)  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise GridError(f"{what}={values!r}: expected integers, one per dimension.") from error
+    if len(lengths) != ndim or any(n < 1 for n in lengths):
+        raise GridError(
+            f"{what}={values!r}: expected {ndim} integers of at least 1, one per dimension."
+        )
+    return lengths
+
+
+def index_of(value: object) -> int:
+    """Return an integer as `operator.index` does, but reject truth values.
+
+    Raises
+    ------
+    TypeError
+        If it is not an integer.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is no number")
+    return operator.index(value)  # type: ignore[arg-type]
+
+
+def checked_cells(values: object, ndim: int, what: str) -> Cells:
+    """Return lengths as `checked_shape`; the sizes of all cells may be given instead of a length.
+
+    Raises
+    ------
+    GridError
+        If they are not positive integers, or not one item per dimension.
+
+    Examples
+    --------
+    >>> checked_cells([[10, 20, 30], 16], 2, "chunks")
+    ((10, 20, 30), 16)
+    """
+    if not isinstance(values, Sequence) or not any(isinstance(item, Sequence) for item in values):
+        return checked_shape(values, ndim, what)
+    if len(values) != ndim:
+        raise GridError(f"{what}={values!r}: expected {ndim} items, one per dimension.")
+    return tuple(
+        _checked_sizes(item, what)
+        if isinstance(item, Sequence)
+        else checked_shape(item, 1, what)[0]
+        for item in values
+    )
+
+
+def _checked_sizes(sizes: Sequence[Any], what: str) -> tuple[int, ...]:
+    if len(sizes) == 1 and not sizes[0]:
+        return (0,)
+    return checked_shape(sizes, len(sizes), what)

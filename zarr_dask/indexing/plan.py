@@ -1,0 +1,403 @@
+"""The parts of stored objects that a selection takes, and their positions in the result.
+
+A `Gathering` splits a selection (`selection.IndexTransform`) into groups of dimensions that do not
+depend on each other: one for each dimension that is sliced or has a list of its own, one for the
+dimensions that points index together. For each group it lists the cells of the grid that overlap
+the selection, and within each cell the chunks that hold selected elements (`points`). A stored
+object is then one cell of every group. The pieces are put together in an array with one axis for
+each group, so that every piece is a rectangle of it (`Gathering.gathered`). Pure; knows grids and
+shapes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zarr_dask.grid.dask_blocks import check_count
+from zarr_dask.grid.grid import Blocks, Dimension, Grid, Part, Region, Shape, spans
+from zarr_dask.indexing.points import CellShares, Share, cells_of_points, sorted_runs
+from zarr_dask.indexing.transform import Along, At, IndexTransform, Listed, axes_of, positions_of
+
+__all__ = ["Gathering", "Taking", "out_index", "selected_blocks"]
+
+
+class Taking(NamedTuple):
+    """The elements that a selection takes of one stored object, or of one chunk of it."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the stored object."""
+    box: Region
+    """The smallest region of the stored object that holds all selected elements."""
+    picks: tuple[tuple[np.ndarray, ...] | None, ...]
+    """For each group the selected elements of the box: indices for each of its dimensions, or None
+    for all of them in order."""
+    out: tuple[slice | np.ndarray, ...]
+    """Their positions along the axis of each group."""
+
+    @property
+    def exact(self) -> bool:
+        """True if the whole box is taken, and goes to a region."""
+        return all(pick is None for pick in self.picks) and all(
+            isinstance(place, slice) for place in self.out
+        )
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Dimensions of the array that are indexed together, and independently of all others."""
+
+    dims: tuple[int, ...]
+    """The dimensions, ascending."""
+    axes: tuple[int, ...]
+    """The axes of the result that they depend on, ascending."""
+    lengths: Shape
+    """Lengths of these axes."""
+    turned: bool
+    """True if the axis runs backwards through its dimension, and is reversed at the end."""
+    listed: bool
+    """True if elements are selected by lists."""
+
+    @property
+    def size(self) -> int:
+        return prod(self.lengths)
+
+
+class Gathering:
+    """A selection of an array, split into groups of dimensions that are processed independently.
+
+    Parameters
+    ----------
+    transform
+        The selection.
+
+    Examples
+    --------
+    >>> from zarr_dask.indexing.transform import parse_outer
+    >>> rows = Gathering(parse_outer(([5, 0, 1], slice(2, 4)), (8, 4)))
+    >>> for taking in rows.takings(Grid.regular((8, 4), (4, 4)), (2, 4)):
+    ...     print(taking.coords, taking.box, taking.out)
+    (0, 0) (slice(0, 2, 1), slice(2, 4, 1)) (slice(1, 3, None), slice(0, 2, 1))
+    (1, 0) (slice(1, 2, 1), slice(2, 4, 1)) (slice(0, 1, None), slice(0, 2, 1))
+    """
+
+    def __init__(self, transform: IndexTransform) -> None:
+        self.transform = transform
+        self.groups = tuple(_groups(transform))
+        self.shape: Shape = tuple(group.size for group in self.groups)
+        """Shape of the gathered array: one axis per group, of length 1 for an integer."""
+
+    # --- from the gathered array to the result, and back ------------------------------------------
+
+    @property
+    def viewable(self) -> bool:
+        """True if memory of the result's shape can always be viewed as memory to gather in."""
+        owned = {axis for group in self.groups for axis in group.axes}
+        stretched = any(n != 1 for axis, n in enumerate(self.transform.shape) if axis not in owned)
+        return not stretched and all(len(group.axes) < 2 for group in self.groups)
+
+    def result(self, gathered: np.ndarray) -> np.ndarray:
+        """Return the result of the selection from the gathered array; a view of it if possible."""
+        turned = gathered[self._turns]
+        split = turned.reshape([n for group in self.groups for n in group.lengths])
+        owned = [axis for group in self.groups for axis in group.axes]
+        order = [owned.index(axis) for axis in sorted(owned)]
+        index = [slice(None) if axis in owned else None for axis in range(self.transform.ndim)]
+        values: np.ndarray = split.transpose(order)[*index, ...]
+        if values.shape != self.transform.shape:
+            values = np.broadcast_to(values, self.transform.shape).copy()
+        return values
+
+    def gathered(self, result: np.ndarray) -> np.ndarray:
+        """Return the inverse of `result`: a view of it if `viewable`, else a copy."""
+        owned = [axis for group in self.groups for axis in group.axes]
+        index = [slice(None) if axis in owned else 0 for axis in range(self.transform.ndim)]
+        kept = result[*index, ...]
+        in_order = sorted(owned)
+        split = kept.transpose([in_order.index(axis) for axis in owned])
+        gathered: np.ndarray = split.reshape(self.shape)[self._turns]
+        return gathered
+
+    @property
+    def _turns(self) -> tuple[Any, ...]:
+        turns = (slice(None, None, -1 if group.turned else None) for group in self.groups)
+        return (*turns, ...)
+
+    @property
+    def region(self) -> Region | None:
+        """The selected region of the array, in the shape of `shape`; None if it is no region."""
+        if any(len(group.dims) > 1 for group in self.groups) or self.transform.has_lists:
+            return None
+        return tuple(_forward(one, self.transform.shape) for one in self.transform.maps)
+
+    # --- reading and writing ----------------------------------------------------------------------
+
+    def takings(
+        self, grid: Grid, chunk_shape: Shape | None = None, sparse: int | None = None
+    ) -> Iterator[Taking]:
+        """Yield the selected part of each stored object, one after the other.
+
+        Parameters
+        ----------
+        grid
+            The stored objects.
+        chunk_shape
+            If given, elements selected by lists are split by chunks of this shape in stored
+            objects.
+        sparse
+            If given, points are read one by one if the smallest box around those of one chunk has
+            more than this number of elements per point.
+        """
+        dims = [dim for group in self.groups for dim in group.dims]
+        order = sorted(range(len(dims)), key=dims.__getitem__)
+        in_order = order == list(range(len(dims)))
+        per_group = [self._cells(group, grid, chunk_shape, sparse) for group in self.groups]
+        # a product stores all cells of all its groups; a single group can be iterated lazily
+        for cells in zip(per_group[0], strict=True) if len(per_group) == 1 else product(*per_group):
+            coords = tuple(at for cell in cells for at in cell.coords)
+            if not in_order:
+                coords = tuple(coords[at] for at in order)
+            for shares in product(*(cell.shares for cell in cells)):
+                box = tuple(side for share in shares for side in share.box)
+                if not in_order:
+                    box = tuple(box[at] for at in order)
+                yield Taking(
+                    coords,
+                    box,
+                    tuple(share.pick for share in shares),
+                    tuple(share.out for share in shares),
+                )
+
+    def assignments(self, grid: Grid) -> Iterator[Part]:
+        """Yield the affected stored objects, with the elements that are assigned to them.
+
+        Regions of a part may be indices that NumPy broadcasts. If a list of one dimension names an
+        element more than once, the last value is assigned.
+        """
+        for taking in self.takings(grid):
+            once = self._once(taking)
+            whole = all(
+                _is_all(share, [grid.dimensions[dim] for dim in group.dims], coords)
+                for group, share, coords in zip(
+                    self.groups,
+                    once,
+                    ([taking.coords[dim] for dim in group.dims] for group in self.groups),
+                    strict=True,
+                )
+            )
+            inside = self._mesh(once)
+            out = out_index([share.out for share in once], self.shape)
+            yield Part(taking.coords, inside, out, whole)
+
+    def _once(self, taking: Taking) -> list[Share]:
+        shares = []
+        for group, pick, out in zip(self.groups, taking.picks, taking.out, strict=True):
+            share = Share(tuple(taking.box[dim] for dim in group.dims), pick, out)
+            shares.append(_last_of_each(share, *pick) if pick and len(pick) == 1 else share)
+        return shares
+
+    def picked(self, taking: Taking, box: np.ndarray) -> np.ndarray:
+        """Return the selected elements of a box, one axis for each group."""
+        owners = [0] * box.ndim
+        for number, group in enumerate(self.groups):
+            for dim in group.dims:
+                owners[dim] = number
+        for number, (group, pick) in enumerate(zip(self.groups, taking.picks, strict=True)):
+            axes = [axis for axis, owner in enumerate(owners) if owner == number]
+            if len(group.dims) == 1:
+                if pick is not None:
+                    box = box.take(pick[0], axes[0])
+                continue
+            index = pick or tuple(np.zeros(1, np.int64) for _ in axes)
+            box = np.moveaxis(np.moveaxis(box, axes, range(len(axes)))[index], 0, axes[0])
+            owners = [owner for owner in owners if owner != number]
+            owners.insert(axes[0], number)
+        return box
+
+    def in_source_order(self, taking: Taking, gathered: np.ndarray) -> np.ndarray:
+        """Return the target of an exact taking's box: a view, one axis for each dimension."""
+        index: list[Any] = [None] * len(taking.box)
+        for group, place in zip(self.groups, taking.out, strict=True):
+            index[group.dims[0]] = place
+        view: np.ndarray = gathered[*index, ...]
+        return view
+
+    def _mesh(self, shares: Sequence[Share]) -> tuple[Any, ...]:
+        """Return an index of a stored object's selected elements, one axis for each group."""
+        ndim = sum(len(group.dims) for group in self.groups)
+        index: list[Any] = [None] * ndim
+        # NumPy keeps the axis of a single list in its position
+        slices = ndim == len(shares) and sum(share.pick is not None for share in shares) < 2
+        for number, (group, share) in enumerate(zip(self.groups, shares, strict=True)):
+            for at, dim in enumerate(group.dims):
+                side = share.box[at]
+                if slices and share.pick is None:
+                    index[dim] = side
+                    continue
+                positions = (
+                    np.arange(side.start, side.stop, side.step)
+                    if share.pick is None
+                    else side.start + share.pick[at]
+                )
+                lengths = [1] * len(shares)
+                lengths[number] = positions.size
+                index[dim] = positions if slices else positions.reshape(lengths)
+        return tuple(index)
+
+    def _cells(
+        self, group: _Group, grid: Grid, chunk_shape: Shape | None, sparse: int | None
+    ) -> Iterable[CellShares]:
+        maps = [self.transform.maps[dim] for dim in group.dims]
+        dimensions = [grid.dimensions[dim] for dim in group.dims]
+        if len(maps) == 1 and not isinstance(maps[0], Listed):
+            region = _forward(maps[0], self.transform.shape)
+            return [
+                CellShares((span.coord,), [Share((span.inside,), None, span.out)])
+                for span in spans(dimensions[0], region)
+            ]
+        sizes = None if chunk_shape is None else [chunk_shape[dim] for dim in group.dims]
+        positions = [
+            _stretched(positions_of(one, self.transform.shape), axes_of(one), group) for one in maps
+        ]
+        # several lists combine all their shares with each other: too many if taken one by one
+        alone = sum(other.listed for other in self.groups) == 1
+        return cells_of_points(dimensions, sizes, positions, sparse if alone else None)
+
+
+def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
+    """Return an index of the gathered array from indices along each of its axes."""
+    if sum(isinstance(place, np.ndarray) for place in places) < 2:
+        return tuple(places)
+    return np.ix_(
+        *(
+            place if isinstance(place, np.ndarray) else np.arange(n)[place]
+            for place, n in zip(places, shape, strict=True)
+        )
+    )
+
+
+def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
+    """Return sizes of blocks along the axes of a selection, which follow the cells of a grid.
+
+    Along an axis that slices a dimension, or selects from it by a list in order, each block holds
+    the selected elements of one cell. Along other lists, and points, blocks have one size: about
+    one block per affected cell, and for points at least about `_FEW_POINTS` points per block.
+
+    Examples
+    --------
+    >>> from zarr_dask.indexing.transform import parse_outer
+    >>> grid = Grid.regular((10, 10), (4, 4))
+    >>> selected_blocks(parse_outer((slice(None, 1, -1), [1, 2, 9]), grid.shape), grid)
+    ((2, 4, 2), (2, 1))
+    """
+    blocks: list[tuple[int, ...]] = [(n,) for n in transform.shape]
+    for group in _groups(transform):
+        if not group.axes or not group.size:
+            continue
+        dimensions = [grid.dimensions[dim] for dim in group.dims]
+        maps = [transform.maps[dim] for dim in group.dims]
+        only = maps[0] if len(maps) == 1 else None
+        if only is not None and not isinstance(only, Listed):
+            check_count(min(dimensions[0].count, group.size), "stored objects")
+            sizes = [
+                s.out.stop - s.out.start
+                for s in spans(dimensions[0], _forward(only, transform.shape))
+            ]
+            blocks[group.axes[0]] = tuple(sizes[::-1] if group.turned else sizes)
+            continue
+        positions = [
+            _stretched(positions_of(one, transform.shape), axes_of(one), group) for one in maps
+        ]
+        cells = [d.locate(p)[0] for d, p in zip(dimensions, positions, strict=True)]
+        order, starts = sorted_runs(cells)
+        if only is not None and len(group.axes) == 1 and order is None:
+            blocks[group.axes[0]] = tuple(np.diff(starts, append=group.size).tolist())
+            continue
+        points = (
+            -(-group.size // len(starts))
+            if only is not None
+            else max(-(-group.size // len(starts)), _FEW_POINTS)
+        )
+        length = group.lengths[0]
+        rows = min(max(points // (group.size // length), 1), length)
+        blocks[group.axes[0]] = tuple(min(rows, length - at) for at in range(0, length, rows))
+    return tuple(blocks)
+
+
+_FEW_POINTS = 1024
+"""Points in a block, each of which may lie in a different chunk."""
+
+
+def _groups(transform: IndexTransform) -> Iterator[_Group]:
+    """Yield groups of dimensions that share an axis of the result, directly or indirectly."""
+    found: list[tuple[list[int], set[int]]] = []
+    for dim, one in enumerate(transform.maps):
+        axes = set(axes_of(one))
+        touching = [pair for pair in found if pair[1] & axes]
+        merged = ([], set()) if not touching else touching[0]
+        for other in touching[1:]:
+            merged[0].extend(other[0])
+            merged[1].update(other[1])
+            found.remove(other)
+        merged[0].append(dim)
+        merged[1].update(axes)
+        if not touching:
+            found.append(merged)
+    for dims, axes in found:
+        ordered = tuple(sorted(axes))
+        only = transform.maps[dims[0]] if len(dims) == 1 else None
+        turned = isinstance(only, Along) and only.step < 0
+        lengths = tuple(transform.shape[axis] for axis in ordered)
+        listed = len(dims) > 1 or isinstance(only, Listed)
+        yield _Group(tuple(sorted(dims)), ordered, lengths, turned, listed)
+
+
+def _forward(one: Along | At | Listed, shape: Shape) -> slice:
+    """Return the selected elements of a sliced dimension, in ascending order."""
+    if isinstance(one, At):
+        return slice(one.position, one.position + 1, 1)
+    if isinstance(one, Listed):
+        raise TypeError("a list is no slice")
+    count = shape[one.axis]
+    if not count:
+        return slice(0, 0, 1)
+    last = one.start + (count - 1) * one.step
+    return slice(min(one.start, last), max(one.start, last) + 1, abs(one.step))
+
+
+def _stretched(positions: np.ndarray, axes: tuple[int, ...], group: _Group) -> np.ndarray:
+    """Return positions for every element of a group, in the order of its gathered axis."""
+    lengths = [n if axis in axes else 1 for axis, n in zip(group.axes, group.lengths, strict=True)]
+    return np.broadcast_to(positions.reshape(lengths), group.lengths).reshape(-1)
+
+
+def _last_of_each(share: Share, pick: np.ndarray) -> Share:
+    """Sort the elements of a list of one dimension, keeping the last occurrence of each."""
+    positions, at = np.unique(pick[::-1], return_index=True)
+    out = share.out
+    places = out if isinstance(out, np.ndarray) else np.arange(out.start, out.stop)
+    low = share.box[0].start
+    box = slice(low + int(positions[0]), low + int(positions[-1]) + 1, 1)
+    evenly = box.stop - box.start == len(positions)
+    once = None if evenly else (positions - int(positions[0]),)
+    return Share((box,), once, places[::-1][at])
+
+
+def _is_all(share: Share, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
+    """True if a share contains every element of its cell."""
+    lengths = [
+        min(d.size_of(at), d.extent - d.start(at)) for d, at in zip(dimensions, coords, strict=True)
+    ]
+    if share.pick is None:
+        taken = prod(len(range(s.start, s.stop, s.step)) for s in share.box)
+    elif share.pick[0].size < prod(lengths):
+        return False
+    else:
+        spans_of_box = [s.stop - s.start for s in share.box]
+        taken = len(np.unique(np.ravel_multi_index(share.pick, spans_of_box)))
+    return taken == prod(lengths)

@@ -1,0 +1,503 @@
+"""Copying the stored objects of an array as they are, without decoding, if the metadata allows it.
+
+A task copies the stored objects at consecutive coordinates of the grid. One listing of the source
+finds the existing objects, so that tasks without any are skipped. If the source cannot list, every
+object is requested. Absent objects stay absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from math import ceil, prod
+from time import perf_counter
+from typing import Any
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, ValuesDifferError
+from zarr_dask.hierarchy.edit import is_free, put_documents
+from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.jobs.engine.rss import Memory, process_name, watched
+from zarr_dask.jobs.engine.task_result import Copied, Process
+from zarr_dask.jobs.engine.visibility import check_job_seen_once
+from zarr_dask.jobs.rechunk.copy_task import Records
+from zarr_dask.jobs.rechunk.cost_model import OVERHEAD, CostModel
+from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
+from zarr_dask.journal import Journal
+from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, collect, stored_object
+from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
+from zarr_dask.stores.config import describe
+from zarr_dask.stores.open import real_place
+from zarr_dask.stores.retry import counting_retries
+from zarr_dask.stores.wrappers.metered import Tally
+
+__all__ = ["MoveJob", "MovePlan", "MoveStage", "plan_move"]
+
+_BATCH_BYTES = 1 << 26
+"""Stored bytes per task, if objects are small."""
+_BATCH_OBJECTS = 256
+_NAMED = 10
+
+
+@dataclass(frozen=True)
+class MoveStage:
+    """Costs of the one stage of a move."""
+
+    tasks: int
+    busy: int
+    """Tasks with an object to copy."""
+    peak: int
+    """Maximum bytes that one task holds."""
+    costs: Costs
+    abreast: int
+    """Number of objects that a task requests at a time."""
+
+    def work(self, model: CostModel) -> float:
+        """Return the seconds that one thread would need for all its tasks."""
+        costs = self.costs
+        return (
+            costs.read / model.read
+            + costs.stored / model.write
+            + (costs.reads / self.abreast + costs.writes) * model.request
+            + self.busy * model.task
+        )
+
+    def memory(self, threads: int) -> int:
+        """Return the maximum bytes that tasks on this many threads hold together."""
+        return self.peak * max(min(threads, self.tasks), 1)
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """Plan to copy the stored objects of an array."""
+
+    source: Array
+    target: Array
+    """The target as it will be; it does not exist yet."""
+    batch: int
+    """Number of grid cells that one task copies."""
+    abreast: int
+    """Number of objects that a task requests at a time."""
+    objects: int
+    """Number of stored objects; if the source cannot list, the largest possible number."""
+    stored: int
+    """Bytes of the stored objects; if the source cannot list, bytes of all elements."""
+    largest: int
+    """Bytes of the largest stored object."""
+    listed: bool = True
+    """True if the source can list its objects."""
+    busy: int = 0
+    """Tasks with an object to copy."""
+    asked: int = 0
+    """Objects that these tasks request, including absent ones."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Notes for users."""
+
+    boxed = ()
+    """No stage copies boxes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes that are copied."""
+        return self.stored
+
+    @property
+    def stages(self) -> tuple[MoveStage, ...]:
+        """The only stage."""
+        tasks = ceil(self.target.meta.grid.ncells / self.batch)
+        peak = self.largest * self.abreast + OVERHEAD
+        costs = Costs(reads=self.asked, writes=self.objects, read=self.stored, stored=self.stored)
+        return (MoveStage(tasks, self.busy, peak, costs, self.abreast),)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.stages[0].tasks
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all tasks together."""
+        return self.stages[0].costs
+
+    def how(self) -> str:
+        """Return a short description of the copy."""
+        if not self.listed:
+            return "as it is stored, whatever there is"
+        objects = counted(self.objects, "stored object")
+        return f"as it is stored: {objects}, {format_bytes(self.stored)}"
+
+    @property
+    def token(self) -> str:
+        """Token that is equal for plans that copy the same objects to the same location."""
+        facts = (
+            "move",
+            real_place(self.source.store, self.source.path),
+            digest(self.source),
+            real_place(self.target.store, self.target.path),
+            digest(self.target),
+        )
+        return sha256(repr(facts).encode()).hexdigest()[:32]
+
+    def is_finished(self) -> bool:
+        """True if the target is there with the metadata of the plan."""
+        return is_there_as_planned(self.target)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        source, target = self.source, self.target
+        documents = target.node_format.documents(target.meta, target.path)
+        return {
+            "job": "move",
+            "source": source_facts(source),
+            "target": {
+                "store": describe(target.store),
+                "path": target.path,
+                "format": target.format,
+                "documents": {key: text.decode() for key, text in documents.items()},
+            },
+            "batch": self.batch,
+            "abreast": self.abreast,
+            "objects": self.objects,
+            "stored": self.stored,
+            "largest": self.largest,
+            "listed": self.listed,
+            "busy": self.busy,
+            "asked": self.asked,
+        }
+
+    def bound(self, creation: str, journal: Journal | None) -> MoveJob:
+        """Return the job with its receipts."""
+        return MoveJob(self, creation, journal)
+
+    def matching(self, threads: int) -> MoveMatching:  # noqa: ARG002  (two objects are little)
+        """Return the comparison of source and target."""
+        return MoveMatching(self)
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    def coords(self, number: int) -> Iterator[tuple[int, ...]]:
+        """Yield the coordinates of the objects that a task copies."""
+        grid = self.target.meta.grid
+        first = number * self.batch
+        for cell in range(first, min(first + self.batch, grid.ncells)):
+            yield grid.coords_of(cell)
+
+    def keys(self, number: int) -> Iterator[str]:
+        """Return the keys of the objects that a task copies, below the target's prefix."""
+        return map(self.target.meta.keys.key, self.coords(number))
+
+    def task_of(self, coords: Sequence[int]) -> int:
+        """Return the number of the task that copies the object at some coordinates."""
+        return self.target.meta.grid.number_of(coords) // self.batch
+
+
+def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
+    """Plan to copy the stored objects of an array.
+
+    Parameters
+    ----------
+    source, target
+        The array, and the new array, whose metadata must describe the same bytes in the same way.
+    budget
+        Maximum bytes that one task may hold.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If one of the objects is larger.
+    """
+    grid = source.meta.grid
+    cell = prod(grid.largest_cell) * source.meta.data_type.typical_itemsize
+    try:
+        found = _Found.of(source)
+        objects, stored, largest, listed = found.objects, found.stored, found.largest, True
+    except ListingError:
+        found = None
+        objects, stored, largest, listed = grid.ncells, source.nbytes, cell, False
+    if largest + OVERHEAD > budget:
+        raise MemoryBudgetError(
+            f"a stored object of {source.where} has {format_bytes(largest)} and a task needs "
+            f"{format_bytes(OVERHEAD)} besides, but it may hold {format_bytes(budget)} (max_mem by "
+            "the threads of a process): raise max_mem, or use fewer threads per process."
+        )
+    policy = source.store.coalescing
+    room = min(policy.in_flight, budget - OVERHEAD) // max(largest, 1)
+    mean = max(stored // max(objects, 1), 1)
+    together = max(min(_BATCH_OBJECTS, _BATCH_BYTES // mean), 1)
+    density = objects / max(grid.ncells, 1)  # of a nearly empty grid, few objects per cell
+    batch = max(int(together * density), 1)
+    busy, asked = (
+        (ceil(grid.ncells / batch), grid.ncells) if found is None else found.batches(batch)
+    )
+    return MovePlan(
+        source=source,
+        target=target,
+        batch=batch,
+        abreast=max(min(policy.requests, room), 1),
+        objects=objects,
+        stored=stored,
+        largest=largest,
+        listed=listed,
+        busy=busy,
+        asked=asked,
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Stored objects of an array, from a listing."""
+
+    cells: Sequence[int]
+    """Their cell numbers in the grid, which may need more than 64 bits."""
+    ncells: int
+    stored: int
+    largest: int
+
+    @classmethod
+    def of(cls, array: Array) -> _Found:
+        grid = array.meta.grid
+        cells: list[int] = []
+        stored = largest = 0
+        for coords, size in objects_of(array):
+            cells.append(grid.number_of(coords))
+            stored += size
+            largest = max(largest, size)
+        return cls(cells, grid.ncells, stored, largest)
+
+    @property
+    def objects(self) -> int:
+        return len(self.cells)
+
+    def batches(self, batch: int) -> tuple[int, int]:
+        """Return the number of batches with an object, and the number of cells in these batches."""
+        having = {cell // batch for cell in self.cells}
+        asked = sum(min(batch, self.ncells - number * batch) for number in having)
+        return len(having), asked
+
+
+def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield the coordinates and bytes of the existing stored objects.
+
+    Raises
+    ------
+    ListingError
+        If the store cannot list.
+    """
+    prefix = array.node_format.data_prefix(array.path)
+    below = prefix + array.meta.keys.folder(array.ndim)
+    for key, size in list_sizes(array.store, below):
+        coords = array.meta.coords(key[len(prefix) :])
+        if coords is not None:
+            yield coords, size
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mover:
+    """Runner for the tasks; small, because it is a part of each task."""
+
+    plan: MovePlan
+    records: Records | None
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+        """Copy the objects of a task; `stop` is called before each object."""
+        begun = perf_counter()
+        if self.records is not None:
+            check_job_seen_once(self.records.journal, self.plan.target)
+        with watched(self.plan.target.where) as memory, counting_retries() as retries:
+            copied = self._copy(number, stop, memory)
+        process = Process(process_name(), memory.idle, memory.peak)
+        seconds = perf_counter() - begun
+        return replace(copied, seconds=seconds, process=process, retried=retries.count)
+
+    def _copy(self, number: int, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+        target = self.plan.target
+        tally = Tally(self.plan.source.store)
+        confirm = self.plan.source.confirmation()
+        written: list[StoredObject] = []
+        empty: list[str] = []
+        fence = None if self.records is None else self.records.journal.fence
+        for coords, value in self._values(number, tally):
+            memory.look()
+            if stop is not None and stop():
+                break
+            key = target.meta.keys.key(coords)
+            if value is None:
+                confirm()
+                empty.append(key)
+                continue
+            if fence is not None:
+                fence()
+            target.store.set(target.key(coords), [value])
+            written.append(stored_object(key, [value], with_sha256=False))
+        if self.records is not None and (written or empty):
+            journal = self.records.journal
+            # if the source can be listed, absent objects are known
+            absent = () if self.plan.listed else tuple(empty)
+            journal.add(Receipt(journal.token, self.records.creation, tuple(written), absent))
+        nbytes = sum(item.nbytes for item in written)
+        return Copied(
+            nbytes,
+            nbytes,
+            len(written),
+            read=tally.traffic.nbytes,
+            reads=tally.traffic.requests,
+        )
+
+    def _values(self, number: int, store: Store) -> Iterator[tuple[tuple[int, ...], Buffer | None]]:
+        source, abreast = self.plan.source, self.plan.abreast
+        if abreast == 1:
+            for coords in self.plan.coords(number):
+                yield coords, store.get(source.key(coords))
+            return
+        waiting = list(self.plan.coords(number))
+        for first in range(0, len(waiting), abreast):
+            some = waiting[first : first + abreast]
+            found = store.get_ranges([(source.key(coords), WHOLE) for coords in some])
+            yield from zip(some, found, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class MoveJob:
+    """A move and the receipts of its tasks."""
+
+    plan: MovePlan
+    creation: str
+    journal: Journal | None
+    stages = 1
+
+    def stage(self, number: int) -> Mover:  # noqa: ARG002  (there is one)
+        """Return the runner."""
+        journal = self.journal
+        return Mover(self.plan, None if journal is None else Records(journal, self.creation))
+
+    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:  # noqa: ARG002
+        """Return the valid receipts."""
+        if self.journal is None:
+            return Receipts({}, frozenset())
+        kept = list(self.journal.receipts()) if receipts is None else receipts
+        if not kept:
+            return Receipts({}, frozenset())
+        target = self.plan.target
+        prefix = target.node_format.data_prefix(target.path)
+        sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
+        return collect(kept, self.creation, sizes)
+
+    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
+        """Return the numbers of tasks with an object that has no valid receipt."""
+        plan = self.plan
+        done = self.done(stage, receipts)
+        if plan.listed:
+            key = plan.target.meta.keys.key
+            return sorted({plan.task_of(at) for at in self._present if key(at) not in done})
+        if not len(done):
+            return range(plan.tasks)
+        return [n for n in range(plan.tasks) if not all(k in done for k in plan.keys(n))]
+
+    @cached_property
+    def _present(self) -> list[tuple[int, ...]]:
+        source = self.plan.source
+        found = [coords for coords, _ in objects_of(source)]
+        if len(found) < source.meta.grid.ncells:
+            source.confirmation()()
+        return found
+
+    def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
+        """Return the numbers of the tasks that are still to be done, for the only stage."""
+        return [self.missing(0, receipts)]
+
+    def is_ours(self) -> bool:
+        """True if no other job has put anything at the target since this job started."""
+        target = self.plan.target
+        if is_free(target.store, target.path, target.node_format):
+            return True
+        return self.plan.is_finished() and not self.missing(0)
+
+    def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
+        """Refuse to end an incomplete job; see `RechunkJob.check_complete`."""
+        missing = () if self.journal is None else self.missing(0, receipts)
+        if missing:
+            raise ResumeError(
+                f"{self.plan.target.where} is not complete: {counted(len(missing), 'task')} of "
+                f"{self.plan.tasks} left no valid receipt. Run the plan again; it does what is "
+                "missing."
+            )
+
+    def publish(self) -> None:
+        """Make the target visible."""
+        target = self.plan.target
+        put_documents(target.store, target.node_format.documents(target.meta, target.path))
+
+    def remove_intermediates(self) -> None:
+        """Do nothing: there are no intermediate arrays."""
+
+    def tidy_up(self, stage: int) -> None:
+        """Do nothing: there are no intermediate arrays."""
+
+
+# --- comparison -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MovedObjects:
+    """Result of comparing some objects."""
+
+    nbytes: int
+    differing: int
+    first: tuple[tuple[tuple[int, ...], str, str], ...]
+    retried: int = 0
+
+
+@dataclass(frozen=True)
+class MoveMatching:
+    """A comparison of stored objects, byte by byte; called with the number of a task."""
+
+    plan: MovePlan
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of the tasks with an object on either side; all tasks without a listing."""
+        plan = self.plan
+        if not plan.listed:
+            return range(plan.tasks)
+        plan.source.confirmation()()  # of what has gone, nothing would be compared
+        sides = (objects_of(one) for one in (plan.source, plan.target))
+        return sorted({plan.task_of(coords) for side in sides for coords, _ in side})
+
+    def __call__(self, number: int) -> MovedObjects:
+        """Compare some objects."""
+        plan, nbytes, found = self.plan, 0, []
+        confirm = plan.source.confirmation()
+        with counting_retries() as retries:
+            for coords in plan.coords(number):
+                old = plan.source.store.get(plan.source.key(coords))
+                new = plan.target.store.get(plan.target.key(coords))
+                if old is None:
+                    confirm()
+                nbytes += 0 if old is None else len(old)
+                if old != new:
+                    start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))
+                    found.append((start, _shown(old), _shown(new)))
+        return MovedObjects(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
+
+    def check(self, results: Sequence[MovedObjects]) -> None:
+        """Refuse a target that differs from the source.
+
+        Raises
+        ------
+        ValuesDifferError
+            If there are differences; the error names the first elements of the first objects.
+        """
+        differing = sum(one.differing for one in results)
+        if differing:
+            first = sorted(at for one in results for at in one.first)[:_NAMED]
+            where = (self.plan.source.where, self.plan.target.where)
+            raise ValuesDifferError(*where, differing, first, "stored objects")
+
+
+def _shown(value: Buffer | None) -> str:
+    return "nothing" if value is None else f"{len(value)} bytes"

@@ -1,0 +1,39 @@
+"""Running jobs: a graph as a whole, or many similar tasks, in windows.
+
+=========  =================================================================
+`workers`  a cluster, or dask's configured scheduler
+`connect`  a client of a running scheduler, or of new local processes
+`tasks`    a graph as a whole, or a function of many numbers or arguments
+`batches`  short tasks, several at a time
+`local`    on threads and processes of this machine
+`cluster`  on `distributed`
+`window`   limit of tasks that a scheduler knows of at a time
+=========  =================================================================
+"""
+
+from zarr_dask.jobs.engine.batches import Batches, run_batches
+from zarr_dask.jobs.engine.cluster import ask_scheduler, listening
+from zarr_dask.jobs.engine.connect import connect
+from zarr_dask.jobs.engine.tasks import compute, run_tasks
+from zarr_dask.jobs.engine.workers import (
+    Workers,
+    check_in_reach,
+    find_workers,
+    forks_for,
+    runs_elsewhere,
+)
+
+__all__ = [
+    "Batches",
+    "Workers",
+    "ask_scheduler",
+    "check_in_reach",
+    "compute",
+    "connect",
+    "find_workers",
+    "forks_for",
+    "listening",
+    "run_batches",
+    "run_tasks",
+    "runs_elsewhere",
+]

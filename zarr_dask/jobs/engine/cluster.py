@@ -1,0 +1,180 @@
+"""Running on a cluster: a window of tasks at a time; cluster failures raise typed errors."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from secrets import token_hex
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.errors import SchedulerError, WorkerLostError
+from zarr_dask.jobs.engine.credentials import share_graph
+from zarr_dask.jobs.engine.throttle import Window
+from zarr_dask.jobs.engine.workers import Workers
+from zarr_dask.stores.secrets import references_of
+
+if TYPE_CHECKING:
+    from distributed import Client, Worker
+
+__all__ = ["Announced", "ask_scheduler", "compute_on_cluster", "listening", "run_window"]
+
+_ENDED = {"memory", "error", "released", "forgotten"}
+"""States of finished tasks that a worker still keeps."""
+_PATIENCE = 60.0
+"""Maximum seconds to wait for workers to end tasks of a failed job."""
+
+
+def run_window(
+    function: Callable[[Any], Any],
+    arguments: Iterator[Any],
+    client: Client,
+    window: Window,
+    on_result: Callable[[Any], None],
+    name: str,
+    options: Mapping[str, Any],
+) -> None:
+    """Call a function with each argument on a cluster; new calls are submitted as tasks end."""
+    from zarr_dask.graph.credentials_plugin import share_references
+
+    share_references(client, references_of(function))
+    numbers = itertools.count()
+    job = token_hex(8)  # tasks of two clients need different names
+
+    def start(argument: Any) -> Any:
+        if not isinstance(argument, int | range):
+            share_references(client, references_of(argument))
+        key = f"{name}-{job}-{next(numbers)}"
+        return client.submit(function, argument, key=key, pure=False, **options)
+
+    first = [start(argument) for argument in islice(arguments, window.tasks())]
+    running = _as_completed(client, first)
+    try:
+        for future, result in running:
+            on_result(result if future.status == "finished" else _result(future, client))
+            future.release()
+            for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
+                running.add(start(argument))
+    finally:
+        left = list(running.futures)
+        client.cancel(left, reason="another task of the job failed")
+        if left:
+            _wait_for_workers(client, job)
+
+
+def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) -> Any:
+    """Compute a collection of one output; on failure, wait for running tasks of these layers."""
+    share_graph(client, collection)
+    future = client.compute(collection)
+    try:
+        return _result(future, client)
+    except BaseException as error:
+        client.cancel([future], reason="the job failed or was stopped")
+        if isinstance(error, Exception) and not isinstance(error, SchedulerError):
+            _wait_for_workers(client, *names)
+        raise
+
+
+def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
+    """Return dask's ``as_completed`` for a client that need not be the default one.
+
+    It fetches results as soon as they are available: a task is done again if its worker dies
+    before.
+    """
+    from distributed import as_completed
+
+    return as_completed(futures, loop=client.loop, with_results=True, raise_errors=False)
+
+
+def _wait_for_workers(client: Client, *names: str) -> None:
+    """Wait until no worker has tasks with one of the names, including cancelled ones.
+
+    This must hold twice in a row: a task may still be on its way to a worker when it is cancelled.
+    """
+    deadline = monotonic() + _PATIENCE
+    quiet = 0
+    while quiet < 2 and monotonic() < deadline:
+        answers = client.run(_has_tasks, names=names, on_error="ignore")
+        quiet = 0 if any(answers.values()) else quiet + 1
+        sleep(0.02)  # there is no notification when a cancelled task ends, so poll
+
+
+def _has_tasks(dask_worker: Worker, names: Sequence[str]) -> bool:
+    """True if a worker runs or will run tasks with one of the names in their keys."""
+    return any(
+        task.state not in _ENDED and any(name in str(key) for name in names)
+        for key, task in dask_worker.state.tasks.items()
+    )
+
+
+def _result(future: Any, client: Client) -> Any:
+    """Return the result of a task; raise cluster failures as errors of this package."""
+    from distributed import KilledWorker
+    from distributed.client import FutureCancelledError
+
+    try:
+        return future.result()
+    except KilledWorker as error:
+        raise WorkerLostError(
+            f"several workers died of the task {error.task!r}, the last one {error.last_worker}; "
+            "the likely reason is memory: lower max_mem, or raise the workers' limit, and look "
+            "into their logs."
+        ) from error
+    except FutureCancelledError as error:
+        raise SchedulerError(
+            f"the scheduler {client.scheduler.address if client.scheduler else ''} was lost while "
+            f"the job was running ({error})."
+        ) from error
+
+
+class Announced:
+    """A function that logs an event before each call, at no cost for the task."""
+
+    def __init__(self, function: Callable[[Any], Any], topic: str) -> None:
+        self._function, self._topic = function, topic
+
+    def __call__(self, argument: Any) -> Any:
+        """Log the start, then call the function."""
+        from distributed import get_worker
+
+        get_worker().log_event(self._topic, None)
+        return self._function(argument)
+
+
+@contextmanager
+def listening(workers: Workers, topic: str, hear: Callable[[Any], None]) -> Iterator[None]:
+    """Call `hear`, in a thread of the client, with each message that tasks log under a topic."""
+    client = workers.client
+    if client is None:
+        yield
+        return
+    client.subscribe_topic(topic, lambda event: hear(event[1]))
+    try:
+        yield
+    finally:
+        client.unsubscribe_topic(topic)
+
+
+def ask_scheduler(operation: str, **message: Any) -> Any:
+    """Call a handler of the scheduler and wait for it; return None outside a worker of a cluster.
+
+    Parameters
+    ----------
+    operation
+        Name of the handler, such as ``"log_event"`` and ``"events"``.
+    **message
+        Arguments of the handler.
+    """
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import get_worker
+    from distributed.utils import sync
+
+    try:
+        worker = get_worker()
+    except ValueError:
+        return None
+    return sync(worker.loop, getattr(worker.scheduler, operation), **message)

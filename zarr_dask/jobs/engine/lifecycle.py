@@ -1,0 +1,279 @@
+"""Starting a job with receipts, resuming one that has died, and joining one that runs.
+
+A job starts from a plan (`JobPlan`) of one array, several arrays or a hierarchy. A journal beside
+its *home* describes the job. Another process with the same plan finds the journal by the plan's
+token. A plan that is `bound` to a journal is a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import replace
+from time import monotonic, sleep
+from typing import Protocol, TypeVar
+
+from zarr_dask.errors import ListingError, NodeExistsError, ResumeError
+from zarr_dask.journal import (
+    Job,
+    Journal,
+    Place,
+    check_resumable,
+    creating,
+    default_place,
+    given_place,
+    new_journal,
+)
+from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.compare_and_swap import ConditionalStore
+from zarr_dask.stores.open import Location
+
+__all__ = ["BoundJob", "JobPlan", "begin_anew", "begin_shared", "held", "resume"]
+
+_READY = "ready"
+_PATIENCE = 60.0  # seconds for another process to make room at the target
+_POLL = 0.1  # there is no notification, so poll
+
+
+class BoundJob(Protocol):
+    """A plan and the receipts of its tasks."""
+
+    @property
+    def creation(self) -> str:
+        """Identifier that separates the output of this job from later output at its location."""
+        ...
+
+    def is_ours(self) -> bool:
+        """True if no other job has put anything at the target since this job started."""
+        ...
+
+    def remove_intermediates(self) -> None:
+        """Remove the intermediate arrays between its stages."""
+        ...
+
+
+J_co = TypeVar("J_co", bound=BoundJob, covariant=True)
+J = TypeVar("J", bound=BoundJob)
+
+
+class JobPlan(Protocol[J_co]):
+    """The parts of a plan that starting a job needs."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the job, as the journal names it."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """Token that is equal for plans that write the same bytes to the same locations."""
+        ...
+
+    @property
+    def creation(self) -> str:
+        """Identifier that separates the output of this plan from later output at its location."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Target of the plan, for messages."""
+        ...
+
+    @property
+    def home(self) -> tuple[Store, str]:
+        """Store and path of the node beside whose hierarchy the journal lies."""
+        ...
+
+    @property
+    def targets(self) -> Sequence[tuple[Store, str]]:
+        """Store and path of each node that is written; only `home` if they all lie in it."""
+        ...
+
+    def is_finished(self) -> bool:
+        """True if everything is there with the metadata of the plan."""
+        ...
+
+    def check_room(self) -> None:
+        """Refuse to write where something exists that may not be replaced."""
+        ...
+
+    def make_room(self, *, keep_journals: bool) -> None:
+        """Remove what is replaced, and the journals of other jobs unless they are kept."""
+        ...
+
+    def bound(self, creation: str, journal: Journal | None) -> J_co:
+        """Return the job with its receipts; `journal` is None if there is no location for them."""
+        ...
+
+    def described(self) -> Job:
+        """Return the description of the job for its journal."""
+        ...
+
+
+def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
+    """Start a new job; anything that another job has left at the target is removed.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something at the target.
+    StoreError
+        If nothing can be written there.
+    JobRunningError
+        If a running process holds a job there.
+    """
+    place = _place(plan, journal)
+    plan.check_room()
+    try:
+        others = [] if place is None else journals_at(place, needed=True)
+    except ListingError:
+        if journal is not None:
+            raise
+        place, others = None, []  # receipts that cannot be found are of no use
+    for other, _ in others:
+        other.check_not_held(plan.where)
+    for other, job in others:
+        if job.kind == plan.kind:
+            plan.bound(job.creation, other).remove_intermediates()
+        other.remove()
+    plan.make_room(keep_journals=False)
+    if place is None:
+        return plan.bound(plan.creation, None)
+    kept = _journal(plan, place)
+    kept.begin(_job(plan, ready=True))
+    return plan.bound(plan.creation, kept)
+
+
+def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
+    """Return the same job if one has died, else None.
+
+    Output that another job has put at the target meanwhile is left alone, or replaced from the
+    beginning. (Its objects may have equal sizes and other values.)
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something at the target that may not be replaced.
+    ResumeError
+        If there is no location for a journal, or the target cannot keep one.
+    """
+    check_resumable(plan.home[0], plan.where)
+    place = _place(plan, journal)
+    if place is None:
+        raise ResumeError(
+            f"{plan.where} has no place beside it for a journal: it is in memory, in an archive, "
+            "or the root of a bucket. Say where with journal=, a path or URL outside the hierarchy."
+        )
+    for other, job in journals_at(place, needed=True):
+        if job.kind == plan.kind and job.token == plan.token:
+            other.merge()
+            found = plan.bound(job.creation, other)
+            if found.is_ours():
+                return found
+            plan.check_room()
+    ended = _journal(plan, place)
+    if ended.job() is None and plan.is_finished():
+        ended.remove()  # what is left of it, if the job was killed while it removed its journal
+    return None
+
+
+def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
+    """Start the job of a plan file, which several processes may start at the same time.
+
+    The first process makes room at the target; the others wait for it.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something at the target.
+    ResumeError
+        If there is no location for a journal, or another job is open there: another run of the same
+        plan, or one that writes other values, whose receipts could not be told from these.
+    """
+    found = resume(plan, journal)
+    place = _place(plan, journal)
+    if found is not None and found.creation != plan.creation:
+        raise ResumeError(
+            f"another run of this plan was begun at {plan.where} and has not ended. Use its plan "
+            "file, or remove its journal."
+        )
+    kept = _journal(plan, place) if place is not None else None
+    if kept is None:
+        raise ResumeError(f"{plan.where} has no place for a journal. Give one (journal=).")
+    if kept.job() is None:
+        if plan.is_finished():  # a part that comes late must not make room once more
+            raise NodeExistsError(f"{plan.where} is finished; there is nothing left to do.")
+        plan.check_room()
+        _check_alone(plan, place)
+        if _is_first(kept, _job(plan, ready=False)):
+            plan.make_room(keep_journals=True)
+            kept.note(_job(plan, ready=True))
+    _wait_until_ready(kept, plan)
+    job = plan.bound(plan.creation, kept)
+    if not job.is_ours():
+        raise NodeExistsError(
+            f"{plan.where} was created by somebody else since this plan was begun. Delete it, or "
+            "make a plan for another target."
+        )
+    return job
+
+
+def held(journal: Journal | None) -> AbstractContextManager[object]:
+    """Hold the journal of a job within a ``with`` statement: this process works on the job."""
+    return nullcontext() if journal is None else closing(journal.hold())
+
+
+def _check_alone(plan: JobPlan[J], place: Place | None) -> None:
+    """Refuse to start while another job is open: both would write to the same objects."""
+    found = [] if place is None else journals_at(place)
+    with suppress(ListingError):  # without listing, no journal can exist there
+        for target in dict.fromkeys((plan.home, *plan.targets)):
+            found += creating(*target)
+    for other, job in found:
+        if job.creation != plan.creation:
+            raise ResumeError(
+                f"another job that writes to {plan.where} was begun at {job.begun} and has not "
+                "ended, so that values of both could be mixed. End it, choose another target, or "
+                f"remove its journal, {other.url}, if it has died."
+            )
+
+
+def _is_first(journal: Journal, job: Job) -> bool:
+    """Note a job, unless another process has just done so."""
+    if isinstance(journal.store, ConditionalStore):
+        return journal.note_if_none(job)
+    journal.note(job)
+    return True
+
+
+def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
+    deadline = monotonic() + _PATIENCE
+    while True:
+        job = journal.job()
+        if job is not None and job.facts.get(_READY):
+            return
+        if monotonic() > deadline:
+            raise NodeExistsError(
+                f"another process began to make room at {plan.where} and has not come to its end "
+                f"within {_PATIENCE:.0f} s. If it has died, remove {journal.url} and run the plan "
+                "again."
+            )
+        sleep(_POLL)
+
+
+def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
+    if journal is None:
+        return default_place(*plan.home)
+    for target in plan.targets:
+        given_place(journal, *target)  # raises if it lies inside a target
+    return given_place(journal, *plan.home)
+
+
+def _journal(plan: JobPlan[BoundJob], place: Place) -> Journal:
+    return replace(new_journal(place, _job(plan, ready=False)), creation=plan.creation)
+
+
+def _job(plan: JobPlan[BoundJob], *, ready: bool) -> Job:
+    job = plan.described()
+    return replace(job, facts={**job.facts, _READY: ready})

@@ -1,0 +1,256 @@
+"""Thread pool in which other tasks compute while tasks wait for a remote store.
+
+A task that writes a stored object computes and encodes it, and then waits until a remote store has
+received it. dask's threads would wait with it: with two threads on two cores none would compute. So
+dask gets more threads than tasks may compute at a time. A task that starts to send lends its slot
+to another one, and takes a slot again when it has more to compute. The data waiting to be sent is
+limited in number and bytes. A task whose block exceeds the limit keeps its slot until there is
+room, as if there were no lending.
+
+dask starts tasks that have no slot yet. They hold nothing, as long as all of them write. So this is
+not for graphs whose blocks are made by separate tasks, which would run ahead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, TypeVar
+
+from zarr_dask.stores.base import Store, is_far
+
+__all__ = ["MOST_SENDING", "LendingPool", "computing", "most_sending", "sending"]
+
+_Result = TypeVar("_Result")
+
+MOST_SENDING = 14
+"""Maximum number of tasks in a pool that have lent their slots, however little they hold.
+
+Each has encoded its block in a thread of its own, in which malloc keeps the tables of the codec:
+some megabytes if it compresses well. Some of a process's concurrent requests
+(`zarr_dask._util.threads.SIDE_BY_SIDE`) are left for tasks that read their input.
+"""
+_MOST_BYTES = 1 << 23
+"""Decoded bytes of their blocks; the store's library may hold each of them twice more."""
+_BACK, _NEW = range(2)
+"""Priorities for a slot: returning tasks first, then new ones."""
+
+
+class _StoppedError(Exception):
+    """Raised in tasks that must not start any more; their results are not awaited."""
+
+
+class _Loan:
+    """A task that sends, and whether it has lent its slot."""
+
+    __slots__ = ("lent", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.lent = False
+
+
+class _Ticket:
+    """A task that waits for a slot."""
+
+    __slots__ = ("rank", "refused", "turn")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.turn = threading.Event()
+        """Set when the task has a slot, or is refused one."""
+        self.refused = False
+
+
+class _Places:
+    """Slots for computing tasks, and limits for tasks that have lent theirs."""
+
+    def __init__(self, places: int, more: int) -> None:
+        self._lock = threading.Lock()
+        self._free = places
+        self._more = more
+        self._waiting: list[tuple[int, int, _Ticket]] = []
+        self._numbers = count()
+        self._keeping: list[_Loan] = []
+        self._sending = 0
+        self._nbytes = 0
+        self._stopped = False
+
+    def compute(self, function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+        """Call a function in a slot."""
+        self._take(_NEW)
+        _THREAD.places = self
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _THREAD.places = None
+            loan, _THREAD.loan = _THREAD.loan, None
+            if loan is None or not self._ended(loan):
+                self._give_back()
+
+    def stop(self) -> None:
+        """Refuse all tasks that have no slot yet."""
+        with self._lock:
+            self._stopped = True
+            self._serve()
+
+    def lend(self, nbytes: int) -> _Loan:
+        """Lend a slot as soon as there is room for this many bytes, at once or while they are sent.
+
+        A task that waits for room keeps its slot, and other tasks may be waiting for room.
+        """
+        loan = _Loan(nbytes)
+        with self._lock:
+            self._keeping.append(loan)
+            self._let()
+        return loan
+
+    def keep(self, loan: _Loan) -> None:
+        """End the sending: a slot that is not lent by now is kept."""
+        with self._lock:
+            if not loan.lent:
+                self._keeping.remove(loan)
+
+    def resume(self, loan: _Loan) -> None:
+        """Continue computing, in a new slot if the old one was lent."""
+        if self._ended(loan):
+            self._take(_BACK)
+
+    def _let(self) -> None:
+        """Lend the slots of waiting tasks for which there is room now."""
+        for loan in [*self._keeping]:
+            if self._sending == self._more:
+                return
+            if self._nbytes + loan.nbytes > _MOST_BYTES:
+                continue
+            self._keeping.remove(loan)
+            loan.lent = True
+            self._sending += 1
+            self._nbytes += loan.nbytes
+            self._free += 1
+            self._serve()
+
+    def _ended(self, loan: _Loan) -> bool:
+        """End a loan; True if the slot was lent."""
+        with self._lock:
+            if loan.lent:
+                self._sending -= 1
+                self._nbytes -= loan.nbytes
+                self._let()
+            return loan.lent
+
+    def _take(self, rank: int) -> None:
+        """Wait for a slot."""
+        ticket = _Ticket(rank)
+        with self._lock:
+            heappush(self._waiting, (rank, next(self._numbers), ticket))
+            self._serve()
+        ticket.turn.wait()
+        if ticket.refused:
+            raise _StoppedError
+
+    def _give_back(self) -> None:
+        with self._lock:
+            self._free += 1
+            self._serve()
+
+    def _serve(self) -> None:
+        """Wake only the threads that get a slot, because each wake-up takes time.
+
+        After a stop, returning tasks only finish their work, and need no slot.
+        """
+        while self._waiting and (self._stopped or self._free > 0):
+            _, _, ticket = heappop(self._waiting)
+            ticket.refused = self._stopped and ticket.rank != _BACK
+            self._free -= not ticket.refused
+            ticket.turn.set()
+
+
+class _Thread(threading.local):
+    """Slots and loan of the current thread."""
+
+    places: _Places | None = None
+    loan: _Loan | None = None
+    """Loan of its slot while it sends, and afterwards until it computes again."""
+
+
+_THREAD = _Thread()
+
+
+@contextmanager
+def sending(store: Store, nbytes: int) -> Iterator[None]:
+    """Wait for a remote store within the block, and let another task of the pool compute.
+
+    After the block the task may note and report its results, but must not compute before it has
+    called `computing`.
+
+    Parameters
+    ----------
+    store
+        Store that is waited for.
+    nbytes
+        Decoded bytes of the block that this task holds meanwhile.
+    """
+    places = _THREAD.places
+    if places is None or not is_far(store):
+        yield
+        return
+    computing()
+    loan = places.lend(nbytes)
+    try:
+        yield
+    finally:
+        places.keep(loan)
+        if loan.lent:
+            _THREAD.loan = loan
+
+
+def computing() -> None:
+    """Wait for a slot to compute in, if this task has lent its own."""
+    places, loan = _THREAD.places, _THREAD.loan
+    if places is not None and loan is not None:
+        _THREAD.loan = None
+        places.resume(loan)
+
+
+def most_sending(nbytes: int) -> int:
+    """Return the number of additional threads that a pool has for tasks that send.
+
+    Parameters
+    ----------
+    nbytes
+        Decoded bytes of the largest block.
+    """
+    return min(MOST_SENDING, _MOST_BYTES // max(nbytes, 1))
+
+
+class LendingPool(ThreadPoolExecutor):
+    """Thread pool for dask's scheduler, which limits the number of computing tasks.
+
+    Parameters
+    ----------
+    threads
+        Number of threads that compute.
+    nbytes
+        Decoded bytes of the largest block. It limits the number of additional threads, because
+        malloc keeps freed memory for each of them.
+    """
+
+    def __init__(self, threads: int, nbytes: int) -> None:
+        more = most_sending(nbytes)
+        super().__init__(threads + more, "zarr-dask")
+        self._places = _Places(threads, more)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Submit a call; see `concurrent.futures.Executor.submit`."""
+        return super().submit(self._places.compute, fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Shut down as `concurrent.futures.Executor.shutdown`; tasks without a slot never start."""
+        if cancel_futures:
+            self._places.stop()
+        super().shutdown(wait, cancel_futures=cancel_futures)

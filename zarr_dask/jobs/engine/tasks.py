@@ -1,0 +1,121 @@
+"""Running a graph as a whole, or many similar tasks, in windows.
+
+Most such tasks are functions of their number, so that little is submitted. The scheduler knows of
+at most a window of tasks at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from secrets import token_hex
+from typing import Any
+
+from zarr_dask.jobs.engine.cluster import Announced, compute_on_cluster, listening, run_window
+from zarr_dask.jobs.engine.local import LOCAL_WINDOW, compute_local, run_local
+from zarr_dask.jobs.engine.session_forks import Forked, Forks
+from zarr_dask.jobs.engine.throttle import Window
+from zarr_dask.jobs.engine.workers import Workers, forks_for
+from zarr_dask.stores.base import Store
+
+__all__ = ["Chosen", "compute", "run_tasks"]
+
+
+def run_tasks(
+    function: Callable[[Any], Any],
+    arguments: Iterable[Any],
+    workers: Workers,
+    on_result: Callable[[Any], None],
+    name: str,
+    on_begin: Callable[[Any], None] | None = None,
+    writes_to: Iterable[Store] = (),
+) -> None:
+    """Call a function with each of many arguments, mostly numbers, in any order.
+
+    Parameters
+    ----------
+    function
+        A pure function that can be pickled; it may be called more than once with an argument.
+    arguments
+        Arguments of the calls; read one window at a time.
+    workers
+        Workers that run the tasks.
+    on_result
+        Called with the result of each call, as soon as it is available.
+    name
+        Name of the tasks, for dashboards.
+    on_begin
+        Called with None, in a thread of the client, whenever a worker of a cluster starts a call:
+        once more for each call that was lost with a worker.
+    writes_to
+        Stores that the calls write to. Changes in forks (`zarr_dask.jobs.engine.session_forks`) are
+        merged when all calls have ended.
+    """
+    forks = forks_for(writes_to, workers.client)
+    if forks is not None:
+        calls = (forks.call(function, argument) for argument in arguments)
+        run_tasks(_called, calls, workers, _taking(forks, on_result), name, on_begin)
+        forks.merge()
+        return
+    waiting = iter(arguments)
+    if workers.client is None:
+        while some := list(islice(waiting, LOCAL_WINDOW)):
+            run_local(Chosen(function, some), range(len(some)), on_result, name)
+        return
+    client = workers.client
+    window = Window(client, workers.threads)
+    if on_begin is None:
+        run_window(function, waiting, client, window, on_result, name, {})
+        return
+    topic = f"{name}-{token_hex(8)}"
+    with listening(workers, topic, on_begin):
+        run_window(Announced(function, topic), waiting, client, window, on_result, name, {})
+
+
+def _taking(forks: Forks, on_result: Callable[[Any], None]) -> Callable[[Forked], None]:
+    return lambda forked: on_result(forks.take(forked))
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+class Chosen:
+    """A function of the number of one of its arguments."""
+
+    def __init__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    def __call__(self, number: int) -> Any:
+        """Call the function with the argument of this number."""
+        return self._function(self._arguments[number])
+
+
+def compute(
+    collection: Any,
+    workers: Workers,
+    names: Sequence[str],
+    on_result: Callable[[Any], None] | None = None,
+    *,
+    lends: int = 0,
+) -> Any:
+    """Compute a collection of one output; on failure, wait for the running tasks.
+
+    Parameters
+    ----------
+    collection
+        Collection to compute.
+    workers
+        Workers that run the tasks.
+    names
+        Names of the layers whose tasks are waited for on a cluster.
+    on_result
+        Called with the result of each task of these layers; not on a cluster, where results stay.
+    lends
+        Decoded bytes of the largest block if tasks wait for a remote store, so that other tasks may
+        compute meanwhile; else 0.
+    """
+    if workers.client is None:
+        return compute_local(collection, workers, names, on_result, lends=lends)
+    return compute_on_cluster(collection, workers.client, names)

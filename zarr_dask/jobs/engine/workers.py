@@ -1,0 +1,193 @@
+"""Workers of a job: a cluster, or the scheduler that dask is configured to use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask._util.threads import cores
+from zarr_dask.errors import SchedulerError, StoreOutOfReachError
+from zarr_dask.jobs.engine.session_forks import Forks
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.backends.zip_writer import ZipWriter
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.wrappers.base import forkable, innermost
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = [
+    "Workers",
+    "check_in_reach",
+    "find_workers",
+    "forks_for",
+    "runs_elsewhere",
+    "runs_processes",
+]
+
+_PATIENCE = 60.0
+"""Maximum seconds to wait for workers that are starting."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Workers that run the tasks of a job."""
+
+    client: Client | None
+    """A cluster; None for the scheduler that dask is configured to use."""
+    threads: int
+    """Maximum number of concurrent tasks."""
+    threads_per_process: int
+    """Number of these tasks that share the memory of a process."""
+    memory_limit: int | None = None
+    """Bytes that the smallest process may use, if known."""
+
+    @property
+    def in_this_process(self) -> bool:
+        """True if tasks see the memory of this process; dask's own processes may be only one."""
+        return self.client is None and self.threads == self.threads_per_process
+
+
+def find_workers(client: Client | None = None) -> Workers:
+    """Return the workers of the given or current client, or of dask's configured scheduler.
+
+    Raises
+    ------
+    SchedulerError
+        If the cluster has no workers.
+    TypeError
+        If `client` is not a client.
+    """
+    if client is not None and not hasattr(client, "scheduler_info"):
+        how = f", as Client({client!r})" if isinstance(client, str) else ", or None"
+        raise TypeError(f"client={client!r}: expected a distributed.Client{how}.")
+    client = client or _current_client()
+    return _local_workers() if client is None else _cluster_workers(client)
+
+
+def _current_client() -> Client | None:
+    """Return the client that dask would use now; None if another scheduler is configured."""
+    if "distributed" not in sys.modules:
+        return None  # so no client exists in this process
+    from dask.base import get_scheduler
+    from distributed import Client
+
+    owner = getattr(get_scheduler(), "__self__", None)  # if the scheduler is a client's method
+    return owner if isinstance(owner, Client) else None
+
+
+def check_in_reach(store: Store, client: Client | None = None, *, merges: bool = True) -> None:
+    """Refuse a store that only this process can write if tasks run in other processes.
+
+    Parameters
+    ----------
+    store
+        Store to write to.
+    client
+        A cluster; by default the current client's, or the scheduler dask is configured for.
+    merges
+        True if the caller gets back the forks that tasks write to.
+
+    Raises
+    ------
+    StoreOutOfReachError
+        If tasks run on a cluster or in dask's own processes.
+    StoreError
+        If tasks would write to forks of the store, and it cannot be forked now.
+    """
+    forks = forkable(store) is not None
+    inner = innermost(store)
+    alone = isinstance(inner, MemoryStore | ZipWriter) or getattr(inner, "is_in_memory", False)
+    alone = alone or (forks and not merges)
+    if not (alone or forks) or not runs_elsewhere(client):
+        return
+    if not alone:
+        Forks([store])
+        return
+    raise StoreOutOfReachError(
+        f"{store.url} can be written by this process alone, and dask's processes or the "
+        "distributed scheduler run each task in another process: what it writes would be lost. "
+        + (
+            "Leave compute=False out, so that it is merged at the end, or compute with threads."
+            if forks
+            else "Write to a local or remote store, or compute with threads."
+        )
+    )
+
+
+def runs_elsewhere(client: Client | None) -> bool:
+    """Whether tasks run in other processes than this one."""
+    client = client or _current_client()
+    if client is None:
+        return runs_processes()
+    workers = client.scheduler_info(n_workers=-1).get("workers") or {}
+    return any(not address.startswith("inproc://") for address in workers)
+
+
+def forks_for(stores: Iterable[Store], client: Client | None = None) -> Forks | None:
+    """Return forks for tasks; None if they can write to the stores themselves.
+
+    Parameters
+    ----------
+    stores
+        Stores that tasks write to.
+    client
+        A cluster; by default the current client's, or the scheduler dask is configured for.
+
+    Raises
+    ------
+    StoreError
+        If a store cannot be forked now.
+    StoreOutOfReachError
+        If other processes cannot reach it.
+    """
+    written = [store for store in stores if forkable(store) is not None]
+    return Forks(written) if written and runs_elsewhere(client) else None
+
+
+def _cluster_workers(client: Client) -> Workers:
+    workers = client.scheduler_info(n_workers=-1).get("workers")
+    if workers is None:
+        raise SchedulerError(f"the scheduler of {client!r} is gone. Connect to another one.")
+    if not workers:
+        workers = _first_workers(client)
+    threads = [worker["nthreads"] for worker in workers.values()]
+    limits = [worker["memory_limit"] for worker in workers.values() if worker["memory_limit"]]
+    return Workers(client, sum(threads), max(threads), min(limits, default=None))
+
+
+def _first_workers(client: Client) -> dict[str, Any]:
+    """Wait for workers that are still starting."""
+    try:
+        client.wait_for_workers(1, timeout=_PATIENCE)
+    except TimeoutError as error:
+        raise SchedulerError(
+            f"the scheduler at {client.scheduler.address if client.scheduler else '?'} has no "
+            f"workers, and none came within {_PATIENCE:.0f} s. Start some with 'dask worker'."
+        ) from error
+    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return found
+
+
+def _local_workers() -> Workers:
+    import dask
+    from dask.base import get_scheduler
+    from dask.local import get_sync
+
+    if get_scheduler() is get_sync:
+        return Workers(None, 1, 1)
+    pool = dask.config.get("pool", None)  # a number, or an executor that dask will use
+    size = pool if isinstance(pool, int) else getattr(pool, "_max_workers", None)
+    threads = size or dask.config.get("num_workers", None) or cores()
+    one_process = not runs_processes()
+    return Workers(None, threads, threads if one_process else 1)
+
+
+def runs_processes() -> bool:
+    """True if dask is configured to use processes of its own."""
+    from dask.base import get_scheduler
+    from dask.multiprocessing import get as get_processes
+
+    return get_scheduler() is get_processes

@@ -1,0 +1,182 @@
+"""Zip archives as the target of a job: written in one go, and present when the job has ended.
+
+A plan whose target is the path of an archive holds a `JobArchive`. The file is not created before
+the plan is run. Every function that runs the plan also ends the archive (`ends_archives`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from zarr_dask.errors import StoreError
+from zarr_dask.formats.base import normalise_path
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.zip import ZipStore
+from zarr_dask.stores.backends.zip_writer import ZipWriter
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import Location, open_store
+from zarr_dask.stores.wrappers.base import innermost
+
+__all__ = [
+    "Archives",
+    "JobArchive",
+    "archive_or_place",
+    "beside_archive",
+    "check_outlives",
+    "ends_archives",
+]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class JobArchive(ZipWriter):
+    """An archive that its plan opens and ends."""
+
+
+class Archives:
+    """The stores that one plan writes to; each archive among them is opened once.
+
+    Parameters
+    ----------
+    replaces
+        True if the plan replaces everything at its target, so that an archive need not be added to.
+    """
+
+    def __init__(self, *, replaces: bool = False) -> None:
+        self._replaces = replaces
+        self._opened: dict[str, tuple[str, JobArchive]] = {}
+
+    def place(
+        self, url: Any, path: str, storage_options: Mapping[str, Any] | None = None
+    ) -> tuple[Store, str]:
+        """Return the store to write to, and the path in it; see `node_place`.
+
+        Raises
+        ------
+        StoreError
+            As `open`.
+        """
+        if isinstance(url, str | os.PathLike):
+            return self.open(url, storage_options), normalise_path(path)
+        return node_place(url, path, storage_options)
+
+    def open(self, url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
+        """Return the store at a path or URL, to be written; see `zarr_dask.stores.open.open_store`.
+
+        Raises
+        ------
+        StoreError
+            If there can be no such store, or if two folders of one archive are named.
+        """
+        store = open_store(url, storage_options)
+        if not isinstance(url, str | os.PathLike) or not isinstance(store, ZipStore):
+            return store
+        folder = store.folder.rstrip("/")
+        present = self._opened.get(store.root)
+        if present is None:
+            mode: Literal["w", "a"] = "w" if self._replaces and not folder else "a"
+            present = folder, JobArchive(store.root, mode, folder=folder)
+            self._opened[store.root] = present
+        if present[0] != folder:
+            raise StoreError(
+                f"{store.root} is a zip archive of which two folders are named, {present[0]!r} and "
+                f"{folder!r}: name the archive alone, and give paths in it."
+            )
+        return present[1]
+
+    def instead_of(
+        self, url: Any, storage_options: Mapping[str, Any] | None
+    ) -> tuple[Any, Mapping[str, Any] | None]:
+        """Return an opened archive for the path of one; return everything else unchanged."""
+        if isinstance(url, list | tuple):
+            return [self.instead_of(one, storage_options)[0] for one in url], storage_options
+        if not isinstance(url, str | os.PathLike):
+            return url, storage_options
+        store = self.open(url, storage_options)
+        return (store, None) if isinstance(store, JobArchive) else (url, storage_options)
+
+
+def ends_archives(
+    stores: Callable[[Any], Iterable[Store]],
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Let a method of a plan end the archives of the plan.
+
+    They appear when the method returns; if it raises, they do not appear.
+
+    Parameters
+    ----------
+    stores
+        Returns the stores that a plan writes to.
+    """
+
+    def decorate(run: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(run)
+        def ending(*args: _P.args, **options: _P.kwargs) -> _R:
+            with ExitStack() as stack:
+                for store in map(innermost, stores(args[0])):
+                    if isinstance(store, JobArchive):
+                        stack.enter_context(store)
+                return run(*args, **options)
+
+        return ending
+
+    return decorate
+
+
+def check_outlives(store: Store) -> None:
+    """Refuse to hand out tasks that would run after the plan has ended its archive.
+
+    Raises
+    ------
+    ValueError
+        If the plan has one.
+    """
+    if isinstance(innermost(store), JobArchive):
+        raise ValueError(
+            f"{store.url} is a zip archive, which is there when this call has ended: leave "
+            "compute=False out, or write to a zarr_dask.ZipWriter and close it afterwards."
+        )
+
+
+def beside_archive(store: Store) -> tuple[Store, str] | None:
+    """Return the folder of an archive, and its name there; None for other stores."""
+    found = innermost(store)
+    if not isinstance(found, ZipWriter):
+        return None
+    folder, name = os.path.split(found.root)
+    return LocalStore(folder), name
+
+
+@contextmanager
+def archive_or_place(
+    url: Any, storage_options: Mapping[str, Any] | None, *, replaces: bool = False
+) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+    """Yield the target of a job: a new archive for the path of one, else the target unchanged.
+
+    The archive appears at the end of the block; if the block raises, it does not appear.
+
+    Parameters
+    ----------
+    url, storage_options
+        Target and options of the user.
+    replaces
+        True if the job replaces everything at `url`, so that an archive need not be added to.
+
+    Yields
+    ------
+    tuple
+        Target to write to, and its options.
+    """
+    archive = open_store(url, storage_options) if isinstance(url, str | os.PathLike) else url
+    if not isinstance(archive, ZipStore):
+        yield url, storage_options
+        return
+    mode: Literal["w", "a"] = "w" if replaces and not archive.folder else "a"
+    with ZipWriter(archive.root, mode, folder=archive.folder.rstrip("/")) as writer:
+        yield writer, None

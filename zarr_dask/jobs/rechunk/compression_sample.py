@@ -1,0 +1,140 @@
+"""Compression ratio of an array, from a sample of its stored objects.
+
+A plan uses it to estimate stored bytes, and to decide about compressing intermediate arrays. The
+sample is limited to the sizes of some stored objects, and one decoded chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, prod
+
+import numpy as np
+
+from zarr_dask._util.buffers import working_for
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import chunk_chain, quick_chain
+from zarr_dask.codecs.base import ChunkSpec
+from zarr_dask.codecs.chain import Chain
+from zarr_dask.errors import ChunkMissingError, CorruptObjectError, DataTypeError
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid.grid import Grid, Region
+from zarr_dask.jobs.rechunk.copy_task import as_in
+
+__all__ = ["LARGEST", "Ratios", "ratios"]
+
+_OBJECTS = 8
+"""Number of stored objects whose size is requested."""
+LARGEST = 1 << 25
+"""Maximum decoded bytes of a chunk in the sample; larger ones would take too long."""
+_SAMPLE = 1 << 22
+"""Bytes of the sample that are encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """Stored bytes per decoded byte, estimated from a sample."""
+
+    source: float = 1.0
+    between: float = 1.0
+    """Ratio of a compressed intermediate array."""
+    target: float = 1.0
+
+    def __post_init__(self) -> None:
+        for ratio in (self.source, self.between, self.target):
+            if not (isfinite(ratio) and ratio >= 0):
+                raise ValueError(f"{ratio!r} is no ratio of stored to decoded bytes")
+
+
+def ratios(source: Array, region: Region, target: Array) -> Ratios:
+    """Sample the source, or a region of it; nothing is written, and no memory is kept.
+
+    Parameters
+    ----------
+    source, region
+        Array and region to copy.
+    target
+        The new array, of which codecs and data type are used.
+    """
+    with working_for(("sample", source.where)):
+        return _ratios(source, region, target)
+
+
+def _ratios(source: Array, region: Region, target: Array) -> Ratios:
+    """Return the ratios, with the caches of the thread in use."""
+    stored = _stored(source, region)
+    values = _values(source, region)
+    if values is None:
+        return Ratios(stored, 1.0, stored)
+    narrow = min(source, target, key=lambda array: array.meta.data_type.typical_itemsize)
+    between = _encoded(source, values, narrow, quick_chain(narrow.meta))
+    same = _chain(source.meta) == _chain(target.meta)
+    if same and source.meta.data_type == target.meta.data_type:
+        return Ratios(stored, between or stored, stored)
+    made = _encoded(source, values, target, chunk_chain(target.meta))
+    return Ratios(stored, between or stored, stored if made is None else made)
+
+
+def _chain(meta: ArrayMeta) -> list[object]:
+    return [codec.document() for codec in chunk_chain(meta).codecs]
+
+
+def _stored(array: Array, region: Region) -> float:
+    """Return the stored bytes per decoded byte of some stored objects, evenly spread."""
+    meta = array.meta
+    grid = meta.grid
+    ranges = [
+        (dimension.find(s.start), dimension.find(s.stop - 1) + 1)
+        for dimension, s in zip(grid.dimensions, region, strict=True)
+        if s.stop > s.start
+    ]
+    if len(ranges) < len(region):
+        return 1.0
+    met = Grid.regular([last - first for first, last in ranges], [1] * len(ranges))
+    total = met.ncells
+    stored = decoded = 0
+    for number in {total * n // _OBJECTS for n in range(_OBJECTS)}:
+        places = met.coords_of(number)
+        coords = tuple(first + n for (first, _), n in zip(ranges, places, strict=True))
+        stored += array.store.size(array.key(coords)) or 0
+        decoded += meta.bound(coords).spec.nbytes
+    return stored / decoded if decoded else 1.0
+
+
+def _values(array: Array, region: Region) -> np.ndarray | None:
+    """Return values from the middle of a region; None if there are none, or they take too long."""
+    meta = array.meta
+    bound = meta.largest_bound()
+    chunk = array.chunks if bound.partial else array.write_chunks
+    shape = [s.stop - s.start for s in region]
+    if meta.data_type.variable or not prod(shape):
+        return None
+    if prod(chunk) * meta.data_type.typical_itemsize > LARGEST:
+        return None
+    wanted: list[slice] = []
+    left = _SAMPLE // meta.data_type.typical_itemsize
+    for s, length in zip(reversed(region), reversed(chunk), strict=True):
+        middle = (s.start + s.stop) // 2
+        first = max(middle - middle % length, s.start)
+        size = max(min(length, s.stop - first, left), 1)
+        left //= size
+        wanted.append(slice(first, first + size, 1))
+    try:
+        return array.read(tuple(reversed(wanted)), threads=1)
+    except (CorruptObjectError, ChunkMissingError):
+        return None  # copying it will raise
+
+
+def _encoded(source: Array, values: np.ndarray, target: Array, chain: Chain) -> float | None:
+    """Return the ratio of a chain of codecs for the values; None if it cannot encode them."""
+    meta = target.meta
+    spec = ChunkSpec(values.shape, meta.data_type, meta.fill, meta.limits.variable_bytes)
+    if meta.data_type.variable or any(chain.problems(spec)):
+        return None
+    region = tuple(slice(0, n, 1) for n in values.shape)
+    try:
+        converted = as_in(target, values, source, region)
+    except DataTypeError:
+        return None  # as above
+    buffers = chain.bind(spec).encode(converted)
+    return sum(len(buffer) for buffer in buffers) / max(spec.nbytes, 1)

@@ -1,0 +1,255 @@
+"""Copying one stage of a rechunking, task by task.
+
+A task reads a box of the source and writes the stored objects of the target in it, one by one. Its
+work depends only on its number. If the data types differ, the values are converted; a number that
+the new type cannot hold is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import Lock
+from time import perf_counter
+
+import numpy as np
+
+from zarr_dask._util.buffers import keeping_freed_memory, let_go
+from zarr_dask.array.array import Array
+from zarr_dask.array.writer import write_part
+from zarr_dask.codecs.base import WholeNeededError
+from zarr_dask.codecs.chain import decoded_here
+from zarr_dask.errors import DataTypeError
+from zarr_dask.grid.grid import Part, Region, Shape, cut, shifted
+from zarr_dask.jobs.engine.plan import format_region
+from zarr_dask.jobs.engine.rss import Memory, process_name, watched
+from zarr_dask.jobs.engine.task_result import Copied, Process
+from zarr_dask.jobs.engine.visibility import check_job_seen_once
+from zarr_dask.jobs.engine.warmup import rehearse
+from zarr_dask.jobs.rechunk.buffer_reuse import held
+from zarr_dask.jobs.rechunk.casting import misfit
+from zarr_dask.jobs.rechunk.cost_model import StagePlan
+from zarr_dask.journal import Journal
+from zarr_dask.journal.receipts import Noting, Receipt, StoredObject
+from zarr_dask.stores.retry import counting_retries
+from zarr_dask.stores.wrappers.metered import Tally, Traffic
+
+__all__ = ["Records", "Stage", "as_in"]
+
+
+class _WholeChunks:
+    """Lock for a task that must hold whole chunks while its plan expects parts of them.
+
+    Only one task of the process holds it at a time; a child process after a fork has its own.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.turn = Lock()
+
+
+_WHOLE_CHUNKS = _WholeChunks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WHOLE_CHUNKS.renew)
+
+_LARGE = 1 << 18
+"""Minimum bytes of a stored object for which the cost of measuring memory is negligible."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Journal and creation for the receipts of a stage."""
+
+    journal: Journal
+    creation: str
+    """Identifies the receipts of the stage."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass over the array, bound to its source and target."""
+
+    plan: StagePlan
+    source: Array
+    target: Array
+    origin: Shape
+    """First element of the source that is copied."""
+    records: Records | None = None
+    """Destination of receipts; None for no receipts."""
+    counted: int = 0
+    """Bytes of an element as counted by progress: those of the first stage's source, because
+    intermediate arrays may have a narrower data type; 0 for the size in this stage's source.
+    """
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+        """Copy one box: read it whole, write its stored objects one by one.
+
+        Parameters
+        ----------
+        number
+            Number of the task.
+        stop
+            Called before each object; returns True to leave the rest to another run. The objects
+            written by then have receipts.
+        """
+        begun = perf_counter()
+        if self.records is not None:
+            check_job_seen_once(self.records.journal, self.target)
+        with (
+            keeping_freed_memory(),
+            watched(self._name, self._rehearse) as memory,
+            counting_retries() as retries,
+        ):
+            copied = self._copy(self._region(number), stop, memory)
+        process = Process(process_name(), memory.idle, memory.peak)
+        seconds = perf_counter() - begun
+        return replace(copied, seconds=seconds, process=process, retried=retries.count)
+
+    def keys(self, number: int) -> Iterator[str]:
+        """Return the keys of the stored objects that a task writes, below the array's prefix."""
+        meta = self.target.meta
+        return (meta.keys.key(part.coords) for part in meta.grid.parts(self._region(number)))
+
+    @property
+    def _name(self) -> Hashable:
+        """Key of the stage among others that run in the same process."""
+        job = None if self.records is None else self.records.creation
+        return self.target.where, self.plan.box, job
+
+    def _rehearse(self) -> None:
+        rehearse(self.source, self.target)
+
+    def _region(self, number: int) -> Region:
+        boxes = self.plan.boxes
+        return boxes.region_of(boxes.coords_of(number))
+
+    def _copy(self, region: Region, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+        shape = tuple(s.stop - s.start for s in region)
+        with held(self._name, shape, self.source.dtype) as values:
+            return self._copy_through(values, region, stop, memory)
+
+    def _copy_through(
+        self,
+        values: np.ndarray,
+        region: Region,
+        stop: Callable[[], bool] | None,
+        memory: Memory,
+    ) -> Copied:
+        """Copy a box through the given memory."""
+        traffic, decoded = self._read(shifted(region, self.origin), values)
+        memory.look()
+        written: list[StoredObject] = []
+        empty: list[str] = []
+        encoded = 0
+        for part in self.target.meta.grid.parts(region):
+            if stop is not None and stop():
+                break
+            key = self.target.meta.keys.key(part.coords)
+            stored = self._write(*self._converted(part, values, region), key, memory)
+            if stored is None:
+                empty.append(key)
+            else:
+                written.append(stored)
+                encoded += self.target.meta.bound(part.coords).spec.nbytes
+        memory.look()
+        if self.records is not None:
+            journal = self.records.journal
+            journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
+        nbytes = sum(item.nbytes for item in written)
+        return Copied(
+            values.size * (self.counted or self.plan.source.itemsize),
+            nbytes,
+            len(written) + len(empty),
+            decoded=decoded,
+            encoded=encoded,
+            read=traffic.nbytes,
+            reads=traffic.requests,
+        )
+
+    def _read(self, region: Region, values: np.ndarray) -> tuple[Traffic, int]:
+        """Read a box; return the requests and the number of decoded bytes."""
+        if not self.plan.sparing:
+            return self._read_through(region, values)
+        with suppress(WholeNeededError):
+            return self._read_through(region, values, sparing=True)
+        with _WHOLE_CHUNKS.turn:
+            try:
+                return self._read_through(region, values)
+            finally:
+                let_go()
+
+    def _read_through(
+        self, region: Region, values: np.ndarray, *, sparing: bool = False
+    ) -> tuple[Traffic, int]:
+        tally = Tally(self.source.store)
+        before = decoded_here()
+        reader = replace(self.source, store=tally).reader
+        (reader.sparing() if sparing else reader).read_region(region, values, 1)
+        return tally.traffic, decoded_here() - before
+
+    def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
+        """Return a part and its values, in the data type of the target.
+
+        This is done object by object to save memory.
+        """
+        if self.source.meta.data_type == self.target.meta.data_type:
+            return part, values
+        where = shifted(part.out, tuple(s.start for s in region))
+        alone = tuple(slice(0, s.stop - s.start, 1) for s in part.out)
+        converted = as_in(self.target, cut(values, part.out), self.source, where)
+        return part._replace(out=alone), converted
+
+    def _write(
+        self, part: Part, values: np.ndarray, key: str, memory: Memory
+    ) -> StoredObject | None:
+        """Store one object; return its entry for a receipt, or None if it is left out."""
+        noting = Noting(checksum=self.records is not None)
+        fence = None if self.records is None else self.records.journal.fence
+        if not write_part(self.target, part, values, noting, fence=fence):
+            return None
+        if noting.nbytes >= _LARGE:
+            memory.look()  # a thread keeps the bytes gathered for the store
+        return noting.of(key)
+
+
+def as_in(target: Array, values: np.ndarray, source: Array, region: Region) -> np.ndarray:
+    """Convert values to another array's data type; fractions may be lost, numbers may not wrap.
+
+    Parameters
+    ----------
+    target
+        Array with the new data type.
+    values
+        Values to convert; returned unchanged if the data types are the same.
+    source, region
+        Origin of the values, for messages.
+
+    Raises
+    ------
+    DataTypeError
+        If there are values that the data type cannot hold.
+    """
+    if source.meta.data_type == target.meta.data_type:
+        return values
+    said = misfit(values, target.dtype)
+    if said is not None:
+        raise _not_held(said, target, source, region)
+    if values.dtype.kind == "c" and target.dtype.kind in "biuf":
+        values = values.real
+    try:
+        with np.errstate(over="raise"):
+            return target.cast(values)
+    except FloatingPointError as error:
+        what = "values that would become infinite"
+        raise _not_held(what, target, source, region) from error
+
+
+def _not_held(what: str, target: Array, source: Array, region: Region) -> DataTypeError:
+    return DataTypeError(
+        f"{source.where} has {what} in the region {format_region(region)}, which "
+        f"{target.meta.data_type.label} cannot hold. Choose a wider dtype."
+    )

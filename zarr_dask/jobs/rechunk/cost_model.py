@@ -1,0 +1,506 @@
+"""Stages of a rechunking and their costs: pure arithmetic on grids.
+
+A *stage* copies an index space box by box. A box is a union of whole stored objects of the target,
+so that no two tasks write the same object. Every source chunk that a box overlaps is decoded for
+it, so a chunk that overlaps several boxes is decoded several times. `planner` chooses the boxes. No
+store, no array, no dask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
+from math import ceil, inf, prod
+from numbers import Real
+from typing import Protocol, Self
+
+from zarr_dask.grid.grid import Dimension, Fixed, Grid, Shape
+from zarr_dask.jobs.engine.plan import Costs
+from zarr_dask.stores.streaming_put import TOGETHER
+
+__all__ = [
+    "BLOCKS",
+    "KEPT_AT_MOST",
+    "OVERHEAD",
+    "CostModel",
+    "Layout",
+    "StagePlan",
+    "Working",
+    "block_memory",
+    "held_by_process",
+    "left_for_tasks",
+    "needed_for_tasks",
+    "seconds",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Time of everything besides decoding and encoding, for choosing between plans.
+
+    Raises
+    ------
+    ValueError
+        If a number is not valid.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> object_store = zd.CostModel(request=0.03, read=90e6, write=60e6)
+    """
+
+    request: float = 1.0e-4
+    """Seconds from a request to its response, whatever its size."""
+    read: float = 4.0e9
+    """Stored bytes per second that a thread reads."""
+    write: float = 1.0e9
+    """Stored bytes per second that a thread writes."""
+    limit: float = inf
+    """Maximum requests per second that the store serves, for all threads together."""
+    listing: float = 0.0
+    """Seconds per stored object to list an intermediate array when it is removed."""
+    task: float = 2.0e-3
+    """Seconds that a thread spends on a task besides its work."""
+    schedule: float = 5.0e-4
+    """Seconds that the scheduler spends on a task, one after the other."""
+    stage: float = 0.1
+    """Overhead of a stage in seconds: the last tasks leave threads idle, and the previous
+    intermediate array is removed.
+    """
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, is_rate = getattr(self, one.name), one.name in _RATES
+            good = isinstance(value, Real) and not isinstance(value, bool)
+            if not (good and (value > 0 if is_rate else 0 <= value < inf)):
+                expected = "above 0" if is_rate else "of at least 0 that is finite"
+                raise ValueError(f"CostModel {one.name}={value!r}: expected a number {expected}.")
+            object.__setattr__(self, one.name, float(value))  # JSON does not know NumPy's numbers
+
+    def facts(self) -> dict[str, float | None]:
+        """Return the model as JSON values; unbounded numbers are None."""
+        return {name: None if value == inf else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, facts: Mapping[str, float | None]) -> Self:
+        """Return the model that `facts` has described.
+
+        Raises
+        ------
+        TypeError
+            If there are unknown members.
+        ValueError
+            If a number is not valid.
+        """
+        return cls(**{name: inf if value is None else value for name, value in facts.items()})
+
+
+_RATES = frozenset({"read", "write", "limit"})
+"""Fields that are rates per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Storage layout of an array, as far as a plan needs it."""
+
+    grid: Grid
+    """The stored objects."""
+    chunk: Shape
+    """Shape of the unit of decoding."""
+    itemsize: int
+    working: int = 0
+    """Bytes that the codecs hold besides a chunk and its encoded form."""
+    decode: float = 3.0e9
+    """Decoded bytes per second that a thread decodes."""
+    encode: float = 1.0e9
+    """Decoded bytes per second that a thread encodes."""
+    ratio: float = 1.0
+    """Stored bytes per decoded byte; an estimate."""
+    kind: str = ""
+    """Identifies the data type: if the types of source and target differ, a task holds its box in
+    both.
+    """
+    chunks: Grid | None = None
+    """The chunks, if they do not all start at a multiple of their shape, as in a region."""
+    uneven: bool = False
+    """True if chunks have different shapes; `chunk` is then the largest."""
+    stored: Shape | None = None
+    """Largest shape of a stored object, if a region covers none of them whole."""
+    clipped: tuple[tuple[bool, bool], ...] | None = None
+    """For each dimension, two flags: the first and the last stored object are only partly in the
+    layout, as in a region.
+    """
+    indices: int = 0
+    """Number of index levels above a chunk of a shard: more than one for nested shards, and one
+    also for a shard that holds a single chunk; 0 if there is none or it is unknown.
+    """
+    compressed: bool = False
+    """True for an intermediate array that is compressed, which needs memory for a chunk."""
+    in_flight: int = 0
+    """Maximum encoded bytes in flight from the store; 0 if objects are read one by one."""
+    in_pieces: bool = False
+    """True if the chunks of a stored object are sent to the store one by one, as they are
+    encoded.
+    """
+    tables: int = 0
+    """Additional bytes that its codecs hold while encoding, to look for repetitions."""
+    decoding: int = 0
+    """Additional bytes that its codecs hold while decoding, for blocks."""
+    reading: int | None = None
+    """The same as `working`, but while chunks are decoded; None if it is equal."""
+    block: int = 0
+    """Maximum bytes of a block, if parts of a chunk are read block by block; else 0."""
+    turned: int = 0
+    """Bytes of a chunk that encoding copies because its byte order differs; else 0."""
+
+    @property
+    def working_to_read(self) -> int:
+        """Bytes that the codecs hold besides a chunk and its encoded form while they decode."""
+        return self.working if self.reading is None else self.reading
+
+    @property
+    def object_shape(self) -> Shape:
+        """Largest shape of a stored object."""
+        return self.stored or self.grid.largest_cell
+
+    @property
+    def object_bytes(self) -> int:
+        """Decoded bytes of a stored object."""
+        return prod(self.object_shape) * self.itemsize
+
+    @property
+    def chunk_grid(self) -> Grid:
+        """The chunks."""
+        return self.chunks or Grid.regular(self.grid.shape, self.chunk)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of a chunk."""
+        return prod(self.chunk) * self.itemsize
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Maximum encoded bytes held while an object is written, as if nothing were compressed."""
+        return self.chunk_bytes if self.in_pieces else self.object_bytes
+
+    @property
+    def waiting(self) -> int:
+        """Encoded bytes of small chunks that wait to be sent to the store together."""
+        return min(TOGETHER, self.object_bytes) if self.in_pieces else 0
+
+    @property
+    def sharded(self) -> bool:
+        """True if the chunks of a stored object can be read one by one."""
+        return self.indices > 0 or self.chunk != self.object_shape
+
+    @property
+    def padded(self) -> bool:
+        """True if stored objects extend beyond the array."""
+        return any(dimension.overhangs for dimension in self.grid.dimensions)
+
+    @property
+    def is_cut(self) -> bool:
+        """True if it is only a part of an array, which may cut chunks."""
+        return self.chunks is not None or self.stored is not None
+
+    def with_cell(self, shape: Shape, cell: Shape) -> Layout:
+        """Return the layout of an intermediate array with stored objects of this shape."""
+        nbytes = prod(cell) * self.itemsize
+        return replace(
+            self,
+            grid=Grid.regular(shape, cell),
+            chunk=cell,
+            working=nbytes if self.compressed else self.working,
+            tables=min(self.tables, BLOCKS * nbytes),
+            decoding=min(self.decoding, BLOCKS * nbytes),
+        )
+
+    def fits_into(self, box: Shape) -> bool:
+        """True if each chunk lies whole and contiguous in the memory of a box."""
+        shape = self.grid.shape
+        if self.is_cut or self.uneven or any(n % c for n, c in zip(shape, self.chunk, strict=True)):
+            return False
+        pairs = list(zip(box, self.chunk, strict=True))
+        first = next((d for d, (_, chunk) in enumerate(pairs) if chunk > 1), len(pairs) - 1)
+        return all(
+            length == chunk if d > first else length % chunk == 0
+            for d, (length, chunk) in enumerate(pairs)
+        )
+
+    def part(self, box: Shape) -> int | None:
+        """Return the bytes of a chunk that are decoded for a box if much is skipped, else None.
+
+        They are the rows of the chunk in the box, and the whole blocks around them; see
+        `Reader.sparing`.
+        """
+        taken = tuple(map(min, box, self.chunk))
+        axis = next((axis for axis, length in enumerate(self.chunk) if length > 1), None)
+        if not self.block or axis is None:
+            return None
+        rows = self.chunk_bytes // self.chunk[axis] * taken[axis] + 2 * self.block
+        return rows if rows <= self.chunk_bytes // 2 else None
+
+    def whole_in(self, box: Shape) -> int:
+        """Return the number of stored objects that lie entirely in one box of such a grid."""
+        ends = self.clipped or ((False, False),) * len(box)
+        return prod(
+            dimension.uncut(length, first=first, last=last)
+            for dimension, length, (first, last) in zip(
+                self.grid.dimensions, box, ends, strict=True
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One pass over the index space."""
+
+    source: Layout
+    target: Layout
+    box: Shape
+    """Box of one task; smaller at the edges, and where stored objects differ in size."""
+
+    @property
+    def boxes(self) -> Grid:
+        """The tasks as a grid: whole stored objects of the target."""
+        dimensions = zip(self.target.grid.dimensions, self.box, strict=True)
+        return Grid(tuple(dimension.groups(length) for dimension, length in dimensions))
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.boxes.ncells
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks that have something to do: all of them."""
+        return self.tasks
+
+    def work(self, model: CostModel) -> float:
+        """Return the seconds that one thread would need for all its tasks."""
+        source, target, costs = self.source, self.target, self.costs
+        return (
+            costs.decoded * (1 / source.decode + source.ratio / model.read)
+            + costs.written * (1 / target.encode + target.ratio / model.write)
+            + costs.requests * model.request
+            + self.tasks * model.task
+        )
+
+    @property
+    def sparing(self) -> bool:
+        """True if tasks hold no more of a chunk than they need.
+
+        If a task must hold a whole chunk, because it is not stored as expected, no other task of
+        its process does so at the same time.
+        """
+        return self.source.part(self.box) is not None
+
+    @property
+    def peak(self) -> int:
+        """Maximum bytes that one task holds: the box, and the memory for reading or writing it."""
+        return self._peak(self._largest)
+
+    @property
+    def _largest(self) -> Shape:
+        """Shape of the largest box."""
+        return tuple(map(min, self.box, self.source.grid.shape))
+
+    def memory(self, threads: int) -> int:
+        """Return the maximum bytes that tasks on this many threads hold together."""
+        most = self._together(threads)
+        return most + self.peak - self._peak(self._largest, self.source.part(self.box))
+
+    def _together(self, threads: int) -> int:
+        """Return the same as `memory`, if no task must hold more of a chunk than expected."""
+        part = self.source.part(self.box)
+        lengths = [_most_frequent(dimension, threads) for dimension in self.boxes.dimensions]
+        of_boxes = sorted(
+            (
+                (
+                    self._peak(tuple(length for length, _ in box), part),
+                    prod(count for _, count in box),
+                )
+                for box in product(*lengths)
+            ),
+            reverse=True,
+        )
+        largest = self._peak(self._largest, part)
+        left, total, least = min(threads, self.tasks), 0, largest
+        for least, count in of_boxes:
+            total += least * min(count, left)
+            left -= min(count, left)
+        return max(total + left * least, largest)
+
+    def _peak(self, box: Shape, part: int | None = None) -> int:
+        """Return the maximum bytes of a task for a box; `part` is the part of a chunk it needs."""
+        source, target = self.source, self.target
+        # one decoded chunk of the source, later one of the target in contiguous memory: a thread
+        # keeps the larger; chunks that lie in the box as they are decoded need no room
+        reading = source.working_to_read - source.chunk_bytes * source.fits_into(box)
+        writing = target.working - target.chunk_bytes * target.fits_into(box)
+        encoded = self._encoded(box)
+        if part is not None:
+            reading, encoded = part, 2 * max(source.block, PIECE)
+        encoded = max(encoded, target.waiting)  # these use the same memory, one after the other
+        room = max(reading, writing, 0)
+        # an object in the other data type, and one padded beyond the edge of the array
+        objects = target.padded + (source.kind != target.kind)
+        made = objects * target.object_bytes + target.encoded_bytes
+        made += max(source.decoding, target.tables)
+        if source.kind != target.kind:  # one byte per element tells whether it fits
+            made += prod(target.object_shape)
+        made += target.turned
+        copied = prod(box) * source.itemsize
+        kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
+        return copied + encoded + room + made + kept + OVERHEAD
+
+    def _encoded(self, box: Shape) -> int:
+        """Return the encoded source bytes held at a time, as if nothing were compressed."""
+        source = self.source
+        around = [
+            -(-n // chunk) * chunk + chunk for n, chunk in zip(box, source.chunk, strict=True)
+        ]
+        one = prod(map(min, source.object_shape, around)) * source.itemsize
+        if not source.in_flight:
+            return one
+        whole = source.chunk if source.sharded else source.object_shape
+        all_of_it = prod(-(-n // size) * size + size for n, size in zip(box, whole, strict=True))
+        return min(all_of_it * source.itemsize, source.in_flight + one)
+
+    @property
+    def reads(self) -> int:
+        """Number of reads of stored objects of the source, whole or in part."""
+        pairs = zip(self.source.grid.dimensions, self.box, strict=True)
+        return prod(dimension.meetings(length) for dimension, length in pairs)
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all tasks together."""
+        source, target = self.source, self.target
+        decoded = prod(
+            chunks.met_length(length) if source.uneven else chunks.meetings(length) * chunk
+            for chunks, chunk, length in zip(
+                source.chunk_grid.dimensions, source.chunk, self.box, strict=True
+            )
+        )
+        # if a box overlaps only a part of a shard, the index is read first
+        reads = self.reads
+        if source.sharded:
+            reads += max(source.indices, 1) * (self.reads - source.whole_in(self.box))
+        written = prod(d.start(d.count) for d in target.grid.dimensions)
+        return Costs(
+            decoded=decoded * source.itemsize,
+            written=written * target.itemsize,
+            reads=reads,
+            writes=target.grid.ncells,
+            read=round(decoded * source.itemsize * source.ratio),
+            stored=round(written * target.itemsize * target.ratio),
+        )
+
+
+class Holding(Protocol):
+    """A stage, as far as computing its memory needs."""
+
+    def memory(self, threads: int) -> int:
+        """Return the maximum bytes that tasks on this many threads hold together."""
+        ...
+
+
+def held_by_process(stages: Iterable[Holding], threads: int) -> int:
+    """Return the maximum bytes that a process with these threads grows by while it runs stages.
+
+    Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
+    a heap of its own; for small tasks the idle size is measured after that.
+    """
+    return needed_for_tasks(max(stage.memory(threads) for stage in stages))
+
+
+def needed_for_tasks(nbytes: int) -> int:
+    """Return the maximum growth of a process whose tasks hold this many bytes together."""
+    return nbytes + min(LOADED, -(-max(nbytes - _SMALL, 0) // _SHARE))
+
+
+def left_for_tasks(nbytes: int) -> int:
+    """Return the bytes that tasks may hold together in a process that may grow by this many."""
+    if nbytes <= _SMALL:
+        return nbytes
+    return max(nbytes - LOADED, (_SHARE * nbytes + _SMALL) // (_SHARE + 1))
+
+
+def block_memory(written: Layout, nbytes: int) -> int:
+    """Return the maximum bytes that a task holds while it writes a given block.
+
+    Parameters
+    ----------
+    written
+        Layout of the target.
+    nbytes
+        Size of the block.
+    """
+    made = written.padded * written.object_bytes + written.tables
+    made += written.encoded_bytes + written.waiting + written.turned
+    kept = min(KEPT_AT_MOST, nbytes // 4)
+    return nbytes + max(written.working, 0) + made + kept + OVERHEAD
+
+
+def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
+    """Return the largest lengths of groups along a dimension, each with its number of groups."""
+    if isinstance(dimension, Fixed):
+        whole, rest = divmod(dimension.extent, dimension.size)
+        return [(length, count) for length, count in ((dimension.size, whole), (rest, 1)) if count]
+    counts = Counter(dimension.lengths)
+    return sorted(counts.items(), reverse=True)[: min(most, _MOST_LENGTHS)]
+
+
+_MOST_LENGTHS = 8
+"""Maximum number of box lengths along a dimension that are distinguished; shorter ones count as the
+last.
+"""
+
+
+LOADED = 8 << 20
+"""Maximum additional bytes of a process after its first job; 7.4 MB were measured."""
+_SMALL, _SHARE = 1 << 25, 16
+"""If tasks together hold more than `_SMALL`, one `_SHARE`th of the excess is added to it."""
+BLOCKS = 2
+"""Number of blocks of intermediate arrays held besides; none is larger than a chunk."""
+KEPT_AT_MOST = 8 << 20
+"""Maximum bytes of the codecs' freed buffers that malloc keeps (`scratch.keeping_freed_memory`), as
+measured; small boxes have small buffers.
+"""
+KEPT_AT_LEAST = 1 << 21
+"""A tighter limit: the bytes that are encoded at a time, but not less than this."""
+PIECE = 1 << 20
+"""Maximum encoded bytes per request when chunks are read block by block, unless a block has more.
+One piece is held besides the piece of the blocks before it.
+"""
+OVERHEAD = 1 << 20
+"""Memory for indices, buffers of the codecs, and the interpreter."""
+
+
+class Working(Protocol):
+    """A stage, as far as computing its time needs."""
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks that have something to do."""
+        ...
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all its tasks together."""
+        ...
+
+    def work(self, model: CostModel) -> float:
+        """Return the seconds that one thread would need for all its tasks."""
+        ...
+
+
+def seconds(stage: Working, threads: int, model: CostModel) -> float:
+    """Return the time of a stage by the model; the last round of tasks may leave threads idle."""
+    tasks = stage.busy
+    rounds = ceil(tasks / threads) / max(tasks, 1)
+    answered = stage.costs.requests / model.limit
+    return model.stage + max(stage.work(model) * rounds, tasks * model.schedule, answered)

@@ -1,0 +1,205 @@
+"""Intermediate array that holds the blocks of a dask array until they are rechunked, and its grid.
+
+It is an ordinary array in a folder of its own: at the location that the user gives, beside the
+target, or in memory if the target is in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from math import prod
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import ResumeError, StoreError
+from zarr_dask.formats.base import prefix_of
+from zarr_dask.grid.grid import Blocks, Cells, Shape
+from zarr_dask.jobs.engine.resume import Resume
+from zarr_dask.jobs.engine.zip_targets import beside_archive
+from zarr_dask.jobs.rechunk.plan import digest
+from zarr_dask.jobs.write.plan import WritePlan
+from zarr_dask.jobs.write.write import plan_write
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.local_paths import check_folder
+from zarr_dask.stores.open import Location, beside, inside, open_alike, real_place
+from zarr_dask.stores.wrappers.base import innermost
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["FORMAT", "Between", "Room", "base_for", "grids_between"]
+
+FORMAT = "v3"
+"""Format of the intermediate array."""
+_FOLDER = "zarr-dask-blocks-"
+_SMALL = 1 << 16
+"""Minimum bytes of a chunk for which reading it alone saves more than it costs."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """Layout and location of the intermediate array."""
+
+    base: Store | None
+    """The store that contains its folder; None for memory of this process."""
+    prefix: str
+    """Prefix of the folder's name."""
+    chunks: Cells
+    shards: Cells | None
+    codecs: Any
+
+    def room(self, values: da.Array, target: Array, *, resume: Resume) -> Room:
+        """Return the folder for one run: a new one, or one that the same call finds again.
+
+        Parameters
+        ----------
+        values
+            The array to rechunk.
+        target
+            The new array.
+        resume
+            As for `zarr_dask.rechunk`.
+
+        Raises
+        ------
+        ResumeError
+            If the graph cannot be told from others, or the intermediate array is in memory.
+        """
+        if self.base is None:
+            if resume:
+                raise ResumeError(
+                    f"{target.where} is in memory: say with temp= where the blocks are kept "
+                    "that have been computed, or leave resume=True out."
+                )
+            return Room(MemoryStore(), "blocks", self)
+        name = self._name(values, target, resume) if resume else token_hex(16)
+        return Room(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
+
+    def _name(self, values: da.Array, target: Array, resume: Resume) -> str:
+        """Return a name that is equal for calls with the same values and target."""
+        from zarr_dask.graph.tokens import layer_tokens
+
+        what: Any = resume
+        if not isinstance(resume, str):
+            what = (sorted(token for _, token in layer_tokens(values)), values.name)
+        place = real_place(target.store, target.path)
+        facts = (what, place, digest(target), self.chunks, self.shards)
+        return sha256(repr(facts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Room:
+    """A folder for the blocks and the journal of their write."""
+
+    base: Store
+    folder: str
+    between: Between
+
+    @property
+    def array(self) -> Store:
+        """The store whose root is the intermediate array."""
+        return inside(self.base, f"{self.folder}/blocks")
+
+    def write(self, values: da.Array, *, resume: Resume) -> WritePlan:
+        """Plan the write of the blocks."""
+        made: WritePlan = plan_write(
+            values,
+            self.array,
+            chunks=self.between.chunks,
+            shards=self.between.shards,
+            codecs=self.between.codecs,
+            resume=resume,
+            journal=inside(self.base, f"{self.folder}/journal") if resume else None,
+            overwrite=False,
+            format=FORMAT,
+        )
+        return made
+
+    def exists(self) -> bool:
+        """True if the folder contains anything."""
+        return any(self.base.list_dir(prefix_of(self.folder)))
+
+    def remove(self) -> None:
+        """Remove the blocks and the rest of their journal."""
+        self.base.delete_prefix(prefix_of(self.folder))
+
+
+def grids_between(blocks: Blocks, objects: Shape, itemsize: int) -> tuple[Cells, Cells | None]:
+    """Return chunks and shards of an array whose stored objects are the blocks of a dask array.
+
+    Parameters
+    ----------
+    blocks
+        Sizes of the blocks.
+    objects
+        Shape of the new stored objects, which chunks should not exceed.
+    itemsize
+        Bytes of an element.
+
+    Returns
+    -------
+    chunks, shards
+        Shards are blocks of one size, if chunks that divide them help; else None.
+
+    Examples
+    --------
+    >>> grids_between(((100, 100), (400,)), (200, 20), 8)
+    ((100, 100), (100, 400))
+    >>> grids_between(((30, 40), (400,)), (70, 20), 8)
+    (((30, 40), 400), None)
+    """
+    lengths = [_one_size(sizes) for sizes in blocks]
+    if any(length is None for length in lengths):
+        cells = tuple(
+            tuple(size for size in sizes if size) if length is None else length
+            for sizes, length in zip(blocks, lengths, strict=True)
+        )
+        return cells, None
+    block = tuple(length or 1 for length in lengths)
+    chunk = [
+        max(d for d in _divisors(length) if d <= max(wanted, 1))
+        for length, wanted in zip(block, objects, strict=True)
+    ]
+    while prod(chunk) * itemsize < _SMALL and tuple(chunk) != block:
+        # merge along the dimension with most chunks, which needs small chunks least
+        axis = max(range(len(chunk)), key=lambda axis: (block[axis] // chunk[axis], axis))
+        chunk[axis] = min(d for d in _divisors(block[axis]) if d > chunk[axis])
+    return tuple(chunk), None if tuple(chunk) == block else block
+
+
+def _one_size(sizes: tuple[int, ...]) -> int | None:
+    """Return the size of all blocks along a dimension; None if more than the last one differ."""
+    first = max(sizes[0], 1) if sizes else 1
+    is_regular = all(size == first for size in sizes[:-1]) and (not sizes or sizes[-1] <= first)
+    return first if is_regular else None
+
+
+def _divisors(length: int) -> list[int]:
+    small = [d for d in range(1, int(length**0.5) + 1) if length % d == 0]
+    return sorted({*small, *(length // d for d in small)})
+
+
+def base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
+    """Return the store for the intermediate array, and the prefix of its folder's name.
+
+    Raises
+    ------
+    StoreError
+        If there is no store for it.
+    """
+    if temp is not None:
+        store = open_alike(temp, target.store)
+        check_folder(store, "", "temp=")
+        return store, ""
+    found = beside(target.store, ".") or beside_archive(target.store)
+    if found is not None:
+        return found
+    if isinstance(innermost(target.store), MemoryStore):
+        return None, ""
+    raise StoreError(
+        f"{target.where} has no place beside it for the blocks of the dask array: it is the root "
+        "of a bucket, or a session. Say where they go with temp=, a path or URL."
+    )

@@ -1,0 +1,389 @@
+"""Specification of the new array of a rechunking, and the resources for planning it.
+
+Turns the arguments of users (grids by name or by position, a data type, codecs, a format, a region)
+into the metadata of the new array, and two arrays into a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import converted, regridded
+from zarr_dask.dtypes import bits_of
+from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
+from zarr_dask.formats.base import Format, where
+from zarr_dask.formats.detect import format_for_new
+from zarr_dask.formats.translate import masked_otherwise
+from zarr_dask.grid.grid import Cells, Fixed, Grid, Region
+from zarr_dask.hierarchy.edit import is_shown_first
+from zarr_dask.hierarchy.parents import format_of_group_around
+from zarr_dask.indexing.basic import checked_region
+from zarr_dask.jobs.engine import Workers
+from zarr_dask.jobs.engine.grid_arguments import cells_given, check_not_empty, region_given
+from zarr_dask.jobs.engine.plan import format_bytes, format_region, parse_bytes
+from zarr_dask.jobs.rechunk.compression_sample import Ratios, ratios
+from zarr_dask.jobs.rechunk.cost_model import CostModel, left_for_tasks
+from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
+from zarr_dask.jobs.rechunk.plan import RechunkPlan
+from zarr_dask.jobs.rechunk.planner import Alternative, alternatives
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import Location
+
+__all__ = [
+    "NewArray",
+    "Resources",
+    "Wanted",
+    "format_to_come",
+    "memory_budget",
+    "new_array",
+    "notes_of",
+    "planned",
+    "says_all",
+]
+
+_DEFAULT_MEMORY = 10**9
+_SHARE_OF_LIMIT = 0.6  # fraction of a worker's memory limit; dask starts to spill at about this
+_SHARE_OF_PAUSE = 0.8  # fraction at which a dask worker starts no more tasks
+IDLE_WORKER = 150_000_000
+"""Bytes of an idle dask worker that has imported the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Requested differences from the source; see `plan_rechunk`."""
+
+    chunks: Any = None
+    shards: Any = None
+    dtype: Any = None
+    codecs: Any = None
+    format: str | None = None
+    region: Any = None
+
+    @property
+    def changes(self) -> bool:
+        """True if there is something to do even if the grid stays the same."""
+        others = (self.dtype, self.codecs, self.format, self.region)
+        return any(wanted is not None for wanted in others)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Resources that a plan may use."""
+
+    workers: Workers
+    max_mem: int
+    """Bytes that one process may hold above its size when idle."""
+    model: CostModel
+    temp: Location | None = None
+    """Location of intermediate data."""
+
+    @property
+    def budget(self) -> int:
+        """Maximum bytes that one task may hold."""
+        return left_for_tasks(self.max_mem) // self.workers.threads_per_process
+
+
+@dataclass(frozen=True, slots=True)
+class NewArray:
+    """Specification of a new array."""
+
+    region: Region
+    """The region of the source to copy."""
+    array: Array
+    """The new array; nothing of it exists yet."""
+    notes: tuple[str, ...] = ()
+    """Notes for users."""
+
+
+def format_to_come(array: Array, store: Store, path: str, wanted: Wanted) -> Format:
+    """Return the format of a new array: the requested one, or that of the parent group or source.
+
+    A group shows only nodes of its own format. So the group's format is used if it can express the
+    array completely.
+
+    Raises
+    ------
+    ValueError, NodeExistsError
+        As `zarr_dask.formats.detect.format_for_new`.
+    """
+    around = None if wanted.format else format_of_group_around(store, path)
+    found = format_for_new(store, wanted.format or around or array.format, path)
+    if around in {None, array.format} or says_all(array, store, path, found, wanted):
+        return found
+    return format_for_new(store, array.format, path)
+
+
+def says_all(array: Array, store: Store, path: str, node_format: Format, wanted: Wanted) -> bool:
+    """True if a new array would be the same in another format as in the source's format."""
+    wanted = replace(wanted, format=node_format.name)  # so that it counts as a change
+    try:
+        kept, made = (
+            _new_array(_cut(array, wanted)[1], store, path, one, wanted)
+            for one in (array.node_format, node_format)
+        )
+    except (MetadataError, DataTypeError, GridError):
+        return False
+    names = kept.dimension_names == made.dimension_names
+    grids = kept.chunks == made.chunks and kept.meta.grid == made.meta.grid
+    fills = bits_of(kept.meta.fill) == bits_of(made.meta.fill)
+    return names and grids and fills and kept.dtype == made.dtype
+
+
+def _cut(array: Array, wanted: Wanted) -> tuple[Region, Array]:
+    """Return the region to copy, and the array as if it contained nothing else."""
+    part = _contiguous(wanted.region, array)
+    return part, replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
+
+
+def new_array(
+    array: Array, store: Store, path: str, node_format: Format, wanted: Wanted
+) -> NewArray:
+    """Return the region to copy of an array, and the new array; nothing is written.
+
+    Codecs and byte orders that another format does not have are replaced by its defaults, unless
+    codecs are requested.
+
+    Raises
+    ------
+    GridError, DataTypeError, MetadataError
+        If such an array is not possible.
+    """
+    part, cut = _cut(array, wanted)
+    try:
+        made = _new_array(cut, store, path, node_format, wanted)
+        return NewArray(part, made, notes_of(array, made))
+    except MetadataError as error:
+        if node_format == array.node_format or wanted.codecs is not None:
+            raise
+        try:
+            made = _new_array(cut, store, path, node_format, wanted, default_codecs=True)
+        except (MetadataError, DataTypeError):
+            raise error from None  # the codecs were not the problem
+        lost = "; ".join(map(str, error.problems))
+        codecs = ", ".join(codec.name for codec in made.meta.codecs.codecs)
+        note = f"{_named(array)} is encoded anew ({codecs}), because of {lost}"
+        return NewArray(part, made, (note, *notes_of(array, made)))
+
+
+def notes_of(array: Array, made: Array) -> tuple[str, ...]:
+    """Return notes on differences that readers of the new array will see."""
+    notes = masked_otherwise(array.meta, array.node_format, made.meta, made.node_format)
+    return tuple(f"{_named(array)}: {note}" for note in notes)
+
+
+def _named(array: Array) -> str:
+    """Return the name of an array for notes."""
+    return array.path or "the array"
+
+
+def _new_array(
+    array: Array,
+    store: Store,
+    path: str,
+    node_format: Format,
+    wanted: Wanted,
+    *,
+    default_codecs: bool = False,
+) -> Array:
+    """Return the new array for a source that is already cut to the region."""
+    grids = (wanted.chunks, wanted.shards)
+    new_chunks, new_shards = _new_grids(array, *grids, node_format, changes=wanted.changes)
+    chunks = Grid.of(array.shape, new_chunks or array.chunks)  # a format may not support the old
+    array.meta.check_writable(array.where)  # skipped codecs of the source cannot be written
+    base = converted(
+        replace(array.meta, grid=chunks),
+        array.node_format,
+        node_format,
+        where(store, path),
+        dtype=wanted.dtype,
+        codecs=wanted.codecs,
+        default_codecs=default_codecs,
+    )
+    meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
+    node_format.documents(meta, path)  # raises if the format cannot express it
+    made = Array(store, path, meta, node_format)
+    _check_fields(array, made)
+    return made
+
+
+def _check_fields(array: Array, made: Array) -> None:
+    """Refuse fields in a different order: NumPy converts structured values by position."""
+    old, new = array.dtype.names, made.dtype.names
+    if old is None or new is None:
+        return
+    moved = [name for place, name in enumerate(new) if name in old and old.index(name) != place]
+    if moved:
+        raise DataTypeError(
+            f"dtype= has the fields {list(new)}, {array.where} has {list(old)}: values go "
+            f"to the field in the same place, so that those of {moved} would be others. Give "
+            "them in the order of the source."
+        )
+
+
+def planned(
+    array: Array,
+    new: NewArray,
+    resources: Resources,
+    *,
+    overwrite: bool,
+    sample: Ratios | None = None,
+) -> RechunkPlan:
+    """Plan the copy of a region of an array into a new one.
+
+    Parameters
+    ----------
+    array
+        The source.
+    new
+        The region to copy, and the new array.
+    resources
+        Resources that the plan may use.
+    overwrite
+        True to replace existing data at the target.
+    sample
+        Compression ratios; by default they are sampled from the source.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If there is too little memory for one stored object of the new array.
+    StoreError
+        If there is no location for intermediate arrays.
+    """
+    part, made = new.region, new.array
+    workers = resources.workers
+    sample = ratios(array, part, made) if sample is None else sample
+    between = [layout_between(array, made, resources.temp)]
+    if not made.meta.data_type.variable:
+        between.append(
+            layout_between(array, made, resources.temp, compressed=True, ratio=sample.between)
+        )
+    ways = alternatives(
+        replace(layout_of(array, part), ratio=sample.source),
+        replace(layout_of(made), ratio=sample.target),
+        resources.budget,
+        workers.threads,
+        resources.model,
+        between,
+        workers.threads_per_process,
+    )
+    if resources.temp is None and is_shown_first(made.store):
+        ways = _without_between(ways, made)
+    return RechunkPlan(
+        source=array,
+        region=part,
+        target=made,
+        stages=ways[0].stages,
+        max_mem=resources.max_mem,
+        threads=workers.threads,
+        threads_per_process=workers.threads_per_process,
+        overwrite=overwrite,
+        temp=resources.temp,
+        ways=tuple(ways),
+        model=resources.model,
+        ratios=sample,
+        notes=new.notes,
+    )
+
+
+def _without_between(ways: Sequence[Alternative], made: Array) -> list[Alternative]:
+    """Return the alternatives without intermediate arrays, for a store that cannot hold any."""
+    direct = [way for way in ways if len(way.stages) == 1]
+    if not direct:
+        raise StoreError(
+            f"{made.where} can be written within max_mem in several stages only, and the store "
+            "takes no arrays between them. Say with temp=, a path or URL, where they go, or give "
+            "more memory (max_mem=)."
+        )
+    return direct
+
+
+def _contiguous(region: Any, array: Array) -> Region:
+    names = array.dimension_names or ()
+    index = region_given(region, array.shape, names, array.where)
+    part = checked_region(index, array.shape)
+    check_not_empty(index, part, array.shape, names, array.where)
+    if any(s.step != 1 for s in part):
+        raise GridError(f"region {format_region(part)} has steps; what is copied is contiguous.")
+    return part
+
+
+def _cells_anew(grid: Grid, region: Region) -> Grid:
+    """Return the cells of a region: equal ones start at its edge, others are cut."""
+    return Grid(
+        tuple(
+            Fixed(dimension.size, s.stop - s.start)
+            if isinstance(dimension, Fixed)
+            else dimension.window(s.start, s.stop)
+            for dimension, s in zip(grid.dimensions, region, strict=True)
+        )
+    )
+
+
+def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
+    """Return the bytes that one process may hold: as given, a share of the limit, or 1 GB.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If it is not a size, or is more than a worker may use.
+    """
+    limit = workers.memory_limit
+    if max_mem is not None:
+        wanted = parse_bytes(max_mem, "max_mem")
+        if limit is not None and wanted + IDLE_WORKER > limit:
+            raise MemoryBudgetError(
+                f"max_mem={format_bytes(wanted)} is more than the workers have: each may use "
+                f"{format_bytes(limit)}, and takes some {format_bytes(IDLE_WORKER)} when idle. "
+                f"Give at most {format_bytes(max(limit - IDLE_WORKER, 0))}, or workers more memory."
+            )
+        return wanted
+    if limit is None:
+        return _DEFAULT_MEMORY
+    # a small worker has little left for tasks before dask pauses it
+    left = int(limit * _SHARE_OF_PAUSE) - IDLE_WORKER
+    return max(min(int(limit * _SHARE_OF_LIMIT), left), limit // 8)
+
+
+def _new_grids(
+    array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
+) -> tuple[Cells | None, Cells | None]:
+    """Return the new chunks and shards; None for those that stay or are not used."""
+    stored = _stored_cells(array)
+    if chunks is None and shards is None:
+        if not changes:
+            raise GridError("neither chunks nor shards are given: there is nothing to change.")
+        if array.shards is None:
+            return stored, None
+        return (None, stored) if node_format.has_shards else (None, None)
+    present = stored if array.shards is None else array.chunks
+    new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
+    if shards is None:
+        return new_chunks, None
+    base = new_chunks or array.chunks if array.shards is None else stored
+    cells = _cells(array, shards, base, "shards")
+    if new_chunks is not None:  # a whole dimension is rounded up to whole chunks
+        cells = tuple(
+            -(-length // chunk) * chunk
+            if isinstance(length, int) and isinstance(chunk, int) and length == extent
+            else length
+            for length, chunk, extent in zip(cells, new_chunks, array.shape, strict=True)
+        )
+    return new_chunks, cells
+
+
+def _stored_cells(array: Array) -> Cells:
+    """Return the size of stored objects along each dimension, or the sizes if they differ."""
+    return tuple(
+        dimension.size if isinstance(dimension, Fixed) else dimension.lengths or 1
+        for dimension in array.meta.grid.dimensions
+    )
+
+
+def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
+    """Return lengths or sizes from arguments by position or by name; -1 is a whole dimension."""
+    names = array.dimension_names or (None,) * array.ndim
+    return cells_given(given, array.shape, names, present, what, array.where)

@@ -1,0 +1,177 @@
+"""Receipts for `zarr_dask.verify`: of a manifest, and of open jobs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import ManifestError, ResumeError
+from zarr_dask.formats.base import Limits, ancestors, prefix_of, read_documents, where
+from zarr_dask.hierarchy.edit import is_shown_first
+from zarr_dask.jobs.engine.resume import is_done, sizes_of
+from zarr_dask.jobs.verify.outputs import receipts_of_outputs
+from zarr_dask.journal import (
+    LAST,
+    STAGES,
+    Job,
+    Journal,
+    Place,
+    default_place,
+    given_place,
+    open_journals,
+)
+from zarr_dask.journal.manifest import Manifest
+from zarr_dask.journal.receipts import StoredObject, collect
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import Location
+
+__all__ = ["OpenJobs", "Receipted", "ReceiptedObject", "sha256_of"]
+
+
+class ReceiptedObject(Protocol):
+    """One stored object as it was written."""
+
+    @property
+    def key(self) -> str:
+        """Key below the root of the store."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Encoded bytes."""
+        ...
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of the encoded bytes."""
+        ...
+
+
+def sha256_of(one: ReceiptedObject) -> str | None:
+    """Return the SHA-256 of the bytes as written, if the receipt has it."""
+    found = getattr(one, "sha256", None)
+    return None if found is None else str(found)
+
+
+@runtime_checkable
+class Receipted(Protocol):
+    """Receipts of jobs, such as a manifest."""
+
+    @property
+    def objects(self) -> Iterable[ReceiptedObject]:
+        """Stored objects; metadata may be among them."""
+        ...
+
+    @property
+    def empty(self) -> Collection[str]:
+        """Keys of objects that are absent on purpose."""
+        ...
+
+
+@dataclass(frozen=True)
+class OpenJobs:
+    """The jobs that write to a node, or below it, and have not ended."""
+
+    store: Store
+    path: str
+    """Full path of the node."""
+    arrays: tuple[Array, ...]
+    """The node itself, or the arrays below it."""
+    journal: Location | None
+    """Location of journals of jobs and outputs that are not beside the hierarchy."""
+
+    def __iter__(self) -> Iterator[tuple[str, Journal, Job]]:
+        """Yield each job with its journal and the path of its target."""
+        yield from self._beside()
+        yield from self._elsewhere()
+
+    def receipts(self) -> Manifest:
+        """Return the receipts of jobs that have not ended, and of ranks of open outputs.
+
+        Raises
+        ------
+        ManifestError
+            If there are none.
+        """
+        objects: list[StoredObject] = []
+        empty: set[str] = set()
+        found = False
+        for array in self.arrays:
+            prefix = array.node_format.data_prefix(array.path)
+            for journal, job in self._at(array.path):
+                receipts = collect(journal.receipts(), job.creation)
+                objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
+                empty |= {prefix + key for key in receipts.empty}
+                found = True
+        for kept in receipts_of_outputs(self.store, (a.path for a in self.arrays), self.journal):
+            objects += kept.objects
+            empty |= kept.empty
+            found = True
+        if not found:
+            raise ManifestError(
+                f"deep='receipts': there are no receipts for {where(self.store, self.path)}. Jobs "
+                "that have ended keep them only in a manifest: give manifest=."
+            )
+        return Manifest(tuple(objects), frozenset(empty))
+
+    def is_done(self, path: str, journal: Journal, job: Job) -> bool:
+        """True if a job died when only its journal was left.
+
+        A job of several stages may have left intermediate arrays, so it is never done.
+        """
+        if job.ended:
+            return True
+        array = next((one for one in self.arrays if one.path == path), None)
+        if array is None or journal.is_held() or job.swap or job.facts.get(STAGES, 1) != 1:
+            return False
+        if STAGES in job.facts:
+            found = collect(journal.receipts(), f"{job.creation}{LAST}", sizes_of(array))
+            return _has_documents(array, job) and len(found) == job.objects
+        keeps_none = job.creates and not job.resume and not is_shown_first(array.store)
+        return (keeps_none and _has_documents(array, job)) or is_done(journal, job, array)
+
+    def _beside(self) -> Iterator[tuple[str, Journal, Job]]:
+        """Yield jobs with journals beside the hierarchy, by the path of their target."""
+        place = default_place(self.store, self.path)
+        if place is None:
+            return
+        keys = [key for key in place.store.list(place.prefix) if "/__job-" in f"/{key}"]
+        for folder in sorted({key[: f"/{key}".rindex("/__job-")] for key in keys}):
+            path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
+            for journal, job in open_journals(Place(place.store, folder)):
+                yield path, journal, job
+
+    def _elsewhere(self) -> Iterator[tuple[str, Journal, Job]]:
+        """Yield jobs with journals at the given location, for arrays and their parent groups."""
+        if self.journal is None:
+            return
+        paths = {self.path, *(one.path for one in self.arrays)}
+        paths |= {above for one in self.arrays for above in ancestors(one.path)}
+        for path in sorted(one for one in paths if f"{one}/".startswith(prefix_of(self.path))):
+            for journal, job in self._given(path):
+                yield path, journal, job
+
+    def _given(self, path: str) -> list[tuple[Journal, Job]]:
+        """Return the jobs at a node whose journals are at the given location."""
+        if self.journal is None:
+            return []
+        try:
+            return open_journals(given_place(self.journal, self.store, path))
+        except ResumeError:  # the location is inside the node, so no job there can have used it
+            return []
+
+    def _at(self, path: str) -> Iterator[tuple[Journal, Job]]:
+        """Yield the jobs that write to a node, with journals at either location."""
+        place = default_place(self.store, path)
+        if place is not None:
+            yield from open_journals(place)
+        yield from self._given(path)
+
+
+def _has_documents(array: Array, job: Job) -> bool:
+    """True if the metadata that a job writes last exists, exactly as the job would write it."""
+    there = read_documents(array.store, list(job.documents), Limits())
+    written = [there[key] == text.encode() for key, text in job.documents.items()]
+    return bool(written) and all(written)

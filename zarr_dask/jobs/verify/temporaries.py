@@ -1,0 +1,58 @@
+"""Leftovers of killed writers: temporary files, and folders of swaps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import time
+
+from zarr_dask.formats.base import prefix_of
+from zarr_dask.jobs.verify.scan import Finding
+from zarr_dask.journal.swap import left_beside
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.zip import ZipStore
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.wrappers.base import Wrapper
+
+__all__ = ["find_leftovers"]
+
+_OLD = 3600.0
+"""Seconds after which a temporary file is no longer in use."""
+_LEFT = {
+    "dead": "that was killed; sweep=True removes it",
+    "resumable": "that was killed; the same call with resume= goes on with it",
+    "unknown": "of which nobody here knows whether it runs; remove it if it does not",
+}
+"""Descriptions of folders, by their state."""
+
+
+def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Finding], int]:
+    """Find temporary files of killed writers, and folders of swaps.
+
+    Return the findings, and the number of leftovers that were removed with `sweep`.
+    """
+    found: list[Finding] = []
+    swept = 0
+    while isinstance(store, Wrapper) and not hasattr(store, "prefix"):
+        store = store.store
+    if isinstance(store, ZipStore):  # a writer of an archive puts them beside it
+        store, folder = LocalStore(str(Path(store.root).parent)), None
+    elif isinstance(store, LocalStore):
+        folder = prefix_of(path)
+    else:
+        return found, swept
+    for key, changed in store.list_temporaries(folder):
+        age = time() - changed
+        if sweep and age > _OLD:
+            store.delete(key)
+            swept += 1
+        else:
+            reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
+            found.append(Finding("temporary", path, key, reason=reason))
+    for left in left_beside(*os.path.split(os.path.realpath(store.root))):
+        if sweep and left.remove():
+            swept += 1
+        elif left.state != "running":
+            reason = f"the folder of a job with mode='swap' {_LEFT[left.state]}"
+            found.append(Finding("temporary", "", left.folder, reason=reason))
+    return found, swept

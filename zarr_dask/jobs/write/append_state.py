@@ -1,0 +1,72 @@
+"""Shared state of the tasks of an append: whether one of them has made the array longer.
+
+If a worker dies with its result, a task may be run again after the end, in another process. The
+array is longer then, which is right only if the task's own job did it. Three places record it: the
+process itself, an open journal, and on a cluster the scheduler. As the scheduler repeats tasks, its
+record lasts as long as it is needed.
+"""
+
+from __future__ import annotations
+
+from zarr_dask.jobs.engine import ask_scheduler
+from zarr_dask.jobs.engine.last_tokens import LastTokens
+
+__all__ = ["forget_growth", "has_ended", "has_grown", "note_end", "note_growth"]
+
+_GROWN = LastTokens()
+"""The last writes that made an array longer in this process."""
+
+
+_ENDED = LastTokens()
+"""The last writes that have ended in this process."""
+
+
+def note_growth(token: str) -> None:
+    """Record that a write is about to make an array longer.
+
+    Raises
+    ------
+    OSError
+        If the scheduler does not receive it; the array must not grow then.
+    """
+    ask_scheduler("log_event", topic=_topic(token), msg=True)
+    _GROWN.add(token)
+
+
+def forget_growth(token: str) -> None:
+    """Say that a write has not made an array longer, although it was about to."""
+    ask_scheduler("log_event", topic=_topic(token), msg=False)
+    _GROWN.discard(token)
+
+
+def has_grown(token: str) -> bool:
+    """Whether a write has made an array longer, or was about to."""
+    if token in _GROWN:
+        return True
+    events = ask_scheduler("events", topic=_topic(token))
+    return bool(events) and bool(events[-1][1])  # each with its time
+
+
+def note_end(token: str) -> None:
+    """Say that a write is about to end, after which its journal is gone.
+
+    Raises
+    ------
+    OSError
+        If the scheduler cannot be told; the job must not end then.
+    """
+    ask_scheduler("log_event", topic=_topic_of_end(token), msg=True)
+    _ENDED.add(token)
+
+
+def has_ended(token: str) -> bool:
+    """Return True if a write has ended, or was about to: its tasks may run again."""
+    return token in _ENDED or bool(ask_scheduler("events", topic=_topic_of_end(token)))
+
+
+def _topic_of_end(token: str) -> str:
+    return f"zarr-end-{token}"
+
+
+def _topic(token: str) -> str:
+    return f"zarr-append-{token}"

@@ -1,0 +1,237 @@
+"""Checks that refuse invalid writes.
+
+They refuse values that do not fit the array, objects that other jobs may write, locations that a
+graph still reads lazily, and two writes to one location.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations, product
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    NodeExistsError,
+    PartialWriteError,
+    SourceIsTargetError,
+)
+from zarr_dask.grid.grid import Region, spans
+from zarr_dask.jobs.engine.find_sources import lazy_sources, place_of_target, places_of_source
+from zarr_dask.jobs.engine.grid_arguments import cut_off
+from zarr_dask.jobs.engine.plan import format_region
+from zarr_dask.jobs.write.target import Casting, takes
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import overlap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import dask.array as da
+
+    from zarr_dask.jobs.write.plan import WritePlan
+    from zarr_dask.jobs.write.request import WriteRequest
+
+__all__ = [
+    "check_apart",
+    "check_existing",
+    "check_fits",
+    "check_not_read",
+    "check_whole",
+    "partial_objects",
+]
+
+
+def check_existing(target: Array, request: WriteRequest) -> None:
+    """Refuse arguments of a new array for an array that exists.
+
+    Raises
+    ------
+    NodeExistsError
+        If there are such arguments.
+    """
+    wanted = request.wanted
+    given = {
+        "chunks": wanted.chunks,
+        "shards": wanted.shards,
+        "codecs": wanted.codecs,
+        "dimension_names": wanted.dimension_names,
+        "attributes": wanted.attributes or None,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    said = {"compressor", "compressors"}  # None has a meaning for them: no compressor
+    named += [key for key, value in request.keywords.items() if value is not None or key in said]
+    default = ArraySpec(shape=None, dtype=None)  # default arguments
+    is_number = isinstance(wanted.fill_value, Number | np.bool_)  # others may not compare
+    if not is_number or wanted.fill_value != default.fill_value:
+        named.append("fill_value")
+    if wanted.format not in (None, target.format):
+        named.append("format")
+    if f"v{request.keywords.get('zarr_format')}" == target.format:
+        named.remove("zarr_format")
+    if named:
+        raise NodeExistsError(
+            f"{named} describe a new array, but {target.where} exists and keeps its own; leave "
+            "them out, or write to another place."
+        )
+
+
+def check_fits(
+    values: da.Array, target: Array, region: Region, casting: Casting, given: Any = None
+) -> None:
+    """Refuse values that do not fit a region; `given` is the region as the user gave it.
+
+    Raises
+    ------
+    GridError
+        If the region has steps, or another shape.
+    DataTypeError
+        If the array cannot hold every value of their data type.
+    """
+    shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
+    if any(s.step != 1 for s in region):
+        raise GridError(
+            f"region {format_region(region)} has steps; regions to write are contiguous."
+        )
+    if values.shape != shape:
+        cut = cut_off(given, target.shape, target.dimension_names or (), target.where)
+        raise GridError(
+            f"the dask array has shape {values.shape}, the region {format_region(region)} of "
+            f"{target.where} has {shape}"
+            + "".join(f"; {one}" for one in cut)
+            + (". Make the array longer (resize), or append to it." if cut else ".")
+        )
+    if not takes(target, values.dtype, casting):
+        raise DataTypeError(
+            f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
+            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "
+            "or pass casting='unsafe'."
+        )
+
+
+def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...]:
+    """Return the stored objects that a region covers only in part; they lie at its borders."""
+    grid = target.meta.grid
+    along = [
+        [(index, whole) for index, _, _, whole in spans(dimension, selected)]
+        for dimension, selected in zip(grid.dimensions, region, strict=True)
+    ]
+    return tuple(_cut_cells(along))
+
+
+def _cut_cells(along: Sequence[Sequence[tuple[int, bool]]]) -> Iterator[tuple[int, ...]]:
+    """Yield the coordinates of the cells that are not whole along each dimension, in C order."""
+    if not along:
+        return
+    first, rest = along[0], along[1:]
+    if all(whole for cells in along for _, whole in cells):
+        return
+    everything = [[index for index, _ in cells] for cells in rest]
+    for index, whole in first:
+        others = _cut_cells(rest) if whole else product(*everything)
+        yield from ((index, *other) for other in others)
+
+
+def check_whole(plan: WritePlan) -> None:
+    """Refuse to write part of a stored object, the rest of which another job may be writing.
+
+    Raises
+    ------
+    PartialWriteError
+        If the region cuts through an object.
+    """
+    if not plan.partial:
+        return
+    target, cut = plan.target, plan.partial
+    raise PartialWriteError(
+        f"the region {format_region(plan.region)} covers {len(cut)} stored objects of "
+        f"{target.where} only in part (the first at {cut[0]}; they have the shape "
+        f"{target.write_chunks}), so that another job may be writing to the same ones. Extend the "
+        'region to whole stored objects, pass partial="own" if no other job writes there, or '
+        'partial="compare" if the others pass it too.'
+    )
+
+
+def check_not_read(values: da.Array, store: Store, path: str) -> None:
+    """Refuse to overwrite data that a graph reads lazily.
+
+    Raises
+    ------
+    SourceIsTargetError
+        If the graph reads the node at the path, or one above or below it.
+    """
+    place = place_of_target(store, path)
+    for source in lazy_sources(values):
+        for read in places_of_source(source):
+            if not overlap(read, place):
+                continue
+            raise SourceIsTargetError(
+                f"the dask array reads {read}, which would be written: values would be lost "
+                "before they are read. Write to another place, and replace the array by it "
+                "afterwards; for a local array mode='swap' does that."
+            )
+
+
+# --- several arrays -------------------------------------------------------------------------------
+
+
+def check_apart(plans: Sequence[WritePlan]) -> None:
+    """Refuse writes that conflict with each other.
+
+    Raises
+    ------
+    NodeExistsError
+        If two of them make the same array, or one array inside another.
+    PartialWriteError
+        If two of them would write one stored object.
+    SourceIsTargetError
+        If one reads what another writes.
+    """
+    for one, other in permutations(plans, 2):
+        check_not_read(one.values, other.target.store, other.target.path)
+    for one, other in combinations(plans, 2):
+        _check_pair(one, other)
+
+
+def _check_pair(one: WritePlan, other: WritePlan) -> None:
+    here, there = (place_of_target(plan.target.store, plan.target.path) for plan in (one, other))
+    if not overlap(here, there):
+        return
+    if here != there or one.creates or other.creates:
+        raise NodeExistsError(
+            f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
+            "replace the other. Give each a place of its own."
+        )
+    if one.before is not None or other.before is not None:
+        raise PartialWriteError(
+            f"two of the arrays go to {one.target.where}, which one of them makes longer; join "
+            "them with dask.array.concatenate and append the whole."
+        )
+    shared = _shared_object(one, other)
+    if shared is not None:
+        raise PartialWriteError(
+            f"the regions {format_region(one.region)} and {format_region(other.region)} of "
+            f"{one.target.where} meet in the stored object {shared}, which would have two writers. "
+            "Choose regions of whole stored objects, or join the arrays with "
+            "dask.array.concatenate and write them as one."
+        )
+
+
+def _shared_object(one: WritePlan, other: WritePlan) -> tuple[int, ...] | None:
+    """Return the coordinates of a stored object that two regions of one array share, or None."""
+    coords = []
+    for dimension, a, b in zip(
+        one.target.meta.grid.dimensions, one.region, other.region, strict=True
+    ):
+        if a.start >= a.stop or b.start >= b.stop:
+            return None
+        first = max(dimension.find(a.start), dimension.find(b.start))
+        if first > min(dimension.find(a.stop - 1), dimension.find(b.stop - 1)):
+            return None
+        coords.append(first)
+    return tuple(coords)

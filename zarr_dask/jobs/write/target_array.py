@@ -1,0 +1,237 @@
+"""Destination array of a write: an existing one, one that grows, or a new one with its grids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec, array_meta, given_names
+from zarr_dask.array.resize import appended, resized
+from zarr_dask.array.source import ArraySource
+from zarr_dask.dtypes import DataType, data_type_of_objects
+from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
+from zarr_dask.formats.base import normalise_path, where
+from zarr_dask.formats.detect import format_for_new
+from zarr_dask.formats.edit import current
+from zarr_dask.formats.v3 import V3
+from zarr_dask.grid.grid import Blocks, Region
+from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.prefetch import Site, site_of_array
+from zarr_dask.jobs.engine.grid_arguments import cells_given
+from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import Location, open_store
+from zarr_dask.stores.wrappers.base import ReadOnly
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["axis_of", "existing_array", "grown", "new_array"]
+
+
+def existing_array(
+    url: Location | Array | Group,
+    component: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[Array, Site]:
+    """Return an array to write into, and the content of its location.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no array.
+    ReadOnlyError
+        If it is open for reading only.
+    UnknownCodecError
+        If it cannot be written.
+    """
+    if isinstance(url, Array) and not component:
+        target = url
+        open_store(url.store, storage_options)  # refuses storage options: an open store has its own
+        site = site_of_array(url.store, url.path, url.node_format, url.options)
+    elif isinstance(url, Array | Group):
+        target = open_array(url, component or "", "r+", None, storage_options)
+        site = site_of_array(target.store, target.path, target.node_format, target.options)
+    else:
+        store, path = node_place(url, component or "", storage_options)
+        site = site_of_array(store, path, V3)
+        target = replace(open_array(site.store, path, "r+"), store=store)
+    if isinstance(target.store, ReadOnly):
+        raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
+    target.meta.check_writable(target.where)
+    return target, site
+
+
+def grown(
+    target: Array, values: da.Array, along: int | str, site: Site, overlap: int = 0
+) -> tuple[Array, Region]:
+    """Return an array as it will be with room at its end, and the region for the values in it.
+
+    `site` is the location of the array as it is now. The region begins `overlap` elements before
+    the present end.
+
+    Raises
+    ------
+    GridError
+        If the shapes do not fit together, or there is no such dimension.
+    MetadataChangedError
+        If the array in the store is a different one by now.
+    """
+    axis = axis_of(target, along)
+    meta = current(site.store, target.path, target.node_format, target.meta, target.options)
+    kept = tuple(n - overlap if i == axis else n for i, n in enumerate(meta.shape))
+    shape, region = appended(kept, values.shape, axis)
+    longer = replace(meta, grid=resized(meta.grid, shape, sharded=meta.codecs.serializer.divides))
+    problems = list(longer.problems())
+    if problems:
+        raise MetadataError.of(target.where, problems)
+    return replace(target, meta=longer, shown=None), region  # no document says so yet
+
+
+def axis_of(target: Array, along: int | str) -> int:
+    """The position of a dimension that is given by position or by name.
+
+    Raises
+    ------
+    GridError
+        If there is no such dimension.
+    """
+    if isinstance(along, bool) or not isinstance(along, int | str):
+        raise GridError(f"append={along!r}: expected a dimension, by position or by name.")
+    if isinstance(along, int):
+        return along
+    names = target.dimension_names or ()
+    if along not in names:
+        raise GridError(
+            f"append={along!r} is no dimension of {target.where}; it has "
+            f"{list(names) or f'{target.ndim} dimensions without names'}."
+        )
+    return names.index(along)
+
+
+# --- a new array ----------------------------------------------------------------------------------
+
+
+def new_array(
+    values: da.Array,
+    store: Store,
+    component: str,
+    wanted: ArraySpec,
+    keywords: Mapping[str, Any],
+    around: str,
+) -> Array:
+    """Return the array to make for the values of a dask array; nothing is written.
+
+    Parameters
+    ----------
+    values
+        Values with the shape, data type and blocks of the array.
+    store, component
+        Store and path of the array.
+    wanted
+        Arguments of the user; chunks may be left open.
+    keywords
+        Additional keywords of zarr-python.
+    around
+        Name of the format if the user gives none.
+
+    Raises
+    ------
+    GridError, DataTypeError, MetadataError
+        If such an array is not possible.
+    ReadOnlyError
+        If the store is open for reading only.
+    TypeError
+        For unknown keywords.
+    """
+    path = normalise_path(component)
+    if isinstance(store, ReadOnly):
+        raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
+    typed = replace(wanted, shape=values.shape, dtype=_type_to_store(values, wanted, keywords))
+    said = spec_from_keywords(typed, keywords)
+    node_format = format_for_new(store, said.format or around, path)
+    named = replace(said, format=node_format.name)
+    spec = _with_grids(named, values.chunks, where(store, path))
+    meta = array_meta(spec, where(store, path))
+    node_format.documents(meta, path)  # raises if the format cannot express it
+    return Array(store, path, meta, node_format)
+
+
+def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
+    """Return the specification with chunks that divide the blocks, if the user left them open."""
+    if spec.chunks is None and spec.shards is not None:
+        spec = replace(spec, chunks="auto")
+    dividing = tuple(map(_dividing, blocks))
+    chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
+    if not isinstance(spec.shards, Mapping):
+        return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, (), "shards", at))
+    if isinstance(chunks, str):
+        raise GridError(
+            f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
+        )
+    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, chunks, "shards", at))
+
+
+def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:
+    """Return a grid without dimension names or -1; return other grids unchanged."""
+    items = given if isinstance(given, list | tuple) else [given]
+    whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
+    if not (isinstance(given, Mapping) or whole):
+        return given
+    shape = spec.shape
+    names = list(given_names(spec.dimension_names, len(shape)) or ())
+    names += [None] * (len(shape) - len(names))
+    return cells_given(given, shape, names, present, what, at)
+
+
+def _dividing(sizes: tuple[int, ...]) -> int:
+    """Return a length whose multiples meet the block borders, or a common length if it is tiny."""
+    if len(sizes) == 1:
+        return max(sizes[0], 1)
+    common = gcd(*sizes[:-1])
+    if sizes[-1] <= common or common * 8 >= max(sizes):
+        return max(common, 1)
+    return max(Counter(sizes).most_common(1)[0][0], 1)
+
+
+def _type_to_store(values: da.Array, wanted: ArraySpec, keywords: Mapping[str, Any]) -> Any:
+    """Return the data type of a new array: that of a copied array, else that of the dtype.
+
+    For objects, the elements of their first block determine it. Later blocks are checked when they
+    are written; the array is not visible before all of them are. If the user names codecs, the
+    codecs determine it.
+    """
+    copied = _data_type_of_copied(values)
+    if copied is not None:
+        return copied
+    if values.dtype != object or wanted.codecs is not None or keywords.get("filters"):
+        return values.dtype
+    first = values.blocks[(0,) * values.ndim] if values.npartitions else values
+    try:
+        return data_type_of_objects(np.asarray(first.compute()))
+    except TypeError as error:
+        raise DataTypeError(
+            f"the dask array holds Python objects, and its first block neither texts nor byte "
+            f"strings only ({error}); fill what is missing, or convert with astype."
+        ) from error
+
+
+def _data_type_of_copied(values: da.Array) -> DataType | None:
+    """Return the data type of the one array that a graph reads unchanged; None for other graphs.
+
+    Several data types share a dtype: ``r24`` and ``raw_bytes``, records and pairs of floats.
+    """
+    from zarr_dask.graph import sources_of
+
+    if len(values.__dask_graph__().layers) != 1:
+        return None
+    found = {source.array.meta.data_type for source in sources_of(values, ArraySource)}
+    data_type = found.pop() if len(found) == 1 else None
+    return None if data_type is None or data_type.name == "object" else data_type

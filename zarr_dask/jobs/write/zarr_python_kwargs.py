@@ -1,0 +1,131 @@
+"""Arguments of dask's functions for Zarr: objects and keywords of zarr-python.
+
+Codecs may be objects of zarr-python or numcodecs. Only their configuration is used, so neither
+package needs to be imported here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
+from zarr_dask.stores.open import Location, located
+
+__all__ = ["spec_from_keywords", "target_of"]
+
+_KEYWORDS = frozenset(
+    {
+        "chunk_key_encoding",
+        "compressor",
+        "compressors",
+        "dimension_separator",
+        "filters",
+        "order",
+        "serializer",
+        "zarr_format",
+    }
+)
+
+
+def target_of(
+    url: Location | Array | Group, component: str | None, keywords: Mapping[str, Any]
+) -> tuple[Location | Array | Group, str | None, Mapping[str, Any]]:
+    """Return the target of a write, with an array of zarr-python opened and ``name=`` applied.
+
+    Raises
+    ------
+    TypeError
+        If both a component and a name are given.
+    """
+    if "name" in keywords:
+        if component is not None:
+            raise TypeError("component= and name= both say where the array lies; choose one.")
+        component = keywords["name"]
+        keywords = {key: value for key, value in keywords.items() if key != "name"}
+    if not isinstance(url, Array | Group) and place_in_zarr_python(url) is not None:
+        if hasattr(url, "shape") and not component:
+            return open_array(url, mode="r+"), None, keywords
+        return (*located(url, component or ""), keywords)
+    return url, component, keywords
+
+
+def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpec:
+    """Return the specification of an array with zarr-python's keywords applied.
+
+    Raises
+    ------
+    TypeError
+        For unknown keywords, and for codecs given twice.
+    """
+    unknown = sorted(set(keywords) - _KEYWORDS)
+    if unknown:
+        raise TypeError(
+            f"unexpected keywords {unknown}; besides its own, to_zarr takes {sorted(_KEYWORDS)}."
+        )
+    given = {name: value for name, value in keywords.items() if value is not None}
+    if "zarr_format" in given:
+        asked = f"v{given['zarr_format']}"
+        if spec.format not in {None, asked}:
+            raise TypeError(
+                f"format={spec.format!r} and zarr_format={given['zarr_format']!r} are given; "
+                "choose one."
+            )
+        spec = replace(spec, format=asked)
+    if "order" in given:
+        spec = replace(spec, order=given["order"])
+    if "chunk_key_encoding" in given:
+        spec = replace(spec, chunk_key_encoding=_keys(given["chunk_key_encoding"]))
+    if "dimension_separator" in given:
+        spec = replace(spec, chunk_key_encoding={"separator": given["dimension_separator"]})
+    codecs = _codecs(keywords)
+    if codecs is not None:
+        if spec.codecs is not None:
+            raise TypeError("codecs= and zarr-python's codec keywords are given; choose one.")
+        spec = replace(spec, codecs=codecs)
+    return spec
+
+
+def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
+    """Return filters, serializer and compressors in their order; None if none are given."""
+    steps = ("filters", "serializer", "compressor", "compressors")
+    said = [n for n in steps if n in keywords and not _is_auto(keywords[n])]
+    if not said:
+        return None
+    codecs = [_configuration(item) for name in said for item in _listed(keywords[name])]
+    if not {"compressor", "compressors"} & set(said):
+        codecs.append("blosc")
+    return codecs
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None or _is_auto(value):
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _configuration(codec: Any) -> Any:
+    for method in ("to_dict", "get_config"):
+        if hasattr(codec, method):
+            document = dict(getattr(codec, method)())
+            open_ = getattr(codec, "_tunable_attrs", ())  # filled in later by zarr-python
+            if "configuration" in document:
+                configuration = json.loads(json.dumps(document["configuration"]))
+                document["configuration"] = {
+                    k: v for k, v in configuration.items() if k not in open_
+                }
+            return document
+    return codec
+
+
+def _keys(value: Any) -> Any:
+    return value.to_dict() if hasattr(value, "to_dict") else value

@@ -1,0 +1,86 @@
+"""Error messages about a node that a job has not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zarr_dask.errors import JournalError, NodeNotFoundError, StoreError
+from zarr_dask.formats.base import ancestors, prefix_of
+from zarr_dask.journal.journal import LAST, STAGES, TARGETS, Job, Journal
+from zarr_dask.journal.location import Place, default_place, open_journals
+from zarr_dask.stores.base import Store, list_sizes
+
+__all__ = ["creating", "explained"]
+
+
+def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFoundError:
+    """Return the error, with a hint if an unfinished job creates the node."""
+    try:
+        found = next(creating(store, path), None)
+    except (StoreError, JournalError):
+        return error  # what was asked for was not there; that is all that can be said
+    if found is None:
+        return error
+    journal, job = found
+    prefix = job.data or prefix_of(path)
+    if job.facts.get(STAGES):
+        hint = _what_is_left(journal, job)
+    else:
+        sizes = {key[len(prefix) :]: size for key, size in list_sizes(store, prefix)}
+        hint = _what_is_missing(journal, job, sizes)
+    return NodeNotFoundError(error.where, error.looked_for, hint)
+
+
+def creating(store: Store, path: str) -> Iterator[tuple[Journal, Job]]:
+    """Yield the open jobs that create a node, alone or with others below a group above it.
+
+    Jobs with a journal elsewhere (``journal=``) are not found.
+    """
+    place = default_place(store, path)
+    if place is None:
+        return
+    root = place.prefix.removesuffix(prefix_of(path))
+    if not any(place.store.list_dir(root)):
+        return  # no job writes to this hierarchy
+    for above in (path, *reversed(ancestors(path))):
+        for journal, job in open_journals(Place(place.store, root + prefix_of(above))):
+            if job.creates and (above == path or _makes(job, path)):
+                yield journal, job
+
+
+def _makes(job: Job, path: str) -> bool:
+    """True if a job of several arrays makes the node at a path below its own node."""
+    targets = job.facts.get(TARGETS, [path])
+    return bool(job.facts.get(STAGES)) and isinstance(targets, list) and path in targets
+
+
+def _what_is_left(journal: Journal, job: Job) -> str:
+    """Return the hint for a job with receipts of several stages or arrays."""
+    done = {
+        (receipt.creation, key)
+        for receipt in journal.receipts()
+        if "-" not in receipt.creation or receipt.creation.endswith(LAST)
+        for key in (*(item.key for item in receipt.objects), *receipt.empty)
+    }
+    return (
+        f"A job that began to create it at {job.begun} has not ended, or is still running: "
+        f"{len(done)} of at most {job.objects} stored objects have receipts. The same call with "
+        f"resume=True does what is missing and ends it. (Its journal: {journal.url})"
+    )
+
+
+def _what_is_missing(journal: Journal, job: Job, sizes: Mapping[str, int]) -> str:
+    begun = f"A job that began to create it at {job.begun} has not ended, or is still running: "
+    if not job.resume:
+        return (
+            f"{begun}{len(sizes)} stored objects of at most {job.objects} are there. It keeps no "
+            "receipts, so that the same call must begin anew; with resume=True it would not have "
+            f"to. (Its journal: {journal.url})"
+        )
+    done = len(journal.valid_receipts(sizes))
+    how = "resume=True" if job.resume == "token" else f"resume={job.token.partition(':')[2]!r}"
+    return (
+        f"{begun}{done} of {job.objects} stored objects have valid receipts, "
+        f"{job.objects - done} are missing. The same call with {how} writes those and ends it. "
+        f"(Its journal: {journal.url})"
+    )

@@ -1,0 +1,279 @@
+"""The locations of journals, one for each node that a job writes to.
+
+The default is ``<root>.zarr-dask/<path>/`` beside the root of the hierarchy, so that nothing is
+ever added to the hierarchy itself::
+
+    run.zarr/                              the hierarchy
+    run.zarr.zarr-dask/ocean/salt/         the journals of the node ocean/salt
+        __job-<16 hex digits>/             a journal
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+
+from zarr_dask._util.threads import abreast
+from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
+from zarr_dask.formats.base import prefix_of, where
+from zarr_dask.formats.detect import formats_at
+from zarr_dask.journal.journal import Job, Journal, job_at, remove_empty_folders
+from zarr_dask.journal.lock import check_none_held
+from zarr_dask.journal.ttl_cache import Believed
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.base import Store, is_far, join
+from zarr_dask.stores.local_paths import check_folder
+from zarr_dask.stores.open import Location, bare, beside, open_alike, real_place
+from zarr_dask.stores.wrappers.base import forkable
+
+__all__ = [
+    "NODES",
+    "Place",
+    "check_behind_no_link",
+    "check_resumable",
+    "default_place",
+    "discard_journals",
+    "given_place",
+    "holds_node",
+    "is_free_beside",
+    "new_journal",
+    "open_journals",
+]
+
+_FOLDER = "__job-"
+_SUFFIX = ".zarr-dask"
+_NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
+_LONGEST_NAME = 60
+NODES = Believed[bool]()
+"""Cached checks for a node at the root of a store."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The location of the journals of one node."""
+
+    store: Store
+    prefix: str
+    """Ends in "/", or is empty."""
+
+    @property
+    def url(self) -> str:
+        """The location, for messages."""
+        return f"{self.store.url}/{self.prefix}"
+
+
+def default_place(store: Store, path: str) -> Place | None:
+    """Return the location beside the root of a node's hierarchy; None if there is none.
+
+    Memory, archives and the roots of buckets have none. Links are resolved and wrappers removed,
+    and a store that begins inside a hierarchy is extended to the root of that. So any way to name a
+    node leads to the same location.
+
+    Examples
+    --------
+    >>> default_place(LocalStore("/data/run.zarr"), "ocean/salt").url
+    '/data/run.zarr.zarr-dask/ocean/salt/'
+    """
+    store, path = bare(store, path)
+    if isinstance(store, LocalStore):
+        store = LocalStore(os.path.realpath(store.root), store.fsync)
+    around = beside(store, "")
+    while around is not None and holds_node(around[0]):
+        store, name = around
+        path = join(name, path)
+        around = beside(store, "")
+    return _place_beside(store, path)
+
+
+def _place_beside(store: Store, path: str) -> Place | None:
+    """Return the location beside a store that begins at the root of a hierarchy."""
+    found = beside(store, _SUFFIX)
+    return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
+
+
+def given_place(url: Location, store: Store, path: str) -> Place:
+    """Return the location of a node's journals below a URL or in another store.
+
+    Each node has a folder of its own there, so that jobs may share the URL. The folder is named by
+    the node and a digest of its real location, whatever root the node is named from. A URL of the
+    same service as the node's store is opened with the same options.
+
+    Raises
+    ------
+    StoreError
+        If there is a file at the path of the folder.
+    ResumeError
+        If the location is inside the node itself.
+
+    Examples
+    --------
+    >>> one = given_place("/jobs", LocalStore("/data/run.zarr"), "ocean/salt")
+    >>> one == given_place("/jobs", LocalStore("/data/run.zarr/ocean"), "salt")
+    True
+    >>> one.prefix.startswith("salt-")
+    True
+    """
+    place = real_place(store, path)
+    held, below = bare(store, path)
+    # a mapping makes a new store each time it is passed
+    node = f"{held.lasting_name}/{below}" if isinstance(held, MemoryStore) else place
+    name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
+    prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
+    beside_others = open_alike(url, store)
+    check_folder(beside_others, prefix, "journal=")
+    if f"{real_place(beside_others, '')}/".startswith(f"{place}/"):
+        raise ResumeError(
+            f"journal= names a place inside of {where(store, path)}, which is to be written: "
+            f"{beside_others.url}. Choose one outside of it."
+        )
+    return Place(beside_others, prefix)
+
+
+def holds_node(store: Store) -> bool:
+    """True if there is a node at the root of a store; cached for remote stores."""
+    if not is_far(store):
+        return _looked_for_node(store)
+    return NODES.get(store.identity, partial(_looked_for_node, store))
+
+
+def _looked_for_node(store: Store) -> bool:
+    try:
+        return bool(formats_at(store, ""))
+    except StoreError:
+        return False  # a folder without read permission does not count as a hierarchy
+
+
+def new_journal(place: Place, job: Job) -> Journal:
+    """Return a journal for a job, with a new creation."""
+    name = sha256(repr((job.token, job.region)).encode()).hexdigest()[:16]
+    return Journal(place.store, f"{place.prefix}{_FOLDER}{name}/", job.token, token_hex(16))
+
+
+def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, Job]]:
+    """Return the jobs that write to a node and have not ended, whether running or dead.
+
+    Parameters
+    ----------
+    place
+        The location of their journals.
+    needed
+        If True, a store that cannot list raises; else it has no journals.
+
+    Raises
+    ------
+    ListingError
+        If it is one.
+    LinkError
+        If the place lies behind a link.
+    JournalError
+        If a document there says what no job says.
+    """
+    check_behind_no_link(place)
+    found = []
+    try:
+        prefixes = place.store.list_dir(place.prefix).prefixes
+    except ListingError:
+        if needed:
+            raise
+        return []
+    for prefix in prefixes:
+        if not prefix[len(place.prefix) :].startswith(_FOLDER):
+            continue
+        job = job_at(place.store, prefix)
+        if job is not None:
+            found.append((Journal(place.store, prefix, job.token, job.creation), job))
+    return found
+
+
+def check_behind_no_link(place: Place) -> None:
+    """Refuse journals behind a link: what is removed with them would not be a job's.
+
+    Raises
+    ------
+    LinkError
+        If a link leads to the place, or stands in it.
+    """
+    if not isinstance(place.store, LocalStore):
+        return
+    folder = Path(place.store.root)
+    for name in place.prefix.rstrip("/").split("/"):
+        folder /= name
+        if folder.is_symlink():
+            raise LinkError(
+                f"{folder} is a link that leads to {os.path.realpath(folder)}: journals, which jobs"
+                " write and remove, do not lie behind links. Remove the link; to keep journals "
+                "elsewhere, name the place by journal=."
+            )
+
+
+def check_resumable(store: Store, at: str) -> None:
+    """Raise if a store discards the work of a job that dies before the commit.
+
+    Objects of equal size may exist already, so that receipts would not be reliable.
+
+    Raises
+    ------
+    ResumeError
+        If it is such a store.
+    """
+    if forkable(store) is not None:
+        raise ResumeError(
+            f"{at} keeps all that was written when it is committed, or nothing: of a job that has "
+            "died there is nothing left to go on with. Leave resume= out, and commit after each "
+            "call."
+        )
+
+
+def discard_journals(store: Store, path: str) -> None:
+    """Discard the jobs that wrote to a node or below it, because it is removed or replaced.
+
+    Those with a journal elsewhere (``journal=``) are not found. Their receipts are not valid for
+    the new node, because that has another creation.
+
+    Raises
+    ------
+    JobRunningError
+        If a process that lives works on one of them.
+    LinkError
+        If they would lie behind a link.
+    """
+    place = default_place(store, path)
+    if place is not None:
+        check_behind_no_link(place)
+    try:
+        if place is None or not any(place.store.list_dir(place.prefix)):
+            return
+    except ListingError:  # a store without listings has no journals
+        return
+    if isinstance(place.store, LocalStore):
+        check_none_held(place.store, place.store.list(place.prefix), where(store, path))
+    place.store.delete_prefix(place.prefix)
+    remove_empty_folders(place.store, place.prefix)
+
+
+def is_free_beside(store: Store, path: str) -> bool:
+    """True if it is known that nothing is stored beside the hierarchy of an existing or new node.
+
+    Then there are neither journals at the default locations of its nodes nor open outputs. For
+    remote stores the location and its content are looked up concurrently, because hardly any store
+    begins inside a hierarchy.
+    """
+    likely = _place_beside(*bare(store, path))
+    place, is_free = abreast(partial(default_place, store, path), partial(_is_bare, likely))
+    return is_free if place == likely else _is_bare(place)
+
+
+def _is_bare(place: Place | None) -> bool:
+    """True if nothing is stored beside the hierarchy of a location; False if that is not known."""
+    if place is None:
+        return True
+    try:
+        return not any(place.store.list_dir(prefix_of(place.prefix.partition("/")[0])))
+    except StoreError:
+        return False  # a caller that must know requests it again

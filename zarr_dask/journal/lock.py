@@ -1,0 +1,148 @@
+"""Advisory locks held by running jobs, so that no other job overwrites their output.
+
+A process that works on a job locks a file in its journal (`zarr_dask.stores.file_lock`), and makes
+a record beside it that names the process. The kernel undoes the lock when the process dies, however
+it dies, so that a job that has died is told from one that runs. Where locks are known to one host,
+or to one mount, alone (`zarr_dask.stores.mounts`), the record tells: its process is at work unless
+it is known to be gone. Several processes may hold one job, as the parts of a plan do. That is so
+for journals in local files; of other ones nobody can tell, and no job counts as held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+from zarr_dask.errors import JobRunningError
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.file_lock import lock, unlock
+from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record, owner_of
+from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.no_follow import open_in
+
+__all__ = ["HELD", "Hold", "check_none_held", "hold", "is_held"]
+
+HELD = "held"
+"""The file that is locked; names of records begin so."""
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+
+
+class Hold:
+    """A held job, until this is closed or its process dies."""
+
+    def __init__(self, descriptor: int | None, record: Record | None = None) -> None:
+        self._descriptor = descriptor
+        self._record = record
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._record is not None:
+            with suppress(OSError):  # whoever finds it later sees that its process is gone
+                self._record.remove()
+            self._record = None
+        if self._descriptor is not None:
+            unlock(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def hold(store: Store, prefix: str) -> Hold:
+    """Hold the job whose journal is below a prefix, for this process."""
+    if not isinstance(store, LocalStore):
+        return Hold(None)
+    try:
+        descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR | os.O_CREAT)
+    except OSError:
+        return Hold(None)  # somebody else's job, or one that has ended
+    locked = False
+    with suppress(OSError):
+        locked = has_shared_locks(descriptor) and lock(descriptor, shared=True, wait=True)
+    if not locked:
+        os.close(descriptor)
+    record = None
+    with suppress(OSError, RecordTakenError):
+        record = make_record(f"{_path(store, prefix)}-{token_hex(8)}", locked=locked)
+    return Hold(descriptor if locked else None, record)
+
+
+def is_held(store: Store, prefix: str) -> bool:
+    """True if some process is at work on the job whose journal lies below a prefix.
+
+    Or if nobody here can tell that it is not.
+    """
+    return isinstance(store, LocalStore) and _held_by(store, prefix) is not None
+
+
+def _held_by(store: LocalStore, prefix: str) -> str | None:
+    """The file that says that somebody holds a job; None if there is none."""
+    path = _path(store, prefix)
+    trusted = False
+    with suppress(OSError):  # else there is none, or it is not ours to open
+        descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR)
+        try:
+            trusted = has_shared_locks(descriptor)
+            if trusted and not lock(descriptor):
+                return path
+        except OSError:
+            trusted = False
+        finally:
+            os.close(descriptor)
+    for record in _records(path):
+        owner = owner_of(record)
+        # where nobody has the lock, those who had it are gone
+        if owner is not None and not (trusted and owner.locked) and not owner.is_gone():
+            return record
+    return None
+
+
+def _records(path: str) -> Iterator[str]:
+    with suppress(OSError):
+        yield from sorted(map(str, Path(path).parent.glob(f"{HELD}-*")))
+
+
+def check_none_held(store: Store, keys: Iterable[str], what: str) -> None:
+    """Raise if a running process is writing what is to be replaced or removed.
+
+    Parameters
+    ----------
+    store
+        The store that holds the journals.
+    keys
+        Keys of values in the journals, all of them or only some.
+    what
+        The data that is being written, for the message.
+
+    Raises
+    ------
+    JobRunningError
+        If one of them is held.
+    """
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        if name != HELD or not isinstance(store, LocalStore):
+            continue
+        found = _held_by(store, f"{folder}/")
+        if found is None:
+            continue
+        owner = owner_of(found)
+        who = (
+            ""
+            if owner is None
+            else (
+                f" It is held by {owner}, as {found} says. If that process has died on a host that "
+                "cannot be asked, remove that file."
+            )
+        )
+        raise JobRunningError(
+            f"{what} is being written by a job of a process that is still running (its journal "
+            f"is {store.url}/{folder}). Wait until it has ended, or stop it; to write at the "
+            f"same time would mix the values of both.{who}"
+        )
+
+
+def _path(store: LocalStore, prefix: str) -> str:
+    return f"{store.root}/{prefix}{HELD}"

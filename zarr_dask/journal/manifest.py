@@ -1,0 +1,223 @@
+"""Manifests: the receipts of a job, kept in one file after the job.
+
+A manifest is a text with one JSON value per line. The first line is a header. Then follows one line
+per stored object in the order of keys: ``[key, bytes, crc32c]``, with the SHA-256 as a fourth item
+if it was requested, or ``[key]`` for an object that is absent on purpose. The last line holds the
+number of lines and their checksum, so that a truncated manifest is detected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.errors import ManifestError
+from zarr_dask.journal.receipts import Receipts, StoredObject, checked_keys
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import open_alike, open_store
+
+__all__ = ["Manifest", "ManifestPlace"]
+
+_FORMAT = "zarr-dask manifest 1"
+
+
+@dataclass(frozen=True)
+class ManifestPlace:
+    """Location of a manifest."""
+
+    store: Store
+    key: str
+
+    @property
+    def url(self) -> str:
+        """URL of the manifest, for messages."""
+        return f"{self.store.url}/{self.key}"
+
+    @staticmethod
+    def of(
+        location: str | os.PathLike[str],
+        like: Store | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> ManifestPlace:
+        """Return the location that a path or URL names.
+
+        Parameters
+        ----------
+        location
+            A path or URL.
+        like
+            Store whose options are used for a URL of the same service.
+        storage_options
+            Options of the store, used instead of those of `like`.
+
+        Raises
+        ------
+        StoreError
+            If no backend supports the URL.
+        TypeError
+            If `location` is neither a path nor a URL.
+        """
+        if not isinstance(location, str | os.PathLike):
+            raise TypeError(f"manifest={location!r}: expected a path or URL.")
+        text = os.fspath(location)
+        if "://" in text:
+            folder, _, name = text.rpartition("/")
+        else:
+            path = PurePosixPath(text)
+            folder, name = str(path.parent), path.name
+        if like is None or storage_options is not None:
+            return ManifestPlace(open_store(folder, storage_options), name)
+        return ManifestPlace(open_alike(folder, like), name)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The stored objects that a job wrote.
+
+    Examples
+    --------
+    >>> manifest = Manifest((StoredObject("c/0", 4, 0x9A71BB4C),), frozenset({"c/1"}))
+    >>> Manifest.from_text(manifest.to_text()) == manifest
+    True
+    """
+
+    objects: tuple[StoredObject, ...]
+    """Stored objects in the order of their keys, including metadata."""
+    empty: frozenset[str] = frozenset()
+    """Keys of stored objects that are absent on purpose: all their elements have the fill value."""
+    array: str = ""
+    """Store and path of the array or group that was written."""
+    digest: str = ""
+    """`zarr_dask.digest` of the values, if it was computed."""
+
+    @staticmethod
+    def of(
+        receipts: Receipts, prefix: str, documents: Iterable[StoredObject], array: str
+    ) -> Manifest:
+        """Return the manifest of a finished job; `prefix` is the common prefix of its keys."""
+        found = {item.key: item for item in documents}
+        for item in receipts.objects.values():
+            found[prefix + item.key] = replace(item, key=prefix + item.key)
+        objects = tuple(found[key] for key in sorted(found))
+        return Manifest(objects, frozenset(prefix + key for key in receipts.empty), array)
+
+    @staticmethod
+    def read(
+        location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    ) -> Manifest:
+        """Read the manifest at a path or URL.
+
+        Parameters
+        ----------
+        location
+            The path or URL.
+        storage_options
+            Options of its store.
+
+        Raises
+        ------
+        ManifestError
+            If there is no manifest, or it is not complete.
+        StoreError
+            If the store fails.
+        """
+        return Manifest.at(ManifestPlace.of(location, storage_options=storage_options))
+
+    @staticmethod
+    def at(place: ManifestPlace) -> Manifest:
+        """Read the manifest at a location; see `read`."""
+        text = place.store.get(place.key)
+        if text is None:
+            raise ManifestError(f"there is no manifest at {place.url}.")
+        try:
+            return Manifest.from_text(bytes(text))
+        except ManifestError as error:
+            raise ManifestError(f"{place.url}: {error}") from error
+
+    def write(self, place: ManifestPlace) -> None:
+        """Write the manifest to a location."""
+        place.store.set(place.key, [self.to_text()])
+
+    def to_text(self) -> bytes:
+        """Return the manifest as a text."""
+        rows: dict[str, list[Any]] = {key: [key] for key in self.empty}
+        rows |= {item.key: item.to_row() for item in self.objects}
+        digest = {"digest": self.digest} if self.digest else {}
+        lines = [_line({"format": _FORMAT, "array": self.array, **digest})]
+        lines += [_line(rows[key]) for key in sorted(rows)]
+        body = b"".join(lines)
+        return body + _line({"lines": len(lines), "crc32c": crc32c(body)})
+
+    @staticmethod
+    def from_text(text: bytes) -> Manifest:
+        """Parse the text that `to_text` returns.
+
+        Raises
+        ------
+        ManifestError
+            If it is not a manifest, or not complete.
+        """
+        body, _, last = text.rstrip(b"\n").rpartition(b"\n")
+        body += b"\n"
+        try:
+            end = json.loads(last)
+            header, *rows = [json.loads(line) for line in body.splitlines()]
+            whole = end == {"lines": len(rows) + 1, "crc32c": crc32c(body)}
+            if header["format"] != _FORMAT or not whole:
+                raise ManifestError("this is no whole manifest; its last line does not sum it up.")
+            objects, empty = _rows(rows)
+            digest = str(header.get("digest", ""))
+            return Manifest(objects, empty, str(header["array"]), digest)
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            IndexError,
+            OverflowError,
+            RecursionError,
+        ) as error:
+            if isinstance(error, ManifestError):
+                raise
+            raise ManifestError(f"this is no manifest ({error}).") from error
+
+    def to_sha256sum(self) -> str:
+        """Return the lines that the program ``sha256sum`` writes and checks, for archives.
+
+        ``sha256sum --check`` must be run in the root folder of the store.
+
+        Raises
+        ------
+        ManifestError
+            If the job did not compute SHA-256 (``sha256=True``).
+        """
+        without = [item.key for item in self.objects if item.sha256 is None]
+        if without:
+            raise ManifestError(
+                f"{len(without)} of {len(self.objects)} stored objects have no SHA-256 in the "
+                f"manifest, {without[0]!r} for one; write with sha256=True to have them computed."
+            )
+        return "".join(f"{item.sha256}  {item.key}\n" for item in self.objects)
+
+
+def _rows(rows: Sequence[Any]) -> tuple[tuple[StoredObject, ...], frozenset[str]]:
+    """What lines say of stored objects: those that are there, and keys of those that are not."""
+    objects: list[StoredObject] = []
+    empty: set[str] = set()
+    for number, row in enumerate(rows, 2):
+        try:
+            if isinstance(row, list) and len(row) == 1:
+                empty.update(checked_keys(row))
+            else:
+                objects.append(StoredObject.from_row(row))
+        except ValueError as error:
+            raise ManifestError(f"line {number} of it is of no stored object: {error}.") from error
+    return tuple(objects), frozenset(empty)
+
+
+def _line(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,348 @@
+"""Starting, resuming and finishing a job that writes images.
+
+One journal beside the new node holds the receipts of all levels of all images; each super-cell
+leaves one receipt. A resumed job therefore repeats only the super-cells that have a stored object
+without a valid receipt. Metadata are written at the end, those of the outermost group last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+
+from zarr_dask._util.arguments import check_resume
+from zarr_dask._util.threads import for_each
+from zarr_dask.array.array import Array
+from zarr_dask.errors import (
+    ListingError,
+    NodeExistsError,
+    ResumeError,
+    StoreError,
+    StoreKeyError,
+)
+from zarr_dask.formats.base import Limits, prefix_of, read_documents, where
+from zarr_dask.hierarchy.edit import (
+    check_place,
+    consolidate_group,
+    is_shown_first,
+    prepare_above,
+    prepare_place,
+    put_documents,
+)
+from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.rechunk.plan import digest
+from zarr_dask.journal import (
+    Job,
+    Journal,
+    check_resumable,
+    default_place,
+    discard_journals,
+    given_place,
+    new_journal,
+    open_journals,
+)
+from zarr_dask.journal.receipts import Receipts
+from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
+from zarr_dask.ome.pyramid_task import Records
+from zarr_dask.stores.base import Appender, Store, list_sizes
+from zarr_dask.stores.open import Location, real_place
+
+__all__ = ["PyramidJob", "begun", "is_empty", "unfinished_arrays"]
+
+_KIND = "pyramid"
+_ARRAYS = "arrays"
+"""The field of a job that lists the arrays it writes."""
+
+
+@dataclass(frozen=True, eq=False)
+class PyramidJob:
+    """A plan, and the journal of its tasks."""
+
+    plan: Contents
+    journal: Journal | None
+    """The journal; while it exists, the job is not finished."""
+    keeps_receipts: bool
+    is_resumed: bool = False
+
+    @property
+    def records(self) -> Records | None:
+        """Writer of the receipts of tasks; None if there are none."""
+        if self.journal is None or not self.keeps_receipts:
+            return None
+        return Records(self.journal, prefix_of(self.plan.path))
+
+    def receipts(self) -> Receipts | None:
+        """Return the valid receipts of a resumed job."""
+        return self._valid() if self.is_resumed else None
+
+    def _valid(self) -> Receipts | None:
+        if self.journal is None:
+            return None
+        return self.journal.valid_receipts(_sizes(self.plan))
+
+    def finish(self) -> None:
+        """Make the images visible, and finish the job.
+
+        Raises
+        ------
+        ResumeError
+            If another job has started to write to the same location, or something is missing.
+        """
+        plan = self.plan
+        if self.journal is not None:
+            job = self.journal.job()
+            if job is not None and job.creation != self.journal.creation:
+                raise ResumeError(
+                    f"{where(plan.store, plan.path)} is being written anew by a job that began at "
+                    f"{job.begun}, so that this one cannot end. Let only one of them run."
+                )
+            if self.journal.fence is not None:
+                self.journal.fence()
+        if self.keeps_receipts:
+            valid = self._valid()
+            left = plan.objects - (0 if valid is None else len(valid))
+            if left:
+                raise ResumeError(
+                    f"{where(plan.store, plan.path)} is not complete: {counted(left, 'object')} of "
+                    f"{plan.objects} have no valid receipt. The same call does what is missing."
+                )
+        _put_nodes(plan.store, plan.documents)
+        for amend in plan.amends:
+            amend()
+        for path in sorted(plan.consolidated, key=len, reverse=True):
+            consolidate_group(plan.store, path, plan.node_format)
+        if self.journal is not None:
+            self.journal.remove()
+
+
+def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Write the metadata of nodes, the deepest first and the outermost last."""
+    by_depth: dict[int, list[str]] = {}
+    for path in nodes:
+        by_depth.setdefault(path.count("/") + bool(path), []).append(path)
+    for depth in sorted(by_depth, reverse=True):
+        for_each(lambda path: put_documents(store, nodes[path]), by_depth[depth], None)
+
+
+def _sizes(plan: Contents) -> dict[str, int]:
+    """Return the sizes in bytes of everything below the node, by key below it."""
+    prefix = prefix_of(plan.path)
+    return {key[len(prefix) :]: size for key, size in list_sizes(plan.store, prefix)}
+
+
+def begun(plan: Contents, resume: bool | str, journal: Location | None) -> PyramidJob:
+    """Resume the same job if requested and possible; otherwise start a new one."""
+    check_resume(resume)
+    at = where(plan.store, plan.path)
+    if resume:
+        check_resumable(plan.store, at)
+    required = bool(resume) or journal is not None
+    place = default_place(plan.store, plan.path)
+    if journal is not None:
+        place = given_place(journal, plan.store, plan.path)
+    if place is None and required:
+        raise ResumeError(
+            f"{at} has no place beside it for a journal, which resume= needs: it is in memory, in "
+            "an archive, or the root of a bucket. Say where with journal=, a path or URL outside "
+            "the hierarchy."
+        )
+    job = Job(
+        kind=_KIND,
+        token=_token(plan, resume),
+        creation="",
+        resume="name" if isinstance(resume, str) and resume else "token" if resume else "",
+        creates=plan.creates,
+        objects=plan.objects,
+        facts={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
+    )
+    found = [] if place is None else open_journals(place, needed=required)
+    same = [pair for pair in found if resume and pair[1].token == job.token]
+    if same:
+        kept, old = same[0]
+        kept.merge()
+        resumed = PyramidJob(plan, kept, keeps_receipts=True, is_resumed=True)
+        if _may_go_on(resumed):
+            kept.note(replace(job, creation=old.creation, begun=old.begun))
+            prepare_above(plan.store, plan.path, plan.node_format)
+            return resumed
+    elif resume:
+        _refuse_other(at, found)
+    _replace(plan, at, found)
+    keeps_one = required or (place is not None and isinstance(place.store, Appender))
+    if place is None or not keeps_one:
+        return PyramidJob(plan, None, keeps_receipts=False)
+    opened = new_journal(place, job)
+    described = replace(job, creation=opened.creation)
+    if required:
+        opened.begin(described)
+        return PyramidJob(plan, opened, keeps_receipts=True)
+    with suppress(StoreError):  # beside a target that we cannot write to there is no journal
+        opened.begin(described)
+        return PyramidJob(plan, opened, keeps_receipts=False)
+    return PyramidJob(plan, None, keeps_receipts=False)
+
+
+def _replace(plan: Contents, at: str, found: Sequence[tuple[Journal, Job]]) -> None:
+    """Prepare the location of the images; remove leftovers of jobs, unless one is running."""
+    for journal, _ in found:
+        journal.check_not_held(at)
+    _make_room(plan, _left_behind(plan, [job for _, job in found]))
+    for journal, job in found:
+        _remove_leftovers(plan, job)
+        journal.remove()
+
+
+def _refuse_other(at: str, found: Sequence[tuple[Journal, Job]]) -> None:
+    for journal, other in found:
+        if other.resume:
+            raise ResumeError(
+                f"another job that began to write to {at} at {other.begun} has not ended. Its "
+                f"journal is {journal.url}. Repeat the call as it was, or pass resume=False to "
+                "begin anew and write over its work."
+            )
+
+
+def _may_go_on(job: PyramidJob) -> bool:
+    """True if no other writer has created a node at the location since the job started.
+
+    If all work of the job is done, only its journal was left, and the job can be resumed as well.
+    """
+    plan = job.plan
+    try:
+        _check_places(plan, overwrite=False)
+    except NodeExistsError:
+        valid = job.receipts()
+        return valid is not None and len(valid) == plan.objects
+    return True
+
+
+def _left_behind(plan: Contents, jobs: Sequence[Job]) -> frozenset[str]:
+    """Return paths of nodes left by a job that died while it wrote metadata.
+
+    These are nodes of unfinished jobs whose metadata equal those of the plan. If the outermost node
+    is among them and nothing remains to be done after it, the job was complete.
+    """
+    if not any(job.kind == _KIND for job in jobs):
+        return frozenset()
+    keys = [key for documents in plan.documents.values() for key in documents]
+    there = read_documents(plan.store, keys, Limits())
+    left = {
+        path
+        for path, documents in plan.documents.items()
+        if all(there[key] == text for key, text in documents.items())
+    }
+    return frozenset() if plan.path in left and not plan.amends else frozenset(left)
+
+
+def unfinished_arrays(store: Store, path: str, journal: Location | None = None) -> frozenset[str]:
+    """Return paths of the arrays that unfinished jobs at a location write."""
+    place = default_place(store, path) if journal is None else given_place(journal, store, path)
+    jobs = [job for _, job in open_journals(place)] if place is not None else []
+    told = [job.facts.get(_ARRAYS, ()) for job in jobs if job.kind == _KIND]
+    return frozenset(
+        one for of_one in told if isinstance(of_one, list) for one in of_one if isinstance(one, str)
+    )
+
+
+def _check_places(plan: Contents, *, overwrite: bool, left: Collection[str] = frozenset()) -> None:
+    store, node_format = plan.store, plan.node_format
+    if plan.creates and is_empty(store, plan.path):
+        check_place(store, plan.path, node_format, overwrite=overwrite, is_group=True)
+        return
+    for pyramid in plan.pyramids:
+        for array in pyramid.arrays:
+            if array.path not in left:
+                check_place(store, array.path, node_format, overwrite=overwrite)
+    for path in plan.groups:
+        if path not in left:
+            check_place(store, path, node_format, overwrite=overwrite, is_group=True)
+
+
+def _make_room(plan: Contents, left: Collection[str]) -> None:
+    """Remove replaced nodes, and the leftovers of a job that has died."""
+    store, node_format = plan.store, plan.node_format
+    _check_places(plan, overwrite=plan.overwrite, left=left)
+    for begin in plan.first:
+        begin()
+    if plan.creates:
+        prepare_place(
+            store,
+            plan.path,
+            node_format,
+            overwrite=plan.overwrite or plan.path in left,
+            is_group=True,
+            warns=not plan.consolidated,
+        )
+        discard_journals(store, plan.path)
+    if not (plan.creates and is_empty(store, plan.path)):
+        for pyramid in plan.pyramids:
+            for array in pyramid.arrays:
+                store.delete_prefix(prefix_of(array.path))
+    if is_shown_first(store):
+        _put_nodes(store, plan.documents)
+
+
+def is_empty(store: Store, path: str) -> bool:
+    """True if nothing exists at or below a path; False if it cannot be listed."""
+    try:
+        return next(iter(store.list(prefix_of(path))), None) is None
+    except ListingError:
+        return False
+
+
+def _remove_leftovers(plan: Contents, job: Job) -> None:
+    """Remove the leftovers of a dead job in arrays that are not written now."""
+    told = job.facts.get(_ARRAYS, ()) if job.kind == _KIND else ()
+    for path in told if isinstance(told, list | tuple) else ():
+        if not isinstance(path, str) or not path.startswith(prefix_of(plan.path)):
+            continue
+        with suppress(NodeExistsError, StoreKeyError):  # a node was created there since
+            check_place(plan.store, path, plan.node_format, overwrite=False)
+            plan.store.delete_prefix(prefix_of(path))
+
+
+# --- identifying jobs -----------------------------------------------------------------------------
+
+
+def _token(plan: Contents, resume: bool | str) -> str:
+    """Return a token that is equal for jobs that write the same pixels to the same location."""
+    if isinstance(resume, str) and resume:
+        return f"name:{resume}"
+    if not resume:
+        return f"new:{token_hex(16)}"
+    facts: list[Any] = [real_place(plan.store, plan.path), sorted(plan.documents.items())]
+    for pyramid in plan.pyramids:
+        facts += [_token_of(pyramid), pyramid.factors, _token_of_method(pyramid)]
+    return sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _token_of(pyramid: PyramidPlan) -> Any:
+    values = pyramid.pixels.values
+    if isinstance(values, Array):
+        return real_place(values.store, values.path), digest(values)
+    if isinstance(values, np.ndarray):
+        plain = np.ascontiguousarray(values).reshape(-1).view("u1")
+        return values.shape, values.dtype.str, sha256(plain.data).hexdigest()
+    from zarr_dask.graph.tokens import layer_tokens
+
+    return layer_tokens(values), values.name, str(values.dtype)
+
+
+def _token_of_method(pyramid: PyramidPlan) -> Any:
+    from dask.tokenize import TokenizationError, tokenize
+
+    method = pyramid.method
+    try:
+        return method.name, tokenize(method.reduce, method.margin, ensure_deterministic=True)
+    except TokenizationError as error:
+        raise ResumeError(
+            f"resume=True must know whether a job is the same one, but the method {method.name!r} "
+            f"looks different in each process ({error}). Pass a name, such as resume='run-7', if "
+            "you see to it that calls with this name write the same pixels."
+        ) from error

@@ -1,0 +1,179 @@
+"""Sources of pixels, and planning of a pyramid from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetError
+from zarr_dask.grid.grid import Shape
+from zarr_dask.jobs.engine import Workers, find_workers
+from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.rechunk.rechunk import memory_budget
+from zarr_dask.jobs.write.checks import check_not_read
+from zarr_dask.ome.downsample import Method
+from zarr_dask.ome.pyramid import Blocked, Stage, blocked, plan_stages
+from zarr_dask.ome.pyramid_plan import Pixels, PyramidPlan
+from zarr_dask.stores.base import Store
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Budget", "check_apart", "checked_pixels", "planned"]
+
+_LIKED = 1 << 25
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Memory and threads that a plan is made for."""
+
+    max_mem: int
+    workers: Workers
+
+    @staticmethod
+    def of(max_mem: str | int | None, client: Client | None) -> Budget:
+        """Return the given limit, or that of the workers, with their threads."""
+        workers = find_workers(client)
+        return Budget(memory_budget(max_mem, workers), workers)
+
+    @property
+    def each(self) -> int:
+        """Bytes available to one task."""
+        return self.max_mem // self.workers.threads_per_process
+
+
+def checked_pixels(values: Any, where: str) -> Array | np.ndarray | Any:
+    """Return values that can be the pixels of an image: numbers, as a supported array type.
+
+    Raises
+    ------
+    DataTypeError
+        If they are of another type.
+    GridError
+        If they are a dask array with blocks of unknown sizes.
+    """
+    if is_dask(values):
+        from zarr_dask.graph import checked_array
+
+        values = checked_array(values)
+    elif isinstance(values, np.ma.MaskedArray):
+        raise DataTypeError(f"{where}: masked pixels cannot be stored; fill them first.")
+    elif not isinstance(values, Array | np.ndarray):
+        raise DataTypeError(
+            f"{where}: expected pixels as a dask array, a NumPy array or a zarr_dask.Array, got "
+            f"{type(values).__name__}."
+        )
+    if values.dtype.kind not in "biufc":
+        raise DataTypeError(
+            f"{where}: pixels are numbers, and {values.dtype} is not a type of numbers."
+        )
+    return values
+
+
+def check_apart(values: Any, store: Store, path: str) -> None:
+    """Raise if a job would overwrite its source.
+
+    Raises
+    ------
+    SourceIsTargetError
+        If the target equals the location of the pixels, or one lies within the other.
+    """
+    if isinstance(values, Array):
+        if meet((values.store, values.path), (store, path)):
+            raise SourceIsTargetError(
+                f"{values.where} is read, and lies where {store.url}/{path} would be written: "
+                "pixels would be lost. Write to another place, or add levels to an image that "
+                "exists with zarr_dask.ome.add_level."
+            )
+    elif is_dask(values):
+        check_not_read(values, store, path)
+
+
+def planned(
+    values: Any,
+    arrays: tuple[Array, ...],
+    factors: Sequence[Shape],
+    method: Method,
+    budget: Budget,
+) -> PyramidPlan:
+    """Plan a pyramid; its tasks read the pixels themselves if possible.
+
+    Parameters
+    ----------
+    values
+        Result of `checked_pixels`.
+    arrays
+        The levels to write.
+    factors
+        Factors of each of them against the one before, of the first against the values.
+    method
+        Method of downsampling.
+    budget
+        Memory and threads.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If there is not enough memory for one stored object.
+    """
+    threads = budget.workers.threads
+
+    def stages(source: Blocked) -> tuple[Stage, ...]:
+        return plan_stages(source, arrays, factors, method, budget.each, threads)
+
+    factors = tuple(factors)
+    if isinstance(values, Array):
+        return PyramidPlan(Pixels(values), arrays, factors, method, stages(blocked(values)))
+    itemsize = values.dtype.itemsize
+    single = (1,) * values.ndim
+    plain = Blocked(values.shape, itemsize, single, single)
+    if isinstance(values, np.ndarray):
+        # other processes get super-cells through a graph
+        source = replace(plain, whole=not budget.workers.in_this_process)
+        return PyramidPlan(Pixels(values), arrays, factors, method, stages(source))
+    pixels = _computed(values)
+    made: tuple[Stage, ...] | None = None
+    if pixels.blocks is not None:
+        unit = tuple(sizes[0] if sizes else 1 for sizes in values.chunks)
+        working = prod(unit) * itemsize
+        try:
+            made = stages(
+                Blocked(values.shape, itemsize, unit, unit, never_cut=True, working=working)
+            )
+        except MemoryBudgetError:
+            made = None
+    if made is not None and _is_busy(made[0], itemsize, threads):
+        return PyramidPlan(pixels, arrays, factors, method, made)
+    try:
+        others = stages(replace(plain, whole=True))
+    except MemoryBudgetError:
+        if made is None:
+            raise
+        others = made
+    reads_again = made is not None and others[0].last == 0 < made[0].last
+    if made is not None and (reads_again or made[0].tasks >= others[0].tasks):
+        return PyramidPlan(pixels, arrays, factors, method, made)
+    return PyramidPlan(Pixels(values), arrays, factors, method, others)
+
+
+def _is_busy(stage: Stage, itemsize: int, threads: int) -> bool:
+    return prod(stage.cell) * itemsize <= _LIKED or stage.tasks >= 2 * threads
+
+
+def _computed(values: Any) -> Pixels:
+    """Return a dask array, with its blocks if they are independent and of one size."""
+    from zarr_dask.graph import computed_blocks
+
+    regular = all(
+        len(sizes) < 2 or (len(set(sizes[:-1])) == 1 and 0 < sizes[-1] <= sizes[0])
+        for sizes in values.chunks
+    )
+    blocks = computed_blocks(values) if regular and values.npartitions else None
+    return Pixels(values, blocks)

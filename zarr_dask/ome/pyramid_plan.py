@@ -1,0 +1,188 @@
+"""Contents of one writing job: pyramids with their sources, groups, and final changes.
+
+`zarr_dask.ome.plan` describes them, `zarr_dask.ome.job` executes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.formats.base import Format, GroupMeta
+from zarr_dask.grid.grid import Shape
+from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.ome.downsample import Method
+from zarr_dask.ome.pyramid import Stage
+from zarr_dask.ome.pyramid_task import CellWriter, InMemory, Records, Source, Stored
+from zarr_dask.stores.base import Store
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+    from zarr_dask.graph import ComputedBlocks
+
+__all__ = ["Contents", "Pixels", "PyramidPlan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """Source of the pixels of level 0."""
+
+    values: Array | np.ndarray | da.Array
+    """The pixels as given by the user."""
+    blocks: ComputedBlocks | None = None
+    """Blocks of a dask array, if tasks can compute them one by one."""
+
+    @property
+    def handed_over(self) -> bool:
+        """True if super-cells are computed by a graph, so that tasks cannot read them."""
+        return not isinstance(self.values, Array | np.ndarray) and self.blocks is None
+
+    def source(self) -> Source | None:
+        """Return the source that tasks read from; None if super-cells are computed by a graph."""
+        if self.blocks is not None:
+            return self.blocks
+        if isinstance(self.values, Array):
+            return Stored(self.values)
+        if isinstance(self.values, np.ndarray):
+            return InMemory(self.values, (0,) * self.values.ndim)
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class PyramidPlan:
+    """The levels of one image, and their source and method."""
+
+    pixels: Pixels
+    arrays: tuple[Array, ...]
+    """The new levels as they will be stored; they do not exist yet."""
+    factors: tuple[Shape, ...]
+    """Factors of each level against the one before; of the first against the source."""
+    method: Method
+    stages: tuple[Stage, ...]
+    """Stages, run one after the other."""
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects."""
+        return sum(array.meta.grid.ncells for array in self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes of all levels that are written."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def writer(self, stage: int, records: Records | None) -> CellWriter:
+        """Return a stage with its source, its target arrays and its receipts."""
+        chosen = self.stages[stage]
+        source = Stored(self.arrays[chosen.first - 1]) if chosen.first else self.pixels.source()
+        arrays = self.arrays[chosen.first : chosen.last + 1]
+        return CellWriter(chosen, source, arrays, self.method, records)
+
+    def bytes_of(self, stage: int) -> int:
+        """Return the decoded bytes that a stage reads, without margins."""
+        itemsize = self.arrays[0].meta.data_type.typical_itemsize
+        return prod(self.stages[stage].shapes[0]) * itemsize
+
+    def explain(self) -> list[str]:
+        """Return the plan as text."""
+        lines = []
+        for array, factors in zip(self.arrays, self.factors, strict=True):
+            lines.append(
+                f"  {array.path.rpartition('/')[2]}: {array.shape} {array.dtype.name}, factors "
+                f"{factors}, chunks {array.meta.grids}, {format_bytes(array.nbytes)}"
+            )
+        for number, stage in enumerate(self.stages):
+            levels = [self.arrays[i].path for i in range(stage.first, stage.last + 1)]
+            names = ", ".join(path.rpartition("/")[2] for path in levels)
+            source = self._read_by(stage)
+            whole = self.bytes_of(number)
+            lines.append(
+                f"  stage {number + 1}: {source} -> {names} in {counted(stage.tasks, 'super-cell')}"
+                f" of {stage.cell}, read in pieces of {stage.step}: {format_bytes(stage.read)}"
+                f" ({stage.read / max(whole, 1):.2f} x); {format_bytes(stage.peak)} in each task"
+            )
+        return lines
+
+    def _read_by(self, stage: Stage) -> str:
+        if stage.first:
+            return f"level {self.arrays[stage.first - 1].path.rpartition('/')[2]}"
+        if self.pixels.handed_over:
+            return "the blocks of a graph, regrouped,"
+        if self.pixels.blocks is not None:
+            return "blocks that each task computes"
+        return "a stored array" if isinstance(self.pixels.values, Array) else "an array in memory"
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """All contents of one job: images with their label images, or all wells of a plate."""
+
+    store: Store
+    path: str
+    """Path of the new node, or of the node that is extended."""
+    node_format: Format
+    pyramids: tuple[PyramidPlan, ...]
+    groups: Mapping[str, Mapping[str, Any]]
+    """Path and attributes of new groups."""
+    amends: tuple[Callable[[], None], ...] = ()
+    """Functions that change existing groups at the end."""
+    first: tuple[Callable[[], None], ...] = ()
+    """Functions called before anything is written."""
+    consolidated: tuple[str, ...] = ()
+    """Paths of surrounding groups whose consolidated metadata are rewritten."""
+    creates: bool = True
+    """True if the node at `path` is new."""
+    overwrite: bool = False
+    max_mem: int = 0
+    """Bytes that one process may hold on top of its idle size."""
+    threads: int = 1
+    """Number of tasks that run at the same time."""
+    threads_per_process: int = 1
+
+    @cached_property
+    def documents(self) -> dict[str, dict[str, bytes]]:
+        """Metadata of all new nodes, by their paths; the deepest must be written first."""
+        node_format = self.node_format
+        documents = {
+            array.path: node_format.documents(array.meta, array.path)
+            for pyramid in self.pyramids
+            for array in pyramid.arrays
+        }
+        for path, attributes in self.groups.items():
+            documents[path] = node_format.documents(GroupMeta(attributes), path)
+        return documents
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return sum(stage.tasks for pyramid in self.pyramids for stage in pyramid.stages)
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects."""
+        return sum(pyramid.objects for pyramid in self.pyramids)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes of all levels."""
+        return sum(pyramid.nbytes for pyramid in self.pyramids)
+
+    @property
+    def peak(self) -> int:
+        """Maximum number of bytes that the tasks of one process hold."""
+        peaks = [stage.peak for pyramid in self.pyramids for stage in pyramid.stages]
+        return max(peaks, default=0) * self.threads_per_process
+
+    @property
+    def total(self) -> int:
+        """Bytes to read, the unit of progress."""
+        return sum(
+            pyramid.bytes_of(i) for pyramid in self.pyramids for i in range(len(pyramid.stages))
+        )

@@ -1,0 +1,1 @@
+"""Stores of bytes: local files, memory, archives, HTTP and object stores."""

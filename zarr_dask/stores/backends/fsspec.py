@@ -1,0 +1,784 @@
+"""Any file system that fsspec supports: S3, GCS, Azure, HTTP and more.
+
+Each process finds the file system in a cache, so the pickled form is a URL and its options. Only
+fsspec's `FileNotFoundError` means that a value is absent, and only if S3 does not report that the
+bucket is missing.
+
+Requests are retried by `zarr_dask.stores.retry`. s3fs's own retries for values are switched off;
+those of other file systems cannot be. The length of a response is checked: if a part is too short,
+the value's size is requested, and the end of a value is found through its size. For S3, headers are
+checked instead (`zarr_dask.stores.backends.fsspec_s3`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from http import HTTPStatus
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+from zarr_dask._util.threads import in_flight, wait_for_each
+from zarr_dask.errors import (
+    ListingError,
+    MissingDependencyError,
+    ReadOnlyError,
+    StoreError,
+    StoreUnavailableError,
+    ZarrDaskError,
+)
+from zarr_dask.stores.backends.fsspec_open_file import (
+    RANGES,
+    as_absence,
+    is_read_only,
+    read_file,
+    reads_through_files,
+)
+from zarr_dask.stores.backends.fsspec_s3 import (
+    Page,
+    config_for,
+    is_s3,
+    list_page,
+    lists,
+    read_parts,
+)
+from zarr_dask.stores.backends.memory import MemoryStore, only_here, this_process
+from zarr_dask.stores.base import (
+    WHOLE,
+    Buffer,
+    Coalescing,
+    Listing,
+    Range,
+    Version,
+    VersionRequest,
+    check_key,
+    join,
+)
+from zarr_dask.stores.error_mapping import as_store_error, is_absence, library_errors, statuses_of
+from zarr_dask.stores.option_mapping import (
+    SCHEMES,
+    WEB,
+    for_fsspec,
+    in_words_of_fsspec,
+    surroundings,
+)
+from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried, time_to_send
+from zarr_dask.stores.secrets import identity_of, packed, redacted, resolved, unpacked
+from zarr_dask.stores.url_secrets import check_endpoints, login_apart, with_query
+
+__all__ = ["FsspecStore"]
+
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_LOST = {"NoSuchBucket", "ContainerNotFound"}  # codes of services for a missing bucket
+# names in file systems for the tag of a value and for its modification time
+_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_REQUEST_SECONDS = 900.0  # for any request: a file system may have no timeout of its own
+_MULTIPART = 1 << 25  # size from which values may be sent in parts
+_NO_INDEX = {403, 405}  # from nginx and others for the listing of a folder
+_PART_RETRIES = 4
+_MOST_SERVICES = 16  # file systems, with their clients, that a process keeps
+_PARTS_AT_ONCE = 4
+_BATCH = 1000  # keys deleted in one request
+
+_Asked = TypeVar("_Asked")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class FsspecStore:
+    """Values below a URL, through fsspec.
+
+    Parameters
+    ----------
+    url
+        Root of the store, with its scheme.
+    options
+        The file system's own options, as JSON text so that the store can be hashed.
+    policy
+        The policy for retries.
+    """
+
+    url: str
+    options: str = "{}"
+    policy: RetryPolicy = DEFAULT
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
+
+    @staticmethod
+    def from_url(
+        url: str, options: Mapping[str, Any], policy: RetryPolicy | None = None
+    ) -> FsspecStore:
+        """Return a store at `url`.
+
+        Raises
+        ------
+        MissingDependencyError
+            If the package that serves the scheme is not installed.
+        StoreError
+            If the scheme is not known, or the URL or endpoint holds credentials.
+        """
+        check_endpoints(options)
+        place, login = login_apart(url if url.endswith("://") else url.rstrip("/"))
+        text = json.dumps({**login, **options}, sort_keys=True)
+        store = FsspecStore(place, text, policy or DEFAULT)
+        store._file_system()
+        return store
+
+    def with_policy(self, policy: RetryPolicy) -> FsspecStore:
+        """Return a store at the same location with another retry policy."""
+        return replace(self, policy=policy)
+
+    @property
+    def identity(self) -> str:
+        """The URL and a digest of the options that are not credentials."""
+        return identity_of(self.url, self.options)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the options; they may hold secrets."""
+        return dict(json.loads(self.options))
+
+    def file_system(self) -> Any:
+        """Return fsspec's file system, shared by all stores of this process with these options."""
+        return self._file_system()[0]
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self.url!r})"  # options may hold credentials
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = self.url, packed(self.options), self.policy
+        return (
+            (_same_memory, (this_process(), *given)) if self.is_in_memory else (_unpickled, given)
+        )
+
+    @property
+    def is_in_memory(self) -> bool:
+        """True if values are only in the memory of this process."""
+        return urlsplit(self.url.rpartition("::")[2]).scheme == "memory"
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        fs, root = self._file_system()
+        check_key(key)
+        if is_s3(fs):
+            return self.get_ranges([(key, WHOLE)])[0]
+        path = join(root, key)
+
+        def read() -> bytes:
+            try:
+                return bytes(_call(fs, "cat_file", path))
+            except library_errors() as error:
+                absence = as_absence(fs, path, error)
+                if absence is error:
+                    raise
+                raise absence from error
+
+        return self._do("read", key, read)
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        return self.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        fs, _ = self._file_system()
+        for key, _ in requests:
+            check_key(key)
+        if is_s3(fs):
+            versions = self._batch([(*request, None) for request in requests], self._ask_s3)
+            return [None if one is None else one.content for one in versions]
+        return self._batch([(*request, None) for request in requests], self._ask_ranges)
+
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+        """See `zarr_dask.stores.base.read_versions`.
+
+        Only S3 supports conditions. Elsewhere the status of a value is compared before and after.
+        """
+        fs, _ = self._file_system()
+        for key, _, _ in requests:
+            check_key(key)
+        if is_s3(fs):
+            return self._batch(requests, self._ask_s3)
+        parts = {key for key, wanted, _ in requests if wanted != WHOLE}
+        tags = {key: tag for key, _, tag in requests if tag is not None}
+        before = self._tags(parts - tags.keys()) | tags
+        found = self.get_ranges([(key, wanted) for key, wanted, _ in requests])
+        after = self._tags(tags)
+        return [
+            None
+            if content is None
+            else Version(content, before.get(key))
+            if tag is None or after[key] == tag
+            else Version(None, None)
+            for (key, _, tag), content in zip(requests, found, strict=True)
+        ]
+
+    def _tags(self, keys: Collection[str]) -> dict[str, Hashable]:
+        statuses = self._statuses(sorted(keys))
+        return {k: None if one is None else _tag_of(one, s3=False) for k, one in statuses.items()}
+
+    def _batch(
+        self,
+        requests: Sequence[VersionRequest],
+        ask: Callable[[Sequence[VersionRequest]], Sequence[_Result | Exception]],
+    ) -> list[_Result]:
+        """Return the results of requests; those with transient failures are repeated together."""
+        attempts = Attempts(self.policy)
+        found: dict[int, _Result] = {}
+        left = [*range(len(requests))]
+        while left:
+            failed: list[tuple[int, StoreUnavailableError]] = []
+            for number, value in zip(left, ask([requests[n] for n in left]), strict=True):
+                if isinstance(value, StoreUnavailableError):
+                    failed.append((number, value))
+                elif isinstance(value, Exception):
+                    raise value
+                else:
+                    found[number] = value
+            if failed:
+                slowest = max((e for _, e in failed), key=lambda e: e.retry_after or 0)
+                attempts.pause(slowest, len(failed))
+            left = [number for number, _ in failed]
+        attempts.succeeded()
+        return [found[number] for number in range(len(requests))]
+
+    def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[Version | Exception | None]:
+        fs, root = self._file_system()
+        asked = [(join(root, key), wanted, tag) for key, wanted, tag in requests]
+        key = requests[0][0]
+        found = self._by_turns(key, asked, lambda some: _run(fs, read_parts(fs, some)))
+        return [
+            self._checked(key, wanted, tag, value) if isinstance(value, Exception) else value
+            for (key, wanted, tag), value in zip(requests, found, strict=True)
+        ]
+
+    def _by_turns(
+        self, key: str, asked: Sequence[_Asked], read: Callable[[Sequence[_Asked]], list[_Result]]
+    ) -> list[_Result]:
+        """Return the results of many requests, sent in batches as large as this process allows."""
+        found: list[_Result] = []
+        while left := asked[len(found) :]:
+
+            def ask(at_once: int, left: Sequence[_Asked] = left) -> list[_Result]:
+                return read(left[:at_once])
+
+            found += self._do_several("read", key, ask, len(left)) or ()
+        return found
+
+    def _checked(self, key: str, wanted: Range, tag: Hashable, error: Exception) -> Any:
+        """Return what an exception means: an absent value, an empty range or a failure."""
+        try:
+            if HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE in statuses_of(error):
+                status = self._status(key)
+                if status is None:
+                    return None
+                if int(status["size"]) <= wanted.start or not status["size"]:
+                    found = _tag_of(status, s3=True)
+                    return Version(b"" if tag in {None, found} else None, found)
+            if isinstance(error, _ABSENT) and is_absence(error):
+                self._check_bucket("read", key, error)
+                return None
+        except StoreError as failed:
+            return failed
+        return self._failed("read", key, error)
+
+    def _ask_ranges(self, requests: Sequence[VersionRequest]) -> list[Any]:
+        """Return parts of values from a file system that returns bytes without headers."""
+        fs, root = self._file_system()
+        statuses = self._statuses(sorted({key for key, wanted, _ in requests if wanted.start < 0}))
+        sizes = {key: None if one is None else int(one["size"]) for key, one in statuses.items()}
+        asked = [
+            Range(max((sizes[key] or 0) + wanted.start, 0), sizes[key] or 0)
+            if wanted.start < 0
+            else wanted
+            for key, wanted, _ in requests
+        ]
+        parts = [
+            (join(root, key), one.start, _last_asked(one))
+            for (key, _, _), one in zip(requests, asked, strict=True)
+        ]
+        found = self._by_turns(requests[0][0], parts, partial(_read_parts, fs))
+        return [
+            None if wanted.start < 0 and sizes[key] is None else self._checked_part(key, one, value)
+            for (key, wanted, _), one, value in zip(requests, asked, found, strict=True)
+        ]
+
+    def _checked_part(self, key: str, wanted: Range, value: Any) -> Any:
+        """Return a part of a value, if it has the right length."""
+        start, stop = wanted
+        if isinstance(value, Exception):
+            fs, root = self._file_system()
+            value = as_absence(fs, join(root, key), value)
+            found = self._checked(key, wanted, None, value)
+            found = found.content if isinstance(found, Version) else found
+            behind = isinstance(found, Exception) and start == stop
+            return (None if self.size(key) is None else b"") if behind else found
+        content = bytes(value)
+        if start == stop:
+            return b""
+        if self._is_all(key, wanted, content):
+            return content[start:stop]
+        if stop is None:
+            return content
+        if len(content) == stop - start:
+            return content
+        size = self.size(key)  # the value may end here
+        if size is not None and len(content) == max(min(size, stop) - start, 0):
+            return content
+        words = (
+            f"could not read {key!r} in {self.url}: asked for bytes {start} to {stop}, got "
+            f"{len(content)}: the service does not know ranges, or the value is replaced again and "
+            "again."
+        )
+        return StoreError(words) if len(content) > stop - start else StoreUnavailableError(words)
+
+    def _is_all(self, key: str, wanted: Range, content: bytes) -> bool:
+        """True if the whole value was sent, by a file system that ignores ranges.
+
+        This is determined by the value's size, once for each kind of file system that supports
+        ranges.
+        """
+        kind = type(self._file_system()[0])
+        more = wanted.stop is not None and len(content) > wanted.stop - wanted.start
+        if not content or kind in RANGES.known or not (wanted.start or more):
+            return False
+        if len(content) == self.size(key):
+            RANGES.ignored.add(kind)
+            return True
+        if not more and kind not in RANGES.ignored:
+            RANGES.known.add(kind)
+        return False
+
+    def _check_bucket(self, doing: str, key: str, error: BaseException) -> None:
+        """Raise if the bucket is missing, which file systems report like a missing key."""
+        answer = getattr(error.__cause__, "response", None)
+        told = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+        told = told or getattr(error.__cause__, "error_code", None)
+        fs, _ = self._file_system()
+        if doing == "read" and told not in {None, "NoSuchKey", *_LOST} and is_s3(fs):
+            lost = self._is_lost(key, error)
+        elif told is None:
+            lost = not _bucket_is_there(self.url, self._given(), int(time.monotonic()))
+        else:
+            lost = str(getattr(told, "value", told)) in _LOST
+        if lost:
+            raise StoreError(
+                f"could not {doing} {key!r} in {self.url}: there is no such bucket "
+                f"({redacted(str(error), self.settings())})"
+            ) from self._public(error)
+
+    def _is_lost(self, key: str, error: BaseException) -> bool:
+        """True if there is no bucket, after a 404 response without a code of S3.
+
+        A proxy in front of a service may answer 404 while the service is restarted.
+
+        Raises
+        ------
+        StoreUnavailableError
+            If the service lists the key.
+        StoreError
+            If this cannot be determined.
+        """
+        fs, root = self._file_system()
+        try:
+            listed = _run(fs, lists(fs, join(root, key)))
+        except FileNotFoundError:
+            return True
+        except library_errors() as failure:
+            raise self._failed("read", key, failure) from self._public(failure)
+        if listed:
+            raise StoreUnavailableError(
+                f"could not read {key!r} in {self.url}: the service lists it, and says that it is "
+                f"not there ({redacted(str(error), self.settings())})."
+            )
+        return False
+
+    def _check_emptiness(self, prefix: str, found: Collection[str]) -> None:
+        """Raise for an empty listing of a missing bucket, or of a server without listings.
+
+        An HTTP server may answer 404, or send something else than an index, for a folder with
+        values.
+        """
+        if not found and urlsplit(self.url).scheme in WEB:
+            raise self._unlisted(prefix)
+        if not found:
+            self._check_bucket("list", prefix, FileNotFoundError("nothing was listed"))
+
+    def _unlisted(self, prefix: str) -> ListingError:
+        return ListingError(
+            f"{self.url}/{prefix} cannot be listed: the server shows no index of it. Open a node "
+            "by its path, or a group that has consolidated metadata (zarr_dask.consolidate)."
+        )
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        fs, root = self._writable(key)
+        check_key(key)
+        value = b"".join(buffers)
+        timeout = time_to_send(self.policy.timeout, len(value))
+        if is_s3(fs):
+            retries = _PART_RETRIES if len(value) >= _MULTIPART else 0
+            fs, root = _file_system(self.url, self._given(), timeout, retries)
+        # a server may never respond to "Expect: 100-continue"
+        seconds = min(2 * timeout, _REQUEST_SECONDS)
+        parts = _PARTS_AT_ONCE if is_s3(fs) and len(value) >= _MULTIPART else 1
+
+        def put() -> None:
+            try:
+                with in_flight(parts) as at_once:
+                    given = {"max_concurrency": at_once} if parts > 1 else {}
+                    _call(fs, "pipe_file", join(root, key), value, seconds=seconds, **given)
+            except ZarrDaskError:
+                raise
+            except library_errors() as error:  # absence too: the target does not exist
+                raise self._failed("write", key, error) from self._public(error)
+
+        retried(self.policy, put)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        fs, root = self._writable(key)
+        check_key(key)
+        if self.size(key) is not None:  # a folder is not a value
+            self._do("delete", key, lambda: _call(fs, "rm_file", join(root, key)))
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        fs, root = self._writable(prefix)
+        if not is_s3(fs):
+            folder = join(root, prefix.rstrip("/"))
+            self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
+            return
+        paths = [join(root, key) for key in self.list(prefix)]
+        for first in range(0, len(paths), _BATCH):
+            some = paths[first : first + _BATCH]
+            self._do("delete", prefix, partial(_call, fs, "bulk_delete", some))
+
+    def _writable(self, key: str) -> tuple[Any, str]:
+        """Return the file system, if values that are written to it persist.
+
+        Raises
+        ------
+        ReadOnlyError
+            If it is an archive, or references, which would change only in memory.
+        """
+        fs, root = self._file_system()
+        if is_read_only(fs):
+            raise ReadOnlyError(
+                f"{self.url} can only be read through fsspec: {key!r} was not changed. Write into "
+                "a folder or a bucket, or a local archive by zarr_dask.ZipWriter."
+            )
+        return fs, root
+
+    # --- listing ----------------------------------------------------------------------------------
+
+    @property
+    def lists_by_pages(self) -> bool:
+        """See `zarr_dask.stores.listing.PageLister`: others are walked folder by folder."""
+        return is_s3(self._file_system()[0])
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        fs, root = self._file_system()
+        if is_s3(fs):
+            return (key for key, _ in self.list_sizes(prefix))
+        folder = join(root, prefix.rstrip("/"))
+        found: Sequence[str] = self._do("list", prefix, lambda: fs.find(folder)) or ()
+        self._check_emptiness(prefix, found)
+        return (path[len(root) :].lstrip("/") for path in found)
+
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.list_sizes`."""
+        fs, root = self._file_system()
+        if is_s3(fs):
+            return (entry for page in self._pages(prefix, deep=True) for entry in page.entries)
+        folder = join(root, prefix.rstrip("/"))
+        found: Mapping[str, Any] = (
+            self._do("list", prefix, lambda: fs.find(folder, detail=True)) or {}
+        )
+        self._check_emptiness(prefix, found)
+        sizes = ((p[len(root) :].lstrip("/"), entry["size"]) for p, entry in found.items())
+        return ((key, self.size(key) or 0 if size is None else int(size)) for key, size in sizes)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        fs, root = self._file_system()
+        if is_s3(fs):
+            pages = [*self._pages(prefix, deep=False)]
+            keys = [key for page in pages for key, _ in page.entries]
+            return Listing(sorted(keys), sorted(one for page in pages for one in page.prefixes))
+        folder = join(root, prefix.rstrip("/"))
+        entries = self._do("list", prefix, lambda: fs.ls(folder, detail=True, refresh=True))
+        if urlsplit(self.url).scheme in WEB:
+            self._check_emptiness(prefix, entries or ())
+        keys, prefixes = [], []
+        for entry in entries or ():
+            name = f"{prefix}{entry['name'].rstrip('/').rsplit('/', 1)[-1]}"
+            if entry["type"] == "directory":
+                prefixes.append(f"{name}/")
+            else:
+                keys.append(name)
+        return Listing(sorted(keys), sorted(prefixes))
+
+    def _pages(self, prefix: str, *, deep: bool) -> Iterator[Page]:
+        """Yield the pages of S3's listing below a prefix, with keys of this store."""
+        fs, root = self._file_system()
+        folder = join(root, prefix.rstrip("/"))
+        start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
+        token: str | None = None
+        while True:
+            found = self._do("list", prefix, partial(self._page, fs, folder, token, deep=deep))
+            if found is None:
+                return
+            entries = [(key[start:], size) for key, size in found.entries if key[-1] != "/"]
+            yield Page(entries, [one[start:] for one in found.prefixes], found.token)
+            token = found.token
+            if token is None:
+                return
+
+    @staticmethod
+    def _page(fs: Any, folder: str, token: str | None, *, deep: bool) -> Page:
+        page: Page = _run(fs, list_page(fs, folder, token, deep=deep))
+        return page
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        status = self._status(key)
+        return None if status is None else int(status["size"])
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`: the ETag of a value, or its time and size."""
+        status = self._status(key)
+        fs, _ = self._file_system()
+        return None if status is None else _tag_of(status, s3=is_s3(fs))
+
+    def _status(self, key: str) -> Mapping[str, Any] | None:
+        """Return the status of a value; None if there is none, or a folder."""
+        fs, root = self._file_system()
+        path = join(root, key)
+        for listed in (path, path.rpartition("/")[0]):  # its cache of either may be outdated
+            fs.invalidate_cache(listed)
+        ask: Callable[[], Mapping[str, Any]] = partial(_call, fs, "info", path)
+        status = self._do("inspect", key, ask)
+        if status is None or status["type"] == "directory":
+            return None
+        if status["size"] is None:  # a server need not state it
+            value = self.get(key)
+            return None if value is None else {**status, "size": len(value)}
+        return status
+
+    def _statuses(self, keys: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
+        """Return the same as `_status`, with concurrent requests if the file system supports it."""
+        if len(keys) < 2 or not _is_async(self._file_system()[0]):
+            return {key: self._status(key) for key in keys}
+        return dict(zip(keys, wait_for_each(self._status, keys), strict=True))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _file_system(self) -> tuple[Any, str]:
+        """Return the file system and the root on it."""
+        return _file_system(self.url, self._given(), self.policy.timeout)
+
+    def _given(self) -> str:
+        """Return the options with credentials."""
+        return resolved(self.options, self.url)
+
+    def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result | None:
+        """Return the result of a request, with retries; None if there is no value."""
+        return self._do_several(doing, key, lambda _: ask(), 1)
+
+    def _do_several(
+        self, doing: str, key: str, ask: Callable[[int], _Result], most: int
+    ) -> _Result | None:
+        """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
+
+        def attempt() -> _Result | None:
+            try:
+                with in_flight(most) as at_once:
+                    return ask(at_once)
+            except _ABSENT as error:
+                if not is_absence(error):
+                    raise self._failed(doing, key, error) from self._public(error)
+                self._check_bucket(doing, key, error)
+                return None
+            except ZarrDaskError:
+                raise
+            except library_errors() as error:
+                raise self._failed(doing, key, error) from self._public(error)
+
+        return retried(self.policy, attempt)
+
+    def _failed(self, doing: str, key: str, error: BaseException) -> StoreError:
+        web = urlsplit(self.url).scheme in WEB
+        if doing == "list" and web and statuses_of(error) & _NO_INDEX:
+            return self._unlisted(key)
+        words = redacted(str(error), self.settings()) or type(error).__name__
+        words += in_words_of_fsspec(words)
+        failed = as_store_error(f"could not {doing} {key!r} in {self.url}: {words}", error)
+        failed.__cause__ = self._public(error)
+        return failed
+
+    def _public(self, error: BaseException) -> BaseException:
+        """Return an error fit to be shown: itself, if neither it nor its causes hold a secret."""
+        options, link = self.settings(), error
+        while redacted(str(link), options) == str(link):
+            if (link := link.__cause__ or link.__context__) is None:  # type: ignore[assignment]
+                return error
+        return OSError(f"{type(error).__name__}: {redacted(str(error), options)}")
+
+
+def _unpickled(url: str, options: str, policy: RetryPolicy) -> FsspecStore:
+    return FsspecStore(url, unpacked(options, url), policy)
+
+
+def _same_memory(
+    process: str, url: str, options: str, policy: RetryPolicy
+) -> FsspecStore | MemoryStore:
+    return only_here(process, url, partial(_unpickled, url, options, policy))
+
+
+def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
+    """Return the tag of a value from its status; None if there is nothing to make it of."""
+    tag = next((status[name] for name in _TAGS if status.get(name)), None)
+    if s3 and tag is not None:
+        return str(tag), int(status["size"])
+    changed = next((status[name] for name in _TIMES if status.get(name)), None)
+    if tag is None and changed is None:
+        return None
+    return str(tag), str(changed), int(status["size"]), str(status.get("ino", ""))
+
+
+def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[Any]:
+    """Return parts of files, or the exceptions of reading them."""
+    if reads_through_files(fs):
+        return [read_file(fs, *part) for part in parts]
+    paths, starts, ends = map(list, zip(*parts, strict=True))
+    return list(_call(fs, "cat_ranges", paths, starts, ends, on_error="return"))
+
+
+def _last_asked(wanted: Range) -> int | None:
+    """Return the end of a range, at least one byte on; file systems differ in empty ranges."""
+    return None if wanted.stop is None else max(wanted.stop, wanted.start + 1)
+
+
+def _call(
+    fs: Any, method: str, *args: Any, seconds: float = _REQUEST_SECONDS, **kwargs: Any
+) -> Any:
+    """Call a method of a file system, with a timeout if its requests run on an event loop."""
+    inner = getattr(fs, f"_{method}", None)
+    if _is_async(fs) and asyncio.iscoroutinefunction(inner):
+        return _run(fs, inner(*args, **kwargs), seconds)
+    return getattr(fs, method)(*args, **kwargs)
+
+
+def _is_async(fs: Any) -> bool:
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    if isinstance(fs, DirFileSystem):  # it claims to be async whatever file system it wraps
+        return _is_async(fs.fs)
+    return isinstance(fs, AsyncFileSystem) and bool(fs.async_impl)
+
+
+def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
+    """Return the result of a coroutine, run on fsspec's event loop in this process."""
+    from fsspec.asyn import sync
+
+    async def wait() -> Any:
+        return await what
+
+    return sync(fs.loop, wait, timeout=seconds)
+
+
+def _no_store(url: str, options: str, error: BaseException) -> StoreError:
+    words = redacted(str(error) or type(error).__name__, json.loads(options))
+    hint = " In a chain, options are named by scheme: {'s3': {...}}." if "::" in url else ""
+    return StoreError(f"no store at {url}: {words}.{hint}")
+
+
+@lru_cache(maxsize=64)
+def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG001
+    """True if the bucket of a missing key exists; checked at most once a second.
+
+    Only services whose file system does not report what is missing are queried. Also True for the
+    others, and if the service refuses the request.
+    """
+    fs, root = _file_system(url, options, DEFAULT.timeout)
+    bucket = root.partition("/")[0]
+    scheme = url.partition("://")[0]
+    try:
+        if scheme in {"gs", "gcs"}:
+            fs.call("GET", "b/{}/o", bucket, maxResults=1, json_out=True)
+        elif scheme in {"az", "abfs"}:
+            fs.info(bucket, refresh=True)
+    except FileNotFoundError:
+        return False
+    except library_errors():
+        return True
+    return True
+
+
+def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tuple[Any, str]:
+    """Return the file system of this process and the path of the root on it.
+
+    Its timeout and number of retries are set to these, if it supports that.
+    """
+    scheme, _, place = url.partition("://")
+    service = scheme in SCHEMES and scheme not in WEB and "::" not in url
+    around = surroundings(scheme)
+    try:
+        if not service or set(place) & {"@", "?"}:  # these have a meaning for file systems
+            fs, root = _opened(url, options, timeout, retries, around)
+        else:
+            fs, _ = _opened(f"{scheme}://", options, timeout, retries, around)
+            root = fs._strip_protocol(url)  # noqa: SLF001  (as in fsspec's own function)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{url} needs a package that is not installed: {error}"
+        ) from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise _no_store(url, options, error) from None
+    except library_errors() as error:
+        raise _no_store(url, options, error) from None
+    return fs, root.rstrip("/")
+
+
+@lru_cache(maxsize=_MOST_SERVICES)
+def _opened(
+    url: str,
+    options: str,
+    timeout: float,
+    retries: int,
+    around: int,  # noqa: ARG001
+) -> tuple[Any, str]:
+    """Return a file system and a path on it.
+
+    Those of services are cached here, in a bounded cache. fsspec would keep each one as long as the
+    process lives, one for each thread, and the clients of S3 take 13 MB each.
+    """
+    from fsspec.core import url_to_fs
+
+    given = for_fsspec(url, json.loads(options))
+    place = with_query(url, given)
+    if "::" not in url and urlsplit(url).scheme in {*SCHEMES} - WEB:
+        given["skip_instance_cache"] = True
+    plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
+    if plain:
+        given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
+    fs, root = url_to_fs(place, **given)
+    if plain and is_s3(fs):
+        fs.retries = 1
+    return fs, root
+
+
+if hasattr(os, "register_at_fork"):  # a child has file systems of its own
+    os.register_at_fork(after_in_child=_opened.cache_clear)

@@ -1,0 +1,127 @@
+"""Parts of S3 values through s3fs, checked against the headers of the responses.
+
+fsspec's file systems return bytes without headers. s3fs passes on whatever a server sends, even the
+first bytes of a value instead of its last. It fetches a large value in several requests, which may
+hit different versions of it. Here each part is one request of s3fs, on condition that the value has
+a tag, and the ``Content-Range`` is compared with the request. Listings are requested page by page,
+so that a failed page does not discard the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from zarr_dask._util.threads import SIDE_BY_SIDE
+from zarr_dask.errors import StoreError, StoreUnavailableError
+from zarr_dask.stores.backends.http_ranges import Span, is_part, range_header, span_of
+from zarr_dask.stores.base import Range, Version
+from zarr_dask.stores.error_mapping import codes_of, statuses_of
+
+__all__ = ["Page", "S3Request", "config_for", "is_s3", "list_page", "lists", "read_parts"]
+
+S3Request = tuple[str, Range, Hashable]
+"""Full path, range, and the tag that the value must have."""
+
+
+def is_s3(fs: Any) -> bool:
+    """True if a file system is s3fs's own."""
+    protocols = fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)
+    return "s3" in protocols and hasattr(fs, "_call_s3")
+
+
+def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
+    """Return botocore's options for its own number of retries."""
+    given = dict(config or {})
+    return {
+        "retries": {"max_attempts": retries},
+        "max_pool_connections": SIDE_BY_SIDE,
+        "read_timeout": timeout,
+        "connect_timeout": min(timeout, 10),
+        **given,
+    }
+
+
+async def read_parts(fs: Any, requests: Sequence[S3Request]) -> list[Version | Exception | None]:
+    """Return parts of values, or the errors of reading them; one request each, concurrently."""
+    asked = [_read_part(fs, *request) for request in requests]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException) and not isinstance(one, Exception):
+            raise one
+    return found  # type: ignore[return-value]  # any other BaseException was raised
+
+
+async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Version | None:
+    bucket, key, version = fs.split_path(path)
+    asked: dict[str, Any] = range_header(wanted)
+    if isinstance(tag, tuple) and tag[0]:
+        asked["IfMatch"] = tag[0]
+    if version:
+        asked["VersionId"] = version
+    try:
+        answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **asked)  # noqa: SLF001
+    except OSError as error:
+        if "NoSuchKey" in codes_of(error):
+            return None
+        if HTTPStatus.PRECONDITION_FAILED in statuses_of(error):
+            return Version(None, None)
+        raise
+    async with answer["Body"] as body:
+        content = bytes(await body.read())
+    span, told = _span(answer, len(content)), answer.get("ContentRange")
+    problem = f"asked for {wanted}, got {len(content)} bytes as {told!r}"
+    if span is None or (told and not is_part(wanted, span)):
+        raise StoreError(problem)
+    if len(content) != span.stop - span.first:
+        raise StoreUnavailableError(problem)
+    found = (answer["ETag"], span.size) if answer.get("ETag") else None
+    if tag is not None and found != tag:
+        return Version(None, None)  # some services ignore conditions
+    start, stop = wanted
+    if not told:  # and others ignore ranges
+        return Version(content[start:stop], found)
+    return Version(content if stop is None else content[: max(stop - start, 0)], found)
+
+
+def _span(answer: Any, nbytes: int) -> Span | None:
+    """Return the range of bytes in a response, from its headers."""
+    told = answer.get("ContentRange")
+    length = int(answer.get("ContentLength", nbytes))
+    return span_of(told) if told else Span(0, length, length)
+
+
+class Page(NamedTuple):
+    """A page of a listing."""
+
+    entries: list[tuple[str, int]]
+    """Keys in the bucket, and the bytes of their values."""
+    prefixes: list[str]
+    token: str | None
+    """The continuation token; None for the last page."""
+
+
+async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> Page:
+    """Return a page of the keys below a folder; only of those directly below it unless `deep`."""
+    bucket, key, _ = fs.split_path(f"{folder}/")
+    asked: dict[str, Any] = {"Bucket": bucket, "Prefix": key.lstrip("/")}
+    if not deep:
+        asked["Delimiter"] = "/"
+    if token:
+        asked["ContinuationToken"] = token
+    found = await fs._call_s3("list_objects_v2", **asked)  # noqa: SLF001
+    return Page(
+        [(one["Key"], int(one["Size"])) for one in found.get("Contents", ())],
+        [one["Prefix"] for one in found.get("CommonPrefixes", ())],
+        found["NextContinuationToken"] if found.get("IsTruncated") else None,
+    )
+
+
+async def lists(fs: Any, path: str) -> bool:
+    """True if a key is listed."""
+    bucket, key, _ = fs.split_path(path)
+    asked = {"Bucket": bucket, "Prefix": key, "MaxKeys": 1}
+    found = await fs._call_s3("list_objects_v2", **asked)  # noqa: SLF001
+    return any(one["Key"] == key for one in found.get("Contents", ()))

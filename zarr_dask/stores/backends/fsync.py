@@ -1,0 +1,75 @@
+"""File and folder names that survive a power cut.
+
+A file is lost with any folder on its path. So all of these must be on the disk before a write
+returns, even if another thread or process has created them just now and has not synced them yet. A
+process remembers the folders that are known to be on the disk, by device and inode. It forgets them
+when it removes or renames folders.
+"""
+
+from __future__ import annotations
+
+import os
+
+from zarr_dask.stores.backends.posix_io import READ
+
+__all__ = ["forget_folders", "fsync_folder", "fsync_names"]
+
+_MOST_KNOWN = 1 << 16
+_KNOWN: dict[str, tuple[int, int]] = {}
+"""Folders that are on the disk with all their parents: device and inode of each."""
+
+
+def fsync_folder(folder: str) -> None:
+    """Sync the names in a folder to the disk."""
+    descriptor = os.open(folder, READ)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_names(folder: str, root: str) -> None:
+    """Sync the names in a folder, and in all folders on its path, to the disk.
+
+    Parameters
+    ----------
+    folder
+        Its path.
+    root
+        A folder above it, or itself. Folders above the root may belong to other users, and are
+        synced only as far as possible.
+
+    Raises
+    ------
+    OSError
+        If a folder below `root` cannot be synced.
+    """
+    fsync_folder(folder)
+    found: dict[str, tuple[int, int]] = {}
+    place = _place(folder)
+    while _KNOWN.get(folder) != place:
+        found[folder] = place
+        above = os.path.dirname(folder)
+        place_above = _place(above)
+        if above == folder or place_above[0] != place[0]:
+            break  # a mount point cannot just have been created
+        try:
+            fsync_folder(above)
+        except OSError:
+            if len(above) >= len(root):
+                raise
+            break
+        folder, place = above, place_above
+    if len(_KNOWN) + len(found) > _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN.update(found)
+
+
+def forget_folders() -> None:
+    """Forget the known folders, as others with the same name may get the same inode."""
+    _KNOWN.clear()
+
+
+def _place(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino

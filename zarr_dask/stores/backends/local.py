@@ -1,0 +1,648 @@
+"""Files below a folder, by direct system calls.
+
+A value is written under a temporary name in its own folder and then renamed. So a reader sees the
+old bytes or the new ones, and a killed writer leaves no partial value. It may leave the temporary
+file (``.zarr-dask-<16 hex digits>.tmp``), which no listing shows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from secrets import token_hex
+from typing import ClassVar, Self
+
+from zarr_dask._util.warnings import warn
+from zarr_dask.errors import LinkError, LinkWarning, StoreError
+from zarr_dask.stores.attribute_cache import refresh
+from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder, fsync_names
+from zarr_dask.stores.backends.posix_io import (
+    READ,
+    append_once,
+    read_at,
+    read_parts,
+    write,
+    write_pieces,
+)
+from zarr_dask.stores.base import (
+    Buffer,
+    Coalescing,
+    Listing,
+    OpenValue,
+    Range,
+    check_key,
+    coalesce,
+    part_of,
+)
+from zarr_dask.stores.compare_and_swap import folder_lock, tag_of
+from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.no_follow import (
+    check_no_link,
+    create_in,
+    folder_in,
+    forget_reached,
+    open_in,
+)
+
+__all__ = ["LocalStore"]
+
+_TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
+_SMALL = 1 << 16  # bytes up to which allocating memory is cheaper than keeping it
+_TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
+_MOST_LINKS = 10_000
+"""Links to folders that one listing follows: folders full of links to one another are not
+followed along all of the ways that lead through them."""
+_LIKE_CHUNK = re.compile(r"c?[0-9]*")
+"""Names of folders that stored objects of arrays lie in."""
+_LINK_TO_NOTHING = (
+    " It is a link to a file that is not there: fetch what it stands for (git annex get, dvc pull),"
+    " or remove the link where there is no value."
+)
+
+_Entries = list[os.DirEntry[str]]
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """True if an entry is a folder, or a link to one; circular links are not."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+
+
+def _is_in(place: str, folder: str) -> bool:
+    """True if a real path is that of a folder, or lies in it."""
+    return f"{place}/".startswith(f"{folder}/".replace("//", "/"))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """Files below a folder.
+
+    Parameters
+    ----------
+    root
+        The folder, as an absolute path; created on the first write.
+    fsync
+        Wait until each value and its folder are on the disk, so that a finished write survives
+        a power cut. Off by default: a rename alone already protects against killed processes.
+    """
+
+    root: str
+    fsync: bool = False
+
+    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 14, largest=1 << 20)
+    can_peek: ClassVar[bool] = True
+
+    @property
+    def url(self) -> str:
+        """The folder's path."""
+        return self.root
+
+    @property
+    def identity(self) -> str:
+        """The folder, with links resolved."""
+        return os.path.realpath(self.root)
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            return None
+        try:
+            if not has_shared_locks(descriptor):  # nor sizes: both are kept by the host
+                refresh(descriptor)
+            return read_at(descriptor, 0, os.fstat(descriptor).st_size)
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self.failed("read", key, error) from error
+        finally:
+            os.close(descriptor)
+
+    def borrow(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.borrow`."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            return None
+        try:
+            size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
+            if size <= _SMALL:
+                data = os.pread(descriptor, size, 0)
+                return data if len(data) == size else read_at(descriptor, 0, size)
+            return read_parts(descriptor, [(0, os.fstat(descriptor).st_size)])[0]
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self.failed("read", key, error) from error
+        finally:
+            os.close(descriptor)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        results: list[Buffer | None] = []
+        opened_key, descriptor = "", None
+        try:
+            for key, wanted in requests:
+                if key != opened_key:
+                    if descriptor is not None:
+                        os.close(descriptor)
+                    opened_key, descriptor = key, None
+                    descriptor = self._open(key)
+                results.append(None if descriptor is None else self._part(descriptor, key, wanted))
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        return results
+
+    def _part(self, descriptor: int, key: str, wanted: Range) -> Buffer | None:
+        try:
+            start, stop = wanted
+            if stop is None or stop - start > self.coalescing.largest:
+                # memory is allocated for the bytes that exist, not for those requested
+                size = os.fstat(descriptor).st_size
+                start = start if start >= 0 else max(size + start, 0)
+                stop = max(size if stop is None else min(size, stop), start)
+            return read_at(descriptor, start, stop - start)
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self.failed("read", key, error) from error
+
+    def open_value(self, key: str) -> OpenValue:
+        """See `zarr_dask.stores.base.ValueOpener`: one file, even if it is replaced meanwhile."""
+        return _OpenFile(self, key, self._open(key))
+
+    def validator(self, key: str) -> Hashable:
+        """See `zarr_dask.stores.base.validator_of`."""
+        with self.open_value(key) as value:
+            return value.validator()
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`."""
+        self._put(key, lambda descriptor: write(descriptor, buffers))
+
+    def set_pieces(self, key: str, pieces: Iterable[Buffer]) -> None:
+        """See `zarr_dask.stores.streaming_put.PieceTaker`."""
+        self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
+
+    def _put(self, key: str, fill: Callable[[int], None]) -> None:
+        """Give a value its name when its file has been filled."""
+        check_key(key)
+        path, _, name = key.rpartition("/")
+        temporary = f".zarr-dask-{token_hex(8)}.tmp"
+        folder = f"{self.root}/{path}".rstrip("/")
+        try:
+            around, descriptor = create_in(self.root, path, temporary)
+            try:
+                try:
+                    fill(descriptor)
+                    if self.fsync:
+                        os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+                # by its path, so that it fails where the folder has another name by now
+                os.replace(f"{folder}/{temporary}", name, dst_dir_fd=around)
+                if self.fsync:
+                    fsync_names(folder, self.root)
+            except BaseException:
+                with suppress(OSError):  # what was written before a disk was full must not stay
+                    os.unlink(temporary, dir_fd=around)
+                raise
+            finally:
+                os.close(around)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise self.failed("write", key, error) from error
+
+    def check_conditional(self, key: str) -> None:
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
+        self._path(key)  # there is a lock or a record on every file system
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
+        value = self.get(key)
+        return value, tag_of(value)
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
+        folder = os.path.dirname(self._path(key))
+        with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=True):
+            pass  # which is behind no link
+        with self._reporting("write", key), folder_lock(folder) as check_kept:
+            if tag_of(self.get(key)) != tag:
+                return False
+            check_kept()
+            self.set(key, buffers)
+        return True
+
+    def append(self, key: str, data: bytes) -> bool:
+        """See `zarr_dask.stores.base.Appender.append`; it survives a killed process.
+
+        If the disk is full, some of the bytes may remain at the end of the value.
+        """
+        path = self._path(key)
+        try:
+            descriptor = open_in(self.root, key, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        except FileNotFoundError:
+            return False
+        except LinkError:
+            raise
+        except OSError as error:
+            raise self.failed("open", key, error) from error
+        try:
+            append_once(descriptor, data)
+            if self.fsync:
+                os.fsync(descriptor)
+                fsync_names(os.path.dirname(path), self.root)
+        except OSError as error:
+            raise self.failed("write", key, error) from error
+        finally:
+            os.close(descriptor)
+        return True
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        path = self._path(key)
+        above, _, name = key.rpartition("/")
+        try:
+            with folder_in(self.root, above) as folder:
+                os.unlink(name, dir_fd=folder)
+            if self.fsync:  # else the old value may be there again after a power cut
+                fsync_folder(os.path.dirname(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except LinkError:
+            raise
+        except OSError as error:
+            if not os.path.isdir(path):  # a folder is not a value; systems report it differently
+                raise self.failed("delete", key, error) from error
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`; links below go, what they lead to stays.
+
+        Raises
+        ------
+        LinkError
+            If a link leads to the prefix, or stands in its place.
+        """
+        path = prefix.removesuffix("/")
+        with self._reporting("delete", prefix), suppress(FileNotFoundError, NotADirectoryError):
+            if path:
+                check_key(path)
+            forget_folders()
+            forget_reached()
+            folder = f"{self.root}/{path}".rstrip("/")
+            if path:
+                above, _, name = path.rpartition("/")
+                with folder_in(self.root, above) as around:
+                    check_no_link(self.root, path, around)
+                    shutil.rmtree(name, dir_fd=around)
+                folder = os.path.dirname(folder)
+            else:
+                _empty(self.root)  # the root stays: it may be a link
+            if self.fsync:
+                fsync_folder(folder)
+
+    def move_prefix(self, old: str, new: str) -> bool:
+        """Rename everything below a prefix at once, if the file system supports it.
+
+        Parameters
+        ----------
+        old, new
+            Prefixes, not empty; no key starts with `new`.
+
+        Returns
+        -------
+        bool
+            False if nothing was done, for instance because the folder holds other file systems.
+        """
+        for prefix in (old, new):
+            check_key(prefix.removesuffix("/"))
+        before, after = (one.removesuffix("/") for one in (old, new))
+        (above, _, name), (other, _, called) = before.rpartition("/"), after.rpartition("/")
+        with (
+            self._reporting("move", old),
+            folder_in(self.root, above) as source,
+            folder_in(self.root, other, make=True) as target,
+        ):
+            check_no_link(self.root, before, source)
+            check_no_link(self.root, after, target)
+            try:
+                os.rename(name, called, src_dir_fd=source, dst_dir_fd=target)
+            except OSError as error:
+                if error.errno in {errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST}:
+                    return False
+                raise
+            forget_folders()
+            forget_reached()
+            if self.fsync:
+                for path in (above, other):
+                    fsync_folder(f"{self.root}/{path}".rstrip("/"))
+        return True
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`.
+
+        Links to folders are followed inside the root, once on each way; those that lead out of it,
+        or to a folder around them, are left out.
+
+        Raises
+        ------
+        LinkError
+            If a link leads out whose name is that of a folder of stored objects: without these an
+            array would be taken for one of fill values.
+        """
+        return (key for key, _ in self._walk(prefix))
+
+    def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.list_sizes`."""
+        for key, entry in self._walk(prefix):
+            with self._reporting("inspect", key):
+                try:
+                    nbytes = entry.stat().st_size
+                except OSError as error:
+                    if error.errno in {errno.ENOENT, errno.ELOOP}:  # removed, or a link to nothing
+                        continue
+                    raise
+            yield key, nbytes
+
+    def list_temporaries(self, prefix: str | None) -> Iterator[tuple[str, float]]:
+        """Yield temporary files, which no other listing shows, with their modification times.
+
+        A writer that is killed leaves them; one that is at work has them for a moment. Where the
+        prefix is None, only those that lie directly in the store. No link is followed.
+        """
+        pending = [prefix or ""]
+        while pending:
+            above = pending.pop()
+            with (
+                self._reporting("list", above),
+                suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(f"{self.root}/{above}") as entries,
+            ):
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if prefix is not None:
+                            pending.append(f"{above}{entry.name}/")
+                    elif _TEMPORARY.fullmatch(entry.name):
+                        with suppress(FileNotFoundError):  # it was at work, and is done
+                            found = entry.stat(follow_symlinks=False)
+                            yield above + entry.name, found.st_mtime
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """The files below a prefix, folder by folder."""
+        bounds = _Bounds(self, prefix)
+        nothing: tuple[str, ...] = ()
+        pending = [(prefix, nothing)]
+        while pending:
+            above, links = pending.pop()
+            files, folders = self._entries(above)
+            yield from ((above + entry.name, entry) for entry in files)
+            for one in folders:
+                way = bounds.way(one, links) if one.is_symlink() else links
+                if way is not None:
+                    pending.append((f"{above}{one.name}/", way))
+
+    def _entries(self, prefix: str) -> tuple[_Entries, _Entries]:
+        """Files and folders directly below a prefix, by name; links to folders are among these."""
+        files, folders = _Entries(), _Entries()
+        if prefix:
+            check_key(prefix.removesuffix("/"))
+        with (
+            self._reporting("list", prefix),
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(f"{self.root}/{prefix}") as entries,
+        ):
+            for entry in entries:
+                if _is_folder(entry):
+                    folders.append(entry)
+                elif not _TEMPORARY.fullmatch(entry.name):
+                    files.append(entry)
+        return sorted(files, key=_name), sorted(folders, key=_name)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`; links that lead out of the root are left out.
+
+        Those to folders inside are not, wherever they lead: whoever follows them looks out.
+        """
+        bounds = _Bounds(self, prefix)
+        files, folders = self._entries(prefix)
+        inside = [one for one in folders if not one.is_symlink() or bounds.target(one) is not None]
+        keys = [prefix + entry.name for entry in files]
+        return Listing(keys, [f"{prefix}{entry.name}/" for entry in inside])
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        path = self._path(key)
+        try:
+            status = os.stat(path)
+            return None if stat.S_ISDIR(status.st_mode) else status.st_size
+        except NotADirectoryError:
+            return None
+        except FileNotFoundError as error:
+            self._check_link("inspect", key, error)
+            return None
+        except OSError as error:
+            raise self.failed("inspect", key, error) from error
+
+    def _path(self, key: str) -> str:
+        check_key(key)
+        return f"{self.root}/{key}"
+
+    def _open(self, key: str) -> int | None:
+        check_key(key)
+        try:
+            return os.open(f"{self.root}/{key}", READ)
+        except NotADirectoryError:
+            return None
+        except FileNotFoundError as error:
+            self._check_link("open", key, error)
+            return None
+        except OSError as error:
+            raise self.failed("open", key, error) from error
+
+    def _check_link(self, doing: str, key: str, error: OSError) -> None:
+        """Raise if a path is a link to nothing: its value exists, but cannot be read now."""
+        if os.path.islink(f"{self.root}/{key}"):
+            raise self.failed(doing, key, error, _LINK_TO_NOTHING) from error
+
+    @contextmanager
+    def _reporting(self, doing: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except OSError as error:
+            raise self.failed(doing, key, error) from error
+
+    def failed(self, doing: str, key: str, error: OSError, hint: str = "") -> StoreError:
+        """Return a store error for an error of the operating system."""
+        hint = hint or {
+            errno.ENOSPC: " Free some space and run the job again.",
+            errno.EACCES: " Check the permissions of the file and of its folders.",
+            errno.ENOTDIR: " Something above it is a file, not a folder: choose another place.",
+            errno.EMFILE: " Raise the limit of open files (ulimit -n).",
+        }.get(error.errno or 0, "")
+        return StoreError(
+            f"could not {doing} {key!r} in the local store {self.root}: "
+            f"{error.strerror or error}.{hint}"
+        )
+
+
+class _Bounds:
+    """Tells of one listing which links to folders may be followed.
+
+    Parameters
+    ----------
+    store, prefix
+        What is listed; who names a prefix behind a link that leads out means what it leads to.
+    """
+
+    def __init__(self, store: LocalStore, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self._followed = 0
+
+    @cached_property
+    def _inside(self) -> tuple[str, str]:
+        root = self._store.root
+        return os.path.realpath(root), os.path.realpath(f"{root}/{self._prefix}")
+
+    def target(self, entry: os.DirEntry[str]) -> str | None:
+        """Real path of what a link leads to; None, with a warning, if that lies outside."""
+        target = os.path.realpath(entry.path)
+        if self._is_inside(target):
+            return target
+        warn(
+            f"{entry.path} is a link that leads out of {self._store.root}, to {target}. What lies "
+            "behind it is left out of listings; open it by its own path.",
+            LinkWarning,
+        )
+        return None
+
+    def _is_inside(self, target: str) -> bool:
+        return any(_is_in(target, folder) for folder in self._inside)
+
+    def way(self, entry: os.DirEntry[str], links: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The folders in which links were followed, with this one; None if it is not followed.
+
+        Raises
+        ------
+        LinkError
+            If stored objects would be left out, or there are too many links.
+        """
+        if _LIKE_CHUNK.fullmatch(entry.name) and not self._is_inside(os.path.realpath(entry.path)):
+            raise LinkError(
+                f"{entry.path} is called as a folder of stored objects is, and is a link that "
+                f"leads out of {self._store.root}. Without what lies behind it an array would be "
+                "taken for one of fill values. Link a whole hierarchy, not a part of an array, or "
+                "put the folder in the place of the link."
+            )
+        target = self.target(entry)
+        if target is None:
+            return None
+        way = (*links, os.path.realpath(os.path.dirname(entry.path)))
+        if any(_is_in(folder, target) for folder in way):
+            return None  # it leads to a folder that this way came through
+        self._followed += 1
+        if self._followed > _MOST_LINKS:
+            raise LinkError(
+                f"{self._store.root}/{self._prefix} has more than {_MOST_LINKS} ways through links "
+                "to folders. Remove links that lead to one another."
+            )
+        return way
+
+
+def _empty(root: str) -> None:
+    """Remove all that lies in a folder."""
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.name, dir_fd=folder)
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+class _OpenFile:
+    """An open file, or a missing one."""
+
+    __slots__ = ("_descriptor", "_key", "_store")
+
+    def __init__(self, store: LocalStore, key: str, descriptor: int | None) -> None:
+        self._store, self._key, self._descriptor = store, key, descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def validator(self) -> Hashable:
+        """See `zarr_dask.stores.base.OpenValue.validator`.
+
+        A file that was changed just now has none: file system clocks tick a few hundred times a
+        second, and two changes in one tick look alike.
+        """
+        if self._descriptor is None:
+            return None
+        status = os.fstat(self._descriptor)
+        changed = max(status.st_mtime_ns, status.st_ctime_ns)
+        if time.time_ns() - changed < _TICK_NS:
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
+        """See `zarr_dask.stores.base.OpenValue.get_ranges`.
+
+        Joint ranges are read one by one while the buffers are taken, each into the same memory. So
+        they are still in the processor's cache when they are decoded.
+        """
+        if self._descriptor is None:
+            return None
+        try:
+            size = os.fstat(self._descriptor).st_size
+            if len(ranges) == 1:
+                return read_parts(self._descriptor, [_within(ranges[0], size)])
+        except IsADirectoryError:
+            return None
+        except OSError as error:
+            raise self._store.failed("read", self._key, error) from error
+        return self._one_by_one(self._descriptor, ranges, size)
+
+    def _one_by_one(self, descriptor: int, ranges: Sequence[Range], size: int) -> Iterator[Buffer]:
+        joint, places = coalesce(ranges, self._store.coalescing)
+        parts = [_within(wanted, size) for wanted in joint]
+        held, memory = -1, memoryview(b"")
+        for (which, offset), wanted in zip(places, ranges, strict=True):
+            if which != held:
+                try:
+                    held, (memory,) = which, read_parts(descriptor, [parts[which]])
+                except OSError as error:
+                    raise self._store.failed("read", self._key, error) from error
+            yield part_of(memory, offset, wanted)
+
+
+def _within(wanted: Range, size: int) -> tuple[int, int]:
+    """Return the first byte and the length of a range, cut at the end of the value."""
+    start, stop, _ = slice(*wanted).indices(size)
+    return start, max(stop - start, 0)

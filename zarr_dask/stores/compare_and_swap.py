@@ -1,0 +1,263 @@
+"""Conditional writes: a value is put only if it has not changed since it was read.
+
+Two jobs that change the same stored object each read it, change their part, and put it back if it
+is unchanged; the second one reads again. No change is lost, and no job waits for one that has died.
+
+A store that can do this is a `ConditionalStore`. Local files are compared and renamed by who has
+made a record in their folder (`zarr_dask.stores.lock_record`), which holds on every file system and
+between all hosts. Where the system has a lock on folders that can be trusted, it is held besides
+(``flock``): the kernel wakes who waits for it, and a record whose maker has died is in nobody's
+way. All writers of an object must take part: a plain ``set`` asks nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from random import uniform
+from time import sleep
+from typing import Protocol, runtime_checkable
+
+from zarr_dask.errors import ConditionalWriteError
+from zarr_dask.stores.backends.posix_io import MOST_REMOVED, make_folder
+from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
+from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record
+from zarr_dask.stores.mounts import has_shared_locks
+
+__all__ = [
+    "ConditionalStore",
+    "conditional",
+    "conditional_at",
+    "folder_lock",
+    "put_latest",
+    "tag_of",
+    "until_put",
+]
+
+_ATTEMPTS = 100
+"""Every failed one means that somebody else has succeeded."""
+_RECORD = ".zarr-dask-0000000000000000.tmp"
+"""Name of the record of a folder: one that no listing shows."""
+_UNEXPLAINED = 8
+"""Refusals in a row of a store where nothing has changed: one that was asked at the same time as
+others may refuse all of them."""
+_SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another try
+
+
+@runtime_checkable
+class ConditionalStore(Protocol):
+    """A store that can put a value conditionally."""
+
+    def check_conditional(self, key: str) -> None:
+        """Raise if the store cannot put conditionally at `key`.
+
+        Raises
+        ------
+        ConditionalWriteError
+            If the location does not support it.
+        """
+        ...
+
+    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+        """Return the value at `key` and its tag; values with equal tags are equal."""
+        ...
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """Put a value if the one at `key` still has the tag; return True if it was put."""
+        ...
+
+
+def conditional(store: Store) -> ConditionalStore:
+    """Return the store as one that can put values conditionally.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If it cannot.
+    """
+    if not isinstance(store, ConditionalStore):
+        raise ConditionalWriteError(
+            f"{store.url} cannot put a value on the condition that nobody has put another one "
+            "meanwhile; write whole stored objects, or let one job alone write them."
+        )
+    return store
+
+
+def conditional_at(store: Store, key: str) -> ConditionalStore | None:
+    """Return the store as a `ConditionalStore`; None if it cannot put conditionally at this key."""
+    try:
+        found = conditional(store)
+        found.check_conditional(key)
+    except ConditionalWriteError:
+        return None
+    return found
+
+
+def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
+    """Put a value derived from other values; derive it again if another writer was faster.
+
+    Of several concurrent writers, the last one has seen the changes of all others. A store without
+    conditional writes is written unconditionally.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If other writers were faster every time.
+    """
+    tagged = conditional_at(store, key)
+    if tagged is None:
+        store.set(key, [make()])
+        return
+
+    def put(tags: dict[str, Hashable]) -> bool:
+        _, tags[key] = tagged.get_tagged(key)
+        return tagged.set_if(key, [make()], tags[key])
+
+    until_put(f"{key!r} in {store.url}", put)
+
+
+def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:
+    """Try to change something that others change as well, with a pause before each new try.
+
+    Who tries again at once would meet the same others again; pauses of random lengths take them
+    apart.
+
+    Parameters
+    ----------
+    what
+        Is changed, for messages.
+    put
+        Reads and puts values, and returns whether they were put. It is given a dict for the tags
+        of what it has read.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If others have been faster again and again, or the store refuses although nothing has
+        changed.
+    """
+    last: dict[str, Hashable] = {}
+    unexplained = 0
+    for number in range(_ATTEMPTS):
+        if number:
+            sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
+        tags: dict[str, Hashable] = {}
+        if put(tags):
+            return
+        unexplained = unexplained + 1 if tags == last else 0
+        if unexplained == _UNEXPLAINED:
+            raise ConditionalWriteError(
+                f"{what} cannot be changed: the store says again and again that another value has "
+                "been put meanwhile, but the value is the same. Its conditional writes do not "
+                "work as they must; let one job alone write there."
+            )
+        last = tags
+    raise ConditionalWriteError(
+        f"{what} was changed by others {_ATTEMPTS} times while this process tried to. Try again "
+        "when they have ended."
+    )
+
+
+def tag_of(value: Buffer | None) -> Hashable:
+    """Return a digest of a value; None for None.
+
+    Modification times and inode numbers would not do: a value can be replaced twice within one tick
+    of a clock, and inode numbers are reused.
+    """
+    return None if value is None else blake2b(value, digest_size=20).digest()
+
+
+@contextmanager
+def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
+    """Hold the lock of a folder, which is made if it is not there; wait until nobody else does.
+
+    Parameters
+    ----------
+    folder
+        Its path.
+
+    Yields
+    ------
+    callable
+        To be called right before something is put: raises `ConditionalWriteError` if the lock was
+        lost meanwhile.
+
+    Raises
+    ------
+    ConditionalWriteError
+        If it is held by a process that does not let go, or that may have died on another host.
+    OSError
+        If the folder does not exist and cannot be created.
+    """
+    descriptor, record = _locked(folder)
+    try:
+        yield lambda: _check_kept(record)
+    finally:
+        record.remove()
+        if descriptor is not None:
+            _let_go(descriptor)
+
+
+def _check_kept(record: Record) -> None:
+    if not (record.owner.locked or record.is_ours()):
+        raise ConditionalWriteError(
+            f"{record.path}, the record that lets this process alone change objects beside it, was "
+            "removed or replaced while it was at work. Nothing was put; run the job again."
+        )
+
+
+def _locked(folder: str) -> tuple[int | None, Record]:
+    """The lock of a folder, where there is one to be trusted, and its record."""
+    for _ in range(MOST_REMOVED):
+        make_folder(folder)
+        try:
+            descriptor = _folder_descriptor(folder)
+        except FileNotFoundError:
+            continue
+        try:
+            if descriptor is None or _is(descriptor, folder):
+                path = f"{folder}/{_RECORD}"
+                return descriptor, make_record(path, locked=descriptor is not None, wait=True)
+        except BaseException as error:
+            if descriptor is not None:
+                _let_go(descriptor)
+            if isinstance(error, RecordTakenError):
+                raise ConditionalWriteError(
+                    f"objects in {folder} cannot be changed together with others now: {error}"
+                ) from error
+            if isinstance(error, FileNotFoundError):
+                continue
+            raise
+        _let_go(descriptor)  # it was removed while this waited: the lock is one of nothing
+    raise ConditionalWriteError(f"{folder} is removed again and again while objects are put in it.")
+
+
+def _folder_descriptor(folder: str) -> int | None:
+    """A folder, open and locked; None where no lock can be trusted."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return None
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if has_shared_locks(descriptor) and lock(descriptor, wait=True):
+            return descriptor
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            os.close(descriptor)
+            raise
+    os.close(descriptor)
+    return None
+
+
+def _let_go(descriptor: int) -> None:
+    unlock(descriptor)
+    os.close(descriptor)
+
+
+def _is(descriptor: int, folder: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(folder))
+    except FileNotFoundError:
+        return False

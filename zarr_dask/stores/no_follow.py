@@ -1,0 +1,193 @@
+"""Folders below a root, reached without following links: for all that writes and deletes.
+
+A hierarchy may come from a stranger, or lie where others can write. A link in it would lead a
+deletion or a write to files of somebody else. So each folder below the root is opened by its name
+in the one above it, which refuses links. All that follows is done in the open folder, whatever
+takes its name meanwhile. The root, and what lies above it, may be links: a user has named it.
+
+Folders that were reached so are remembered, by what the system tells them apart by: a folder that
+is still the same one is opened by one call.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from zarr_dask.errors import LinkError
+from zarr_dask.stores.backends.posix_io import MOST_REMOVED, make_folder
+
+__all__ = ["check_no_link", "create_in", "folder_in", "forget_reached", "link_error", "open_in"]
+
+_OPEN = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_REACHED = 1 << 16
+_REACHED: dict[tuple[str, str], tuple[int, int]] = {}
+"""Folders that no link below their root leads to: device and inode, by root and path."""
+
+
+@contextmanager
+def folder_in(root: str, path: str, *, make: bool = False) -> Iterator[int]:
+    """Hold a folder below a root open, for calls with ``dir_fd``.
+
+    Parameters
+    ----------
+    root, path
+        The root, and the path of the folder below it.
+    make
+        Make the folder, and those that lead to it, where they are not there.
+
+    Raises
+    ------
+    LinkError
+        If a link below the root leads to it.
+    OSError
+        If it is not there, or cannot be made.
+    """
+    descriptor = _reached(root, path, make=make)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_in(root: str, key: str, flags: int) -> int:
+    """Open a file below a root, which no link leads to and which is none itself.
+
+    Raises
+    ------
+    LinkError
+        If it is, or is behind, a link.
+    OSError
+        If it cannot be opened.
+    """
+    path, _, name = key.rpartition("/")
+    folder = _reached(root, path, make=False)
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
+    except OSError:
+        check_no_link(root, key, folder)
+        raise
+    finally:
+        os.close(folder)
+
+
+def create_in(root: str, path: str, name: str) -> tuple[int, int]:
+    """Open a new file in a folder below a root, which is made if it is not there.
+
+    Others may remove folders meanwhile that are empty, as journals do when they end.
+
+    Returns
+    -------
+    tuple
+        The open folder and the open file; the caller closes both.
+
+    Raises
+    ------
+    LinkError
+        If a link below the root leads to the folder.
+    OSError
+        If the file cannot be made.
+    """
+    for _ in range(MOST_REMOVED):
+        try:
+            return _create_once(root, path, name)
+        except FileNotFoundError:
+            continue
+    return _create_once(root, path, name)
+
+
+def _create_once(root: str, path: str, name: str) -> tuple[int, int]:
+    folder = _reached(root, path, make=True)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return folder, os.open(name, flags, 0o666, dir_fd=folder)
+    except BaseException:
+        os.close(folder)
+        raise
+
+
+def check_no_link(root: str, path: str, folder: int) -> None:
+    """Refuse a link as the last name of a path, in the open folder that it lies in.
+
+    Raises
+    ------
+    LinkError
+        If it is one.
+    """
+    name = path.rpartition("/")[2]
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise link_error(root, path)
+
+
+def link_error(root: str, path: str) -> LinkError:
+    """Say that a path below a root is a link, which nobody follows to write or to delete."""
+    place = f"{root}/{path}"
+    return LinkError(
+        f"{place} is a link that leads to {os.path.realpath(place)}, and was not followed: nothing "
+        "is written, renamed or deleted behind links below the root of a store. Open what it leads "
+        "to by its own path, or remove the link itself."
+    )
+
+
+def forget_reached() -> None:
+    """Folders were removed or renamed: others may get the same inode."""
+    _REACHED.clear()
+
+
+def _reached(root: str, path: str, *, make: bool) -> int:
+    known = _REACHED.get((root, path))
+    if known is not None:
+        try:
+            descriptor = os.open(f"{root}/{path}", _OPEN)
+        except OSError:
+            descriptor = -1  # it has gone, or something else is there
+        if descriptor >= 0:
+            if _identity(descriptor) == known:
+                return descriptor
+            os.close(descriptor)
+    descriptor = _opened_by_names(root, path, make=make)
+    if len(_REACHED) >= _MOST_REACHED:
+        _REACHED.clear()
+    _REACHED[root, path] = _identity(descriptor)
+    return descriptor
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _opened_by_names(root: str, path: str, *, make: bool) -> int:
+    try:
+        folder = os.open(root, _OPEN)
+    except FileNotFoundError:
+        if not make:
+            raise
+        make_folder(root)
+        folder = os.open(root, _OPEN)
+    done = ""
+    for name in path.split("/") if path else ():
+        done = f"{done}/{name}" if done else name
+        try:
+            below = _opened_below(folder, name, make=make)
+        except OSError:
+            check_no_link(root, done, folder)
+            raise
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
+
+
+def _opened_below(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another process has made it just now
+        os.mkdir(name, dir_fd=folder)
+    return os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)

@@ -1,0 +1,494 @@
+"""Storage options in fsspec's spelling, translated for obstore.
+
+Users pass the same options for both libraries: those of s3fs, gcsfs and adlfs. Options that have no
+translation, or would mean something else, are left to fsspec. An example is a region or credentials
+that only AWS's own configuration files hold, unless boto3 is there to read them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+__all__ = [
+    "SCHEMES",
+    "UNIMPORTANT",
+    "WEB",
+    "Place",
+    "client_of",
+    "for_fsspec",
+    "fsspec_configuration",
+    "in_reach_of_obstore",
+    "in_words_of_fsspec",
+    "place_of",
+    "serves",
+    "surroundings",
+    "translated",
+]
+
+_RETRY_SECONDS = 60
+_CONNECT_SECONDS = 10
+_REQUEST_SECONDS = 900  # also if bytes arrive slowly
+
+_AWS_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_S3_KEYS = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+}
+_S3_CLIENT_KEYS = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+    "endpoint_url": "endpoint",
+    "region_name": "region",
+}
+_GOOGLE_CREDENTIALS = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GCE_METADATA_HOST",
+    "K_SERVICE",  # Cloud Run
+)
+_GCLOUD_FILE = "application_default_credentials.json"
+_GOOGLES_MACHINE = Path("/sys/class/dmi/id/product_name")
+_AZURE_KEYS = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_token": "sas_key",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "endpoint_url": "endpoint",
+}
+_CONNECTION_KEYS = {
+    "AccountName": "account_name",
+    "AccountKey": "account_key",
+    "SharedAccessSignature": "sas_key",
+    "BlobEndpoint": "endpoint",
+}
+_FSSPEC_AZURE = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_key": "sas_token",
+}
+_FOREIGN = {
+    "access_key_id": "key",
+    "aws_access_key_id": "key",
+    "aws_secret_access_key": "secret",
+    "aws_session_token": "token",
+    "endpoint": "endpoint_url",
+    "region": "client_kwargs={'region_name': ...}",
+    "region_name": "client_kwargs={'region_name': ...}",
+    "secret_access_key": "secret",
+    "session_token": "token",
+    "skip_signature": "anon",
+}
+"""Option names for S3 in obstore, boto3 and zarr-python, and their names in fsspec."""
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
+_AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+UNIMPORTANT = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
+"""Options for fsspec's instance caching and event loop, which do not affect the service."""
+
+
+class Place(NamedTuple):
+    """The location of values."""
+
+    scheme: str
+    bucket: str
+    path: str
+    """Path in the bucket, without leading or trailing slashes."""
+
+    @property
+    def url(self) -> str:
+        """The location as a URL."""
+        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
+
+
+class Client(NamedTuple):
+    """Arguments for an obstore client."""
+
+    kind: str
+    """Name of the class."""
+    config: dict[str, Any]
+    insecure: bool = False
+    """True if requests use plain HTTP."""
+    profile: str | None = None
+    """Profile of AWS's configuration files; "" for boto3's default, None if boto3 is not used."""
+    headers: Mapping[str, str] | None = None
+    """HTTP headers of every request."""
+
+
+def place_of(url: str) -> Place:
+    """Return the scheme, bucket and path of a URL.
+
+    Examples
+    --------
+    >>> place_of("s3://bucket/data/a.zarr/")
+    Place(scheme='s3', bucket='bucket', path='data/a.zarr')
+    """
+    scheme, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    return Place(scheme, bucket, path.strip("/"))
+
+
+def translated(url: str, options: Mapping[str, Any]) -> Client | None:
+    """Return obstore's arguments for serving a URL as fsspec would; None if it cannot.
+
+    Examples
+    --------
+    >>> translated("s3://bucket/a", {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}})
+    Client(kind='S3Store', config={'region': 'eu-west-1', 'skip_signature': True}, ...)
+    >>> translated("s3://bucket/a", {"anon": True, "version_aware": True}) is None
+    True
+    """
+    client, left = _parted(url, options)
+    return None if left else client
+
+
+def _parted(url: str, options: Mapping[str, Any]) -> tuple[Client | None, dict[str, Any]]:
+    """Return obstore's arguments for a URL, if it can serve it, and untranslated options."""
+    place = place_of(url)
+    translate = SCHEMES.get(place.scheme)
+    if translate is None or not place.bucket or any(sign in url for sign in ("::", "@", "?")):
+        return None, {}
+    given = {**fsspec_configuration(place.scheme), **options}
+    left = {name: value for name, value in given.items() if name not in UNIMPORTANT}
+    return translate(left), left
+
+
+def in_reach_of_obstore(url: str) -> bool:
+    """True if obstore serves locations of this kind, whatever the options are.
+
+    Examples
+    --------
+    >>> in_reach_of_obstore("s3://bucket/a"), in_reach_of_obstore("zip::s3://bucket/a.zip")
+    (True, False)
+    """
+    return "::" not in url and place_of(url).scheme in SCHEMES
+
+
+def fsspec_configuration(scheme: str) -> dict[str, Any]:
+    """Return options from fsspec's own configuration: its files and ``FSSPEC_...`` variables.
+
+    They are read when a client is created, as fsspec does, so they are never pickled.
+    """
+    from fsspec.config import conf
+
+    return dict(conf.get(scheme, {}))
+
+
+def surroundings(scheme: str) -> int:
+    """Return a hash of the settings outside of options, so that changing them makes a new client.
+
+    It covers the environment and fsspec's configuration, as far as they concern services.
+    """
+    environment = [item for item in os.environ.items() if item[0].startswith(_READ)]
+    return hash((*environment, repr(fsspec_configuration(scheme))))
+
+
+_READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # prefixes
+
+
+def serves(url: str, options: Mapping[str, Any]) -> bool:
+    """True if obstore is installed and can serve a URL as fsspec would."""
+    return find_spec("obstore") is not None and translated(url, options) is not None
+
+
+def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
+    """Return an obstore client for a bucket.
+
+    Parameters
+    ----------
+    place
+        The location.
+    options
+        In fsspec's spelling, as JSON text.
+    timeout
+        Seconds to wait for a response and each part of it.
+    retries
+        Number of retries of each request by the client itself.
+
+    Raises
+    ------
+    ValueError
+        If the options have no translation.
+    """
+    from obstore import store
+
+    client, left = _parted(place.url, json.loads(options))
+    if client is None or left:
+        names = sorted(_names(left) or json.loads(options))
+        raise ValueError(f"obstore cannot do what the options {names} ask for; fsspec may")
+    given: dict[str, Any] = {**client.config}
+    if client.profile is not None:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        try:
+            session = boto3.Session(profile_name=client.profile or None)
+        except BotoCoreError as error:  # no such profile
+            raise ValueError(str(error)) from error
+        if session.get_credentials() is None:
+            raise ValueError(
+                "no credentials were found: give key and secret, a profile, or anon=True for "
+                "a bucket that everybody may read"
+            )
+        given["credential_provider"] = Boto3CredentialProvider(session)
+    return getattr(store, client.kind)(
+        place.url if place.scheme in WEB else place.bucket,
+        **given,
+        client_options={
+            "allow_http": client.insecure,
+            **({"default_headers": dict(client.headers)} if client.headers else {}),
+            "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, timeout)),
+            "read_timeout": timedelta(seconds=timeout),
+            "timeout": timedelta(seconds=_REQUEST_SECONDS),
+        },
+        retry_config={
+            "max_retries": retries,
+            "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
+        },
+    )
+
+
+def _names(options: Mapping[str, Any]) -> list[str]:
+    """Return the names of options, including those of botocore's client."""
+    inner = options.get("client_kwargs")
+    outer = [name for name in options if name != "client_kwargs"]
+    return outer + [f"client_kwargs[{name!r}]" for name in inner or ()]
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+def _s3(left: dict[str, Any]) -> Client | None:
+    """Translate options of s3fs, removing those that were translated."""
+    kwargs = dict(left.pop("client_kwargs", None) or {})
+    config = _taken(left, _S3_KEYS) | _taken(kwargs, _S3_CLIENT_KEYS)
+    endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS) or _endpoint_of(left.get("profile"))
+    if endpoint:
+        config["endpoint"] = endpoint.rstrip("/")
+        config.setdefault("region", _first(_AWS_REGIONS) or "us-east-1")
+    insecure = left.pop("use_ssl", True) is False or str(endpoint).startswith("http:")
+    profile = left.pop("profile", None)
+    if left.pop("requester_pays", False):
+        config["request_payer"] = True
+    if left.pop("anon", False):
+        config["skip_signature"] = True
+    if kwargs:
+        left["client_kwargs"] = kwargs
+    if ("access_key_id" in config) != ("secret_access_key" in config):
+        return None
+    own = bool({"skip_signature", "access_key_id"} & config.keys())
+    own = own or (not profile and _first(_AWS_CREDENTIALS) is not None)
+    region = config.get("region") or _first(_AWS_REGIONS) or (None if own else _region_of(profile))
+    if not region or not (own or find_spec("boto3")):
+        return None
+    return Client("S3Store", {**config, "region": region}, insecure, None if own else profile or "")
+
+
+def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Remove options by fsspec's names, and return them by obstore's."""
+    found = {ours: options.pop(name, None) for name, ours in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _region_of(profile: str | None) -> str | None:
+    """Return the region from AWS's configuration files."""
+    if find_spec("boto3") is None:
+        return None
+    import boto3
+
+    if profile and profile not in boto3.Session().available_profiles:
+        return None
+    region: str | None = boto3.Session(profile_name=profile).region_name
+    return region
+
+
+def _endpoint_of(profile: str | None) -> str | None:
+    """Return the S3 endpoint from AWS's configuration files, if there is one."""
+    file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    try:
+        text = file.read_text(errors="replace")
+    except OSError:
+        return None
+    if "endpoint_url" not in text or find_spec("boto3") is None:
+        return None
+    return _endpoint_in(text, profile or os.environ.get("AWS_PROFILE"))
+
+
+@lru_cache(maxsize=16)
+def _endpoint_in(text: str, profile: str | None) -> str | None:  # noqa: ARG001  (cache key)
+    """Return the result of `_endpoint_of` by AWS's own rules, by making a client."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        session = boto3.Session(profile_name=profile)
+        client = session.client("s3", region_name=session.region_name or "us-east-1")
+    except BotoCoreError:
+        return None
+    endpoint = str(client.meta.endpoint_url)
+    host = urlsplit(endpoint).hostname or ""
+    return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else endpoint
+
+
+def _gcs(left: dict[str, Any]) -> Client | None:
+    """Translate options of gcsfs."""
+    config: dict[str, Any] = {}
+    left.pop("project", None)  # only used to create buckets
+    endpoint = left.pop("endpoint_url", None)
+    if not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
+        return None
+    if endpoint:
+        config["base_url"] = endpoint.rstrip("/")
+    token = left.pop("token", None)
+    if token == "anon" or left.pop("anon", False):  # noqa: S105  (gcsfs's word for none)
+        config["skip_signature"] = True
+        # without it obstore requests a token from the machine's metadata server
+        config["service_account_key"] = _nobody(config.get("base_url"))
+    elif isinstance(token, Mapping):
+        if "private_key" not in token:  # of a user, not of a service account
+            return None
+        config["service_account_key"] = json.dumps(dict(token))
+    elif isinstance(token, str) and Path(token).is_file():
+        config["application_credentials"] = token
+    elif token is None:
+        # without credentials gcsfs is anonymous, obstore is not
+        if find_spec("gcsfs") and not _finds_google_credentials():
+            return None
+    elif token not in ("google_default", "cloud"):
+        return None
+    return Client("GCSStore", config, str(endpoint).startswith("http:"))
+
+
+def _finds_google_credentials() -> bool:
+    """True if the environment, gcloud's folder or a Google machine provides credentials."""
+    folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
+    return (
+        _first(_GOOGLE_CREDENTIALS) is not None
+        or Path(folder, _GCLOUD_FILE).expanduser().is_file()
+        or _is_googles_machine()
+    )
+
+
+@lru_cache(maxsize=1)
+def _is_googles_machine() -> bool:
+    try:
+        return _GOOGLES_MACHINE.read_text(errors="replace").startswith("Google")
+    except OSError:
+        return False
+
+
+def _nobody(base_url: str | None) -> str:
+    """Return a Google Cloud account that needs no token."""
+    account = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+    return json.dumps({**account, **({"gcs_base_url": base_url} if base_url else {})})
+
+
+def _azure(left: dict[str, Any]) -> Client | None:
+    """Translate options of adlfs."""
+    told = left.pop("connection_string", None) or _first(("AZURE_STORAGE_CONNECTION_STRING",))
+    config = _taken(left, _AZURE_KEYS) | _connection(told)
+    host = left.pop("account_host", None)
+    if host:
+        config.setdefault("endpoint", f"https://{host}")
+    if "endpoint" in config:
+        config["endpoint"] = config["endpoint"].rstrip("/")
+    if left.pop("anon", False):
+        config["skip_signature"] = True
+    if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        return None
+    return Client("AzureStore", config, str(config.get("endpoint")).startswith("http:"))
+
+
+def _connection(text: str | None) -> dict[str, str]:
+    """Translate an Azure connection string."""
+    told = dict(part.split("=", 1) for part in (text or "").split(";") if "=" in part)
+    config = {ours: told[name] for name, ours in _CONNECTION_KEYS.items() if name in told}
+    if "account_name" in config and "EndpointSuffix" in told:
+        protocol = told.get("DefaultEndpointsProtocol", "https")
+        host = f"{config['account_name']}.blob.{told['EndpointSuffix']}"
+        config.setdefault("endpoint", f"{protocol}://{host}")
+    return config
+
+
+def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for fsspec's file systems, translating those that one of them lacks.
+
+    Examples
+    --------
+    >>> for_fsspec("gs://bucket/a", {"anon": True})
+    {'token': 'anon'}
+    >>> for_fsspec("az://c/a", {"account_name": "n", "endpoint_url": "http://host"})
+    {'connection_string': 'BlobEndpoint=http://host;AccountName=n'}
+    """
+    given = {name: value for name, value in options.items() if name != "asynchronous"}
+    scheme = url.partition("://")[0]
+    if scheme in {"gs", "gcs"} and "anon" in given and given.pop("anon"):
+        given["token"] = "anon"  # noqa: S105  (gcsfs's word for none)
+    if scheme in {"az", "abfs"} and given.get("endpoint_url"):
+        told = [f"BlobEndpoint={given.pop('endpoint_url').rstrip('/')}"]
+        for name, ours in _CONNECTION_KEYS.items():
+            value = given.pop(_FSSPEC_AZURE[ours], None) if ours in _FSSPEC_AZURE else None
+            told += [f"{name}={value}"] if value else []
+        given["connection_string"] = ";".join(told)
+    return given
+
+
+def in_words_of_fsspec(words: str) -> str:
+    """Return a hint for the message of a library that does not know an option; else "".
+
+    Examples
+    --------
+    >>> in_words_of_fsspec("S() got an unexpected keyword argument 'access_key_id'")
+    ". The storage option 'access_key_id' is not known here: it is called key"
+    """
+    found = _UNKNOWN.search(words)
+    if found is None:
+        return ""
+    called = f": it is called {_FOREIGN[found[1]]}" if found[1] in _FOREIGN else ""
+    return f". The storage option {found[1]!r} is not known here{called}"
+
+
+def _http(left: dict[str, Any]) -> Client:
+    """Translate options of `zarr_dask.stores.backends.http`."""
+    return Client("HTTPStore", {}, insecure=True, headers=left.pop("headers", None))
+
+
+WEB = {"http", "https"}
+"""Schemes of servers that have no buckets, conditional requests or codes for missing objects."""
+
+SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
+    "s3": _s3,
+    "s3a": _s3,
+    "gs": _gcs,
+    "gcs": _gcs,
+    "az": _azure,
+    "abfs": _azure,
+    "http": _http,
+    "https": _http,
+}
+"""The translator for each scheme that obstore serves."""
+
+
+def _first(names: tuple[str, ...]) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)

@@ -1,0 +1,1 @@
+"""Options of stores as wrappers around them."""

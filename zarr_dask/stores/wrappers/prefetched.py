@@ -1,0 +1,111 @@
+"""A store with prefetched values and listings, for checks that follow.
+
+Checks send their requests one after the other, because one error takes precedence over another.
+Where each request is slow, everything that they need is fetched concurrently beforehand, and the
+checks are answered from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.base import Buffer, Listing, Range, Store
+from zarr_dask.stores.wrappers.base import Wrapper
+
+__all__ = ["Asked", "is_empty"]
+
+
+def is_empty(store: Store, prefix: str) -> bool:
+    """True if no key starts with the prefix."""
+    return next(iter(store.list(prefix)), None) is None
+
+
+@dataclass(frozen=True)
+class Asked(Wrapper):
+    """A store with a cache of prefetched values, dropped when they are changed through it.
+
+    Whatever could not be fetched is requested again by the caller that needs it, so that the error
+    is raised there. For short-lived use only: changes by other writers are not seen.
+
+    Examples
+    --------
+    >>> from zarr_dask.stores import MemoryStore, Recording
+    >>> store = Recording(MemoryStore({"a/b": b"1"}))
+    >>> asked = Asked(store)
+    >>> asked.ask([("a/b", Range(0)), ("c/d", Range(0))])
+    >>> asked.ask_below("c/")
+    >>> asked.get_ranges([("c/d", Range(0)), ("a/b", Range(0))]), list(asked.list("c/e/"))
+    ([None, b'1'], [])
+    >>> store.batches
+    Counter({'get_ranges': 1, 'list': 1})
+    """
+
+    _values: dict[tuple[str, Range], Buffer | None] = field(default_factory=dict, compare=False)
+    _empty: set[str] = field(default_factory=set, compare=False)
+    """Prefixes that no key starts with."""
+
+    def ask(self, requests: Sequence[tuple[str, Range]]) -> None:
+        """Prefetch parts of values."""
+        with suppress(StoreError):
+            found = self.store.get_ranges(requests)
+            self._values.update(zip(requests, found, strict=True))
+
+    def ask_below(self, prefix: str) -> None:
+        """Find out if any key starts with a prefix."""
+        with suppress(StoreError):
+            if is_empty(self.store, prefix):
+                self._empty.add(prefix)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        values = dict(self._values)
+        unknown = [one for one in requests if one not in values]
+        if unknown:
+            values.update(zip(unknown, self.store.get_ranges(unknown), strict=True))
+        return [values[one] for one in requests]
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        return iter(()) if self._is_empty(prefix) else self.store.list(prefix)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        return Listing([], []) if self._is_empty(prefix) else self.store.list_dir(prefix)
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:
+        """See `zarr_dask.stores.base.Store.set`; cached parts of the value are updated."""
+        asked = self._forget(key)
+        self.store.set(key, buffers)
+        value = b"".join(buffers)
+        self._values.update({(key, part): value[part.start : part.stop] for part in asked})
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
+        self._forget(key)
+        return super().set_if(key, buffers, tag)
+
+    def delete(self, key: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete`."""
+        self._forget(key)
+        self.store.delete(key)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """See `zarr_dask.stores.base.Store.delete_prefix`."""
+        for key in {key for key, _ in [*self._values] if key.startswith(prefix)}:
+            self._forget(key)
+        self.store.delete_prefix(prefix)
+
+    def _is_empty(self, prefix: str) -> bool:
+        return any(prefix.startswith(empty) for empty in self._empty)
+
+    def _forget(self, key: str) -> Sequence[Range]:
+        """Drop what is cached of a value and of the prefixes around it; return the cached parts."""
+        for prefix in [one for one in [*self._empty] if key.startswith(one)]:
+            self._empty.discard(prefix)
+        asked = [part for name, part in [*self._values] if name == key]
+        for part in asked:
+            self._values.pop((key, part), None)
+        return asked
