@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.verify.verify import verify
     from zarr_dask.jobs.write.write import plan_write, to_zarr
     from zarr_dask.xarray import open_dataset, open_datatree
+    from zarr_dask.xarray.write import create_dataset, plan_dataset, write_dataset
 
 try:
     __version__ = version("zarr-dask")
@@ -67,6 +68,7 @@ __all__ = [
     "consolidate",
     "copy",
     "create_array",
+    "create_dataset",
     "create_group",
     "credentials_of",
     "delete",
@@ -83,6 +85,7 @@ __all__ = [
     "open_group",
     "owners",
     "plan_copy",
+    "plan_dataset",
     "plan_migration",
     "plan_rechunk",
     "plan_write",
@@ -91,6 +94,7 @@ __all__ = [
     "survey",
     "to_zarr",
     "verify",
+    "write_dataset",
 ]
 
 _JOBS = {
@@ -102,7 +106,10 @@ _JOBS = {
     "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
     "migrate": "zarr_dask.jobs.migrate.migrate",
+    "create_dataset": "zarr_dask.xarray.write",
     "open_dataset": "zarr_dask.xarray",
+    "plan_dataset": "zarr_dask.xarray.write",
+    "write_dataset": "zarr_dask.xarray.write",
     "open_datatree": "zarr_dask.xarray",
     "owners": "zarr_dask.jobs.simulation.decomposition",
     "plan_copy": "zarr_dask.jobs.copy.copy",

@@ -34,6 +34,7 @@
     │   ├── CredentialsMissingError (PermissionError)  given only to another process
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
+    ├── DatasetMismatchError     (ValueError)         a dataset that does not fit the stored one
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
     │   └── JobReplacedError                          a job whose journal is gone, or another one's
@@ -87,6 +88,7 @@ __all__ = [
     "CredentialsMissingError",
     "DamagedValueError",
     "DaskBackendError",
+    "DatasetMismatchError",
     "DataTypeError",
     "GridError",
     "JobReplacedError",
@@ -475,6 +477,10 @@ class StoreOutOfReachError(StoreError, RuntimeError):
 
 class PartialWriteError(ZarrDaskError, ValueError):
     """A region covers stored objects only partly, so other writers may write to them as well."""
+
+
+class DatasetMismatchError(ZarrDaskError, ValueError):
+    """A dataset does not continue, or fit into, the one that it is to be written to."""
 
 
 class SourceIsTargetError(ZarrDaskError, ValueError):

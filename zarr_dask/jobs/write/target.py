@@ -338,15 +338,10 @@ class ArrayTarget:
             self._check_ended(self.records.journal)
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
-        if self.creates:
-            if self.counts:
-                self._check_stored(result)
-            if not self.deferred:
-                put_documents(array.store, array.node_format.documents(array.meta, array.path))
-        if self.swap is not None:
-            self.swap.end()
-        if self.before is not None and not self.deferred:
-            self._grow_claimed(self.before, job)
+        if self.creates and self.counts:
+            self._check_stored(result)
+        if not self.deferred:
+            self._show(job)
         if records is not None and records.ends:
             note_end(self.token)
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
@@ -366,11 +361,16 @@ class ArrayTarget:
 
     def show(self) -> None:
         """Make a new array or a new length visible, after `finish` has left that to the caller."""
-        array, job = self.array, self._open_job()
-        if not self.deferred or (job is None and self.records is not None):
-            return  # shown already: the end of the job runs again
+        job = self._open_job()
+        if job is not None or self.records is None:  # else the end of the job runs again
+            self._show(job)
+
+    def _show(self, job: Job | None) -> None:
+        array = self.array
         if self.creates:
             put_documents(array.store, array.node_format.documents(array.meta, array.path))
+        if self.swap is not None:
+            self.swap.end()
         if self.before is not None:
             self._grow_claimed(self.before, job)
 

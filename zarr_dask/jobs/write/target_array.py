@@ -154,7 +154,10 @@ def new_array(
     path = normalise_path(component)
     if isinstance(store, ReadOnly):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
-    typed = replace(wanted, shape=values.shape, dtype=_type_to_store(values, wanted, keywords))
+    dtype = wanted.dtype
+    if dtype is None:
+        dtype = _type_to_store(values, wanted, keywords)
+    typed = replace(wanted, shape=values.shape, dtype=dtype)
     said = spec_from_keywords(typed, keywords)
     node_format = format_for_new(store, said.format or around, path)
     named = replace(said, format=node_format.name)
