@@ -35,6 +35,7 @@
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
     ├── DatasetMismatchError     (ValueError)         a dataset that does not fit the stored one
+    │   └── LabelNotFoundError   (KeyError)           labels that the stored dataset does not have
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
     │   └── JobReplacedError                          a job whose journal is gone, or another one's
@@ -94,6 +95,7 @@ __all__ = [
     "JobReplacedError",
     "JobRunningError",
     "JournalError",
+    "LabelNotFoundError",
     "LinkError",
     "LinkWarning",
     "ListingError",
@@ -481,6 +483,12 @@ class PartialWriteError(ZarrDaskError, ValueError):
 
 class DatasetMismatchError(ZarrDaskError, ValueError):
     """A dataset does not continue, or fit into, the one that it is to be written to."""
+
+
+class LabelNotFoundError(DatasetMismatchError, KeyError):
+    """Labels of a region that the stored dataset does not have."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotation marks
 
 
 class SourceIsTargetError(ZarrDaskError, ValueError):

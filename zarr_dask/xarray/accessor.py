@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import xarray as xr
@@ -35,10 +36,49 @@ class Accessor:
     def __init__(self, held: Any) -> None:
         self._held = held
 
-    def to_zarr(self, url: Any, group: str | None = None, **options: Any) -> Any:
-        """Write it; see `zarr_dask.write_dataset`."""
-        return write_dataset(self._held, url, group, **options)
+    def to_zarr(
+        self,
+        store: Any,
+        mode: Any = None,
+        group: str | None = None,
+        encoding: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Write it; takes what `xarray.Dataset.to_zarr` and `zarr_dask.write_dataset` take.
 
-    def plan(self, url: Any, group: str | None = None, **options: Any) -> DatasetPlan:
-        """Plan to write it; see `zarr_dask.plan_dataset`."""
-        return plan_dataset(self._held, url, group, **options)
+        ``safe_chunks`` and ``align_chunks`` change nothing: blocks are regrouped where they do not
+        fit the stored objects, and no object has two writers. Nor does ``write_empty_chunks``:
+        objects full of the fill value are left out.
+
+        Raises
+        ------
+        TypeError
+            For options of xarray that have no meaning here.
+        """
+        options = _without_words_of_xarray(options)
+        return write_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
+
+    def plan(
+        self,
+        store: Any,
+        mode: Any = None,
+        group: str | None = None,
+        encoding: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> DatasetPlan:
+        """Plan to write it; takes what `to_zarr` takes."""
+        options = _without_words_of_xarray(options)
+        return plan_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
+
+
+def _without_words_of_xarray(options: dict[str, Any]) -> dict[str, Any]:
+    options = {key: value for key, value in options.items() if key not in _WITHOUT_EFFECT}
+    version = options.pop("zarr_format", None)
+    if version is not None:
+        options["format"] = f"v{version}"
+    if options.pop("chunkmanager_store_kwargs", None):
+        raise TypeError("chunkmanager_store_kwargs= has no meaning here; leave it out.")
+    return options
+
+
+_WITHOUT_EFFECT = {"safe_chunks", "align_chunks", "write_empty_chunks"}

@@ -29,6 +29,8 @@ __all__ = ["Encoded", "array_spec", "encode_dataset", "values_of"]
 _CODECS = ("filters", "serializer", "compressors")
 _KNOWN = {*_CODECS, "chunks", "shards", "chunk_key_encoding", "write_empty_chunks"}
 _IGNORED = {"cache_metadata", "write_empty_chunks", "preferred_chunks"}
+_NO_NAME = "__values__"
+"""Name in the store of a variable without one, as xarray has it."""
 _LARGEST_BLOCK = 64 << 20  # bytes of a variable in memory that one task writes
 _VERSIONS = {"v2": 2, "v3": 3}
 
@@ -72,12 +74,13 @@ def encode_dataset(
     stored = stored or {}
     _check_names(dataset)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
-    variables, attributes = dict(variables), dict(attributes)
+    variables = {_NO_NAME if name is None else name: one for name, one in variables.items()}
+    attributes = dict(attributes)
     for name, given in (encoding or {}).items():
         if name not in variables:
             raise ValueError(f"encoding= names {name!r}, which is no variable of the dataset.")
         variables[name] = variables[name].copy(deep=False)
-        variables[name].encoding = dict(given)
+        variables[name].encoding = given  # type: ignore[assignment]  # xarray makes a dict of it
     for name, variable in stored.items():
         if name in variables:
             variables[name] = variables[name].copy(deep=False)
@@ -92,11 +95,13 @@ def encode_dataset(
 
 def _check_names(dataset: xr.Dataset) -> None:
     for name in dataset.variables:
-        if not isinstance(name, str) or not name:
+        if name is not None and not isinstance(name, str):
             raise TypeError(
-                f"the variable {name!r} has no text for a name, and is not an array in a group "
-                "then; rename it."
+                f"the name of the variable {name!r} must be a string or None, to be that of an "
+                "array in a group; rename it."
             )
+        if not name and name is not None:
+            raise ValueError("a variable has an empty name, and cannot be an array in a group.")
 
 
 def _loaded_if_empty(variable: xr.Variable) -> xr.Variable:

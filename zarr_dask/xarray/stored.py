@@ -61,8 +61,8 @@ class StoredGroup:
         if not lengths:
             dims = sorted({str(d) for v in self.raw.values() for d in v.dims})
             raise DatasetMismatchError(
-                f"{dim!r} does not match any existing dimension of {self.group.where}; it has "
-                f"{dims}."
+                f"append_dim={dim!r} does not match any existing dataset dimensions of "
+                f"{self.group.where}: {dims}."
             )
         if len(set(lengths.values())) > 1:
             raise DatasetMismatchError(
@@ -120,11 +120,11 @@ def check_encoded(name: str, encoded: xr.Variable, stored: xr.Variable, original
                 f"values cannot be expressed exactly ({key}={encoded.attrs[key]!r} could). "
                 "Convert them, or write the dataset anew with another encoding."
             )
-    is_texts = encoded.dtype.kind in "SU" and stored.dtype.kind in "SU"
-    if is_texts and encoded.dtype.itemsize > stored.dtype.itemsize:
+    of_texts = original.dtype.kind == stored.dtype.kind and stored.dtype.kind in "SU"
+    if of_texts and original.dtype.itemsize > stored.dtype.itemsize:
         raise DatasetMismatchError(
-            f"variable {name!r} is stored as {stored.dtype}, which is too short for texts of "
-            f"{encoded.dtype}: they would be cut off."
+            f"Mismatched dtypes for variable {name!r}: it is stored as {stored.dtype}, which is "
+            f"too short for texts of {original.dtype}, whose ends would be cut off."
         )
     if original.chunks is not None or original.dtype.kind not in "mM":
         return

@@ -21,7 +21,14 @@ from zarr_dask._util.arguments import check_choice, check_flags
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
-from zarr_dask.errors import DatasetMismatchError, NodeNotFoundError, ZarrDaskWarning
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    DatasetMismatchError,
+    LabelNotFoundError,
+    NodeNotFoundError,
+    ResumeError,
+    ZarrDaskWarning,
+)
 from zarr_dask.formats.base import Format, GroupMeta, ReadOptions, normalise_path, where
 from zarr_dask.formats.detect import format_for_new, format_named, formats_at
 from zarr_dask.hierarchy.edit import check_place
@@ -45,6 +52,7 @@ from zarr_dask.jobs.write.write import plan_several
 from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, default_place, open_journals
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.compare_and_swap import conditional
 from zarr_dask.stores.open import Location
 from zarr_dask.xarray.encode import Encoded, array_spec, encode_dataset, values_of
 from zarr_dask.xarray.stored import (
@@ -87,7 +95,7 @@ class _Call:
     others: Others
     overlap: Overlap
     missing: Missing
-    partial: Partial
+    partial: Partial | None
     consolidated: bool | None
     casting: Casting
     on_conflict: OnConflict
@@ -105,8 +113,8 @@ class _Call:
             raise ValueError("append= and region= both say where to write; choose one.")
         if self.append is not None and self.mode not in {"a", "a-"}:
             raise ValueError(
-                f"append= needs a dataset that exists, and mode='a' (the default then); "
-                f"mode={self.mode!r} was given."
+                f"cannot set append_dim unless mode='a' or mode='a-', the first of which is the "
+                f"default then; mode={self.mode!r} was given."
             )
         if self.region is not None and self.mode not in {"a", "r+"}:
             raise ValueError(
@@ -152,12 +160,13 @@ def plan_dataset(
     others: Others = "match",
     overlap: Overlap = "refuse",
     missing: Missing = "refuse",
-    partial: Partial = "refuse",
+    partial: Partial | None = None,
     consolidated: bool | None = None,
     casting: Casting = "safe",
     on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
+    write_inherited_coords: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DatasetPlan:
     """Plan how to write a dataset; nothing is written.
@@ -199,7 +208,9 @@ def plan_dataset(
         What an append does where the dataset lacks a stored variable: an error (``"refuse"``), or
         missing values (``"fill"``).
     partial
-        As for `zarr_dask.plan_write`: what to do where a region cuts stored objects.
+        As for `zarr_dask.plan_write`: what to do where a region cuts stored objects. By default
+        they are shared with other jobs (``"compare"``) where the store can compare, and refused
+        elsewhere.
     consolidated
         True to write consolidated metadata of the root, False not to. None does so for a new root;
         those that there are, are kept up to date in any case.
@@ -207,6 +218,8 @@ def plan_dataset(
         As for `zarr_dask.plan_write`.
     on_conflict
         What an append does while another one to the same group is under way.
+    write_inherited_coords
+        True to write the coordinates that a node of a tree has from those above it again.
     storage_options
         Options of the store.
 
@@ -254,7 +267,7 @@ def plan_dataset(
     store, path = _place(url, group, storage_options, call)
     if call.append is not None and has_unfinished_commit(store, path):
         raise _unfinished(store, path)
-    return _Planner(store, path, call).plan(_nodes(dataset))
+    return _Planner(store, path, call).plan(_nodes(dataset, inherits=write_inherited_coords))
 
 
 def write_dataset(
@@ -274,7 +287,7 @@ def write_dataset(
     others: Others = "match",
     overlap: Overlap = "refuse",
     missing: Missing = "refuse",
-    partial: Partial = "refuse",
+    partial: Partial | None = None,
     consolidated: bool | None = None,
     casting: Casting = "safe",
     on_conflict: OnConflict = "error",
@@ -284,6 +297,7 @@ def write_dataset(
     window: int | None = None,
     client: Any = None,
     compute: bool = True,
+    write_inherited_coords: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Write a dataset so that no value can be lost and nothing half-written is visible.
@@ -301,8 +315,11 @@ def write_dataset(
     progress, window, client
         As for `WritePlan.run`.
     compute
-        True to write now. False to make room at the target and return a collection whose
-        ``compute()`` writes.
+        True to write now. False to make new arrays and write variables in memory, as xarray
+        does, and return a collection whose ``compute()`` writes the dask arrays. What is appended
+        becomes visible only then.
+    write_inherited_coords
+        As for `plan_dataset`.
     storage_options
         Options of the store.
 
@@ -351,13 +368,12 @@ def write_dataset(
         resume=ResumeOptions(resume, journal),
     )
     store, path = _place(url, group, storage_options, call)
-    if call.append is None:
-        return _run(_Planner(store, path, call), dataset, client, progress, window, compute=compute)
-    node_format = _format_at(store, path)
+    node_format = None if call.append is None else _format_at(store, path)
     if node_format is not None:
         finish_commit(store, path, node_format, on_conflict)
+    inherits = write_inherited_coords
     planner = _Planner(store, path, call)
-    return _run(planner, dataset, client, progress, window, compute=compute)
+    return _run(planner, dataset, client, progress, window, compute=compute, inherits=inherits)
 
 
 def create_dataset(
@@ -421,7 +437,7 @@ def create_dataset(
         others="match",
         overlap="refuse",
         missing="refuse",
-        partial="refuse",
+        partial=None,
         consolidated=consolidated,
         casting="safe",
         on_conflict="error",
@@ -464,8 +480,14 @@ def _run(
     window: int | None,
     *,
     compute: bool,
+    inherits: bool,
 ) -> Any:
-    plan = planner.plan(_nodes(dataset))
+    call, nodes = planner.call, _nodes(dataset, inherits=inherits)
+    if not compute and call.append is None and call.region is None:
+        return _made_first(planner, nodes)
+    plan = planner.plan(nodes)
+    if not compute:
+        return plan.collection()
     if plan.is_repeated and not planner.call.resume.resume:
         warn(
             f"{plan.where} has all labels that were to be appended: nothing was written. Pass "
@@ -473,7 +495,19 @@ def _run(
             "the values again.",
             ZarrDaskWarning,
         )
-    return plan.run(client, progress, window) if compute else plan.collection()
+    return plan.run(client, progress, window)
+
+
+def _made_first(planner: _Planner, nodes: Mapping[str, xr.Dataset]) -> Any:
+    """Make all arrays now, as xarray does, and return the tasks that write those of dask."""
+    store, path, call = planner.store, planner.path, planner.call
+    _Planner(store, path, replace(call, bare=True)).plan(nodes).run()
+    later = {
+        below: node.drop_vars([k for k, v in node.variables.items() if v.chunks is None])
+        for below, node in nodes.items()
+    }
+    filled = replace(call, mode="r+", encoding={}, chunks=None, shards=None, codecs=None)
+    return _Planner(store, path, filled).plan(later).collection()
 
 
 def _format_at(store: Store, path: str) -> Format | None:
@@ -482,19 +516,19 @@ def _format_at(store: Store, path: str) -> Format | None:
 
 
 def _unfinished(store: Store, path: str) -> Exception:
-    from zarr_dask.errors import ResumeError
-
     return ResumeError(
         f"an append to {where(store, path)} died while it made its values visible. "
         "zarr_dask.write_dataset with append= does what is left of it first."
     )
 
 
-def _nodes(dataset: Any) -> dict[str, xr.Dataset]:
-    """Return datasets by path."""
+def _nodes(dataset: Any, *, inherits: bool = False) -> dict[str, xr.Dataset]:
+    """Return datasets by path; those of a tree with the coordinates above them if it says so."""
     if isinstance(dataset, xr.DataTree):
         return {
-            normalise_path("" if key == "." else key): node.to_dataset(inherit=node is dataset)
+            normalise_path("" if key == "." else key): node.to_dataset(
+                inherit=inherits or node is dataset
+            )
             for key, node in dataset.subtree_with_keys
         }
     if isinstance(dataset, xr.DataArray):
@@ -508,7 +542,7 @@ def _nodes(dataset: Any) -> dict[str, xr.Dataset]:
 
 def _as_dataset(array: xr.DataArray) -> xr.Dataset:
     """Return a dataset from which xarray makes the same array again."""
-    from xarray.backends.writers import DATAARRAY_NAME, DATAARRAY_VARIABLE
+    from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
     if array.name is None:
         return array.to_dataset(name=DATAARRAY_VARIABLE)
@@ -539,6 +573,17 @@ class _Planner:
     def around(self) -> str:
         """Name of the format of a new group."""
         return self.call.format or format_around(self.store, self.path)
+
+    @cached_property
+    def partial(self) -> Partial:
+        """What is done with stored objects that a region cuts."""
+        if self.call.partial is not None:
+            return self.call.partial
+        try:
+            conditional(self.store).check_conditional(join(self.path, "zarr.json"))
+        except ConditionalWriteError:
+            return "refuse"
+        return "compare"
 
     def plan(self, nodes: Mapping[str, xr.Dataset]) -> DatasetPlan:
         """Plan to write datasets, by path below the group."""
@@ -648,6 +693,8 @@ class _Planner:
             )
         for name, variable in encoded.variables.items():
             if name in stored:
+                if self.call.bare and variable.chunks is not None:
+                    continue
                 given = in_order_of(name, variable, stored[name])
                 if given.shape != stored[name].shape:
                     raise DatasetMismatchError(
@@ -712,7 +759,7 @@ class _Planner:
             overwrite=False,
             append=append,
             casting=call.casting,
-            partial=call.partial,
+            partial=self.partial if region is not None else "refuse",
             on_conflict="error",
             resume=call.resume,
             keywords=keys or {},
@@ -738,7 +785,7 @@ class _Planner:
                     "does not make; drop them, or make them first (zarr_dask.create_dataset)."
                 )
         apart = [str(k) for k, v in dataset.variables.items() if not set(v.dims) & set(region)]
-        if apart:
+        if apart and region:
             raise DatasetMismatchError(
                 "when setting `region` explicitly in to_zarr(), all variables in the dataset to "
                 f"write must have at least one dimension in common with the region's dimensions "
@@ -929,8 +976,8 @@ def _check_same_encoding(encoding: Mapping[str, Any], present: StoredGroup) -> N
     known = sorted(name for name in encoding if name in present.raw)
     if known:
         raise DatasetMismatchError(
-            f"variable(s) {known} exist in {present.group.where} already, and keep the encoding "
-            "that they have; leave encoding= out."
+            f"variable(s) {known} already exist in {present.group.where}, but encoding was provided: "
+            "they keep the one that they have. Leave encoding= out."
         )
 
 
@@ -1012,7 +1059,7 @@ def _found_by_labels(dim: Hashable, dataset: xr.Dataset, present: StoredGroup) -
     index = pd.Index(present.decoded[name].values)
     places = np.asarray(index.get_indexer(pd.Index(dataset[dim].values)))
     if (places == -1).any():
-        raise DatasetMismatchError(
+        raise LabelNotFoundError(
             f"Not all values of coordinate {name!r} in the new array were found in the original "
             f"store ({present.group.where}); a region changes no labels."
         )
