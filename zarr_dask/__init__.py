@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,8 @@ _JOBS = {
 
 def __getattr__(name: str) -> Any:
     """Import jobs when they are first used: they need dask, reading does not."""
+    if name == "to_zarr" and "xarray" in sys.modules:
+        import_module("zarr_dask.xarray.accessor")  # by which datasets are written
     if name in _JOBS:
         return getattr(import_module(_JOBS[name]), name)
     if name == "ome":

@@ -7,6 +7,7 @@ value is a field and the masked value the attribute ``_FillValue``; in older for
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -66,10 +67,10 @@ def encode_dataset(
 
     Raises
     ------
-    TypeError
-        If the name of a variable is no text.
-    ValueError
+    KeyError
         If there are encodings of other variables.
+    TypeError, ValueError
+        If a variable has a name that no array can have.
     """
     stored = stored or {}
     _check_names(dataset)
@@ -78,7 +79,7 @@ def encode_dataset(
     attributes = dict(attributes)
     for name, given in (encoding or {}).items():
         if name not in variables:
-            raise ValueError(f"encoding= names {name!r}, which is no variable of the dataset.")
+            raise KeyError(f"encoding= names {name!r}, which is no variable of the dataset.")
         variables[name] = variables[name].copy(deep=False)
         variables[name].encoding = given  # type: ignore[assignment]  # xarray makes a dict of it
     for name, variable in stored.items():
@@ -86,10 +87,13 @@ def encode_dataset(
             variables[name] = variables[name].copy(deep=False)
             variables[name].encoding = dict(variable.encoding)
     version: Any = _VERSIONS.get(node_format.name, 2)
-    encoded = {
-        str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, zarr_format=version)
-        for name, one in variables.items()
-    }
+    with warnings.catch_warnings():
+        if stored:  # `check_encoded` refuses what this warns of
+            warnings.filterwarnings("ignore", "Time[a-z]* can't be serialized faithfully")
+        encoded = {
+            str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, zarr_format=version)
+            for name, one in variables.items()
+        }
     return Encoded(encoded, {str(k): encode_zarr_attr_value(v) for k, v in attributes.items()})
 
 
@@ -101,7 +105,10 @@ def _check_names(dataset: xr.Dataset) -> None:
                 "array in a group; rename it."
             )
         if not name and name is not None:
-            raise ValueError("a variable has an empty name, and cannot be an array in a group.")
+            raise ValueError(
+                "the name of a variable is empty; a string must be length 1 or more to be that of "
+                "an array in a group."
+            )
 
 
 def _loaded_if_empty(variable: xr.Variable) -> xr.Variable:
@@ -146,7 +153,8 @@ def array_spec(
         unknown = [key for key in encoding if key not in _KNOWN | _IGNORED]
         if unknown:
             raise ValueError(
-                f"unexpected encoding of {name!r}: {unknown}; Zarr has {sorted(_KNOWN)}."
+                f"unexpected encoding of {name!r}: {unknown}; Zarr has {sorted(_KNOWN)}, and the "
+                "fill value of v2 is _FillValue."
             )
     else:
         encoding = _fitting(encoding, variable.shape, node_format)
@@ -165,12 +173,15 @@ def array_spec(
         shards=shards if shards is not None else _as_cells(encoding.get("shards"), variable.ndim),
         codecs=codecs,
         fill_value=fill,
-        dimension_names=tuple(map(str, variable.dims)) if variable.ndim or _is_older(node_format)
+        dimension_names=tuple(map(str, variable.dims))
+        if variable.ndim or _is_older(node_format)
         else None,
         attributes={str(k): encode_zarr_attr_value(v) for k, v in attributes.items()},
         format=node_format.name,
     )
-    return spec, {key: value for key, value in keywords.items() if value is not None or key in _CODECS}
+    return spec, {
+        key: value for key, value in keywords.items() if value is not None or key in _CODECS
+    }
 
 
 _DEFAULT: Mapping[str, Any] = {

@@ -91,7 +91,9 @@ def in_order_of(name: str, given: xr.Variable, stored: xr.Variable) -> xr.Variab
     return given.transpose(*stored.dims)
 
 
-def check_encoded(name: str, encoded: xr.Variable, stored: xr.Variable, original: xr.Variable) -> None:
+def check_encoded(
+    name: str, encoded: xr.Variable, stored: xr.Variable, original: xr.Variable
+) -> None:
     """Refuse values that the stored encoding cannot hold exactly.
 
     Parameters
@@ -131,9 +133,7 @@ def check_encoded(name: str, encoded: xr.Variable, stored: xr.Variable, original
     with_units = encoded.copy(deep=False)
     with_units.attrs = {**encoded.attrs, **{k: stored.attrs[k] for k in _TOLD if k in stored.attrs}}
     again = conventions.decode_cf_variable(name, with_units)
-    if not np.array_equal(
-        _as_times(again.values, original.dtype), original.values, equal_nan=True
-    ):
+    if not np.array_equal(_as_times(again.values, original.dtype), original.values, equal_nan=True):
         raise DatasetMismatchError(
             f"the times of {name!r} cannot be held exactly by what is stored "
             f"({stored.dtype}, {stored.attrs.get('units')!r}). Round them, or write the dataset "
@@ -269,7 +269,9 @@ class Labels:
 
 
 def _first(labels: Sequence[Any], count: int) -> str:
-    return ", ".join(str(label) for label in labels[: min(count, 3)]) + (" ..." if count > 3 else "")
+    return ", ".join(str(label) for label in labels[: min(count, 3)]) + (
+        " ..." if count > 3 else ""
+    )
 
 
 def _check_continues(dim: str, old: Any, new: Any, where: str) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial as bound
+from functools import cached_property
+from functools import partial as bound
 from typing import Any, Literal
 
 import dask.array as da
@@ -55,6 +56,7 @@ from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.compare_and_swap import conditional
 from zarr_dask.stores.open import Location
 from zarr_dask.xarray.encode import Encoded, array_spec, encode_dataset, values_of
+from zarr_dask.xarray.plan import DatasetPlan
 from zarr_dask.xarray.stored import (
     Labels,
     StoredGroup,
@@ -64,7 +66,6 @@ from zarr_dask.xarray.stored import (
     in_order_of,
     missing_names,
 )
-from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
 
 __all__ = ["DatasetMode", "create_dataset", "plan_dataset", "write_dataset"]
 
@@ -92,7 +93,7 @@ class _Call:
     shards: Any
     codecs: Any
     format: str | None
-    others: Others
+    others: Others | None
     overlap: Overlap
     missing: Missing
     partial: Partial | None
@@ -105,7 +106,8 @@ class _Call:
 
     def check(self) -> None:
         check_choice("mode", self.mode, DatasetMode)
-        check_choice("others", self.others, Others)
+        if self.others is not None:
+            check_choice("others", self.others, Others)
         check_choice("overlap", self.overlap, Overlap)
         check_choice("missing", self.missing, Missing)
         self.resume.check()
@@ -116,10 +118,10 @@ class _Call:
                 f"cannot set append_dim unless mode='a' or mode='a-', the first of which is the "
                 f"default then; mode={self.mode!r} was given."
             )
-        if self.region is not None and self.mode not in {"a", "r+"}:
+        if self.region is not None and self.mode not in {"a", "a-", "r+"}:
             raise ValueError(
-                f"region= needs a dataset that exists, and mode='r+' (the default then) or 'a'; "
-                f"mode={self.mode!r} was given."
+                "cannot set region unless mode='a', mode='a-', mode='r+' or mode=None: it needs a "
+                f"dataset that exists; mode={self.mode!r} was given."
             )
 
 
@@ -157,7 +159,7 @@ def plan_dataset(
     shards: Any = None,
     codecs: Any = None,
     format: str | None = None,
-    others: Others = "match",
+    others: Others | None = None,
     overlap: Overlap = "refuse",
     missing: Missing = "refuse",
     partial: Partial | None = None,
@@ -200,7 +202,8 @@ def plan_dataset(
         ``"v3"`` or ``"v2"``; by default that of the groups around, else v3.
     others
         What an append does with stored variables without its dimension: they must be equal
-        (``"match"``), are left alone (``"keep"``), or written again (``"write"``).
+        (``"match"``, the default), are left alone (``"keep"``, the default with ``mode="a-"``), or
+        written again (``"write"``).
     overlap
         What an append does where labels are stored already: nothing (``"refuse"``), write them
         again (``"replace"``), or append without looking at labels (``"allow"``).
@@ -284,7 +287,7 @@ def write_dataset(
     shards: Any = None,
     codecs: Any = None,
     format: str | None = None,
-    others: Others = "match",
+    others: Others | None = None,
     overlap: Overlap = "refuse",
     missing: Missing = "refuse",
     partial: Partial | None = None,
@@ -434,7 +437,7 @@ def create_dataset(
         shards=shards,
         codecs=codecs,
         format=format,
-        others="match",
+        others=None,
         overlap="refuse",
         missing="refuse",
         partial=None,
@@ -722,7 +725,7 @@ class _Planner:
             node_format,
             is_asked=name in encoding,
             chunks=_of_variable(call.chunks, name, variable),
-            shards=_of_variable(call.shards, name, variable),
+            shards=_of_variable(call.shards, name, variable, whole=True),
             codecs=call.codecs.get(name) if isinstance(call.codecs, Mapping) else call.codecs,
         )
         if call.bare and variable.chunks is not None:
@@ -867,7 +870,9 @@ class _Planner:
         if dim in variables and dim in present.raw and variables[dim].dims == (dim,):
             old, new = present.raw[dim].values, variables[dim].values
             labels = Labels.of(dim, old, new, call.overlap, at)
-        self._plan_others(work, path, {k: v for k, v in variables.items() if dim not in v.dims}, present)
+        self._plan_others(
+            work, path, {k: v for k, v in variables.items() if dim not in v.dims}, present
+        )
         if labels.is_repeated and call.overlap != "replace":
             work.is_repeated = True
             return
@@ -882,14 +887,15 @@ class _Planner:
         present: StoredGroup,
     ) -> None:
         """Plan, or compare, the variables that do not grow."""
+        others = self.call.others or ("keep" if self.call.mode == "a-" else "match")
         for name, variable in variables.items():
             if name not in present.raw:
                 node_format = present.group.node_format
                 self._plan_new(work, path, name, variable, self.call.encoding, node_format)
-            elif self.call.others == "write" and self.call.mode != "a-":
+            elif others == "write":
                 work.writes.append(self._write(path, name, variable, mode="r+"))
             else:
-                if self.call.others == "match":
+                if others == "match":
                     check_equal(name, variable, present.raw[name])
                 work.kept.append(join(path, name))
 
@@ -999,13 +1005,20 @@ def _missing_values(name: str, dim: str, count: int, present: StoredGroup) -> xr
     return xr.Variable(stored.dims, values)
 
 
-def _of_variable(given: Any, name: str, variable: xr.Variable) -> Any:
-    """Return what the user says of the grid of one variable."""
+def _of_variable(given: Any, name: str, variable: xr.Variable, *, whole: bool = False) -> Any:
+    """Return what the user says of the grid of one variable.
+
+    Dimensions that a grid of shards leaves out are in one shard each (`whole`).
+    """
     if isinstance(given, Mapping) and any(isinstance(one, Mapping) for one in given.values()):
         given = given.get(name)
     if not isinstance(given, Mapping):
         return given
     mine = {dim: size for dim, size in given.items() if dim in variable.dims}
+    if whole and mine:
+        lengths = [mine.get(dim, -1) for dim in variable.dims]
+        sizes = zip(lengths, variable.shape, strict=True)
+        return tuple(max(size, 1) if length == -1 else length for length, size in sizes)
     return mine or None
 
 

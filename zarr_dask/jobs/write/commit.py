@@ -177,9 +177,7 @@ class GroupCommit:
             put_documents(self.store, dict(reversed(documents.items())))
             prepare_above(*place)
 
-    def _documents(
-        self, group: GroupShown, targets: Sequence[ArrayTarget]
-    ) -> Mapping[str, bytes]:
+    def _documents(self, group: GroupShown, targets: Sequence[ArrayTarget]) -> Mapping[str, bytes]:
         """Return the documents of a new group, with consolidated metadata if it is the root."""
         documents = dict(self.node_format.documents(GroupMeta(group.attributes), group.path))
         wanted = self.consolidated and has_consolidated(self.node_format)

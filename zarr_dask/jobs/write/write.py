@@ -428,7 +428,8 @@ def to_zarr(
     Parameters
     ----------
     arr, url, component, storage_options, region, mode
-        As for `plan_write`.
+        As for `plan_write`. Datasets, arrays and trees of xarray are written as
+        `zarr_dask.write_dataset` does.
     compute
         True to write now. False to make room at the target and return a collection whose
         ``compute()`` writes.
@@ -470,6 +471,24 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
+    if (dataset := getattr(arr, "zd", None)) is not None:  # our accessor of xarray's objects
+        given = {"region": region, "chunks": chunks, "shards": shards, "codecs": codecs}
+        given |= {"format": format, "append": append, "journal": journal}
+        given["partial"] = None if partial == "refuse" else partial
+        keywords |= {name: value for name, value in given.items() if value is not None}
+        return dataset.to_zarr(
+            url,
+            "w" if overwrite else None if mode == "a" else mode,
+            component,
+            storage_options=storage_options,
+            compute=compute,
+            casting=casting,
+            on_conflict=on_conflict,
+            resume=resume,
+            progress=progress,
+            window=window,
+            **keywords,
+        )
     check_flags(compute=compute, return_stored=return_stored)
     plan = plan_write(
         arr,
