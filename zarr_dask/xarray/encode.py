@@ -1,8 +1,9 @@
 """Datasets as arrays: values as they are stored, and what describes them.
 
-xarray itself encodes: its coders make numbers of times, masks, scales and texts. What is left is to
-say how its ``encoding`` and attributes become metadata, as its own Zarr backend does: in v3 the fill
-value is a field and the masked value the attribute ``_FillValue``; in older formats one is the other.
+xarray itself encodes: its coders make numbers of times, masks, scales and texts. What is left is
+to say how its ``encoding`` and attributes become metadata, as its own Zarr backend does: in v3 the
+fill value is a field and the masked value the attribute ``_FillValue``; in older formats one is the
+other.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ def _check_names(dataset: xr.Dataset) -> None:
             )
         if not name and name is not None:
             raise ValueError(
-                "the name of a variable is empty; a string must be length 1 or more to be that of "
-                "an array in a group."
+                f"the name of a variable is {name!r}; a string must be length 1 or more to be that "
+                "of an array in a group."
             )
 
 
@@ -296,7 +297,7 @@ def _data_type(name: str, variable: xr.Variable) -> Any:
 def values_of(variable: xr.Variable) -> da.Array:
     """Return the values of an encoded variable as a dask array.
 
-    Values in memory become blocks of their own: they are written, checked and planned as all others.
+    Values in memory become blocks of their own: they are planned, checked and written as others.
 
     Raises
     ------

@@ -156,7 +156,7 @@ def _same_units(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
                     np.array([0, 1]),
                     {key: attributes[key] for key in ("units", "calendar") if key in attributes},
                 ),
-            ).values
+            ).to_numpy()
             for attributes in (one, other)
         ]
     except (ValueError, OverflowError):
@@ -176,7 +176,7 @@ def check_equal(name: str, encoded: xr.Variable, stored: xr.Variable) -> None:
     DatasetMismatchError
         If shape or values differ.
     """
-    expected, found = stored.values, encoded.values
+    expected, found = stored.to_numpy(), encoded.to_numpy()
     if expected.shape == found.shape and _equal(expected, found):
         return
     where = ""

@@ -19,8 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from secrets import token_hex
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zarr_dask.array.array import Array
@@ -87,12 +86,9 @@ class GroupCommit:
     overwrite: bool = False
     """True to remove what is at `path` before anything is written."""
     appends: bool = False
-    """True if arrays grow: one such write is under way at a time."""
+    """True to keep other appends to the group away."""
     consolidated: bool = False
     """True to write consolidated metadata of the root, besides those that there are."""
-    on_conflict: OnConflict = "error"
-    token: str = field(default_factory=lambda: token_hex(8))
-    """Tells this write from all others."""
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -106,7 +102,7 @@ class GroupCommit:
         if not self.appends:
             yield
             return
-        with claimed(self.store, self.path, self.on_conflict):
+        with claimed(self.store, self.path):
             yield
 
     def make_room(self, *, resumed: bool) -> None:

@@ -329,7 +329,7 @@ class ArrayTarget:
             If another job has started to write to the same location, or if the array was removed
             together with the journal of this job.
         """
-        array, job = self.array, self._open_job()
+        job = self._open_job()
         records = None if job is None else self.records
         if job is None and self.records is not None and self.creates:
             self._check_shown()
