@@ -13,9 +13,9 @@ from zarr_dask.xarray.write import plan_dataset, write_dataset
 __all__ = ["Accessor"]
 
 
-@xr.register_datatree_accessor("zd")
-@xr.register_dataarray_accessor("zd")
-@xr.register_dataset_accessor("zd")
+@xr.register_datatree_accessor("zd")  # type: ignore[no-untyped-call]
+@xr.register_dataarray_accessor("zd")  # type: ignore[no-untyped-call]
+@xr.register_dataset_accessor("zd")  # type: ignore[no-untyped-call]
 class Accessor:
     """Writes what it belongs to; made by xarray for each object.
 

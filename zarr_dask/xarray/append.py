@@ -13,10 +13,10 @@ from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import open_group
 from zarr_dask.journal import default_place, open_journals
 from zarr_dask.stores.base import Store
-from zarr_dask.xarray.call import Call, Piece
+from zarr_dask.xarray.call import Call, VariableWrite
 from zarr_dask.xarray.encode import Encoded, encode_dataset
 from zarr_dask.xarray.stored import (
-    Labels,
+    NewLabels,
     StoredGroup,
     check_encoded,
     check_equal,
@@ -32,7 +32,7 @@ class Growth:
     """What an append does to the arrays of a group."""
 
     encoded: Encoded
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[VariableWrite, ...] = ()
     """What is written to stored arrays; the index of the dimension comes last."""
     new: Mapping[str, xr.Variable] = field(default_factory=dict)
     """Variables without the dimension that are not stored yet."""
@@ -55,10 +55,10 @@ def plan_growth(dataset: xr.Dataset, call: Call, present: StoredGroup) -> Growth
     lacking = _lacking(dataset, dim, call, present)
     encoded = encode_dataset(dataset, present.group.node_format, None, present.decoded)
     variables = _checked(dataset, encoded, dim, present)
-    labels = Labels()
+    labels = NewLabels()
     if dim in variables and dim in present.raw and variables[dim].dims == (dim,):
-        old, new = present.raw[dim].to_numpy(), variables[dim].to_numpy()
-        labels = Labels.of(dim, old, new, call.overlap, present.group.where)
+        at = present.group.where
+        labels = NewLabels.of(dim, present.raw[dim], variables[dim], call.overlap, at)
     others = call.others or ("keep" if call.mode == "a-" else "match")
     fixed = {k: v for k, v in variables.items() if dim not in v.dims and k in present.raw}
     if others == "match":
@@ -67,7 +67,7 @@ def plan_growth(dataset: xr.Dataset, call: Call, present: StoredGroup) -> Growth
     kept = () if others == "write" else tuple(fixed)
     if labels.is_repeated and call.overlap != "replace":
         return Growth(encoded, kept=kept, is_repeated=True)
-    written = [Piece(name, one) for name, one in fixed.items()] if others == "write" else []
+    written = [VariableWrite(name, one) for name, one in fixed.items()] if others == "write" else []
     growing = {k: v for k, v in variables.items() if dim in v.dims}
     return Growth(
         encoded,
@@ -131,9 +131,9 @@ def _growing(
     growing: Mapping[str, xr.Variable],
     lacking: Iterable[str],
     dim: str,
-    labels: Labels,
+    labels: NewLabels,
     present: StoredGroup,
-) -> list[Piece]:
+) -> list[VariableWrite]:
     """Return what is written to the arrays that grow."""
     count = next(variable.sizes[dim] for variable in growing.values())
     filled = {name: _missing_values(name, dim, count, present) for name in lacking}
@@ -144,12 +144,14 @@ def _growing(
         stored = present.raw[name]
         axis = stored.dims.index(dim)
         if labels.overlap < count:
-            pieces.append(Piece(name, everything[name], append=axis, overlap=labels.overlap))
+            pieces.append(
+                VariableWrite(name, everything[name], append=axis, overlap=labels.overlap)
+            )
             continue
         end = stored.shape[axis]  # all of it is there already
         region = [slice(None)] * stored.ndim
         region[axis] = slice(end - count, end)
-        pieces.append(Piece(name, everything[name], region=tuple(region), partial="own"))
+        pieces.append(VariableWrite(name, everything[name], region=tuple(region), partial="own"))
     return pieces
 
 

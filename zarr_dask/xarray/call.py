@@ -14,7 +14,7 @@ from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import OnConflict
 
-__all__ = ["Call", "DatasetMode", "Missing", "Others", "Overlap", "Piece"]
+__all__ = ["Call", "DatasetMode", "Missing", "Others", "Overlap", "VariableWrite"]
 
 DatasetMode = Literal["w", "w-", "a", "a-", "r+"]
 """What is done with what is there, in the words of `xarray.Dataset.to_zarr`."""
@@ -75,7 +75,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Piece:
+class VariableWrite:
     """What is written to an array that exists."""
 
     name: str

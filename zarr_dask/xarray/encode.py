@@ -34,7 +34,6 @@ _IGNORED = {"cache_metadata", "write_empty_chunks", "preferred_chunks"}
 _NO_NAME = "__values__"
 """Name in the store of a variable without one, as xarray has it."""
 _LARGEST_BLOCK = 64 << 20  # bytes of a variable in memory that one task writes
-_VERSIONS = {"v2": 2, "v3": 3}
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ def encode_dataset(
         if name not in variables:
             raise KeyError(f"encoding= names {name!r}, which is no variable of the dataset.")
         variables[name] = variables[name].copy(deep=False)
-        variables[name].encoding = given  # type: ignore[assignment]  # xarray makes a dict of it
+        variables[name].encoding = given  # xarray makes a dict of it
     for name, variable in stored.items():
         if name in variables:
             variables[name] = variables[name].copy(deep=False)
             variables[name].encoding = dict(variable.encoding)
-    version: Any = _VERSIONS.get(node_format.name, 2)
+    version: Any = 2 if _is_older(node_format) else 3
     with warnings.catch_warnings():
         if stored:  # `check_encoded` refuses what this warns of
             warnings.filterwarnings("ignore", "Time[a-z]* can't be serialized faithfully")
@@ -95,7 +94,7 @@ def encode_dataset(
             str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, zarr_format=version)
             for name, one in variables.items()
         }
-    return Encoded(encoded, {str(k): encode_zarr_attr_value(v) for k, v in attributes.items()})
+    return Encoded(encoded, {str(k): _attribute(v) for k, v in attributes.items()})
 
 
 def _check_names(dataset: xr.Dataset) -> None:
@@ -164,7 +163,7 @@ def array_spec(
     if codecs is not None:
         keywords = {}
     elif "compressors" not in keywords:
-        keywords["compressors"] = [_DEFAULT[node_format.name]]
+        keywords["compressors"] = [_BLOSC if _is_older(node_format) else _ZSTD]
     keywords["chunk_key_encoding"] = encoding.get("chunk_key_encoding")
     grid = chunks if chunks is not None else encoding.get("chunks")
     spec = ArraySpec(
@@ -177,7 +176,7 @@ def array_spec(
         dimension_names=tuple(map(str, variable.dims))
         if variable.ndim or _is_older(node_format)
         else None,
-        attributes={str(k): encode_zarr_attr_value(v) for k, v in attributes.items()},
+        attributes={str(k): _attribute(v) for k, v in attributes.items()},
         format=node_format.name,
     )
     return spec, {
@@ -185,11 +184,13 @@ def array_spec(
     }
 
 
-_DEFAULT: Mapping[str, Any] = {
-    "v2": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
-    "v3": {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
-}
-"""Compressors that xarray's own backend gets from zarr-python."""
+# compressors that xarray's own backend gets from zarr-python
+_BLOSC = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
+_ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+
+
+def _attribute(value: Any) -> Any:
+    return encode_zarr_attr_value(value)  # type: ignore[no-untyped-call]
 
 
 def _is_older(node_format: Format) -> bool:
@@ -281,7 +282,7 @@ def _as_cells(given: Any, ndim: int) -> Any:
 
 
 def _data_type(name: str, variable: xr.Variable) -> Any:
-    kind = check_vlen_dtype(variable.dtype)
+    kind = check_vlen_dtype(variable.dtype)  # type: ignore[no-untyped-call]
     if kind is str or variable.dtype.kind == "T":
         return "string"
     if kind is bytes:

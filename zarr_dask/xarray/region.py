@@ -6,18 +6,17 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from zarr_dask.errors import DatasetMismatchError, LabelNotFoundError
-from zarr_dask.xarray.call import Piece
+from zarr_dask.xarray.call import VariableWrite
 from zarr_dask.xarray.encode import encode_dataset
 from zarr_dask.xarray.stored import StoredGroup, check_encoded, in_order_of, missing_names
 
 __all__ = ["region_pieces"]
 
 
-def region_pieces(dataset: xr.Dataset, given: Any, present: StoredGroup) -> list[Piece]:
+def region_pieces(dataset: xr.Dataset, given: Any, present: StoredGroup) -> list[VariableWrite]:
     """Return what is written into regions of the arrays of a group.
 
     Parameters
@@ -56,7 +55,7 @@ def region_pieces(dataset: xr.Dataset, given: Any, present: StoredGroup) -> list
                 f"{dict(zip(stored.dims, expected, strict=True))}, the dataset "
                 f"{dict(values.sizes)}."
             )
-        pieces.append(Piece(name, values, region=slices))
+        pieces.append(VariableWrite(name, values, region=slices))
     return pieces
 
 
@@ -127,8 +126,8 @@ def _found_by_labels(dim: Hashable, dataset: xr.Dataset, present: StoredGroup) -
         raise DatasetMismatchError(
             f"{present.group.where} has no labels of {name!r} to find the region by; give slices."
         )
-    index = pd.Index(present.decoded[name].to_numpy())
-    places = np.asarray(index.get_indexer(pd.Index(dataset[dim].to_numpy())))
+    index = present.decoded[name].to_index()
+    places = np.asarray(index.get_indexer(dataset.variables[dim].to_index()))
     if (places == -1).any():
         raise LabelNotFoundError(
             f"Not all values of coordinate {name!r} in the new array were found in the original "

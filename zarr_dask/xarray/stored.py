@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from xarray import conventions
 
@@ -17,7 +16,7 @@ from zarr_dask.errors import DatasetMismatchError
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.xarray.variables import variable
 
-__all__ = ["Labels", "StoredGroup", "check_encoded", "check_equal", "fill_of", "in_order_of"]
+__all__ = ["NewLabels", "StoredGroup", "check_encoded", "check_equal", "fill_of", "in_order_of"]
 
 _TOLD = ("units", "calendar", "scale_factor", "add_offset", "missing_value", "_Unsigned")
 """Attributes that say what stored numbers mean."""
@@ -222,16 +221,18 @@ def fill_of(name: str, array: Array, stored: xr.Variable) -> Any:
 
 
 @dataclass(frozen=True)
-class Labels:
+class NewLabels:
     """How the labels of what is appended follow those that are stored."""
 
     overlap: int = 0
-    """Labels at the end of the stored ones that begin the new ones."""
+    """NewLabels at the end of the stored ones that begin the new ones."""
     is_repeated: bool = False
     """True if the stored ones end with all of the new ones."""
 
     @staticmethod
-    def of(dim: str, stored: np.ndarray, given: np.ndarray, overlap: str, where: str) -> Labels:
+    def of(
+        dim: str, stored: xr.Variable, given: xr.Variable, overlap: str, where: str
+    ) -> NewLabels:
         """Compare encoded labels.
 
         Raises
@@ -239,9 +240,9 @@ class Labels:
         DatasetMismatchError
             If labels occur twice, or do not continue those that are stored.
         """
-        new, old = pd.Index(given), pd.Index(stored)
+        new, old = given.to_index(), stored.to_index()
         if overlap == "allow":
-            return Labels()
+            return NewLabels()
         if not new.is_unique:
             raise DatasetMismatchError(
                 f"labels of {dim!r} occur twice in what is to be appended to {where}; drop one of "
@@ -258,14 +259,14 @@ class Labels:
                     "append the others."
                 )
             if count == len(new):
-                return Labels(count, is_repeated=True)
+                return NewLabels(count, is_repeated=True)
             if overlap != "replace":
                 raise DatasetMismatchError(
                     f"the first {count} labels of {dim!r} ({_first(new, count)}) are in {where} "
                     "already. Leave them out, or pass overlap='replace' to write over them."
                 )
         _check_continues(dim, old, new[count:], where)
-        return Labels(count)
+        return NewLabels(count)
 
 
 def _first(labels: Sequence[Any], count: int) -> str:

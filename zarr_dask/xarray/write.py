@@ -1,9 +1,9 @@
 """Writing datasets: all variables by one graph and one plan, visible together.
 
-`plan_dataset` finds out what a call means (`planner`): new arrays, arrays that grow (`append`), or
-regions of arrays (`region`). For each variable it makes the request of a single write, and a
-`GroupCommit` for their common end. What stands against any of them is found before anything is
-written.
+`plan_dataset` finds out what a call means (`dataset_planner`): new arrays, arrays that grow
+(`append`), or regions of arrays (`region`). For each variable it makes the request of a single
+write, and a `GroupCommit` for their common end. What stands against any of them is found before
+anything is written.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from zarr_dask.journal import OnConflict, claimed
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.xarray.call import Call, DatasetMode, Missing, Others, Overlap
+from zarr_dask.xarray.dataset_planner import Planner
 from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
-from zarr_dask.xarray.planner import Planner
 
 __all__ = ["create_dataset", "plan_dataset", "write_dataset"]
 

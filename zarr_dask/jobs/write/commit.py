@@ -51,7 +51,7 @@ from zarr_dask.hierarchy.edit import (
     put_documents,
 )
 from zarr_dask.jobs.write.target import ArrayTarget
-from zarr_dask.journal import OnConflict, Place, claimed, default_place
+from zarr_dask.journal import OnConflict, claimed, default_place
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["GroupCommit", "GroupShown", "finish_commit", "has_unfinished_commit"]
@@ -153,7 +153,9 @@ class GroupCommit:
             for target in targets
             if target.before is not None
         }
-        return _Record(place, lengths) if place is not None and lengths else None
+        if place is None or not lengths:
+            return None
+        return _Record(place.store, place.prefix, lengths)
 
     def _show_bare(self) -> None:
         for array in self.bare:
@@ -170,7 +172,7 @@ class GroupCommit:
                 continue
             documents = self._documents(group, targets)
             # the last one is what makes the group a node
-            put_documents(self.store, dict(reversed(documents.items())))
+            put_documents(self.store, dict(reversed(list(documents.items()))))
             prepare_above(*place)
 
     def _documents(self, group: GroupShown, targets: Sequence[ArrayTarget]) -> Mapping[str, bytes]:
@@ -226,20 +228,22 @@ def _add_attributes(
 class _Record:
     """Lengths that are being changed together."""
 
-    place: Place
+    store: Store
+    """Store beside the hierarchy."""
+    prefix: str
     lengths: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
     """Shapes before and after, by path of the array below the group."""
 
     @property
     def _key(self) -> str:
-        return f"{self.place.prefix}{_NAME}"
+        return f"{self.prefix}{_NAME}"
 
     def put(self) -> None:
         document = {"format": _FORMAT, "arrays": self.lengths}
-        self.place.store.set(self._key, [json.dumps(document).encode()])
+        self.store.set(self._key, [json.dumps(document).encode()])
 
     def remove(self) -> None:
-        self.place.store.delete(self._key)
+        self.store.delete(self._key)
 
     @staticmethod
     def at(store: Store, path: str) -> _Record | None:
@@ -273,7 +277,7 @@ class _Record:
                 f"{place.url}{_NAME} is not what an append leaves there while it ends ({error}); "
                 "look at the lengths of the arrays, and remove it."
             ) from error
-        return _Record(place, lengths)
+        return _Record(place.store, place.prefix, lengths)
 
 
 def has_unfinished_commit(store: Store, path: str) -> bool:
@@ -322,19 +326,25 @@ def _grow(store: Store, path: str, before: tuple[int, ...], after: tuple[int, ..
     options = ReadOptions()
     try:
         node_format, meta = read_node(store, path, None, options)
-    except NodeNotFoundError:
-        meta = None
-    if isinstance(meta, ArrayMeta) and meta.shape == after:
+    except NodeNotFoundError as error:
+        raise _changed(store, path, before, after, "no array") from error
+    shape = meta.shape if isinstance(meta, ArrayMeta) else None
+    if shape == after:
         return
-    if not isinstance(meta, ArrayMeta) or meta.shape != before:
-        found = meta.shape if isinstance(meta, ArrayMeta) else "no array"
-        raise MetadataChangedError(
-            f"an append that made {where(store, path)} {after} from {before} was killed at its "
-            f"end, and finds {found} by now. Look at the ends of the arrays of its group."
-        )
+    if not isinstance(meta, ArrayMeta) or shape != before:
+        raise _changed(store, path, before, after, shape)
     grid = resized(meta.grid, after, sharded=meta.codecs.serializer.divides)
 
     def longer(now: ArrayMeta) -> ArrayMeta:
-        return replace(meta, grid=grid, attributes=now.attributes)
+        return replace(now, grid=grid)
 
     put_changed(store, path, node_format, meta, longer, options, warns=False)
+
+
+def _changed(
+    store: Store, path: str, before: tuple[int, ...], after: tuple[int, ...], found: object
+) -> MetadataChangedError:
+    return MetadataChangedError(
+        f"an append that made {where(store, path)} {after} from {before} was killed at its end, "
+        f"and finds {found} by now. Look at the ends of the arrays of its group."
+    )

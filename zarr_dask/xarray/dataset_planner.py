@@ -28,7 +28,7 @@ from zarr_dask.journal import default_place, open_journals
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.compare_and_swap import conditional
 from zarr_dask.xarray.append import forget_append, plan_growth
-from zarr_dask.xarray.call import Call, Piece
+from zarr_dask.xarray.call import Call, VariableWrite
 from zarr_dask.xarray.encode import Encoded, array_spec, encode_dataset, values_of
 from zarr_dask.xarray.plan import DatasetPlan
 from zarr_dask.xarray.region import region_pieces
@@ -90,7 +90,7 @@ class Planner:
         if self.call.partial is not None:
             return self.call.partial
         try:
-            conditional(self.store).check_conditional(join(self.path, "zarr.json"))
+            conditional(self.store).check_conditional(join(self.path, "region"))
         except ConditionalWriteError:
             return "refuse"
         return "compare"
@@ -222,7 +222,7 @@ class Planner:
                         f"{dict(stored[name].sizes)} != {dict(given.sizes)}. Append to it "
                         "(append=), write a part of it (region=), or all of it anew (mode='w')."
                     )
-                work.writes.append(self._write_piece(path, Piece(name, given)))
+                work.writes.append(self._write_piece(path, VariableWrite(name, given)))
             else:
                 self._plan_new(work, path, name, variable, encoding, node_format)
 
@@ -256,7 +256,7 @@ class Planner:
             request = replace(request, mode="w")
         work.writes.append(Write(at, values_of(variable), request))
 
-    def _write_piece(self, path: str, piece: Piece) -> Write:
+    def _write_piece(self, path: str, piece: VariableWrite) -> Write:
         """Return a write to an array that exists."""
         request = replace(
             self._request(join(path, piece.name)),
@@ -317,7 +317,9 @@ class Planner:
             where(self.store, self.path),
             tuple(path[start:] for path in work.kept),
             work.is_repeated,
-            bound(forget_append, self.store, self.path, call.append) if work.is_repeated else None,
+            bound(forget_append, self.store, self.path, str(call.append))
+            if work.is_repeated
+            else None,
         )
 
 
