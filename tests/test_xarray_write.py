@@ -399,6 +399,15 @@ def test_second_append_at_the_same_time_is_refused(tmp_path):
     identical(tmp_path / "a", steps(0, 9))
 
 
+def test_append_that_is_computed_later(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    later = zd.write_dataset(steps(5, 9), tmp_path / "a", append="time", compute=False)
+    identical(tmp_path / "a", steps(0, 5))
+    later.compute()
+    identical(tmp_path / "a", steps(0, 9))
+    assert not (tmp_path / "a.zarr-dask").exists()
+
+
 def test_second_append_waits_on_demand(tmp_path):
     zd.write_dataset(steps(0, 5), tmp_path / "a")
     begun = threading.Event()
@@ -594,3 +603,27 @@ def test_each_array_has_its_own_description(tmp_path):
         zd.plan_write([x, x], tmp_path / "b", ["x", "y"], each=[{}, {"format": "v2"}])
     with pytest.raises(TypeError, match="several"):
         zd.plan_write(x, tmp_path / "b", each=[{}])
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def test_stores_are_opened_in_the_words_of_xarray(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "0.zarr")
+    zd.write_dataset(steps(4, 9), tmp_path / "1.zarr", format="v2")
+    one = zd.open_zarr(tmp_path / "1.zarr", zarr_format=2)
+    assert one["t"].chunks[0] == (2, 2, 1)
+    xr.testing.assert_identical(one.load(), steps(4, 9))
+    for paths in (str(tmp_path / "*.zarr"), [tmp_path / "0.zarr", tmp_path / "1.zarr"]):
+        found = zd.open_mfdataset(paths, data_vars="all", compat="no_conflicts", join="outer")
+        assert found["t"].chunks[0] == (2, 2, 2, 2, 1)
+        xr.testing.assert_identical(found.load(), steps(0, 9))
+
+
+def test_accessor_compares_and_describes(tmp_path):
+    steps(0, 4).zd.to_zarr(tmp_path / "a")
+    assert steps(0, 4).zd.compare(tmp_path / "a") == {}
+    other = steps(0, 4, value=3).drop_vars("n").assign_attrs(title="others")
+    found = other.zd.compare(tmp_path / "a")
+    assert found == {"": "attributes", "t": "values", "n": "missing"}
+    assert "(2, 2, 3)" in zd.open_dataset(tmp_path / "a").zd.info()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.verify.verify import verify
     from zarr_dask.jobs.write.write import plan_write, to_zarr
     from zarr_dask.xarray import open_dataset, open_datatree
+    from zarr_dask.xarray.read import open_mfdataset, open_zarr
     from zarr_dask.xarray.write import create_dataset, plan_dataset, write_dataset
 
 try:
@@ -84,6 +85,8 @@ __all__ = [
     "open_dataset",
     "open_datatree",
     "open_group",
+    "open_mfdataset",
+    "open_zarr",
     "owners",
     "plan_copy",
     "plan_dataset",
@@ -112,6 +115,8 @@ _JOBS = {
     "plan_dataset": "zarr_dask.xarray.write",
     "write_dataset": "zarr_dask.xarray.write",
     "open_datatree": "zarr_dask.xarray",
+    "open_mfdataset": "zarr_dask.xarray.read",
+    "open_zarr": "zarr_dask.xarray.read",
     "owners": "zarr_dask.jobs.simulation.decomposition",
     "plan_copy": "zarr_dask.jobs.copy.copy",
     "plan_migration": "zarr_dask.jobs.migrate.migrate",

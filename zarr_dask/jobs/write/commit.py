@@ -51,7 +51,7 @@ from zarr_dask.hierarchy.edit import (
     put_documents,
 )
 from zarr_dask.jobs.write.target import ArrayTarget
-from zarr_dask.journal import OnConflict, claimed, default_place
+from zarr_dask.journal import OnConflict, claimed, default_place, remove_empty_folders
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["GroupCommit", "GroupShown", "finish_commit", "has_unfinished_commit"]
@@ -244,6 +244,7 @@ class _Record:
 
     def remove(self) -> None:
         self.store.delete(self._key)
+        remove_empty_folders(self.store, self._key.rpartition("/")[0] + "/")
 
     @staticmethod
     def at(store: Store, path: str) -> _Record | None:
