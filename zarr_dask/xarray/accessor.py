@@ -116,9 +116,10 @@ def _difference(name: Any, one: xr.Dataset, other: xr.Dataset) -> str:
     a, b = one.variables[name], other.variables[name]
     if (a.dims, a.shape) != (b.dims, b.shape):
         return "dimensions"
-    if not a.equals(b):
+    if not a.equals(b):  # type: ignore[no-untyped-call]
         return "values"
-    return "" if a.identical(b) else "attributes"
+    is_same = a.identical(b)  # type: ignore[no-untyped-call]
+    return "" if is_same else "attributes"
 
 
 def _without_words_of_xarray(options: dict[str, Any]) -> dict[str, Any]:

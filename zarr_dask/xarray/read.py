@@ -88,7 +88,7 @@ def open_mfdataset(
     return xr.open_mfdataset(
         paths,  # type: ignore[arg-type]  # xarray takes more than it says
         chunks={} if isinstance(chunks, str) and chunks == "objects" else chunks,
-        engine=ZarrDaskBackend,  # type: ignore[arg-type]  # an entry point, as open_dataset takes
+        engine=ZarrDaskBackend,
         inline_array=True,
         group=group,
         storage_options=storage_options,
