@@ -439,10 +439,10 @@ def test_words_for_blocks_of_which_the_last_is_the_largest():
 
 def test_a_dataset_is_not_one_array():
     dataset = xr.Dataset({"t": ("x", np.arange(3.0))})
-    with pytest.raises(DataTypeError, match=r"xarray.Dataset; its to_zarr method writes it"):
-        zd.to_zarr(dataset, {})
+    with pytest.raises(DataTypeError, match=r"xarray.Dataset; zarr_dask.write_dataset"):
+        zd.plan_write(dataset, {})
     with pytest.raises(DataTypeError, match=r"xarray.DataArray; its \.data is one"):
-        zd.to_zarr(dataset.chunk()["t"], {})
+        zd.plan_write(dataset.chunk()["t"], {})
 
 
 def colours(figure) -> list[set]:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging as _logging
+import sys as _sys
 from importlib import import_module as _import_module
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
     from zarr_dask.stores.retry import RetryPolicy
     from zarr_dask.stores.secrets import CredentialsInitializer
     from zarr_dask.xarray import open_dataset, open_datatree
+    from zarr_dask.xarray.read import open_mfdataset, open_zarr
+    from zarr_dask.xarray.write import create_dataset, plan_dataset, write_dataset
 
 try:
     __version__ = _version("zarr-dask")
@@ -125,6 +128,7 @@ __all__ = [
     "consolidate",
     "copy",
     "create_array",
+    "create_dataset",
     "create_group",
     "credentials_initializer",
     "decompose",
@@ -149,7 +153,10 @@ __all__ = [
     "open_dataset",
     "open_datatree",
     "open_group",
+    "open_mfdataset",
+    "open_zarr",
     "plan_copy",
+    "plan_dataset",
     "plan_ingest",
     "plan_migration",
     "plan_rechunk",
@@ -162,6 +169,7 @@ __all__ = [
     "stores",
     "to_zarr",
     "verify",
+    "write_dataset",
     "zeros",
     "zeros_like",
 ]
@@ -199,8 +207,13 @@ _LATER = {
     "ingest": "zarr_dask.jobs.ingest.ingest",
     "migrate": "zarr_dask.jobs.migrate.migrate",
     "plan_ingest": "zarr_dask.jobs.ingest.ingest",
+    "create_dataset": "zarr_dask.xarray.write",
     "open_dataset": "zarr_dask.xarray",
+    "plan_dataset": "zarr_dask.xarray.write",
+    "write_dataset": "zarr_dask.xarray.write",
     "open_datatree": "zarr_dask.xarray",
+    "open_mfdataset": "zarr_dask.xarray.read",
+    "open_zarr": "zarr_dask.xarray.read",
     "decompose": "zarr_dask.jobs.simulation.decomposition",
     "plan_copy": "zarr_dask.jobs.copy.copy",
     "plan_migration": "zarr_dask.jobs.migrate.migrate",
@@ -234,8 +247,6 @@ _INSTEAD = {
         "read=zarr_dask.ReadOptions(consolidated=False) does not."
     ),
     "open_like": "zarr_dask.zeros_like(other, url) creates an array like another one.",
-    "open_mfdataset": "xarray.open_mfdataset(urls, engine='zarr_dask') opens several.",
-    "open_zarr": "zarr_dask.open_dataset(url) opens a group as an xarray.Dataset.",
     "read_zarr": "zarr_dask.from_zarr(url) opens an array as a dask array.",
     "require_group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "save_array": "zarr_dask.save(url, values) saves an array.",
@@ -251,6 +262,8 @@ _INSTEAD = {
 
 def __getattr__(name: str) -> _Any:
     """Import jobs when they are first used: they need dask, reading does not."""
+    if name == "to_zarr" and "xarray" in _sys.modules:
+        _import_module("zarr_dask.xarray.accessor")  # by which datasets are written
     if name in _LATER:
         return getattr(_import_module(_LATER[name]), name)
     if name in _MODULES:

@@ -38,6 +38,8 @@
     │   ├── CredentialsMissingError (PermissionError)  given only to another process
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
+    ├── DatasetMismatchError     (ValueError)         a dataset that does not fit the stored one
+    │   └── LabelNotFoundError   (KeyError)           labels that the stored dataset does not have
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
     │   └── JobReplacedError                          a job whose journal is gone, or another one's
@@ -93,11 +95,13 @@ __all__ = [
     "DamagedValueError",
     "DaskBackendError",
     "DataTypeError",
+    "DatasetMismatchError",
     "GridError",
     "IngestError",
     "JobReplacedError",
     "JobRunningError",
     "JournalError",
+    "LabelNotFoundError",
     "LinkError",
     "LinkWarning",
     "ListingError",
@@ -514,6 +518,16 @@ class StoreOutOfReachError(StoreError, RuntimeError):
 
 class PartialWriteError(ZarrDaskError, ValueError):
     """A region covers stored objects only partly, so other writers may write to them as well."""
+
+
+class DatasetMismatchError(ZarrDaskError, ValueError):
+    """A dataset does not continue, or fit into, the one that it is to be written to."""
+
+
+class LabelNotFoundError(DatasetMismatchError, KeyError):
+    """Labels of a region that the stored dataset does not have."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotation marks
 
 
 class SourceIsTargetError(ZarrDaskError, ValueError):

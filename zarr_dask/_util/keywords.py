@@ -110,7 +110,7 @@ def unknown_keyword(function: str, name: str, known: Collection[str]) -> TypeErr
 
 
 def takes_habits(
-    also: Collection[str] = (), **names: str
+    also: Collection[str] = (), unless: Callable[[object], bool] | None = None, /, **names: str
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Let a function take other names of its keywords, and say what an unknown one should be.
 
@@ -118,6 +118,8 @@ def takes_habits(
     ----------
     also
         Keywords that the function takes besides those of its signature.
+    unless
+        True for a first argument with which the function takes all keywords.
     **names
         Other names of keywords, with the name in the signature. Both at once are refused.
     """
@@ -129,7 +131,7 @@ def takes_habits(
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            if not known.issuperset(kwargs):
+            if not known.issuperset(kwargs) and not (args and unless and unless(args[0])):
                 given = {*positions[: len(args)], *kwargs}
                 for name in [name for name in kwargs if name not in known]:
                     if name not in names:

@@ -28,6 +28,7 @@ from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, data_type_of
+from zarr_dask.dtypes.bits import bits_of
 from zarr_dask.dtypes.variable import data_type_of_objects
 from zarr_dask.errors import (
     DataTypeError,
@@ -37,6 +38,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, Format, checked_attributes
 from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.missing_values import carry_missing_value
 from zarr_dask.formats.translate import TARGETS, translate
 from zarr_dask.grid.grid import Cells, Grid, Shape
 from zarr_dask.indexing.basic import checked_cells, checked_shape
@@ -456,9 +458,15 @@ def same_bytes_metadata(meta: ArrayMeta, old: Format, new: Format, at: str) -> A
     if meta.codecs.serializer.is_sharding and not new.has_shards:
         return None
     try:
-        return _translated(meta, old, new, at, any_codecs=False)
+        translated = _translated(meta, old, new, at, any_codecs=False)
     except MetadataError:
         return None
+    # objects that are absent stand for the fill value, which may be another one then
+    fills = [
+        meta.data_type.zero if one.fill_value is None else one.fill_value
+        for one in (meta, translated)
+    ]
+    return translated if bits_of(fills[0]) == bits_of(fills[1]) else None
 
 
 def _translated(
@@ -466,6 +474,7 @@ def _translated(
 ) -> ArrayMeta:
     """Return the metadata of an array that is rewritten in another format."""
     keys = _keys(None, new, at)
+    meta = carry_missing_value(meta, old, new)
     names = meta.dimension_names
     hidden = None if names is None else old.names_attribute
     attributes = {name: value for name, value in meta.attributes.items() if name != hidden}

@@ -36,6 +36,7 @@ from zarr_dask.formats.base import (
     ReadOptions,
 )
 from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.missing_values import FILL_VALUE, has_mask
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v2_document import DIMENSIONS
@@ -199,32 +200,20 @@ def xarray_mask_differences(
     if not (isinstance(old, ArrayMeta) and isinstance(new, ArrayMeta)):
         return ()
     was_v3, is_v3 = old_format == V3, new_format == V3
-    if is_v3 and not was_v3 and _has_a_mask(old):
+    if is_v3 and not was_v3 and has_mask(old) and FILL_VALUE not in new.attributes:
         return (
             f"fill value: xarray takes elements equal to {new.fill_value} for missing values "
             "before v3, and in v3 the attribute _FillValue, which there is none of: they become "
             "numbers to it. If they are missing values, "
             f'update_attributes({{"_FillValue": {new.fill_value}}}) afterwards',
         )
-    if was_v3 and not is_v3 and _has_a_mask(new):
+    if was_v3 and not is_v3 and has_mask(new) and FILL_VALUE not in old.attributes:
         return (
             f"fill value: xarray takes elements equal to {new.fill_value} for missing values "
             "before v3, and in v3 only where the attribute _FillValue says so: they are no numbers "
             "to it any more. If they are numbers, open with use_zarr_fill_value_as_mask=False",
         )
     return ()
-
-
-def _has_a_mask(meta: ArrayMeta) -> bool:
-    """True if xarray masks other elements in v3 than before; NaN is always masked."""
-    fill: Any = meta.fill_value
-    is_number = np.asarray(fill).dtype.kind in "iuf"
-    return (
-        is_number
-        and bool(fill == fill)  # noqa: PLR0124  (NaN is not)
-        and meta.dimension_names is not None
-        and "_FillValue" not in meta.attributes
-    )
 
 
 def _attributes(meta: ArrayMeta, work: _Translation) -> dict[str, Any]:

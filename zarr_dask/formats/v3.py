@@ -122,7 +122,7 @@ class FormatV3:
     def child_names(self, store: Store, path: str) -> list[str]:
         """See `Format.child_names`."""
         names = child_prefixes(store, prefix_of(path))
-        return [name for name in names if self.is_node_name(name) or name in _OF_XARRAY]
+        return [name for name in names if self.is_node_name(name)]
 
     def root_documents(self) -> dict[str, bytes]:
         """See `Format.root_documents`."""
@@ -138,10 +138,13 @@ class FormatV3:
         return {key: dump_json(document)}
 
     def is_node_name(self, name: str) -> bool:
-        """False for names with two leading underscores, which are reserved (core, "Node names")."""
-        return (
-            bool(name) and not name.startswith("__") and name != _DOCUMENT and name.strip(".") != ""
-        )
+        """False for names with two leading underscores, which are reserved (core, "Node names").
+
+        Those two that xarray gives to variables without a name are taken all the same.
+        """
+        if name.startswith("__"):
+            return name in _OF_XARRAY
+        return bool(name) and name != _DOCUMENT and name.strip(".") != ""
 
     def chain(
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int

@@ -61,7 +61,7 @@ def checked_array(array: Any) -> da.Array:
         if isinstance(getattr(array, "data", None), da.Array):  # xarray's
             hint = "its .data is one."
         elif hasattr(array, "data_vars"):
-            hint = "its to_zarr method writes it; here the .data of one variable is written."
+            hint = "zarr_dask.write_dataset writes it; here the .data of one variable is written."
         raise DataTypeError(f"expected a dask array, got {_kind(array)}; {hint}")
     if isinstance(meta_from_array(array), np.ma.MaskedArray):
         raise DataTypeError(

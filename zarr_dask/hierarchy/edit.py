@@ -177,11 +177,13 @@ def make_room_for_array(
     *,
     overwrite: bool,
     site: PrefetchedLocation | None = None,
+    alone: bool = True,
 ) -> None:
     """Prepare the location of a new array as `make_room_for_node` does; delete leftover objects.
 
     The metadata of the array are written first if the store needs them first
-    (`puts_metadata_first`).
+    (`puts_metadata_first`). An array that is not shown alone (`alone`) leaves the groups above, and
+    consolidated metadata, to the caller.
 
     Raises
     ------
@@ -190,7 +192,14 @@ def make_room_for_array(
     """
     site = site or prefetch_location(store, path)
     room = make_room_for_node(
-        store, path, node_format, overwrite=overwrite, is_group=False, site=site
+        store,
+        path,
+        node_format,
+        overwrite=overwrite,
+        is_group=False,
+        warns=alone,
+        site=site,
+        makes_above=alone,
     )
     if room.has_journals:
         discard_journals(store, path)
@@ -233,11 +242,13 @@ def make_room_for_node(
     is_group: bool,
     warns: bool = True,
     site: PrefetchedLocation | None = None,
+    makes_above: bool = True,
 ) -> ReservedLocation:
     """Prepare the location of a new node: remove the replaced node, create the groups above.
 
     This makes consolidated metadata above out of date, which gives a warning unless the caller
-    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`.
+    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`, and
+    one that shows several nodes at once makes the groups above itself (`makes_above`).
 
     Raises
     ------
@@ -251,7 +262,8 @@ def make_room_for_node(
     room = ReservedLocation(has_journals=not site.free_beside)
     if overwrite:
         room = _made_room(site, path)
-    create_parent_groups(site.store, path, node_format)
+    if makes_above:
+        create_parent_groups(site.store, path, node_format)
     if warns:
         warn_stale_consolidated(site.store, path, node_format)
     return room

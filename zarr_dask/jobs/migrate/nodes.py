@@ -32,6 +32,7 @@ from zarr_dask.formats.consolidated import (
     consolidated_key,
 )
 from zarr_dask.formats.documents import DEFAULT_LIMITS, parse_json
+from zarr_dask.formats.missing_values import FILL_VALUE, carry_missing_value
 from zarr_dask.formats.translate import (
     DIMENSIONS,
     default_keys,
@@ -283,7 +284,10 @@ def _node_plan(route: MigrationOptions, rewrite: Rewrite | None, found: _OldNode
     node = NodePlan(path, meta, node_format)
     if node_format == route.target_format:
         return _as_it_is(route, node)
-    translated = translate(meta, route.target_format, _new_keys(route, meta))
+    said = meta
+    if isinstance(meta, ArrayMeta):
+        said = carry_missing_value(meta, node_format, route.target_format)
+    translated = translate(said, route.target_format, _new_keys(route, meta))
     notes = translated.notes
     if isinstance(meta, GroupMeta) and meta.implicit:
         notes = ("group without a document: it gets one",)
@@ -483,10 +487,10 @@ def _orphans(route: MigrationOptions, path: str, meta: NodeMeta) -> list[str]:
 
 
 def _same_attributes(said: Any, attributes: Mapping[str, Any]) -> bool:
-    """True if JSON is the attributes of a node, ignoring dimension names."""
+    """True if JSON is the attributes of a node, ignoring dimension names and missing values."""
     if not isinstance(said, dict):
         return False
-    names = {DIMENSIONS}
+    names = {DIMENSIONS, FILL_VALUE}
     return said.keys() - names == attributes.keys() - names and all(
         said[name] == attributes[name] for name in said.keys() - names
     )

@@ -25,6 +25,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
 from zarr_dask.formats.base import ReadOptions
+from zarr_dask.formats.missing_values import FILL_VALUE
 from zarr_dask.grid.grid import Grid, Region, Shape, view_region
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
@@ -306,7 +307,10 @@ class _ComparisonState:
         mine, theirs = (
             one.user_attributes if isinstance(one, Array) else one.attributes for one in (a, b)
         )
-        for name in sorted(mine.keys() | theirs.keys()) if self.attributes else ():
+        names = mine.keys() | theirs.keys() if self.attributes else set()
+        if _says_missing_values_otherwise(a, b):
+            names -= {FILL_VALUE}
+        for name in sorted(names):
             one, other = mine.get(name, _NOTHING), theirs.get(name, _NOTHING)
             if one != other and repr(one) != repr(other):  # NaN in JSON is not equal to itself
                 self.differ("attributes", path, f"{name}={one!r}", f"{name}={other!r}")
@@ -509,3 +513,9 @@ def _same(a: object, b: object) -> bool:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.array_equal(a, b)  # type: ignore[arg-type]  # of variable length, in v2
     return bool(a == b)
+
+
+def _says_missing_values_otherwise(a: Array | Group, b: Array | Group) -> bool:
+    """True if one of two nodes has its missing value as fill value, the other as an attribute."""
+    said = [one.node_format.names_attribute is None for one in (a, b)]
+    return said[0] != said[1]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords
 from zarr_dask.jobs.engine import check_reachable_from_workers
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
+from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.running import make_finalizer, run_plans
@@ -31,6 +32,8 @@ class JointWritePlan(InWords):
     """Several writes by one graph, without a stored object in common; made by `plan_write`."""
 
     plans: tuple[WritePlan, ...]
+    commit: GroupCommit | None = None
+    """Makes all arrays visible together; None if each one is shown when it is written."""
 
     def at_once(self) -> JointWritePlan:
         """Return the plan as `WritePlan.at_once` does, unless it makes new arrays.
@@ -40,7 +43,7 @@ class JointWritePlan(InWords):
         """
         if any(plan.creates for plan in self.plans):
             return self
-        return JointWritePlan(tuple(plan.at_once() for plan in self.plans))
+        return replace(self, plans=tuple(plan.at_once() for plan in self.plans))
 
     @property
     def tasks(self) -> int:
@@ -83,8 +86,10 @@ class JointWritePlan(InWords):
         for plan in self.plans:
             check_archive_open(plan.target.store)
             check_reachable_from_workers(plan.target.store, merges=False)
+        if self.commit is not None:
+            self.commit.make_room(resumed=self.is_resumed)
         begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
-        return join_writes([one.write for one in begun], make_finalizer(begun))
+        return join_writes([one.write for one in begun], make_finalizer(begun, self.commit))
 
     @closes_zip_targets(lambda plan: [one.target.store for one in plan.plans])
     def run(
@@ -105,7 +110,16 @@ class JointWritePlan(InWords):
             plan.check_window(window)
         if window is not None:
             self._check_apart()
-        return run_plans(self.plans, client, progress, window)
+        if self.commit is None:
+            return run_plans(self.plans, client, progress, window)
+        with self.commit.claimed():
+            self.commit.make_room(resumed=self.is_resumed)
+            return run_plans(self.plans, client, progress, window, self.commit)
+
+    @property
+    def is_resumed(self) -> bool:
+        """True if an earlier call has begun to write these arrays."""
+        return any(plan.resume.resumed is not None for plan in self.plans)
 
     def _check_apart(self) -> None:
         """Refuse arrays that share an intermediate result."""

@@ -87,6 +87,8 @@ class WritePlan(InWords):
     """Content of the array's location when this was planned."""
     reuse_prefetched_place: bool = False
     """Whether it is run by the call that has planned it, so that `site` is of just now."""
+    deferred: bool = False
+    """True if a `Commit` makes the array visible together with others."""
     again: Callable[[], WritePlan] | None = None
     """Plans the same append behind what others have appended meanwhile; None where none is waited
     for."""
@@ -360,6 +362,7 @@ class WritePlan(InWords):
             counts=creates and elsewhere,
             end=None if end is not None and end.lasts and held else end,
             leaves=not held,
+            deferred=self.deferred,
         )
         if end is not None and held:
             made.claim_for_tasks()
@@ -373,9 +376,10 @@ class WritePlan(InWords):
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        shown = self.target if creates and elsewhere else None
+        shown = self.target if creates and elsewhere and not self.deferred else None
         nbytes = self._done(only)
-        return StartedWrite(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
+        begun = StartedWrite(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
+        return replace(begun, deferred=made if self.deferred else None)
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Raise unless the array is as planned; tasks of this process need not check again.
@@ -399,14 +403,22 @@ class WritePlan(InWords):
             self._warn_of_stale()
             warn_mixed_formats(*place)
         elif self.before is not None:  # here: what a worker warns of, nobody at the client sees
-            warn_stale_consolidated(*place)
+            if not self.deferred:
+                warn_stale_consolidated(*place)
         elif not self.creates:
             return
         elif self.resume.resumed is not None:
-            create_parent_groups(*place)
+            if not self.deferred:
+                create_parent_groups(*place)
         else:
             site = self.site if self.reuse_prefetched_place else None
-            make_room_for_array(*place, target.meta, overwrite=self.overwrite, site=site)
+            make_room_for_array(
+                *place,
+                target.meta,
+                overwrite=self.overwrite,
+                site=site,
+                alone=not self.deferred,
+            )
 
     def _warn_of_stale(self) -> None:
         """Warn if existing consolidated metadata will not match the new array."""

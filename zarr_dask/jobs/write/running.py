@@ -11,7 +11,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
-from zarr_dask.jobs.write.target import Finalizer, WriteReport
+from zarr_dask.jobs.write.target import ArrayTarget, Commit, Finalizer, WriteReport
 from zarr_dask.journal import ArrayEnd, Claim, JobLock, Journal
 from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.swap import AtomicReplace
@@ -50,6 +50,8 @@ class StartedWrite:
     """Of an array that grows: what this process has claimed."""
     claim: Claim = field(default_factory=Claim)
     """Says so while it is open."""
+    deferred: ArrayTarget | None = None
+    """What becomes visible only together with the other arrays of the same call."""
     finished: WriteReport | None = None
     """Report of the same job, if it has ended earlier."""
 
@@ -121,12 +123,13 @@ class Beginning(Protocol):
         ...
 
 
-def make_finalizer(begun: Iterable[StartedWrite]) -> Finalizer:
+def make_finalizer(begun: Iterable[StartedWrite], commit: Commit | None = None) -> Finalizer:
     """Return the end of the jobs of several arrays, to be called when all of them are written."""
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
     swaps = tuple(one.swap for one in found if one.swap is not None)
-    return Finalizer(journals, swaps, tuple(one.token for one in found))
+    deferred = tuple(one.deferred for one in found if one.deferred is not None)
+    return Finalizer(journals, swaps, tuple(one.token for one in found), commit, deferred)
 
 
 def _reports(
@@ -147,6 +150,7 @@ def run_plans(
     client: Client | None,
     progress: WriteProgress | None,
     window: int | None,
+    commit: Commit | None = None,
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 
@@ -179,7 +183,7 @@ def run_plans(
             if not is_written:
                 one.let_go(alone=True)  # now: who waits must find nothing held
     try:
-        return make_finalizer(begun)(tuple(reports))
+        return make_finalizer(begun, commit)(tuple(reports))
     finally:
         for one in begun:
             one.let_go()

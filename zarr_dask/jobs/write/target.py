@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -56,7 +56,7 @@ from zarr_dask.journal.receipts import (
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.retry import counting_retries
 
-__all__ = ["ArrayTarget", "Casting", "Finalizer", "WriteReport", "can_cast"]
+__all__ = ["ArrayTarget", "Casting", "Commit", "Finalizer", "WriteReport", "can_cast"]
 
 Casting = Literal["safe", "same_kind", "unsafe"]
 """Casts that are allowed when values are written to an array, in NumPy's words."""
@@ -145,6 +145,8 @@ class ArrayTarget:
     """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
     leaves: bool = False
     """Whether the last task gives the claim back; else whoever waits for it does."""
+    deferred: bool = False
+    """True if `show` changes the metadata, once other arrays are written too."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -337,7 +339,7 @@ class ArrayTarget:
             If another job has started to write to the same location, or if the array was removed
             together with the journal of this job.
         """
-        array, job = self.array, self._open_job()
+        job = self._open_job()
         records = None if job is None else self.records
         if job is None and self.records is not None and self.creates:
             self._check_shown()
@@ -346,14 +348,10 @@ class ArrayTarget:
             self._check_ended(self.records.journal)
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
-        if self.creates:
-            if self.counts:
-                self._check_stored(result)
-            write_documents(array.store, array.node_format.documents(array.meta, array.path))
-        if self.swap is not None:
-            self.swap.end()
-        if self.before is not None:
-            self._grow_claimed(self.before, job)
+        if self.creates and self.counts:
+            self._check_stored(result)
+        if not self.deferred:
+            self._show(job)
         if records is not None and records.ends:
             note_end(self.token)
             record_end(records.journal, job, asdict(result))
@@ -361,6 +359,31 @@ class ArrayTarget:
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
+
+    def announce(self) -> None:
+        """Record that this write is about to make its array longer, together with others.
+
+        If its process dies before all of them are, the same call knows which ones it has to append
+        to no more.
+        """
+        job = self._open_job()
+        if self.before is not None and job is not None and self.records is not None:
+            self.records.journal.note(replace(job, append_committed=True))
+
+    def show(self) -> None:
+        """Make a new array or a new length visible, after `finish` has left that to the caller."""
+        job = self._open_job()
+        if job is not None or self.records is None:  # else the end of the job runs again
+            self._show(job)
+
+    def _show(self, job: JobRecord | None) -> None:
+        array = self.array
+        if self.creates:
+            write_documents(array.store, array.node_format.documents(array.meta, array.path))
+        if self.swap is not None:
+            self.swap.end()
+        if self.before is not None:
+            self._grow_claimed(self.before, job)
 
     def _grow_claimed(self, before: ArrayMeta, job: JobRecord | None) -> None:
         """Make the new length visible while the end of the array is claimed, then give it back."""
@@ -491,6 +514,14 @@ _CLAIMED = BoundedSet()
 """The last writes that have the end of their array claimed as long as this process may write."""
 
 
+class Commit(Protocol):
+    """The common end of several writes."""
+
+    def show(self, targets: Sequence[ArrayTarget]) -> None:
+        """Make what they have written visible, in an order that readers can rely on."""
+        ...
+
+
 @dataclass(frozen=True)
 class Finalizer:
     """Ends the jobs of several arrays when all of them are written.
@@ -504,9 +535,15 @@ class Finalizer:
     swaps: tuple[AtomicReplace, ...] = ()
     tokens: tuple[str, ...] = ()
     """Of the writes."""
+    commit: Commit | None = None
+    """Makes all of them visible, where they become so together."""
+    targets: tuple[ArrayTarget, ...] = ()
+    """What it makes visible."""
 
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """Return the reports unchanged."""
+        if self.commit is not None:
+            self.commit.show(self.targets)
         if len(self.journals) > 1:
             self.journals[0].note_end(self.journals[1:])
         for journal in self.journals:

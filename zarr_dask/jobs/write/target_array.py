@@ -72,11 +72,12 @@ def existing_array(
 
 
 def append_target(
-    target: Array, values: da.Array, along: int | str, site: PrefetchedLocation
+    target: Array, values: da.Array, along: int | str, site: PrefetchedLocation, overlap: int = 0
 ) -> tuple[Array, Region]:
     """Return an array as it will be with room at its end, and the region for the values in it.
 
-    `site` is the location of the array as it is now.
+    `site` is the location of the array as it is now. The region begins `overlap` elements before
+    the present end.
 
     Raises
     ------
@@ -87,7 +88,8 @@ def append_target(
     """
     axis = axis_of(target, along)
     meta = reload_metadata(site.store, target.path, target.node_format, target.meta, target.options)
-    shape, region = append_region(meta.shape, values.shape, axis)
+    kept = tuple(n - overlap if i == axis else n for i, n in enumerate(meta.shape))
+    shape, region = append_region(kept, values.shape, axis)
     longer = replace(
         meta, grid=resize_grid(meta.grid, shape, sharded=meta.codecs.serializer.is_sharding)
     )
@@ -157,7 +159,10 @@ def new_array(
     path = normalise_path(component)
     if isinstance(store, ReadOnly):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
-    typed = replace(wanted, shape=values.shape, dtype=_type_to_store(values, wanted, keywords))
+    dtype = wanted.dtype
+    if dtype is None:
+        dtype = _type_to_store(values, wanted, keywords)
+    typed = replace(wanted, shape=values.shape, dtype=dtype)
     said = spec_from_keywords(typed, keywords)
     node_format = format_for_new(store, said.format or around, path)
     named = replace(said, format=node_format.name)

@@ -23,7 +23,7 @@ from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region
-from zarr_dask.hierarchy.edit import check_can_create
+from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
 from zarr_dask.hierarchy.group import Group, create_array, open_array
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.parents import parent_format
@@ -40,6 +40,7 @@ from zarr_dask.jobs.write.checks import (
     check_whole,
     partial_objects,
 )
+from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.lazy_values import are_several, as_dask
 from zarr_dask.jobs.write.plan import Partial, WritePlan
@@ -62,7 +63,13 @@ from zarr_dask.stores.open import Location
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["plan_write", "to_zarr"]
+__all__ = ["plan_several", "plan_write", "to_zarr"]
+
+
+def _is_of_xarray(values: object) -> bool:
+    """True for objects with our accessor of xarray (`zarr_dask.xarray.accessor`)."""
+    return getattr(values, "zd", None) is not None
+
 
 Values = Any
 """A dask array, a NumPy array, nested lists, or an open array or view."""
@@ -122,6 +129,7 @@ def plan_write(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    each: Sequence[Mapping[str, Any]] | None = None,
     **keywords: Unpack[ZarrPythonOptions],
 ) -> WritePlan | JointWritePlan:
     """Plan how to write a dask array, or several; nothing is written.
@@ -187,6 +195,9 @@ def plan_write(
         several arrays.
     sha256
         True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
+    each
+        For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
+        ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
     **keywords
         Keywords that dask passes to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``, ``chunk_key_encoding``.
@@ -230,6 +241,9 @@ def plan_write(
     >>> x = da.ones((40, 40), chunks=10)
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
     32
+    >>> each = [{"fill_value": -1}, {"chunks": (20, 20)}]
+    >>> zd.plan_write([x, x + 1], {}, ["a", "b"], each=each).tasks
+    20
     """
     check_bools(overwrite=overwrite, sha256=sha256)
     replaces = (overwrite or mode == "w") and not component
@@ -260,15 +274,38 @@ def plan_write(
         keywords=keywords,
     )
     if not are_several(arr):
+        if each is not None:
+            raise TypeError("each= is about several arrays; name the options of a single one.")
         return _plan(arr, request)
-    requests = split_request(request, len(arr))
-    first, *others = zip(arr, requests, strict=True)
-    plans = [_plan(*first)]
-    ended = plans[0].resume.ended_with  # its journal is the last one to go
-    for values, asked in others:
-        plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
+    return plan_several(arr, split_request(request, len(arr), each))
+
+
+def plan_several(
+    arrays: Sequence[da.Array], requests: Sequence[WriteRequest], commit: GroupCommit | None = None
+) -> JointWritePlan:
+    """Plan to write several arrays by one graph; nothing is written.
+
+    Parameters
+    ----------
+    arrays, requests
+        The dask arrays, and what is asked of each.
+    commit
+        Makes all of them visible together; each one becomes so alone without it.
+
+    Raises
+    ------
+    ZarrDaskError
+        As `plan_write`.
+    """
+    plans: list[WritePlan] = []
+    for values, asked in zip(arrays, requests, strict=True):
+        # the journal of the first one is the last one to go
+        ended = plans[0].resume.ended_with if plans else ()
+        plan = _plan(values, replace(asked, resume=replace(asked.resume, ended=ended)))
+        defers = commit is not None and not puts_metadata_first(plan.target.store)
+        plans.append(replace(plan, deferred=True) if defers else plan)
     check_disjoint_targets(plans)
-    return JointWritePlan(tuple(plans))
+    return JointWritePlan(tuple(plans), commit)
 
 
 class _ResolvedTarget(NamedTuple):
@@ -307,7 +344,7 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
     if request.on_conflict == "wait":
         target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
-    target, region = append_target(target, values, request.append, site)
+    target, region = append_target(target, values, request.append, site, request.overlap)
     ended = find_finished_append(values, replace(target, meta=before), region, request.resume)
     if ended is not None:  # only its journal is left
         return _ResolvedTarget(replace(target, meta=before), ended, site, None, ended)
@@ -429,7 +466,7 @@ def to_zarr(
     mode: WriteMode = "a",
     **options: Unpack[RunOptions],
 ) -> Any: ...
-@takes_habits((*KEYWORDS, "name"), **_HABITS)
+@takes_habits((*KEYWORDS, "name"), _is_of_xarray, **_HABITS)
 @explained_by(plan_write, WritePlan.run)
 def to_zarr(
     arr: Any,
@@ -457,6 +494,7 @@ def to_zarr(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    each: Sequence[Mapping[str, Any]] | None = None,
     progress: WriteProgress | None = None,
     window: int | None = None,
     **keywords: Unpack[ZarrPythonOptions],
@@ -466,7 +504,8 @@ def to_zarr(
     Parameters
     ----------
     arr, url, component, storage_options, region, mode
-        As for `plan_write`.
+        As for `plan_write`. Datasets, arrays and trees of xarray are written as
+        `zarr_dask.write_dataset` does.
     compute
         True to write now. False to make room at the target and return a collection whose
         ``compute()`` writes.
@@ -476,7 +515,7 @@ def to_zarr(
         As for `plan_write`.
     append, casting, partial, on_conflict
         As for `plan_write`.
-    resume, journal, manifest, sha256
+    resume, journal, manifest, sha256, each
         As for `plan_write`.
     progress, window
         As for `WritePlan.run`.
@@ -508,6 +547,29 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
+    if _is_of_xarray(arr):
+        given: dict[str, Any] = {
+            "region": region,
+            "chunks": chunks,
+            "shards": shards,
+            "codecs": codecs,
+        }
+        given |= {"format": format, "append": append, "journal": journal}
+        given["partial"] = None if partial == "refuse" else partial
+        return arr.zd.to_zarr(
+            url,
+            "w" if overwrite else None if mode == "a" else mode,
+            component,
+            storage_options=storage_options,
+            compute=compute,
+            casting=casting,
+            on_conflict=on_conflict,
+            resume=resume,
+            progress=progress,
+            window=window,
+            **keywords,
+            **{name: value for name, value in given.items() if value is not None},
+        )
     check_bools(compute=compute, return_stored=return_stored)
     plan = plan_write(
         arr,
@@ -532,6 +594,7 @@ def to_zarr(
         journal=journal,
         manifest=manifest,
         sha256=sha256,
+        each=each,
         **keywords,
     ).at_once()
     if not compute and not return_stored:
