@@ -431,7 +431,7 @@ class BytesCodec(Codec):
 
         Returns
         -------
-        Decoded or None
+        DecodedBytes or None
             None if there is nothing to decode.
 
         Raises

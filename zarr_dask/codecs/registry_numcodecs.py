@@ -261,7 +261,7 @@ def object_serializer_from_numcodecs(
 
     Returns
     -------
-    ObjectSerializer or list of Problem
+    ObjectSerializer or list of ValidationProblem
         The codec, whose ``data_type`` is that of the array, or the problems with it.
 
     Examples

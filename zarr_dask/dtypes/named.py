@@ -202,7 +202,7 @@ def data_type_from_v3(
 
     Returns
     -------
-    DataType or list of Problem
+    DataType or list of ValidationProblem
         All problems, if it is not a data type.
 
     Raises

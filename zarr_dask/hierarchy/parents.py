@@ -2,7 +2,7 @@
 
 For local files they find problems that no request to the store itself can show: a file in place of
 a folder, or an array that contains the root of the store. All other checks use the store alone
-(`hierarchy.check_place`).
+(`hierarchy.check_can_create`).
 """
 
 from __future__ import annotations

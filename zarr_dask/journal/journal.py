@@ -241,15 +241,15 @@ class Journal:
         together = dict.fromkeys((*job.finished_with, *written))  # some journals may be gone
         self.note(replace(job, ended=True, finished_with=tuple(together)))
 
-    def hold(self) -> JobLock:
+    def lock(self) -> JobLock:
         """Hold the job for this process, until the result is closed."""
         return lock_job(self.store, self.prefix)
 
-    def is_held(self) -> bool:
+    def is_locked(self) -> bool:
         """True if a running process holds the job."""
         return is_locked(self.store, self.prefix)
 
-    def check_not_held(self, what: str) -> None:
+    def check_not_locked(self, what: str) -> None:
         """Raise if a running process writes what is to be replaced; see `check_not_locked`."""
         check_not_locked(self.store, [f"{self.prefix}{HELD}"], what)
 

@@ -193,7 +193,7 @@ def start_or_resume(
 def _replace(plan: PyramidJobPlan, at: str, found: Sequence[tuple[Journal, JobRecord]]) -> None:
     """Prepare the location of the images; remove leftovers of jobs, unless one is running."""
     for journal, _ in found:
-        journal.check_not_held(at)
+        journal.check_not_locked(at)
     _make_room(plan, _left_behind(plan, [job for _, job in found]))
     for journal, job in found:
         _remove_leftovers(plan, job)

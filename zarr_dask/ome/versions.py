@@ -40,7 +40,7 @@ def in_version(
 
     Returns
     -------
-    dict or Problem
+    dict or ValidationProblem
         New attributes, or the problem: metadata of another version than `old`, or a conflicting
         attribute.
 

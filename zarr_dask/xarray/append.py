@@ -165,7 +165,7 @@ def forget_append(store: Store, path: str, dim: str) -> None:
         axis = variable.dims.index(dim)
         for journal, job in open_journals(place):
             is_over = job.append_committed and job.region[axis][1] == variable.shape[axis]
-            if is_over and not journal.is_held():
+            if is_over and not journal.is_locked():
                 journal.remove()
 
 

@@ -100,7 +100,7 @@ def read_blocks(
 
     Returns
     -------
-    Decoded or Instead or None
+    DecodedBytes or FallbackRead or None
         None if there is no frame. `FallbackRead.WHOLE` if that would not take longer, or something
         about the frame is unusual or wrong.
     """

@@ -132,7 +132,7 @@ def start_job(plan: JobPlan[J], journal: Location | None = None) -> J:
             raise
         place, others = None, []  # receipts that cannot be found are of no use
     for other, _ in others:
-        other.check_not_held(plan.where)
+        other.check_not_locked(plan.where)
     for other, job in others:
         if job.kind == plan.kind:
             plan.bound(job.run_id, other).remove_intermediates()
@@ -221,7 +221,7 @@ def join_job(plan: JobPlan[J], journal: Location | None = None) -> J:
 
 def job_lock(journal: Journal | None) -> AbstractContextManager[object]:
     """Hold the journal of a job within a ``with`` statement: this process works on the job."""
-    return nullcontext() if journal is None else closing(journal.hold())
+    return nullcontext() if journal is None else closing(journal.lock())
 
 
 def _check_alone(plan: JobPlan[J], place: JournalLocation | None) -> None:

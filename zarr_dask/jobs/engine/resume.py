@@ -149,7 +149,7 @@ class ResumePlan:
             If a running process holds a job whose work this one overwrites.
         """
         for old in self.replaced:
-            old.check_not_held("what this job writes over")
+            old.check_not_locked("what this job writes over")
         for old in self.replaced:
             old.remove()
         if self.resumed is not None:
@@ -238,7 +238,7 @@ def plan_resume(
     others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
-        running = [pair for pair in others if waits and pair[0].is_held()]
+        running = [pair for pair in others if waits and pair[0].is_locked()]
         open_ones = [pair for pair in others if pair not in running and not is_done(*pair, target)]
         _refuse_other(job, target, open_ones, swap)
     if same is not None:

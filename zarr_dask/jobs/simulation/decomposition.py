@@ -90,7 +90,7 @@ class Decomposition:
         return found
 
     def __repr__(self) -> str:
-        return f"<zarr_dask.Owners of {self.shape}, {self.ranks} ranks>"
+        return f"<zarr_dask.Decomposition of {self.shape}, {self.ranks} ranks>"
 
 
 def _found(dimension: Dimension, positions: np.ndarray) -> np.ndarray:

@@ -124,7 +124,7 @@ class OpenJobs:
         if job.ended:
             return True
         array = next((one for one in self.arrays if one.path == path), None)
-        if array is None or journal.is_held() or job.swap or job.extra.get(STAGES, 1) != 1:
+        if array is None or journal.is_locked() or job.swap or job.extra.get(STAGES, 1) != 1:
             return False
         if STAGES in job.extra:
             found = collect(journal.receipts(), f"{job.run_id}{LAST}", sizes_of(array))

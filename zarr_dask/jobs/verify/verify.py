@@ -494,7 +494,9 @@ class _VerificationState:
             self.add(Finding("journal", self.path, reason=str(error)))
             return
         for path, journal, job in found:
-            how = "has not ended: it is running" + ("" if journal.is_held() else ", or was killed")
+            how = "has not ended: it is running" + (
+                "" if journal.is_locked() else ", or was killed"
+            )
             if jobs.is_done(path, journal, job):
                 if sweep:
                     journal.remove()

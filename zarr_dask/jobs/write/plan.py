@@ -325,7 +325,7 @@ class WritePlan(InWords):
         journal = resume.begin()
         marks: list[BinaryIO | JobLock] = []
         if held and journal is not None:
-            marks.append(journal.hold())
+            marks.append(journal.lock())
         if self.swap is not None:
             resumed = resume.resumed is not None
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
