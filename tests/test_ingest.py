@@ -461,17 +461,17 @@ def test_a_chunk_that_does_not_decode_is_named_and_the_job_goes_on(tmp_path):
 
 def test_one_step_reads_one_file(tmp_path):
     from zarr_dask.jobs.ingest.ingest import dataset_of
-    from zarr_dask.jobs.ingest.place import Place
+    from zarr_dask.jobs.ingest.source_file import SourceFile
 
     files = write(tmp_path, [4, 4, 4], "h5netcdf")
     store, _ = dataset_of(files, concat="time")
     read = []
-    real = Place.read
+    real = SourceFile.read
     try:
-        Place.read = lambda self, ranges: read.append(self.url) or real(self, ranges)
+        SourceFile.read = lambda self, ranges: read.append(self.url) or real(self, ranges)
         zd.open(store)["t"][5]
     finally:
-        Place.read = real
+        SourceFile.read = real
     assert read == [files[1]]
 
 

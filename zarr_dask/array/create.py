@@ -29,6 +29,7 @@ from zarr_dask.grid.grid import Cells, Grid, Shape
 from zarr_dask.indexing.basic import checked_cells, checked_shape
 
 __all__ = [
+    "DEFAULT_FORMAT",
     "ArraySpec",
     "array_meta",
     "as_stored",
@@ -43,7 +44,7 @@ __all__ = [
     "regridded",
 ]
 
-_FORMAT = "v3"
+DEFAULT_FORMAT = "v3"
 _CHUNK_BYTES = 4 << 20
 _INNER_CHUNK_BYTES = 1 << 20
 
@@ -81,7 +82,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     GridError, DataTypeError, MetadataError
         If the array cannot be created.
     """
-    node_format = format_named(spec.format or _FORMAT)
+    node_format = format_named(spec.format or DEFAULT_FORMAT)
     shape = given_shape(spec.shape)
     names = given_names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
@@ -162,7 +163,7 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
         if automatic:
             return Grid.regular(shape, auto_chunks(shape, itemsize, _CHUNK_BYTES)), None
         return Grid.of(shape, checked_cells(spec.chunks, ndim, "chunks")), None
-    node_format = format_named(spec.format or _FORMAT)
+    node_format = format_named(spec.format or DEFAULT_FORMAT)
     if not node_format.has_shards:
         raise GridError(
             f"shards={spec.shards!r}: format {node_format.name!r} has no shards; use 'v3'."

@@ -37,8 +37,8 @@ from zarr_dask.jobs.ingest.combine import (
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT
-from zarr_dask.jobs.ingest.place import find_files
-from zarr_dask.jobs.ingest.survey import Survey, read_survey, survey_files, with_digests
+from zarr_dask.jobs.ingest.source_file import find_files
+from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
@@ -307,7 +307,7 @@ def plan_ingest(
 
 
 def _by_name(url: str) -> list[Any]:
-    from zarr_dask.jobs.ingest.place import natural
+    from zarr_dask.jobs.ingest.source_file import natural
 
     return natural(url.rpartition("/")[2])
 
@@ -316,12 +316,12 @@ def _combined(
     urls: Sequence[str],
     options: Mapping[str, Any] | None,
     engine: str | None,
-    before: Survey | None,
+    before: FileSurvey | None,
     concat: str | None,
     order: Order | None,
     settle: Mapping[str, str],
     variables: Sequence[str] | None,
-) -> tuple[Survey, Combination]:
+) -> tuple[FileSurvey, Combination]:
     found = survey_files(urls, options, engine, before)
     readable = [one for one in found.headers if not one.error]
     if readable:
@@ -336,7 +336,7 @@ def _combined(
 
 def surveyed(
     files: Any, options: Mapping[str, Any] | None, concat: str | None, order: Order | None
-) -> tuple[Survey, str | None]:
+) -> tuple[FileSurvey, str | None]:
     """Return the survey of files, and the dimension of their concatenation."""
     urls = find_files(files, options)
     found = survey_files(sorted(urls, key=_by_name) if order == "name" else urls, options, None)
@@ -448,7 +448,7 @@ def _usual(one: Combined) -> list[Any]:
 def _append_plan(
     there: Group,
     found: Combination,
-    before: Survey | None,
+    before: FileSurvey | None,
     files: DatasetStore,
     *,
     resume: bool,
@@ -550,7 +550,7 @@ def _target(there: Group, path: str, one: Combined) -> Array:
     return array
 
 
-def _changed(found: Combination, before: Survey | None, old: int) -> list[str]:
+def _changed(found: Combination, before: FileSurvey | None, old: int) -> list[str]:
     """Return notes on files that have changed since their values were stored."""
     known = {one.url: (one.size, one.tag) for one in before.headers} if before else {}
     return [
