@@ -124,6 +124,7 @@ def test_help_lists_every_command_in_a_few_words():
         "demo",
         "finish",
         "info",
+        "ingest",
         "migrate",
         "ome",
         "plan",
