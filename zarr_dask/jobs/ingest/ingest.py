@@ -17,7 +17,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_flags
 from zarr_dask.array.array import Array
-from zarr_dask.errors import IngestError, NodeNotFoundError
+from zarr_dask.errors import IngestError, MemoryBudgetError, NodeNotFoundError
 from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.hierarchy.group import open as open_node
@@ -25,9 +25,11 @@ from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine.plan import counted, format_bytes
 from zarr_dask.jobs.engine.report import JointReport, Progress
+from zarr_dask.jobs.engine.workers import Workers, find_workers
 from zarr_dask.jobs.ingest.combine import (
     Combination,
     Combined,
+    FilePiece,
     Order,
     combine,
     compared_variables,
@@ -40,6 +42,7 @@ from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.source_file import find_files
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.rechunk.cost_model import CostModel
+from zarr_dask.jobs.rechunk.target_spec import memory_budget
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
@@ -278,6 +281,14 @@ def plan_ingest(
         return _append_plan(
             there, combination, before, source, resume=resume, max_mem=max_mem, threads=threads
         )
+    workers = find_workers(client) if threads is None else Workers(None, threads, threads)
+    budget = memory_budget(max_mem, workers)
+    budget -= _held_besides(combination) * workers.threads_per_process
+    if budget <= 0:
+        raise MemoryBudgetError(
+            f"max_mem={max_mem!r} is too little: values that are cut or converted on the way need "
+            f"{format_bytes(_held_besides(combination))} for each thread."
+        )
     plan = plan_copy(
         open_node(source),
         url,
@@ -286,7 +297,7 @@ def plan_ingest(
         shards=shards,
         format=format or FORMAT.name,
         codecs=_codecs(combination, codecs),
-        max_mem=max_mem,
+        max_mem=budget,
         temp=temp,
         overwrite=overwrite or resume,
         client=client,
@@ -390,6 +401,28 @@ def _existing(url: Location, path: str, options: Mapping[str, Any] | None) -> Gr
         return open_group(url, path, "r+", storage_options=options)
     except NodeNotFoundError:
         return None
+
+
+def _held_besides(found: Combination) -> int:
+    """Return the bytes that a task holds for a chunk that is not handed on as it lies in a file.
+
+    The chunk of the file, its values, and what is made of them, besides what a plan counts.
+    """
+    most = 0
+    for one in found.arrays.values():
+        for piece in one.pieces:
+            if piece.file >= 0 and (not piece.direct or _is_cut(one, piece, found)):
+                chunk = prod(found.headers[piece.file].variables[one.path].chunks)
+                most = max(most, chunk * one.served.itemsize)
+    return 3 * most
+
+
+def _is_cut(one: Combined, piece: FilePiece, found: Combination) -> bool:
+    """True if a file ends within a chunk that is not the last one of the array."""
+    if one.axis is None or one.new_axis or piece is one.pieces[-1]:
+        return False
+    size = found.headers[piece.file].variables[one.path].chunks[one.axis]
+    return piece.extent % size > 0
 
 
 # --- defaults -------------------------------------------------------------------------------------
@@ -598,9 +631,6 @@ def _blocks(
     threads: int | None,
 ) -> tuple[tuple[int, ...], ...]:
     """Return blocks of whole stored objects of the target, as large as memory allows."""
-    from zarr_dask.jobs.engine.workers import find_workers
-    from zarr_dask.jobs.rechunk.target_spec import memory_budget
-
     workers = find_workers(None)
     share = memory_budget(max_mem, workers) // (4 * (threads or workers.threads_per_process))
     grid = Grid(
