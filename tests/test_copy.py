@@ -914,3 +914,19 @@ def test_what_xarray_masks_otherwise_is_noted(tmp_path, old, new, how):
     elif notes:
         assert "use_zarr_fill_value_as_mask=False" in notes[0]
         assert alike(seen("a"), seen("b", use_zarr_fill_value_as_mask=False))
+
+
+def test_grids_of_one_array_alone_are_given_under_its_path():
+    group = zd.create_group({})
+    for name in ("a", "b"):
+        made = group.create_array(
+            name, shape=(8, 6), dtype="i4", chunks=(1, 6), dimension_names=("time", "x")
+        )
+        made[...] = 3
+    plan = zd.plan_copy(group, {}, chunks={"time": 4, "b": {"time": -1, "x": 2}})
+    assert {one.target.path: one.target.chunks for one in plan.members} == {
+        "a": (4, 6),
+        "b": (8, 2),
+    }
+    with pytest.raises(GridError, match="c"):
+        zd.plan_copy(group, {}, chunks={"c": {"time": 1}})
