@@ -123,6 +123,7 @@ def test_help_lists_every_command_in_a_few_words():
         "copy",
         "finish",
         "info",
+        "ingest",
         "inventory",
         "migrate",
         "ome",

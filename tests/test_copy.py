@@ -930,3 +930,19 @@ def test_datasets_mean_the_same_in_other_formats_and_back(tmp_path, path):
         zd.copy(tmp_path / f"{number}", tmp_path / f"{number + 1}", format=name)
         found = xr.open_zarr(tmp_path / f"{number + 1}", consolidated=False).load()
         xr.testing.assert_identical(found, before)
+
+
+def test_grids_of_one_array_alone_are_given_under_its_path():
+    group = zd.create_group({})
+    for name in ("a", "b"):
+        made = group.create_array(
+            name, shape=(8, 6), dtype="i4", chunks=(1, 6), dimension_names=("time", "x")
+        )
+        made[...] = 3
+    plan = zd.plan_copy(group, {}, chunks={"time": 4, "b": {"time": -1, "x": 2}})
+    assert {one.target.path: one.target.chunks for one in plan.members} == {
+        "a": (4, 6),
+        "b": (8, 2),
+    }
+    with pytest.raises(GridError, match="c"):
+        zd.plan_copy(group, {}, chunks={"c": {"time": 1}})

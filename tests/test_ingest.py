@@ -461,17 +461,17 @@ def test_a_chunk_that_does_not_decode_is_named_and_the_job_goes_on(tmp_path):
 
 def test_one_step_reads_one_file(tmp_path):
     from zarr_dask.jobs.ingest.ingest import dataset_of
-    from zarr_dask.jobs.ingest.place import Place
+    from zarr_dask.jobs.ingest.source_file import SourceFile
 
     files = write(tmp_path, [4, 4, 4], "h5netcdf")
     store, _ = dataset_of(files, concat="time")
     read = []
-    real = Place.read
+    real = SourceFile.read
     try:
-        Place.read = lambda self, ranges: read.append(self.url) or real(self, ranges)
+        SourceFile.read = lambda self, ranges: read.append(self.url) or real(self, ranges)
         zd.open(store)["t"][5]
     finally:
-        Place.read = real
+        SourceFile.read = real
     assert read == [files[1]]
 
 
@@ -542,3 +542,18 @@ def test_the_command_ingests_and_appends(tmp_path):
     run = CliRunner().invoke(main, ["ingest", *files, target, "--settle", "units=guess"])
     assert run.exit_code == 2
     assert "expected 'convert'" in run.output
+
+
+def test_memory_for_chunks_that_are_cut_is_counted(tmp_path):
+    files = []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            made = file.create_dataset("a", (5, 100, 1000), "f8", chunks=(2, 100, 1000))
+            made.dims[0].label = "time"
+    given = {"concat": "time", "chunks": {"time": 1}, "threads": 1}
+    whole = zd.plan_ingest(files[:1], {}, **given, max_mem="64MB")
+    cut = zd.plan_ingest(files, {}, **given, max_mem="64MB")
+    assert whole.copy.max_mem - cut.copy.max_mem == 3 * 2 * 100 * 1000 * 8
+    with pytest.raises(zd.errors.MemoryBudgetError):
+        zd.plan_ingest(files, {}, **given, max_mem="4MB")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarr_dask.jobs.ingest.times import between_units, is_time
+from zarr_dask.jobs.ingest.time_units import between_units, is_time
 
 cftime = pytest.importorskip("cftime")
 

@@ -44,6 +44,7 @@ from zarr_dask.grid.grid import Cells, Grid, Shape
 from zarr_dask.indexing.basic import checked_cells, checked_shape
 
 __all__ = [
+    "DEFAULT_FORMAT",
     "ArraySpec",
     "LayoutOptions",
     "NewArrayOptions",
@@ -59,7 +60,7 @@ __all__ = [
     "with_grid",
 ]
 
-_FORMAT = "v3"
+DEFAULT_FORMAT = "v3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     GridError, DataTypeError, MetadataError
         If the array cannot be created.
     """
-    node_format = format_named(spec.format or _FORMAT)
+    node_format = format_named(spec.format or DEFAULT_FORMAT)
     shape = given_shape(spec.shape)
     names = given_names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
@@ -257,7 +258,7 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
             return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None
         present = chunks_in_words("auto", shape, itemsize)
         return Grid.of(shape, _cells(wanted, shape, names, present, "chunks", at)), None
-    node_format = format_named(spec.format or _FORMAT)
+    node_format = format_named(spec.format or DEFAULT_FORMAT)
     if not node_format.has_shards:
         raise GridError(
             f"shards={spec.shards!r}: format {node_format.name!r} has no shards; use 'v3'."

@@ -40,7 +40,8 @@ class _Settle(click.ParamType[Any]):
 @click.command(
     epilog="""\b
 Examples:
-  zarr-dask ingest 'run/*.nc' run.zarr --concat time --chunks time=-1,lat=32 --max-mem 2GB
+  zarr-dask ingest 'run/*.nc' run.zarr --concat time \\
+      --chunks time=-1,lat=32 --max-mem 2GB
   zarr-dask ingest run/ run.zarr --settle units=convert --settle missing=fill
   zarr-dask ingest era5.grib era5.zarr --engine cfgrib
 

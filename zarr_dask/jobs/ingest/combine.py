@@ -14,16 +14,16 @@ import numpy as np
 from zarr_dask.errors import GridError, IngestError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
-from zarr_dask.jobs.ingest.differences import Difference
+from zarr_dask.jobs.ingest.differences import FileDifference
 from zarr_dask.jobs.ingest.file_store import meta_of
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded, encoded, plain
-from zarr_dask.jobs.ingest.times import between_units, is_time
+from zarr_dask.jobs.ingest.time_units import between_units, is_time
 
 __all__ = [
     "Combination",
     "Combined",
+    "FilePiece",
     "Order",
-    "Piece",
     "combine",
     "compared_variables",
     "inferred_concat",
@@ -34,7 +34,7 @@ Order = Literal["given", "name", "coordinate"]
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """What one file has of an array."""
 
     file: int
@@ -60,7 +60,7 @@ class Combined:
     """The axis of the concatenation; None for an array that one file has for all."""
     new_axis: bool
     """True if files do not have that axis."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilePiece, ...]
     missing: Any = None
     """Value where a file lacks it; None if none does."""
 
@@ -75,7 +75,7 @@ class Combination:
     arrays: Mapping[str, Combined]
     groups: Mapping[str, Mapping[str, Any]]
     """Attributes of the groups."""
-    differences: tuple[Difference, ...]
+    differences: tuple[FileDifference, ...]
     """Those that are not settled."""
     notes: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -85,7 +85,7 @@ class Combination:
 @dataclass
 class _Work:
     settle: Mapping[str, str]
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[FileDifference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def choice(
@@ -94,7 +94,7 @@ class _Work:
         """Return the choice for a difference; "stop" if there is none, and it is listed."""
         chosen = self.settle.get(kind, "stop")
         if chosen not in choices:
-            self.differences.append(Difference(kind, header.url, variable, found, choices))
+            self.differences.append(FileDifference(kind, header.url, variable, found, choices))
             return "stop"
         return chosen
 
@@ -428,7 +428,7 @@ class _Array:
                 self._differs(number, "values", text, "first", "skip")
         if self.left_out or len(self.work.differences) > before:
             return None
-        piece = Piece(having[0], 0, 0, None, direct=True)
+        piece = FilePiece(having[0], 0, 0, None, direct=True)
         meta = self._meta(reference, reference, reference.shape, reference.dims, reference.chunks)
         return Combined(self.path, meta, reference, None, False, (piece,))
 
@@ -530,13 +530,13 @@ class _Array:
         for number, extent in enumerate(self.lengths):
             one = files.get(number)
             if one is None:
-                pieces.append(Piece(-1, start, extent, None, direct=False))
+                pieces.append(FilePiece(-1, start, extent, None, direct=False))
                 lengths += _cut(extent, 1 if self.new else cell[axis])
             else:
                 step = 1 if self.new else one.chunks[axis]
                 change = self._conversion(one, served, changes[number], unpacks)
                 direct = change is None and _alike(one, served, None if self.new else axis)
-                pieces.append(Piece(number, start, extent, change, direct))
+                pieces.append(FilePiece(number, start, extent, change, direct))
                 lengths += _cut(extent, step)
             start += extent
         dims, shape = list(reference.dims), list(reference.shape)

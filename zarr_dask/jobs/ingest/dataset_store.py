@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.formats.base import GroupMeta
-from zarr_dask.jobs.ingest.combine import Combination, Combined, Piece
+from zarr_dask.jobs.ingest.combine import Combination, Combined, FilePiece
 from zarr_dask.jobs.ingest.file_store import (
     FORMAT,
     FileArrays,
@@ -27,7 +27,7 @@ from zarr_dask.jobs.ingest.file_store import (
     encode_block,
 )
 from zarr_dask.jobs.ingest.header import Header
-from zarr_dask.jobs.ingest.place import Place
+from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Buffer
 from zarr_dask.stores.secrets import seal_credentials, unseal_credentials
 
@@ -110,7 +110,7 @@ class DatasetStore(ReadOnlyKeys):
         found = self._files.get(number)
         if found is None:
             header = self.headers[number]
-            place = Place.of(header.url, json.loads(self.options))
+            place = SourceFile.of(header.url, json.loads(self.options))
             found = self._files[number] = FileArrays(place, header)
         return found
 
@@ -142,7 +142,7 @@ class DatasetStore(ReadOnlyKeys):
         )
         return (one, coords) if inside and coords is not None else None
 
-    def piece_of(self, one: Combined, coords: tuple[int, ...]) -> tuple[Piece, int, int]:
+    def piece_of(self, one: Combined, coords: tuple[int, ...]) -> tuple[FilePiece, int, int]:
         """Return the piece that a chunk is of, its first element in it, and its length."""
         if one.axis is None:
             return one.pieces[0], 0, 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from zarr_dask.errors import IngestError
 
-__all__ = ["CHOICES", "Difference", "checked_settle", "refuse"]
+__all__ = ["CHOICES", "FileDifference", "checked_settle", "refuse"]
 
 CHOICES: dict[str, dict[str, str]] = {
     "unreadable": {"skip": "leave the file out"},
@@ -33,7 +33,7 @@ _LISTED = 1000
 
 
 @dataclass(frozen=True)
-class Difference:
+class FileDifference:
     """One thing in one file that keeps the files from being one dataset."""
 
     kind: str
@@ -79,7 +79,7 @@ def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-def refuse(differences: Sequence[Difference]) -> None:
+def refuse(differences: Sequence[FileDifference]) -> None:
     """Raise for differences that are not settled; all of them are listed, by kind.
 
     Raises
@@ -103,7 +103,7 @@ def refuse(differences: Sequence[Difference]) -> None:
     raise IngestError("\n".join(lines), differences)
 
 
-def _remedy(kind: str, some: Sequence[Difference]) -> str:
+def _remedy(kind: str, some: Sequence[FileDifference]) -> str:
     choices = [name for name in CHOICES[kind] if all(name in one.choices for one in some)]
     if not choices:
         return "-> no one choice settles all of these: correct the files, or leave some out"
@@ -111,6 +111,6 @@ def _remedy(kind: str, some: Sequence[Difference]) -> str:
     return f"-> settle={{{kind!r}: ...}} with {' or '.join(texts)}"
 
 
-def differences_of(error: Any) -> tuple[Difference, ...]:
+def differences_of(error: Any) -> tuple[FileDifference, ...]:
     """Return the differences that an `IngestError` lists."""
-    return tuple(one for one in error.differences if isinstance(one, Difference))
+    return tuple(one for one in error.differences if isinstance(one, FileDifference))

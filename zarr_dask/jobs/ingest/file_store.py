@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec, array_meta
+from zarr_dask.array.create import DEFAULT_FORMAT, ArraySpec, array_meta
 from zarr_dask.errors import IngestError, MissingDependencyError, ReadOnlyError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.detect import format_named
@@ -30,7 +30,7 @@ from zarr_dask.grid.grid import Cells
 from zarr_dask.jobs.ingest import hdf5, netcdf3
 from zarr_dask.jobs.ingest.engine import Opened, open_with
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded
-from zarr_dask.jobs.ingest.place import Place
+from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy
 
 __all__ = ["FileArrays", "ReadOnlyKeys", "chunk_codecs", "encode_block", "header_of", "meta_of"]
@@ -38,7 +38,7 @@ __all__ = ["FileArrays", "ReadOnlyKeys", "chunk_codecs", "encode_block", "header
 _Index = dict[tuple[int, ...], tuple[int, int, int]]
 """Offset, size and filter mask of each stored chunk, by its coordinates."""
 
-FORMAT = format_named("v3")
+FORMAT = format_named(DEFAULT_FORMAT)
 
 
 # --- metadata -------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class FileArrays(ReadOnlyKeys):
         What the survey has read of it.
     """
 
-    place: Place
+    place: SourceFile
     header: Header
 
     @property
@@ -411,7 +411,7 @@ _OPEN = _OpenFiles()
 # --- opening --------------------------------------------------------------------------------------
 
 
-def open_file(place: Place, kind: str) -> Any:
+def open_file(place: SourceFile, kind: str) -> Any:
     """Return an open file of h5py, or an `Opened` of xarray.
 
     Raises
@@ -427,7 +427,7 @@ def open_file(place: Place, kind: str) -> Any:
         raise IngestError(f"{place.url} is no whole HDF5 file ({error}).") from error
 
 
-def kind_of(place: Place, size: int) -> str:
+def kind_of(place: SourceFile, size: int) -> str:
     """Return the kind of a file by its first bytes.
 
     Raises
@@ -449,7 +449,7 @@ def kind_of(place: Place, size: int) -> str:
     )
 
 
-def header_of(place: Place, engine: str | None) -> Header:
+def header_of(place: SourceFile, engine: str | None) -> Header:
     """Return the header of a file; one with an `error` if it cannot be read."""
     size, tag = 0, ""
     try:
@@ -473,7 +473,7 @@ def header_of(place: Place, engine: str | None) -> Header:
 _FIRST = 1 << 16
 
 
-def _netcdf3_header(place: Place, size: int) -> Any:
+def _netcdf3_header(place: SourceFile, size: int) -> Any:
     length = min(_FIRST, size)
     while True:
         (data,) = place.read([Range(0, length)])

@@ -17,7 +17,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask.array.array import Array
-from zarr_dask.errors import IngestError, NodeNotFoundError
+from zarr_dask.errors import IngestError, MemoryBudgetError, NodeNotFoundError
 from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.hierarchy.group import open as open_node
@@ -25,9 +25,11 @@ from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.report import JointReport, Progress
+from zarr_dask.jobs.engine.workers import Workers, find_workers
 from zarr_dask.jobs.ingest.combine import (
     Combination,
     Combined,
+    FilePiece,
     Order,
     combine,
     compared_variables,
@@ -37,9 +39,10 @@ from zarr_dask.jobs.ingest.combine import (
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT
-from zarr_dask.jobs.ingest.place import find_files
-from zarr_dask.jobs.ingest.survey import Survey, read_survey, survey_files, with_digests
+from zarr_dask.jobs.ingest.source_file import find_files
+from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.rechunk.cost_model import CostModel
+from zarr_dask.jobs.rechunk.target_spec import memory_budget
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
@@ -278,6 +281,14 @@ def plan_ingest(
         return _append_plan(
             there, combination, before, source, resume=resume, max_mem=max_mem, threads=threads
         )
+    workers = find_workers(client) if threads is None else Workers(None, threads, threads)
+    budget = memory_budget(max_mem, workers)
+    budget -= _held_besides(combination) * workers.threads_per_process
+    if budget <= 0:
+        raise MemoryBudgetError(
+            f"max_mem={max_mem!r} is too little: values that are cut or converted on the way need "
+            f"{format_bytes(_held_besides(combination))} for each thread."
+        )
     plan = plan_copy(
         open_node(source),
         url,
@@ -286,7 +297,7 @@ def plan_ingest(
         shards=shards,
         format=format or FORMAT.name,
         codecs=_codecs(combination, codecs),
-        max_mem=max_mem,
+        max_mem=budget,
         temp=temp,
         overwrite=overwrite or resume,
         client=client,
@@ -307,7 +318,7 @@ def plan_ingest(
 
 
 def _by_name(url: str) -> list[Any]:
-    from zarr_dask.jobs.ingest.place import natural
+    from zarr_dask.jobs.ingest.source_file import natural
 
     return natural(url.rpartition("/")[2])
 
@@ -316,12 +327,12 @@ def _combined(
     urls: Sequence[str],
     options: Mapping[str, Any] | None,
     engine: str | None,
-    before: Survey | None,
+    before: FileSurvey | None,
     concat: str | None,
     order: Order | None,
     settle: Mapping[str, str],
     variables: Sequence[str] | None,
-) -> tuple[Survey, Combination]:
+) -> tuple[FileSurvey, Combination]:
     found = survey_files(urls, options, engine, before)
     readable = [one for one in found.headers if not one.error]
     if readable:
@@ -336,7 +347,7 @@ def _combined(
 
 def surveyed(
     files: Any, options: Mapping[str, Any] | None, concat: str | None, order: Order | None
-) -> tuple[Survey, str | None]:
+) -> tuple[FileSurvey, str | None]:
     """Return the survey of files, and the dimension of their concatenation."""
     urls = find_files(files, options)
     found = survey_files(sorted(urls, key=_by_name) if order == "name" else urls, options, None)
@@ -390,6 +401,28 @@ def _existing(url: Location, path: str, options: Mapping[str, Any] | None) -> Gr
         return open_group(url, path, "r+", storage_options=options)
     except NodeNotFoundError:
         return None
+
+
+def _held_besides(found: Combination) -> int:
+    """Return the bytes that a task holds for a chunk that is not handed on as it lies in a file.
+
+    The chunk of the file, its values, and what is made of them, besides what a plan counts.
+    """
+    most = 0
+    for one in found.arrays.values():
+        for piece in one.pieces:
+            if piece.file >= 0 and (not piece.direct or _is_cut(one, piece, found)):
+                chunk = prod(found.headers[piece.file].variables[one.path].chunks)
+                most = max(most, chunk * one.served.itemsize)
+    return 3 * most
+
+
+def _is_cut(one: Combined, piece: FilePiece, found: Combination) -> bool:
+    """True if a file ends within a chunk that is not the last one of the array."""
+    if one.axis is None or one.new_axis or piece is one.pieces[-1]:
+        return False
+    size = found.headers[piece.file].variables[one.path].chunks[one.axis]
+    return piece.extent % size > 0
 
 
 # --- defaults -------------------------------------------------------------------------------------
@@ -448,7 +481,7 @@ def _usual(one: Combined) -> list[Any]:
 def _append_plan(
     there: Group,
     found: Combination,
-    before: Survey | None,
+    before: FileSurvey | None,
     files: DatasetStore,
     *,
     resume: bool,
@@ -550,7 +583,7 @@ def _target(there: Group, path: str, one: Combined) -> Array:
     return array
 
 
-def _changed(found: Combination, before: Survey | None, old: int) -> list[str]:
+def _changed(found: Combination, before: FileSurvey | None, old: int) -> list[str]:
     """Return notes on files that have changed since their values were stored."""
     known = {one.url: (one.size, one.tag) for one in before.headers} if before else {}
     return [
@@ -598,9 +631,6 @@ def _blocks(
     threads: int | None,
 ) -> tuple[tuple[int, ...], ...]:
     """Return blocks of whole stored objects of the target, as large as memory allows."""
-    from zarr_dask.jobs.engine.workers import find_workers
-    from zarr_dask.jobs.rechunk.target_spec import memory_budget
-
     workers = find_workers(None)
     share = memory_budget(max_mem, workers) // (4 * (threads or workers.threads_per_process))
     grid = Grid(

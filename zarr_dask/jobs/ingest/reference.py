@@ -19,6 +19,7 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import IngestError
+from zarr_dask.formats.references import ReferencedArray, group_references
 from zarr_dask.grid.grid import Fixed
 from zarr_dask.hierarchy.group import open_array
 from zarr_dask.jobs.ingest.combine import Combined, Order, combine
@@ -83,10 +84,8 @@ def reference(
     refuse(found.differences)
     store = DatasetStore.of(found, storage_options)
     refs: dict[str, Any] = {}
-    for path in ("", *found.groups):
-        prefix = f"{path}/" if path else ""
-        refs[f"{prefix}.zgroup"] = json.dumps({"zarr_format": 2})
-        refs[f"{prefix}.zattrs"] = json.dumps(found.groups.get(path, {}))
+    for path in dict.fromkeys(("", *found.groups)):
+        refs.update(group_references(path, found.groups.get(path, {})))
     for path, one in found.arrays.items():
         refs.update(_array(store, path, one))
     document = json.dumps({"version": 1, "refs": refs}).encode()
@@ -129,29 +128,31 @@ def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
     IngestError
         If references cannot tell it.
     """
-    places: dict[str, Any] = {}
     regular = all(isinstance(d, Fixed) for d in one.meta.grid.dimensions)
-    whole = regular and one.served.dtype != "string"
-    for coords in product(*map(range, one.meta.grid.counts)) if whole else ():
+    places = _places(store, one) if regular and one.served.dtype != "string" else None
+    if places is None:
+        return _inlined(open_array(store, path), one)
+    chunks, missing = one.meta.grid.largest_cell, len(places) < prod(one.meta.grid.counts)
+    made = _documents(one, chunks, np.dtype(one.served.dtype), missing=missing)
+    return {**made.documents(), **{made.key(coords): place for coords, place in places.items()}}
+
+
+def _places(store: DatasetStore, one: Combined) -> dict[tuple[int, ...], list[Any]] | None:
+    """Return file, offset and size of each stored chunk; None if one is no range of bytes."""
+    found: dict[tuple[int, ...], list[Any]] = {}
+    for coords in product(*map(range, one.meta.grid.counts)):
         direct = store.direct_chunk(one, coords)
         if direct is None:
-            whole = False
-            break
-        number, own = direct
-        file = store.file(number)
+            return None
+        file = store.file(direct[0])
         try:
-            place = file.place_of(path, own)
+            place = file.place_of(one.path, direct[1])
         except LookupError:
             continue  # nothing is stored
         if place is None:
-            whole = False
-            break
-        places[f"{path}/{'.'.join(map(str, coords)) or '0'}"] = [_target(file.url), *place]
-    if not whole:
-        return _inlined(open_array(store, path), one)
-    chunks = list(one.meta.grid.largest_cell)
-    missing = len(places) < prod(one.meta.grid.counts)
-    return {**_documents(one, chunks, np.dtype(one.served.dtype), missing), **places}
+            return None
+        found[coords] = [_target(file.url), *place]
+    return found
 
 
 def _target(url: str) -> str:
@@ -169,34 +170,29 @@ def _inlined(array: Array, one: Combined) -> dict[str, Any]:
     dtype = values.dtype.newbyteorder("<") if values.dtype.itemsize > 1 else values.dtype
     data = base64.b64encode(values.astype(dtype).tobytes()).decode()
     chunks = [max(n, 1) for n in array.shape]
-    key = f"{one.path}/{'.'.join('0' * array.ndim) or '0'}"
-    found = _documents(replace(one, served=replace(one.served, filters=())), chunks, dtype, False)
-    return {**found, **({key: f"base64:{data}"} if values.size else {})}
+    plain = replace(one, served=replace(one.served, filters=()))
+    made = _documents(plain, chunks, dtype, missing=False)
+    value = {made.key((0,) * array.ndim): f"base64:{data}"} if values.size else {}
+    return {**made.documents(), **value}
 
 
 def _documents(
-    one: Combined, chunks: Sequence[int], dtype: np.dtype[Any], missing: bool
-) -> dict[str, str]:
-    """Return the documents of Zarr v2; their fill value is the mask, as xarray reads them."""
-    attributes = {k: v for k, v in one.meta.attributes.items() if k != "_FillValue"}
-    attributes["_ARRAY_DIMENSIONS"] = list(one.meta.dimension_names or ())
+    one: Combined, chunks: Sequence[int], dtype: np.dtype[Any], *, missing: bool
+) -> ReferencedArray:
+    """Return the array as its documents tell it; the fill value is the mask."""
     given = one.served.attrs.get("_FillValue")
     if given is None and missing:
         given = one.served.fill
-    fill = None if given is None else given["value"] if isinstance(given, Mapping) else given
+    fill = given["value"] if isinstance(given, Mapping) else given
     if given is not None and dtype.kind == "S":
         fill = base64.b64encode(decoded(given)).decode()
-    document = {
-        "zarr_format": 2,
-        "shape": list(one.meta.shape),
-        "chunks": list(chunks),
-        "dtype": dtype.str,
-        "compressor": None,
-        "filters": [dict(item) for item in one.served.filters] or None,
-        "fill_value": fill,
-        "order": "C",
-    }
-    return {
-        f"{one.path}/.zarray": json.dumps(document),
-        f"{one.path}/.zattrs": json.dumps(attributes),
-    }
+    return ReferencedArray(
+        one.path,
+        one.meta.shape,
+        chunks,
+        dtype.str,
+        one.served.filters,
+        fill,
+        {k: v for k, v in one.meta.attributes.items() if k != "_FillValue"},
+        one.meta.dimension_names or (),
+    )

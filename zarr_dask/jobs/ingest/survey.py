@@ -15,10 +15,10 @@ from zarr_dask.errors import IngestError
 from zarr_dask.jobs.engine.thread_map import map_concurrently as thread_map
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
 from zarr_dask.jobs.ingest.header import Header, Variable
-from zarr_dask.jobs.ingest.place import Place
+from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Store
 
-__all__ = ["Survey", "survey_files", "with_digests"]
+__all__ = ["FileSurvey", "survey_files", "with_digests"]
 
 VERSION = 1
 _SMALL = 1 << 16
@@ -29,7 +29,7 @@ _AT_A_TIME = 8
 
 
 @dataclass(frozen=True)
-class Survey:
+class FileSurvey:
     """Headers of files, in the order in which these were given."""
 
     headers: tuple[Header, ...]
@@ -45,7 +45,7 @@ class Survey:
         return json.dumps(facts, separators=(",", ":")).encode()
 
     @staticmethod
-    def of_json(text: bytes, at: str) -> Survey:
+    def of_json(text: bytes, at: str) -> FileSurvey:
         """Return the survey that `to_json` has written.
 
         Raises
@@ -56,7 +56,7 @@ class Survey:
         try:
             facts = json.loads(bytes(text))
             headers = tuple(Header.of_json(one) for one in facts["files"])
-            found = Survey(headers, facts["engine"])
+            found = FileSurvey(headers, facts["engine"])
             version = facts["ingest_survey"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IngestError(
@@ -73,9 +73,9 @@ def survey_files(
     urls: Sequence[str],
     options: Mapping[str, Any] | None,
     engine: str | None,
-    known: Survey | None = None,
+    known: FileSurvey | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Survey:
+) -> FileSurvey:
     """Read the headers of files in parallel; of those that are known, only sizes and times.
 
     Parameters
@@ -95,7 +95,7 @@ def survey_files(
     done = [0]
 
     def one(url: str) -> Header:
-        place = Place.of(url, options)
+        place = SourceFile.of(url, options)
         found = before.get(place.url)
         if found is None or found.error or not _is_same(place, found):
             found = _with_values(place, header_of(place, engine))
@@ -104,17 +104,17 @@ def survey_files(
             progress(done[0], len(urls))
         return found
 
-    return Survey(tuple(thread_map(one, urls, _AT_A_TIME)), engine)
+    return FileSurvey(tuple(thread_map(one, urls, _AT_A_TIME)), engine)
 
 
-def _is_same(place: Place, header: Header) -> bool:
+def _is_same(place: SourceFile, header: Header) -> bool:
     try:
         return place.size() == header.size and place.tag() == header.tag
     except (OSError, ValueError):
         return False
 
 
-def _with_values(place: Place, header: Header) -> Header:
+def _with_values(place: SourceFile, header: Header) -> Header:
     """Return a header with digests of small variables, and the ends of coordinates."""
     found: dict[str, Variable] = {}
     for path, one in header.variables.items():
@@ -128,7 +128,7 @@ def _with_values(place: Place, header: Header) -> Header:
     return replace(header, variables={**header.variables, **found}) if found else header
 
 
-def _looked_at(place: Place, header: Header, path: str) -> Variable:
+def _looked_at(place: SourceFile, header: Header, path: str) -> Variable:
     one = header.variables[path]
     values = np.asarray(FileArrays(place, header).array(path).read(threads=1))
     own = one.dims == (path.rpartition("/")[2],)
@@ -156,11 +156,13 @@ def _ends(values: np.ndarray) -> tuple[float, ...]:
     return (first, last, values.min().item(), values.max().item(), direction)
 
 
-def with_digests(survey: Survey, paths: Sequence[str], options: Mapping[str, Any] | None) -> Survey:
+def with_digests(
+    survey: FileSurvey, paths: Sequence[str], options: Mapping[str, Any] | None
+) -> FileSurvey:
     """Return a survey with digests of these variables, as long as they are not very large."""
 
     def one(header: Header) -> Header:
-        place = Place.of(header.url, options)
+        place = SourceFile.of(header.url, options)
         found = {}
         for path in paths:
             variable = header.variables.get(path)
@@ -173,7 +175,7 @@ def with_digests(survey: Survey, paths: Sequence[str], options: Mapping[str, Any
     return replace(survey, headers=tuple(thread_map(one, survey.headers, _AT_A_TIME)))
 
 
-def read_survey(store: Store, key: str) -> Survey | None:
+def read_survey(store: Store, key: str) -> FileSurvey | None:
     """Return a survey that is kept in a file; None if there is none."""
     text = store.get(key)
-    return None if text is None else Survey.of_json(bytes(text), f"{store.url}/{key}")
+    return None if text is None else FileSurvey.of_json(bytes(text), f"{store.url}/{key}")

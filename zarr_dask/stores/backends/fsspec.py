@@ -48,6 +48,7 @@ from zarr_dask.stores.backends.fsspec_s3 import (
     read_parts,
 )
 from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
+from zarr_dask.stores.backends.reference_targets import PLACES, confine, document_of
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
@@ -781,7 +782,11 @@ def _opened(
     from fsspec.core import url_to_fs
 
     given = to_fsspec_options(url, json.loads(options))
+    refers = url.startswith("reference:")
+    places = given.pop(PLACES, None) if refers else None
     place = restore_query(url, given)
+    if refers:
+        given["skip_instance_cache"] = True  # it gets rules of its own
     if "::" not in url and urlsplit(url).scheme in {*SCHEMES} - WEB:
         given["skip_instance_cache"] = True
     plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
@@ -790,6 +795,8 @@ def _opened(
     fs, root = url_to_fs(place, **given)
     if plain and is_s3(fs):
         fs.retries = 1
+    if refers:
+        confine(fs, document_of(url, given), places)
     return fs, root
 
 

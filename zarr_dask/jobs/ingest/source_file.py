@@ -17,7 +17,7 @@ from zarr_dask.errors import IngestError, StoreError
 from zarr_dask.stores.base import Buffer, Range, Store, etag_of, list_sizes
 from zarr_dask.stores.open import open_store
 
-__all__ = ["Place", "find_files", "natural"]
+__all__ = ["SourceFile", "find_files", "natural"]
 
 SUFFIXES = (
     ".nc",
@@ -36,7 +36,7 @@ SUFFIXES = (
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceFile:
     """The location of one file."""
 
     url: str
@@ -45,10 +45,10 @@ class Place:
     """Options of its store."""
 
     @staticmethod
-    def of(url: str, options: Mapping[str, Any] | None) -> Place:
+    def of(url: str, options: Mapping[str, Any] | None) -> SourceFile:
         """Return the place of a path or URL."""
         remote = "://" in url
-        return Place(
+        return SourceFile(
             url if remote else os.path.abspath(url),
             tuple((options or {}).items()) if remote else (),
         )
@@ -129,7 +129,7 @@ def _store(folder: str, options: str) -> Store | None:
 class _Remote(io.RawIOBase):
     """A remote file, read by ranges."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SourceFile) -> None:
         super().__init__()
         self._place, self._at, self._size = place, 0, place.size()
 
