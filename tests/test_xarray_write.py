@@ -502,6 +502,7 @@ def test_append_without_labels_killed_while_it_is_shown_is_resumed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("what", ["create", "append"])
 def test_killed_at_fifty_random_moments(tmp_path, what):
     rng = np.random.default_rng(0)

@@ -41,7 +41,7 @@ ATTRIBUTES = "the error is a MetadataError, and names the array and the attribut
 BUFFERS = "a mapping holds bytes here, and buffers of zarr-python there"
 DIFFERENT = {
     "test_chunk_encoding": FITTED,
-    "test_shard_encoding": FITTED,
+    "test_shard_encoding[3]": FITTED,
     "test_shard_encoding_with_dask": REGROUPED,
     "test_chunk_encoding_with_dask": REGROUPED,
     "test_append_with_append_dim_no_overwrite": "coordinates that differ are refused (#11101)",

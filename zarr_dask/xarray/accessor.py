@@ -118,7 +118,8 @@ def _difference(name: Any, one: xr.Dataset, other: xr.Dataset) -> str:
         return "dimensions"
     if not a.equals(b):  # type: ignore[no-untyped-call]
         return "values"
-    return "" if a.identical(b) else "attributes"  # type: ignore[no-untyped-call]
+    is_same = a.identical(b)  # type: ignore[no-untyped-call]
+    return "" if is_same else "attributes"
 
 
 def _without_words_of_xarray(options: dict[str, Any]) -> dict[str, Any]:
