@@ -209,7 +209,7 @@ class ObstoreRequests(Versioned):
 
         return put_if(
             self.policy,
-            lambda: self._with_new_credentials(put),
+            lambda: self._renewing(put),
             lambda: self.get(key),
             pieces,
             self._service,
@@ -323,18 +323,29 @@ class ObstoreRequests(Versioned):
             with self._reporting(doing, key), in_flight(most) as at_once:
                 return ask(at_once)
 
-        return retried(self.policy, lambda: self._with_new_credentials(attempt), self._service)
+        return retried(self.policy, lambda: self._renewing(attempt), self._service)
 
-    def _with_new_credentials(self, attempt: Callable[[], _Result]) -> _Result:
-        """Return the result of an attempt; if the credentials have expired, of one with others."""
+    def _renewing(self, attempt: Callable[[], _Result]) -> _Result:
+        """Return the result of an attempt; if the credentials have expired, of one with others.
+
+        After a request without a response, the next attempt has a new client: the connections that
+        the old one keeps may all have died.
+        """
         try:
             return attempt()
+        except StoreUnavailableError as error:
+            if error.unreachable:
+                self._renew_client()
+            raise
         except AccessDeniedError as error:
             if not error.expired:
                 raise
+        self._renew_client()
+        return attempt()
+
+    def _renew_client(self) -> None:
         _RENEWAL.forget_clients()
         self._clients.clear()
-        return attempt()
 
     @property
     def _service(self) -> Hashable:
@@ -583,10 +594,12 @@ class _Ancestry:
 
     def __init__(self) -> None:
         self.parent: int | None = None
+        self.has_used = False
+        """True if the library has been used, and its clients may have been forgotten."""
 
     def note(self) -> None:
         """Note the parent in a forked child, which does not have the library's threads."""
-        if _client.cache_info().currsize:
+        if self.has_used or _client.cache_info().currsize:
             self.parent = os.getppid()
         _client.cache_clear()
 
@@ -647,6 +660,7 @@ class _Renewal:
             now = time.monotonic()
             if now - self._last >= _RENEWED:
                 self._last = now
+                _ANCESTRY.has_used = True
                 _client.cache_clear()
 
 
