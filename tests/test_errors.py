@@ -1024,6 +1024,8 @@ def test_exceptions_are_public_and_documented(kind):
         (errors.ChunkMissingError, FileNotFoundError),
         (StoreError, OSError),
         (ReadOnlyError, PermissionError),
+        (errors.AccessDeniedError, PermissionError),
+        (errors.StoreUnavailableError, ConnectionError),
         (SchedulerError, ConnectionError),
         (errors.MissingDependencyError, ImportError),
     ],

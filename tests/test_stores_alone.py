@@ -175,6 +175,23 @@ def test_the_role_of_the_machine(server, alone):
         assert seen
 
 
+class NoRole(Files):
+    """A machine that has no role."""
+
+    def do_PUT(self):  # noqa: N802
+        self.answer(403)
+
+
+def test_a_machine_without_a_role_is_no_outage(alone):
+    with serving(NoRole, {}) as (endpoint, _):
+        environment = {"AWS_METADATA_ENDPOINT": endpoint, "AWS_EC2_METADATA_DISABLED": None}
+        said = alone("s3://b/a", {"region": "r"}, **environment)
+    assert said.startswith("AccessDeniedError")
+    assert "No credentials were found: give them by the environment or storage_options" in said
+    environment["AWS_METADATA_ENDPOINT"] = "http://127.0.0.1:9"
+    assert "No credentials were found" in alone("s3://b/a", {"region": "r"}, **environment)
+
+
 @pytest.mark.parametrize(
     ("url", "options", "says"),
     [

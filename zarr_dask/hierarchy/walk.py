@@ -60,7 +60,7 @@ NodeOrError = NodeMeta | MetadataError
 _Found = tuple[str, NodeOrError | None, dict[str, bytes]]
 """A path, its node if there is one, and its metadata by key."""
 _KEYS_PER_BATCH = 4096
-_LISTINGS_AT_ONCE = 16
+_LISTINGS_AT_ONCE = 32
 _MOST_BROKEN = 10_000
 """Maximum number of nodes with wrong metadata in a walk. A hierarchy may have thousands of arrays
 with a codec that is not installed, and each of them should be reported. A malicious document can

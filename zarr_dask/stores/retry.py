@@ -123,11 +123,14 @@ class RetryPolicy:
 DEFAULT = RetryPolicy()
 """The default policy of stores behind a network; shortened in calls that a user waits for."""
 
-FOREGROUND = RetryPolicy(attempts=8, seconds=15)
-"""Replaces `DEFAULT` in calls that a user waits for."""
+FOREGROUND = RetryPolicy(attempts=10, seconds=6, longest_wait=1)
+"""Replaces `DEFAULT` in calls that a user waits for.
+
+Several attempts, because each may meet another connection that was kept and has died since.
+"""
 
 UNREACHED = RetryPolicy(attempts=4, seconds=2)
-"""Replaces `DEFAULT` where nothing responds, if nothing has ever or if a user waits."""
+"""Replaces `DEFAULT` outside of tasks where nothing responds, and nothing ever has."""
 
 NEVER = RetryPolicy(attempts=1)
 """No retries."""
@@ -305,7 +308,7 @@ class Attempts:
             If there is no further attempt.
         """
         policy = _limits(self._policy, error, self._service)
-        waiting = self._next_wait(error)
+        waiting = self._next_wait(policy, error)
         passed = time.monotonic() - self._begun
         why = ""
         if self._made >= policy.attempts:
@@ -333,8 +336,7 @@ class Attempts:
         if self._made > 1:
             SERVICES.tell_response(self._made, time.monotonic() - self._begun)
 
-    def _next_wait(self, error: StoreUnavailableError) -> float:
-        policy = self._policy
+    def _next_wait(self, policy: RetryPolicy, error: StoreUnavailableError) -> float:
         waiting = min(policy.wait * 2.0 ** (self._made - 1), policy.longest_wait)
         if error.throttled and error.retry_after is None:
             waiting = max(waiting, min(policy.wait * _THROTTLED_WAIT, policy.longest_wait))
@@ -345,7 +347,7 @@ def _limits(policy: RetryPolicy, error: StoreUnavailableError, service: Hashable
     """Return the policy for a failed request: a given one as it is, the default one adapted."""
     if policy != DEFAULT or is_task():
         return policy
-    if error.unreachable and (is_foreground() or not SERVICES.has_responded(service)):
+    if error.unreachable and not SERVICES.has_responded(service):
         return UNREACHED
     return FOREGROUND if is_foreground() else policy
 

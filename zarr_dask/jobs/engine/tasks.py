@@ -7,6 +7,7 @@ at most a window of tasks at any time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from secrets import token_hex
 from typing import Any
@@ -22,8 +23,9 @@ from zarr_dask.jobs.engine.session_forks import ForkResult, SessionForks
 from zarr_dask.jobs.engine.throttle import SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers, forks_for
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.patience import in_task
 
-__all__ = ["IndexedArguments", "compute", "run_tasks"]
+__all__ = ["InTask", "IndexedArguments", "compute", "run_tasks"]
 
 
 def run_tasks(
@@ -62,7 +64,7 @@ def run_tasks(
         run_tasks(_called, calls, workers, _taking(forks, on_result), name, on_begin)
         forks.merge()
         return
-    waiting = iter(arguments)
+    waiting, function = iter(arguments), InTask(function)
     if workers.client is None:
         while some := list(islice(waiting, LOCAL_WINDOW)):
             run_local(IndexedArguments(function, some), range(len(some)), on_result, name)
@@ -79,6 +81,18 @@ def run_tasks(
 
 def _taking(forks: SessionForks, on_result: Callable[[Any], None]) -> Callable[[ForkResult], None]:
     return lambda forked: on_result(forks.take(forked))
+
+
+@dataclass(frozen=True)
+class InTask:
+    """A function whose requests to stores are those of a task; see `zarr_dask.stores.patience`."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, argument: Any) -> Any:
+        """Call the function."""
+        with in_task():
+            return self.function(argument)
 
 
 def _called(call: Callable[[], Any]) -> Any:

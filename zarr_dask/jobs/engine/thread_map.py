@@ -17,7 +17,7 @@ __all__ = ["each_abreast", "listing_concurrency", "map_concurrently", "transfers
 T = TypeVar("T")
 R = TypeVar("R")
 
-_AT_A_TIME = 16
+_AT_A_TIME = 32
 """As many as a walk uses to list groups."""
 
 

@@ -54,6 +54,7 @@ from zarr_dask.journal.receipts import (
     stored_object,
 )
 from zarr_dask.journal.swap import AtomicReplace
+from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.retry import counting_retries
 
 __all__ = ["ArrayTarget", "Casting", "Commit", "Finalizer", "WriteReport", "can_cast"]
@@ -200,6 +201,7 @@ class ArrayTarget:
             raise MetadataChangedError(f"{error} So {this_process()} sees it.") from error
         _CHECKED.add(self.token)
 
+    @in_task()
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
 
@@ -327,6 +329,7 @@ class ArrayTarget:
             sum(r.retried for r in results),
         )
 
+    @in_task()
     def finish(self, result: WriteReport) -> WriteReport:
         """Write the manifest, make a new array or a new length visible, and end the job.
 
@@ -540,6 +543,7 @@ class Finalizer:
     targets: tuple[ArrayTarget, ...] = ()
     """What it makes visible."""
 
+    @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """Return the reports unchanged."""
         if self.commit is not None:

@@ -278,7 +278,8 @@ class FsspecStore:
             def ask(at_once: int, left: Sequence[_Asked] = left) -> list[_Result]:
                 return read(left[:at_once])
 
-            found += self._do_several("read", key, ask, len(left)) or ()
+            # failures are among the results, so that nothing is known of the service yet
+            found += self._do_several("read", key, ask, len(left), service=None) or ()
         return found
 
     def _checked(self, key: str, wanted: Range, tag: Hashable, error: Exception) -> Any:
@@ -603,10 +604,15 @@ class FsspecStore:
 
     def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result | None:
         """Return the result of a request, with retries; None if there is no value."""
-        return self._do_several(doing, key, lambda _: ask(), 1)
+        return self._do_several(doing, key, lambda _: ask(), 1, self._service)
 
     def _do_several(
-        self, doing: str, key: str, ask: Callable[[int], _Result], most: int
+        self,
+        doing: str,
+        key: str,
+        ask: Callable[[int], _Result],
+        most: int,
+        service: Hashable,
     ) -> _Result | None:
         """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
 
@@ -624,7 +630,7 @@ class FsspecStore:
             except library_errors() as error:
                 raise self._failed(doing, key, error) from self._public(error)
 
-        return call_with_retries(self.policy, attempt, self._service)
+        return call_with_retries(self.policy, attempt, service)
 
     @property
     def _service(self) -> Hashable:

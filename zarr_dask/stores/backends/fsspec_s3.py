@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS
+from zarr_dask._util.threads import MOST_AT_ONCE
 from zarr_dask.errors import StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.http_ranges import (
     ContentRange,
@@ -42,7 +42,7 @@ def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
     given = dict(config or {})
     return {
         "retries": {"max_attempts": retries},
-        "max_pool_connections": MAX_CONCURRENT_REQUESTS,
+        "max_pool_connections": MOST_AT_ONCE,
         "read_timeout": timeout,
         "connect_timeout": min(timeout, 10),
         **given,

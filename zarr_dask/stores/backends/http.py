@@ -22,7 +22,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS, request_slots
+from zarr_dask._util.threads import MOST_AT_ONCE, request_slots
 from zarr_dask.errors import ListingError, ReadOnlyError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.http_ranges import (
     ContentRange,
@@ -453,7 +453,7 @@ class _IdleConnections:
     def put(self, scheme: str, host: str, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             idle = self._idle.setdefault((scheme, host), [])
-            if len(idle) < MAX_CONCURRENT_REQUESTS:
+            if len(idle) < MOST_AT_ONCE:
                 idle.append(connection)
                 return
         connection.close()

@@ -73,6 +73,14 @@ _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
 _CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
 """The operating system's words in the library's debug text."""
+_TOKEN_REQUESTS = (
+    "performing token request",
+    "http://169.254.169.254/",
+    "http://169.254.170.2/",
+    "/latest/api/token",
+    "metadata.google.internal",
+)
+"""In messages of requests for credentials, which go to the machine's own service."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
@@ -206,7 +214,7 @@ class ObstoreRequests(ConditionalGetMixin):
 
         return cas_put_with_retries(
             self.policy,
-            lambda: self._with_new_credentials(put),
+            lambda: self._renewing(put),
             lambda: self.get(key),
             pieces,
             self._service,
@@ -320,20 +328,29 @@ class ObstoreRequests(ConditionalGetMixin):
             with self._reporting(doing, key), request_slots(most) as at_once:
                 return ask(at_once)
 
-        return call_with_retries(
-            self.policy, lambda: self._with_new_credentials(attempt), self._service
-        )
+        return call_with_retries(self.policy, lambda: self._renewing(attempt), self._service)
 
-    def _with_new_credentials(self, attempt: Callable[[], _Result]) -> _Result:
-        """Return the result of an attempt; if the credentials have expired, of one with others."""
+    def _renewing(self, attempt: Callable[[], _Result]) -> _Result:
+        """Return the result of an attempt; if the credentials have expired, of one with others.
+
+        After a request without a response, the next attempt has a new client: the connections that
+        the old one keeps may all have died.
+        """
         try:
             return attempt()
+        except StoreUnavailableError as error:
+            if error.unreachable:
+                self._renew_client()
+            raise
         except AccessDeniedError as error:
             if not error.expired:
                 raise
+        self._renew_client()
+        return attempt()
+
+    def _renew_client(self) -> None:
         _RENEWAL.forget_clients()
         self._clients.clear()
-        return attempt()
 
     @property
     def _service(self) -> Hashable:
@@ -546,7 +563,7 @@ def _failed(what: str, error: Exception) -> StoreError:
     status = int(told[1]) if told else 0
     codes = set(_CODE.findall(said))
     cut = not told and any(words in said for words in _UNANSWERED)
-    if "performing token request" in said:
+    if any(words in said for words in _TOKEN_REQUESTS) and status not in _PASSING:
         return AccessDeniedError(
             f"{what}: {_words(error)}. No credentials were found: give them by the environment or "
             "storage_options; what is public is read with anon=True among these."
@@ -582,10 +599,12 @@ class _ForkDetector:
 
     def __init__(self) -> None:
         self.parent: int | None = None
+        self.has_used = False
+        """True if the library has been used, and its clients may have been forgotten."""
 
     def note(self) -> None:
         """Note the parent in a forked child, which does not have the library's threads."""
-        if _client.cache_info().currsize:
+        if self.has_used or _client.cache_info().currsize:
             self.parent = os.getppid()
         _client.cache_clear()
 
@@ -646,6 +665,7 @@ class _Renewal:
             now = time.monotonic()
             if now - self._last >= _RENEWED:
                 self._last = now
+                _ANCESTRY.has_used = True
                 _client.cache_clear()
 
 
