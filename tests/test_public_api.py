@@ -12,6 +12,7 @@ import pickle
 import re
 import shutil
 from collections.abc import MutableMapping
+from datetime import datetime
 
 import dask
 import dask.array as da
@@ -636,3 +637,24 @@ def test_handles_follow_what_another_process_has_appended(tmp_path):
         zd.to_zarr(da.ones(2), a, append=0)
     assert a.shape == (4,)
     assert a[2:].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["Array", "Group"])
+def test_types_of_nodes_are_not_called(name):
+    with pytest.raises(TypeError, match=rf"zarr_dask\.open_{name.lower()}\(url\)"):
+        getattr(zd, name)("o.zarr")
+
+
+def test_an_attribute_that_is_no_json_is_named():
+    with pytest.raises(ValueError, match=r"attributes\.when: .*isoformat"):
+        zd.create_group({}, attributes={"n": 1, "when": datetime(2020, 1, 1)})  # noqa: DTZ001
+
+
+def test_a_node_opened_for_reading_says_how_to_write():
+    with pytest.raises(PermissionError, match=r"mode='r\+'"):
+        zd.open(zd.zeros(3).store)[0] = 1
+
+
+def test_a_migration_to_the_same_format_says_so():
+    store = zd.create_group({}).store
+    assert str(zd.plan_migration(store)).endswith("nothing to do: it is v3 already")
