@@ -52,10 +52,10 @@ class NodeNames:
             If there is only a location.
         """
         if len(args) + len(kwargs) < _FIELDS:
-            kind = cls.__name__.lower()
+            name, kind = cls.__name__, cls.__name__.lower()
             raise TypeError(
-                f"zarr_dask.{cls.__name__} is the type of an open {kind}: zarr_dask.open_{kind}(url) "
-                f"opens one, zarr_dask.create_{kind}(url, ...) makes one."
+                f"zarr_dask.{name} is the type of an open {kind}: zarr_dask.open_{kind}(url) opens "
+                f"one, zarr_dask.create_{kind}(url, ...) makes one."
             )
         return super().__new__(cls)
 
