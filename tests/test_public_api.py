@@ -658,3 +658,21 @@ def test_a_node_opened_for_reading_says_how_to_write():
 def test_a_migration_to_the_same_format_says_so():
     store = zd.create_group({}).store
     assert str(zd.plan_migration(store)).endswith("nothing to do: it is v3 already")
+
+
+@pytest.mark.parametrize("job", ["rechunk", "copy"])
+def test_rechunkings_and_copies_that_have_ended_answer_the_same_call(tmp_path, job):
+    def run(**options):
+        if job == "rechunk":
+            return zd.rechunk(tmp_path / "a", tmp_path / "b", chunks=8, resume=True, **options)
+        return zd.copy(tmp_path / "a", tmp_path / "b", resume=True, **options)
+
+    zd.array(np.arange(64), tmp_path / "a", chunks=4)
+    first = run()
+    again = run()
+    assert (first.already_done, again.tasks, again.stored) == ("", 0, first.stored)
+    assert str(again).startswith("already done at ")
+    assert not run(overwrite=True).already_done
+    zd.delete(tmp_path / "b")
+    assert not run().already_done
+    assert zd.load(tmp_path / "b").tolist() == list(range(64))
