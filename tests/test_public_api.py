@@ -12,7 +12,9 @@ import pickle
 import re
 import shutil
 from collections.abc import MutableMapping
+from datetime import datetime
 
+import dask
 import dask.array as da
 import numcodecs
 import numpy as np
@@ -627,3 +629,50 @@ def test_short_words_for_selectors_and_comparisons():
     a = zd.zeros(3)
     assert len(repr(a.oindex)) < 200
     assert "with a dask array" in str(zd.compare(a, da.zeros(3)))
+
+
+def test_handles_follow_what_another_process_has_appended(tmp_path):
+    a = zd.create_array(tmp_path / "a.zarr", shape=(2,), dtype="f8", chunks=2)
+    with dask.config.set(scheduler="processes", num_workers=1):
+        zd.to_zarr(da.ones(2), a, append=0)
+    assert a.shape == (4,)
+    assert a[2:].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["Array", "Group"])
+def test_types_of_nodes_are_not_called(name):
+    with pytest.raises(TypeError, match=rf"zarr_dask\.open_{name.lower()}\(url\)"):
+        getattr(zd, name)("o.zarr")
+
+
+def test_an_attribute_that_is_no_json_is_named():
+    with pytest.raises(ValueError, match=r"attributes\.when: .*isoformat"):
+        zd.create_group({}, attributes={"n": 1, "when": datetime(2020, 1, 1)})  # noqa: DTZ001
+
+
+def test_a_node_opened_for_reading_says_how_to_write():
+    with pytest.raises(PermissionError, match=r"mode='r\+'"):
+        zd.open(zd.zeros(3).store)[0] = 1
+
+
+def test_a_migration_to_the_same_format_says_so():
+    store = zd.create_group({}).store
+    assert str(zd.plan_migration(store)).endswith("nothing to do: it is v3 already")
+
+
+@pytest.mark.parametrize("job", ["rechunk", "copy"])
+def test_rechunkings_and_copies_that_have_ended_answer_the_same_call(tmp_path, job):
+    def run(**options):
+        if job == "rechunk":
+            return zd.rechunk(tmp_path / "a", tmp_path / "b", chunks=8, resume=True, **options)
+        return zd.copy(tmp_path / "a", tmp_path / "b", resume=True, **options)
+
+    zd.array(np.arange(64), tmp_path / "a", chunks=4)
+    first = run()
+    again = run()
+    assert (first.already_done, again.tasks, again.stored) == ("", 0, first.stored)
+    assert str(again).startswith("already done at ")
+    assert not run(overwrite=True).already_done
+    zd.delete(tmp_path / "b")
+    assert not run().already_done
+    assert zd.load(tmp_path / "b").tolist() == list(range(64))

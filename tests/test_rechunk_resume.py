@@ -14,6 +14,7 @@ import pytest
 import zarr
 
 import zarr_dask as zd
+from tests.leftovers import left_in
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, ResumeError, StoreError
 from zarr_dask.jobs.engine.lifecycle import join_job as shared
 from zarr_dask.jobs.rechunk.job import RechunkJob, join_rechunk
@@ -71,7 +72,7 @@ def test_what_is_done_is_not_done_again(source, tmp_path, options, share):
     new = zd.open_array(tmp_path / "b.zarr")
     np.testing.assert_array_equal(new[...], VALUES)
     assert report.stored == new.nbytes_stored()
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def test_another_number_of_workers_goes_on_with_the_objects_that_are_there(source, tmp_path):
@@ -108,7 +109,7 @@ def test_without_resume_nothing_is_taken_over(source, tmp_path):
         plan.run(progress=stop_after(plan.tasks - 1))
     report = zd.plan_rechunk(source, tmp_path / "b.zarr", **STAGED).run()
     assert report.tasks == plan.tasks
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def test_memory_has_no_place_for_a_journal(source, tmp_path):
@@ -178,7 +179,7 @@ def test_a_killed_process(source, tmp_path, staged):
     np.testing.assert_array_equal(zd.open_array(target)[...], VALUES)
     # each kill costs at most the task that was running and the one that was not yet told of
     assert done + len(finished.stdout.splitlines()) <= tasks + 3
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -193,7 +194,7 @@ def test_a_job_that_died_when_its_target_was_visible(source, tmp_path, monkeypat
             zd.rechunk(source, tmp_path / "b.zarr", **options)
     assert len(list(tmp_path.iterdir())) > 1
     assert zd.rechunk(source, tmp_path / "b.zarr", resume=True, **options).tasks == 0
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
 
 
@@ -233,7 +234,7 @@ def test_processes_that_begin_together_make_one_job(source, tmp_path):
             jobs[task % 3].stage(number).copy(task)
     jobs[1].finish()
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def test_two_runs_of_a_plan_are_told_apart(source, tmp_path):

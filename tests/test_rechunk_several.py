@@ -15,6 +15,7 @@ import zarr
 from click.testing import CliRunner
 
 import zarr_dask as zd
+from tests.leftovers import left_in
 from zarr_dask.cli import main
 from zarr_dask.errors import (
     MemoryBudgetError,
@@ -82,7 +83,7 @@ def test_one_plan(sources, tmp_path):
     assert report.stored == sum(
         zd.open_array(tmp_path / "b.zarr", path).nbytes_stored() for path in ("t", "s")
     )
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
     for stage in (0, 1):
         steps = [step for step in seen if step.stage == stage]
         assert sum(step.nbytes for step in steps) == steps[0].total
@@ -148,7 +149,7 @@ def test_what_is_done_is_not_done_again(sources, tmp_path, share):
     report = planned(sources, tmp_path / "b.zarr").run(resume=True)
     assert report.tasks == plan.tasks - before
     assert_right(tmp_path / "b.zarr")
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def test_a_job_that_died_between_two_ends(sources, tmp_path, monkeypatch):
@@ -172,7 +173,7 @@ def test_a_job_that_died_between_two_ends(sources, tmp_path, monkeypatch):
     report = zd.rechunk(sources, tmp_path / "b.zarr", path=["t", "s"], **options)
     assert report.tasks == 0
     assert_right(tmp_path / "b.zarr")
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def test_one_that_differs_keeps_all_invisible(sources):
@@ -219,7 +220,7 @@ def test_a_killed_process(sources, tmp_path):
     tasks = planned(sources, tmp_path / "c.zarr").tasks
     assert len(last.stdout.splitlines()) <= tasks - 10
     assert_right(target)
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def cli(*words: object, code: int = 0) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.leftovers import left_in, open_below
 from zarr_dask.errors import (
     MetadataChangedError,
     NodeExistsError,
@@ -101,18 +102,6 @@ def fail(values, place, after, component=None, **options):
 
 def everything_below(place: Path) -> set[str]:
     return {str(path.relative_to(place)) for path in place.rglob("*")}
-
-
-def open_below(place: Path) -> set[str]:
-    """Files of jobs that have not ended; jobs that have leave a record and a text."""
-    files = [path for path in place.rglob("*") if path.is_file()]
-    return {path.name for path in files if not path.name.startswith(("__done-", "README"))}
-
-
-def left_in(place: Path) -> set[str]:
-    """Names in a folder, without folders that hold records of finished jobs alone."""
-    found = list(place.iterdir())
-    return {path.name for path in found if not path.name.endswith(".zarr-dask") or open_below(path)}
 
 
 def objects_of(report) -> int:

@@ -22,6 +22,10 @@ _READ_FIRST = frozenset(
 _LAZY_ONLY = frozenset({"compute", "map_blocks", "map_overlap", "persist", "rechunk", "visualize"})
 
 
+_FIELDS = 4
+"""Fields that every node has: store, path, metadata and format."""
+
+
 class Located(Protocol):
     """A node, as far as its place is concerned."""
 
@@ -38,6 +42,22 @@ class Located(Protocol):
 
 class NodeNames:
     """Names that arrays and groups have in common with those of zarr-python."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a node, of what has been read; users get one from `open` and `create_array`.
+
+        Raises
+        ------
+        TypeError
+            If there is only a location.
+        """
+        if len(args) + len(kwargs) < _FIELDS:
+            name, kind = cls.__name__, cls.__name__.lower()
+            raise TypeError(
+                f"zarr_dask.{name} is the type of an open {kind}: zarr_dask.open_{kind}(url) opens "
+                f"one, zarr_dask.create_{kind}(url, ...) makes one."
+            )
+        return super().__new__(cls)
 
     @property
     def name(self: Located) -> str:

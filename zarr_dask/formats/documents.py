@@ -281,7 +281,20 @@ def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]
         return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))
     except (ValueError, TypeError, RecursionError) as error:
         expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
-        raise MetadataError(at, [ValidationProblem("attributes", str(error), expected)]) from error
+        name, hint = _not_json(attributes)
+        field = f"attributes.{name}" if name else "attributes"
+        raise MetadataError(at, [ValidationProblem(field, str(error), expected + hint)]) from error
+
+
+def _not_json(attributes: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name of the first attribute that is not JSON, and a hint for its type."""
+    for name, value in dict(attributes).items():
+        try:
+            json.dumps({name: value}, allow_nan=False, default=_json_value)
+        except (ValueError, TypeError, RecursionError):
+            is_time = hasattr(value, "isoformat")
+            return str(name), "; value.isoformat() makes a text" if is_time else ""
+    return "", ""
 
 
 def _json_value(value: object) -> object:

@@ -16,7 +16,7 @@ from zarr_dask.formats.base import ArrayMeta, NodeMeta
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import canonical_location
 
-__all__ = ["Handle", "opened", "tell_handles"]
+__all__ = ["Handle", "opened", "tell_growth", "tell_handles"]
 
 
 class Handle(Protocol):
@@ -77,6 +77,19 @@ def tell_handles(store: Store, path: str, meta: NodeMeta) -> None:
     for one in found:
         if canonical_location(one.store, one.path) == place:
             one.follow(meta)
+
+
+def tell_growth(store: Store, path: str, meta: ArrayMeta) -> None:
+    """Tell the handles of an array that a task in another process has made it longer."""
+    for one in _OPEN.all():
+        mine = one.meta
+        if (
+            _may_be(one, path.rpartition("/")[2], meta)
+            and mine.grid.ndim == meta.grid.ndim
+            and any(map(int.__gt__, meta.shape, mine.shape))
+            and canonical_location(one.store, one.path) == canonical_location(store, path)
+        ):
+            one.follow(meta.with_shape(meta.grid, mine.attributes, mine.dimension_names))
 
 
 def _may_be(handle: Handle, name: str, meta: NodeMeta) -> bool:

@@ -24,7 +24,7 @@ from zarr_dask.formats.base import Limits, load_json, read_documents
 from zarr_dask.journal.journal import JobRecord, Journal
 from zarr_dask.stores.base import Store
 
-__all__ = ["Finished", "finished_job", "record_end"]
+__all__ = ["Finished", "finished_job", "put_record", "record_end", "record_of"]
 
 _FORMAT = "zarr-dask finished job 1"
 _NAME = "__done-"
@@ -38,26 +38,50 @@ class Finished:
     """Time of its end, in UTC."""
     report: Mapping[str, Any]
     """Fields of its report."""
+    documents: Mapping[str, str]
+    """Metadata that it has written, by key."""
 
 
 def record_end(journal: Journal, job: JobRecord | None, report: Mapping[str, Any]) -> None:
-    """Record the end of a job that makes an array and may be resumed, beside its journal.
-
-    Nothing depends on the record, so that a store that fails here is passed over.
-    """
+    """Record the end of a job that makes an array and may be resumed; see `put_record`."""
     if job is None or not (job.resume and job.creates):
         return
+    put_record(journal, job.token, report, job.documents)
+
+
+def put_record(
+    journal: Journal, token: str, report: Mapping[str, Any], documents: Mapping[str, str]
+) -> None:
+    """Record the end of a job beside its journal; a store that fails here is passed over."""
     place = journal.prefix.rstrip("/").rpartition("/")[0]
-    key = _key(f"{place}/" if place else "", job.token)
     record = {
         "format": _FORMAT,
-        "token": job.token,
-        "documents": dict(job.documents),
+        "token": token,
+        "documents": dict(documents),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "report": dict(report),
     }
     with suppress(StoreError):
+        key = _key(f"{place}/" if place else "", token)
         journal.store.set(key, [json.dumps(record, indent=1).encode()])
+
+
+def record_of(records: Store, prefix: str, token: str) -> Finished | None:
+    """Return the record of the job with a token; None if there is none."""
+    key = _key(prefix, token)
+    text = read_documents(records, [key], Limits())[key]
+    if text is None:
+        return None
+    try:
+        record = load_json(records, key, text)
+    except MetadataError:
+        return None  # nothing that this package has written
+    report, documents = record.get("report"), record.get("documents")
+    if record.get("format") != _FORMAT or record.get("token") != token:
+        return None
+    if not isinstance(report, dict) or not isinstance(documents, dict):
+        return None
+    return Finished(str(record.get("ended", "")), report, documents)
 
 
 def finished_job(records: Store, prefix: str, store: Store, job: JobRecord) -> Finished | None:
@@ -72,23 +96,13 @@ def finished_job(records: Store, prefix: str, store: Store, job: JobRecord) -> F
     job
         The job as it is if it starts now.
     """
-    key = _key(prefix, job.token)
-    text = read_documents(records, [key], Limits())[key]
-    if text is None:
+    found = record_of(records, prefix, job.token)
+    if found is None or dict(found.documents) != dict(job.documents):
         return None
-    try:
-        record = load_json(records, key, text)
-    except MetadataError:
-        return None  # nothing that this package has written
-    report, documents = record.get("report"), record.get("documents")
-    if record.get("format") != _FORMAT or record.get("token") != job.token:
+    present = read_documents(store, list(found.documents), Limits())
+    if any(present[name] != said.encode() for name, said in found.documents.items()):
         return None
-    if not isinstance(report, dict) or documents != dict(job.documents):
-        return None
-    present = read_documents(store, list(documents), Limits())
-    if any(present[name] != said.encode() for name, said in documents.items()):
-        return None
-    return Finished(str(record.get("ended", "")), report)
+    return found
 
 
 def _key(prefix: str, token: str) -> str:

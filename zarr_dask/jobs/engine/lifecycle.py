@@ -25,11 +25,12 @@ from zarr_dask.journal import (
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.journal.finished import Finished, record_of
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import ConditionalStore
 from zarr_dask.stores.open import Location
 
-__all__ = ["BoundJob", "JobPlan", "job_lock", "join_job", "resume", "start_job"]
+__all__ = ["BoundJob", "JobPlan", "finished", "job_lock", "join_job", "resume", "start_job"]
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
@@ -176,6 +177,19 @@ def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
     if ended.job() is None and plan.is_finished():
         ended.remove()  # what is left of it, if the job was killed while it removed its journal
     return None
+
+
+def finished(plan: JobPlan[BoundJob], journal: Location | None = None) -> Finished | None:
+    """Return the record of the same job if it has ended and is not to be done once more."""
+    place = _place(plan, journal)
+    record = None if place is None else record_of(place.store, place.prefix, plan.token)
+    if record is None or not plan.is_finished():
+        return None
+    try:
+        plan.check_room()
+    except NodeExistsError:
+        return record
+    return None  # it is to be replaced
 
 
 def join_job(plan: JobPlan[J], journal: Location | None = None) -> J:

@@ -112,10 +112,15 @@ class ReportBase(InWords):
     """
     repeated: int = 0
     """Tasks that a cluster has started again because a worker was lost."""
+    already_done: str = ""
+    """Time at which the same job ended earlier, so that this call did nothing; else empty."""
     retried_besides: int = 0
     """Requests that were retried outside of stages: in the comparison, and at the start and end of
     the job.
     """
+
+    def _before(self) -> str:
+        return f"already done at {self.already_done}: " if self.already_done else ""
 
     @property
     def retried(self) -> int:
@@ -216,7 +221,7 @@ class RechunkReport(ReportBase):
     """Stored objects of the target."""
 
     def __str__(self) -> str:
-        return (
+        return self._before() + (
             f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
             f"({format_bytes(self.stored)}) by {self.tasks} tasks in {self.seconds:.1f} s "
             f"({rate(self.nbytes, self.seconds)})"
@@ -259,7 +264,7 @@ class JointReport(ReportBase):
         return sum(one.stored for one in self.arrays)
 
     def __str__(self) -> str:
-        return (
+        return self._before() + (
             f"{pluralize(len(self.arrays), 'array')}, {format_bytes(self.nbytes)} "
             f"({format_bytes(self.stored)} stored) by {pluralize(self.tasks, 'task')} in "
             f"{self.seconds:.1f} s ({rate(self.nbytes, self.seconds)})"
@@ -311,6 +316,8 @@ class TaskStatistics:
         self._tasks: Counter[int] = Counter()
         self._stored: Counter[tuple[int, int]] = Counter()
         self._retried = [0] * stages
+        self.already_done = ""
+        """Time at which the same job ended earlier; empty if this run has done something."""
         self.begun = 0
         """Number of task starts on a cluster."""
         self.retried_comparing = 0

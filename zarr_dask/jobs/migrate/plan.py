@@ -119,6 +119,9 @@ class MigrationPlan(InWords):
             others = f" and {count - 1} more" if count > 1 else ""
             lines.append(f"  note       {first}{others}: {note}")
         lines += [f"  refused    {path or '/'}: {problem}" for path, problem in self.refusals]
+        same = route.source_format == route.target_format
+        if same and not (self._unwritten or self.objects or self.remove_old):
+            lines.append(f"nothing to do: it is {route.target_format.name} already")
         if self.refusals:
             lines.append(
                 "nothing will be written: a hierarchy is migrated as a whole or not at all"

@@ -16,12 +16,13 @@ from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.threads import cpu_count, parallel_for
 from zarr_dask.errors import MemoryBudgetError, StoreError
 from zarr_dask.jobs.engine import Workers, find_workers, run_tasks
-from zarr_dask.jobs.engine.lifecycle import BoundJob, JobPlan, job_lock, resume, start_job
+from zarr_dask.jobs.engine.lifecycle import BoundJob, JobPlan, finished, job_lock, resume, start_job
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import Progress, StageEstimate, TaskStatistics
 from zarr_dask.jobs.rechunk.cost_model import CostModel, Working, held_by_process, seconds
 from zarr_dask.journal import Journal
+from zarr_dask.journal.finished import put_record
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.retry import counting_retries
@@ -197,6 +198,7 @@ def execute_plan(
     ]
     measured = {
         "seconds": perf_counter() - begun,
+        "already_done": ledger.already_done,
         "stages": ledger.stages(expected),
         "bound": held_by_process(plan.stages, workers.threads_per_process),
         "peaks": ledger.peaks,
@@ -220,6 +222,11 @@ def _carry_out(
 ) -> tuple[TaskStatistics, Sequence[int]]:
     """Run the job from start to end; return the ledger, and the encoded bytes of each target."""
     found = resume(plan.as_job(), journal) if resuming else None
+    record = finished(plan.as_job(), journal) if resuming and found is None else None
+    if record is not None:
+        done = TaskStatistics(len(plan.stages))
+        done.already_done = record.ended
+        return done, [int(nbytes) for nbytes in record.report.get("stored", ())]
     job = start_job(plan.as_job(), journal) if found is None else found
     run = _Run(plan, job, workers, progress, len(plan.stages) + verify)
     with job_lock(job.journal):
@@ -239,6 +246,8 @@ def _carry_out(
             stored = [ledger.stored_of(array, plan.stage_counts[array] - 1) for array in arrays]
         else:
             stored = job.stored()
+        if resuming and job.journal is not None:
+            put_record(job.journal, job.journal.token, {"stored": list(stored)}, {})
         job.finish()
     return ledger, stored
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array.array import Array
+from zarr_dask.formats.handles import tell_growth
 from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
@@ -141,6 +142,8 @@ def _reports(
         one.check_shown()
     for plan, one, report in zip(plans, begun, reports, strict=True):
         one.record(report)
+        if not report.already_done:
+            tell_growth(plan.target.store, plan.target.path, plan.target.meta)
         _LOG.info("written: %s: %s", plan.target.where, report)
     return reports
 

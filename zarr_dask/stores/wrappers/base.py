@@ -282,7 +282,10 @@ class ReadOnly(StoreWrapper):
         raise self._refusal(prefix)
 
     def _refusal(self, key: str) -> ReadOnlyError:
-        return ReadOnlyError(f"{self.url} is open for reading only: {key!r} was not changed.")
+        return ReadOnlyError(
+            f"{self.url} is open for reading only: {key!r} was not changed. A node is opened for "
+            "writing with mode='r+'."
+        )
 
 
 class Request(NamedTuple):
