@@ -37,7 +37,6 @@ print(faults(nullcontext()), faults(keeping_freed_memory()), faults(nullcontext(
 
 FORKED = """
 import os, threading
-from zarr_dask import scratch as module
 from zarr_dask._util.buffers import working_for
 
 begun, go_on = threading.Event(), threading.Event()
