@@ -22,7 +22,7 @@ FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_inde
     tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \
     tests/test_formats*.py tests/test_array*.py tests/test_group*.py tests/test_cli*.py) zarr_dask
 
-.PHONY: help venv demo test servers test-fast test-all conformance compat docs bench bench-remote lint types clean
+.PHONY: help venv demo check test servers test-fast test-all conformance compat docs bench bench-remote lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -35,7 +35,10 @@ venv: $(VENV)/.installed-dev ## the environment with all that developing needs
 demo: $(VENV)/.installed-demo ## a simulation, its rechunked copy and two pictures, in demo-output/
 	$(BIN)/python -m examples.tsunami $(ARGS)
 
-test: $(VENV)/.installed-test .venv-zarr2/.installed ## the tests (at most 12 minutes on 2 cores)
+check: $(VENV)/.installed-dev ## in a minute: ruff, mypy, the quick tests of what differs from main
+	$(BIN)/python -m tools.check $(ARGS)
+
+test: $(VENV)/.installed-test .venv-zarr2/.installed ## the tests (at most 6 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
 
 servers: ## storage servers for the tests, from npm and Debian; without one its tests are skipped

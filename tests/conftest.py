@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import os
 from contextlib import ExitStack
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import dask
 import pytest
 from hypothesis import settings
 
@@ -32,6 +34,48 @@ collect_ignore_glob = ["zarr2/*peer.py"]
 pytest.register_assert_rewrite("zarr_dask.testing", "tests.support", "tests.interop")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
+# Modules and groups that take long, which their number of tests does not tell.
+LONG = (
+    "test_kills",
+    "faults",
+    "tests/test_write_races.py",
+    "tests/test_ome_jobs.py",
+    "tests/test_writer_processes.py",
+    "s3",
+    "servers",
+    "tests/test_cli.py",
+    "tests/test_cli_plan_file.py",
+    "tests/test_write_shared.py",
+    "tests/test_demo.py",
+    "tests/test_rechunk.py",
+    "read-ahead",
+    "credentials",
+    "tests/test_rechunk_resume.py",
+    "tests/test_benchmarks.py",
+    "tests/test_icechunk_cluster.py",
+    "tests/test_rechunk_cluster.py",
+    "tests/test_dask_suite.py",
+    "tests/test_ome_peers.py",
+    "fsspec",
+    "tests/interop/test_refusals.py",
+    "tests/test_rechunk_sparing.py",
+    "credentials-cluster",
+    "tests/test_schedulers.py",
+)
+
+# Worker processes are forked from one that has imported what they need: started one by one, they
+# would take a third of the time of all tests. (The environment that they see is that of the first.)
+FORKED = "forkserver"
+IMPORTED = [
+    "tests.kill_roles",
+    "distributed.nanny",
+    "zarr_dask.jobs.write.write",
+    "zarr_dask.jobs.rechunk.rechunk",
+    "zarr_dask.graph.tokens",
+]
+multiprocessing.set_forkserver_preload(IMPORTED)
+dask.config.set({"multiprocessing.context": FORKED})
+
 # No deadline: the machines that run this share their cores, and the timeout of a whole test holds.
 settings.register_profile("fast", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=50, deadline=None, print_blob=True, database=None)
@@ -44,13 +88,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroup
     """Give each test process whole modules (and groups, wherever their tests are).
 
     Tests handed out one by one would make every fixture of a module twice, and the scheduler goes
-    through all that it has handed out, after each test.
+    through all that it has handed out, after each test. What takes long comes first, so that the
+    processes end together.
     """
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadGroupScheduling
 
     class ModuleScheduling(LoadGroupScheduling):
+        def _assign_work_unit(self, node: object) -> None:
+            longest = next((scope for scope in LONG if scope in self.workqueue), None)
+            if longest is not None:
+                self.workqueue.move_to_end(longest, last=False)
+            super()._assign_work_unit(node)
+
         def _split_scope(self, nodeid: str) -> str:
             scope = super()._split_scope(nodeid)
             return nodeid.partition("::")[0] if scope == nodeid else scope
@@ -72,10 +123,9 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what starts worker processes, and keep each module of it in one test process."""
+    """Mark what starts worker processes."""
     if {"make_cluster", "cluster", "client"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("cluster")
-        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -117,6 +167,7 @@ def public_data() -> Path:
 def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
     """Make ``make_cluster(n_workers=2, **options)``: clusters that live as long as the module."""
     from distributed import LocalCluster
+    from distributed.utils import get_mp_context
 
     with ExitStack() as stack:
 
@@ -127,7 +178,10 @@ def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
                 "scheduler_kwargs": {"dashboard": False},
             }
             wanted = {"threads_per_worker": 1, "processes": True, **no_dashboard, **options}
-            return stack.enter_context(LocalCluster(n_workers=n_workers, **wanted))
+            with dask.config.set({"distributed.worker.multiprocessing-method": FORKED}):
+                get_mp_context()  # which sets a list of its own, the first time
+                multiprocessing.set_forkserver_preload(IMPORTED)
+                return stack.enter_context(LocalCluster(n_workers=n_workers, **wanted))
 
         yield make
 

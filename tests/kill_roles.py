@@ -34,15 +34,7 @@ SHAPE = (BLOCKS[0] * BLOCK[0], BLOCKS[1] * BLOCK[1])
 WORK = 0.01  # seconds that a task takes
 PATIENCE = 50.0
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    [
-        __name__,
-        "zarr_dask.jobs.write.write",
-        "zarr_dask.graph.tokens",
-        "zarr_dask.jobs.rechunk.rechunk",
-    ]
-)
+PROCESSES = multiprocessing.get_context("forkserver")  # conftest.py says what it imports first
 
 
 def expected() -> np.ndarray:

@@ -595,7 +595,6 @@ def read_terminal(screen):
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_cli")
 def test_rechunk_on_local_processes(large, target):
     done = spawn("rechunk", large, target, "--chunks", "32,64,64", "--workers", "2")
     assert done.returncode == 0, done.stderr
@@ -605,7 +604,6 @@ def test_rechunk_on_local_processes(large, target):
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_cli")
 def test_an_error_on_local_processes_is_one_message(large, target):
     (Path(large) / "c" / "7" / "0" / "0").write_bytes(b"junk")
     done = spawn("rechunk", large, target, "--chunks", "32,64,64", "--workers", "2")

@@ -246,7 +246,10 @@ def taken():
 
 
 @pytest.mark.usefixtures("taken")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_ends_a_comparison_too(source, tmp_path, monkeypatch, number, code):
     """It comes when the first box is compared; the target is not visible then."""
     file = planned(source, tmp_path, "--chunks=1,8,8", "--max-mem", "20MB", "--threads", "1")

@@ -7,6 +7,7 @@ import pytest
 
 from tools import compat
 
+pytestmark = pytest.mark.slow  # .ci/run runs it
 PAGE = compat.PAGE.read_text(encoding="utf-8") if compat.PAGE.exists() else ""
 PEERS = (f"zarr-python {version('zarr')}", f"tensorstore {version('tensorstore')}")
 

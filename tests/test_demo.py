@@ -19,8 +19,6 @@ from examples.tsunami import simulation
 from tests.support.paths import ROOT
 from zarr_dask.errors import MissingDependencyError, NodeExistsError
 
-# One process of the test run has the folder that `small_demo` fills.
-GROUP = pytest.mark.xdist_group("test_demo")
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -150,7 +148,6 @@ def small_demo(tmp_path_factory):
 
 
 @pytest.mark.cluster
-@GROUP
 def test_the_demo_compares_everything_and_says_so(small_demo):
     report, said = small_demo
     assert report.values == 20 * 96 * 128
@@ -160,7 +157,6 @@ def test_the_demo_compares_everything_and_says_so(small_demo):
 
 
 @pytest.mark.cluster
-@GROUP
 def test_the_demo_leaves_what_it_says(small_demo):
     folder = small_demo[0].output
     simulation, points = (
@@ -176,7 +172,6 @@ def test_the_demo_leaves_what_it_says(small_demo):
 
 
 @pytest.mark.cluster
-@GROUP
 def test_the_parallel_simulation_is_that_of_one_process(small_demo):
 
     job = simulation.Simulation.of_topobathy(20, (96, 128))
@@ -191,7 +186,7 @@ def test_the_parallel_simulation_is_that_of_one_process(small_demo):
 
 
 @pytest.mark.cluster
-@GROUP
+@pytest.mark.slow
 def test_the_simulation_survives_the_loss_of_a_worker(tmp_path):
     from zarr_dask.jobs.engine import connect
 

@@ -15,9 +15,6 @@ from tests.fuzz.child import MEMORY, SECONDS
 from tests.fuzz.named import CASES
 from tests.support.paths import ROOT
 
-# One process of the test run asks for the results of all.
-pytestmark = pytest.mark.xdist_group("test_hostile")
-
 HARMLESS = {
     "v3 with a rectilinear grid of 2^62 chunks",  # that is no more than a grid
     *(".zattrs of UTF-16", "attrs of UTF-16"),  # Python's json reads it

@@ -110,7 +110,7 @@ print(json.dumps([memory("VmHWM") - idle, plan.peak, len(plan.pyramids[0].stages
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much memory a process has")
-@pytest.mark.parametrize("method", ["mean", "gaussian"])
+@pytest.mark.parametrize("method", [pytest.param("mean", marks=pytest.mark.slow), "gaussian"])
 def test_memory(tmp_path, method):
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "image"), method]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

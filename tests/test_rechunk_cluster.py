@@ -22,7 +22,7 @@ LIMIT = 350 << 20
 BLOSC = [{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle",
                                              "typesize": 4, "blocksize": 0}}]  # fmt: skip
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("test_rechunk_cluster")]
+pytestmark = pytest.mark.cluster
 
 
 def noise(rows: int, columns: int, seed: int) -> np.ndarray:

@@ -25,12 +25,15 @@ def assert_as_stated(layout, threads, root, *, worker) -> None:
     assert LEAST <= found.share <= 1, str(found)
 
 
-@pytest.mark.parametrize(("name", "threads"), QUICK)
+@pytest.mark.parametrize(
+    ("name", "threads"), [QUICK[1], pytest.param(*QUICK[0], marks=pytest.mark.slow)]
+)
 def test_a_process_takes_what_its_plan_states(tmp_path, name, threads):
     layout = next(one for one in LAYOUTS if one.name == name)
     assert_as_stated(layout, threads, tmp_path, worker=threads == 1)
 
 
+@pytest.mark.slow
 def test_the_copy_in_the_other_byte_order_counts(tmp_path):
     """It is made to be encoded, besides the chunk as it is read and as it is stored."""
     grids = {"chunks": (100, 256, 64)}, {"chunks": (128, 256, 64)}

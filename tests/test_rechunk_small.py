@@ -44,7 +44,6 @@ def made(store=None, **options):
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_rechunk_small")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest.mark.parametrize("codec", ["blosc", "zstd"])
 def test_new_workers_hold_no_more_than_is_stated(tmp_path, make_cluster, codec):

@@ -37,7 +37,6 @@ print(faults(nullcontext()), faults(malloc_keep_freed()), faults(nullcontext()))
 
 FORKED = """
 import os, threading
-from zarr_dask._util import buffers as module
 from zarr_dask._util.buffers import task_memory_scope
 
 begun, go_on = threading.Event(), threading.Event()

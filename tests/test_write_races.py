@@ -162,7 +162,9 @@ def test_nothing_is_lost_on_processes(tmp_path, processes, grid, runs):
     assert any(len(pair) == 2 for pair in pairs), "no two processes have met"
 
 
-@pytest.mark.parametrize("workers", [2, 3, 8])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(8, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("blocks", "chunks", "shards"),
     [

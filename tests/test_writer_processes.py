@@ -119,6 +119,7 @@ def test_many_ranks_killed_at_random_moments_go_on(tmp_path, seed):
     killed_at_random(tmp_path, seed, (4, 2), 60)
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_in_one_process(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 1500:
@@ -230,6 +231,7 @@ def test_owners_gather_through_mpi(tmp_path):
 
 
 @NEEDS_MPI
+@pytest.mark.slow
 def test_the_example_runs_with_mpi(tmp_path):
     said = run_with_mpi(4, "examples/parallel_ranks.py", str(tmp_path), "mpi")
     assert "shards of (8, 256, 512), every value right: True" in said
