@@ -127,7 +127,22 @@ def scheduler():
     Path("scheduler.json").touch()
 
 
+def datasets():
+    xr = pytest.importorskip("xarray")
+    pytest.importorskip("zarr_dask.xarray.accessor")
+
+    def days(first, count):
+        time = np.datetime64("2020-01-01") + np.arange(first, first + count)
+        values = da.arange(count * 8, chunks=40).reshape(count, 8) + 8.0 * first
+        return xr.Dataset({"t2m": (("time", "lat"), values)}, {"time": time.astype("M8[ns]")})
+
+    ds = days(0, 31)
+    named = {"ds": ds, "february": days(31, 29), "part": ds.isel(time=slice(3, 9))}
+    return {**named, "template": days(0, 60)}
+
+
 SAMPLES = {
+    "reference/xarray-writing.md": (datasets,),
     "README": (era5("era5.zarr"),),
     "index.md": (era5("era5.zarr"),),
     "explanation/plans.md": (maps,),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.leftovers import open_below
 from tests.test_running_jobs import running
 from tools import docs_pages
 
@@ -45,7 +46,7 @@ def killed():
 
 def salt_is_whole(_=None):
     assert (zd.open_array("run.zarr", "salt")[...] == 1).all()
-    assert not Path("run.zarr.zarr-dask").exists()
+    assert not open_below(Path("run.zarr.zarr-dask"))
 
 
 def resumed(_):
@@ -253,29 +254,6 @@ def out_of_reach():
     return message, {"x": ONES}, lambda _: equal("run.zarr", 1)
 
 
-def missing_values():
-    a = zd.create_array(
-        "run.zarr",
-        "t",
-        shape=4,
-        dtype="i4",
-        chunks=2,
-        format="v2",
-        fill_value=-999,
-        dimension_names=["x"],
-    )
-    a[:3] = [1, 2, -999]
-    zd.migrate("run.zarr", remove_old=True)
-    assert list(zd.open_dataset("run.zarr")["t"].values) == [1, 2, -999, -999]
-    return (
-        "",
-        {},
-        lambda _: np.testing.assert_array_equal(
-            zd.open_dataset("run.zarr")["t"].values, [1, 2, np.nan, np.nan]
-        ),
-    )
-
-
 def publish():
     u = {"shape": (64, 64), "dtype": "f4", "chunks": (1, 32, 64)}
     zd.Writer.create("run.zarr", {"u": u}, owners=zd.decompose((64, 64), (2, 1)))
@@ -316,7 +294,6 @@ FAILURES = {
     "The metadata have changed": changed,
     "A copy differs from its source": differs,
     "Workers cannot reach the store": out_of_reach,
-    "Values are NaN or 0 after a conversion from v2": missing_values,
     "A simulation cannot publish": publish,
     "It is slow": slow,
 }

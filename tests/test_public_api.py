@@ -60,7 +60,7 @@ def test_results_are_one_line_in_a_console_and_text_in_a_notebook(tmp_path):
         zd.to_zarr(x, url),
         zd.verify(url),
         zd.compare(url, url),
-        zd.survey(url),
+        zd.inventory(url),
         zd.plan_rechunk(url, tmp_path / "b.zarr", chunks=4),
         zd.rechunk(url, tmp_path / "b.zarr", chunks=4),
         zd.plan_copy(url, tmp_path / "c.zarr"),

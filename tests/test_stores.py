@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.support.unpickle import UNPICKLE
-from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
+from zarr_dask.errors import (
+    LocationTypeError,
+    ReadOnlyError,
+    StoreError,
+    StoreKeyError,
+    ZarrDaskError,
+)
 from zarr_dask.journal import remove_empty_folders
 from zarr_dask.stores import (
     WHOLE,
@@ -593,7 +599,7 @@ def test_places(tmp_path, monkeypatch):
     ],
 )
 def test_places_that_are_none(place, options, says):
-    with pytest.raises(StoreError, match=says):
+    with pytest.raises((StoreError, LocationTypeError), match=says):
         open_store(place, options)
 
 

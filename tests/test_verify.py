@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.leftovers import left_in
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ManifestError
@@ -532,7 +533,7 @@ def test_a_journal_that_was_left_when_all_was_written(tmp_path, monkeypatch, kin
     report = zd.verify(tmp_path / "run", sweep=True)
     assert report.ok
     assert report.swept == 1
-    assert not (tmp_path / "run.zarr-dask").exists()
+    assert left_in(tmp_path) == {"run"}
 
 
 def test_a_document_alone_does_not_end_a_job_that_keeps_receipts(tmp_path):

@@ -18,7 +18,7 @@ of the earth is neglected: the Rossby radius (400 km in 200 m of water) exceeds 
 is short compared with a day.
 
 One step carries information over one cell. A rank that starts from its block and n cells around it
-has, after n steps, the exact values of its block (`promote`, `assembled`, `recorded`): ranks
+has, after n steps, the exact values of its block (`widened`, `assembled`, `recorded`): ranks
 exchange states once per time slab, not once per step, and together give bit for bit the result of
 one process.
 """
@@ -171,7 +171,7 @@ class Rates:
         )
 
     def cut(self, window: Window) -> Rates:
-        """Return rates of a window. Its sides act as walls even inside the map: hence `promote`."""
+        """Return rates of a window. Its sides act as walls even inside the map: hence `widened`."""
         rows, columns = window
         west, south = self.west_edge[rows], self.south_edge[columns]
         return Rates(
@@ -193,7 +193,7 @@ def blocks(shape: tuple[int, int], counts: tuple[int, int]) -> list[Window]:
     ]
 
 
-def promote(window: Window, cells: int, shape: tuple[int, int]) -> Window:
+def widened(window: Window, cells: int, shape: tuple[int, int]) -> Window:
     """Return a window extended by `cells` on all sides, within the map."""
     rows, columns = (
         slice(max(s.start - cells, 0), min(s.stop + cells, n))
@@ -248,7 +248,7 @@ def recorded(
     own = work.cut(inside(block, window))
     kept = np.empty((frames, *own.z.shape), dtype=np.float32)
     for number, frame in enumerate(kept):
-        needed = promote(block, (frames - number) * steps, rates.east.shape)
+        needed = widened(block, (frames - number) * steps, rates.east.shape)
         work.cut(inside(needed, window)).advance(rates.cut(needed), steps)
         frame[...] = own.z
     return own.state(), kept

@@ -15,6 +15,7 @@ from typing import Any
 import xarray as xr
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.keywords import explained_by
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import ResumeError, ZarrDaskWarning
 from zarr_dask.formats.base import Format, GroupMeta, normalise_path, where
@@ -165,6 +166,7 @@ def plan_dataset(
     return Planner(store, path, call).plan(_nodes(dataset, inherits=write_inherited_coords))
 
 
+@explained_by(plan_dataset)
 def write_dataset(
     dataset: xr.Dataset | xr.DataArray | xr.DataTree,
     url: Location | Group,
@@ -274,6 +276,7 @@ def write_dataset(
         return _run(planner, nodes, client, progress, window)
 
 
+@explained_by(plan_dataset)
 def create_dataset(
     template: xr.Dataset,
     url: Location | Group,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
 from zarr_dask.errors import IngestError, MemoryBudgetError, NodeNotFoundError
 from zarr_dask.grid.grid import Fixed, Grid
@@ -662,6 +663,7 @@ def _blocks(
 # --- all at once ----------------------------------------------------------------------------------
 
 
+@explained_by(plan_ingest)
 def ingest(
     files: Any,
     url: Location,
