@@ -24,6 +24,7 @@ from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.report import JointReport, Progress
 from zarr_dask.jobs.ingest.combine import (
     Combination,
@@ -39,7 +40,6 @@ from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.place import find_files
 from zarr_dask.jobs.ingest.survey import Survey, read_survey, survey_files, with_digests
-from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
