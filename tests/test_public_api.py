@@ -383,7 +383,7 @@ def test_attributes_that_an_array_has_not(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["open_zarr", "open_consolidated", "group", "tree", "consolidate_metadata", "verfy"]
+    "name", ["read_zarr", "open_consolidated", "group", "tree", "consolidate_metadata", "verfy"]
 )
 def test_functions_that_the_package_has_not(name):
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'\. \w"):

@@ -491,7 +491,10 @@ def test_a_failed_read_leaves_nothing_that_looks_whole(slabs, tmp_path, schedule
     options = STAGED if stages == 2 else {**STAGED, "max_mem": "100MB"}
     with dask.config.set(scheduler=scheduler, num_workers=2):
         if scheduler == "threads":
-            options = {**options, "max_mem": 2 * parse_bytes(options["max_mem"])}
+            options = {
+                **options,
+                "max_mem": 2 * parse_bytes(options["max_mem"]),
+            }
         plan = zd.plan_rechunk(source, tmp_path / "target", **options)
         assert len(plan.stages) == stages
         with pytest.raises(StoreError, match="the wire is cut"):

@@ -55,6 +55,55 @@ def test_the_report_has_counted_what_the_plan_has_predicted(tmp_path, source, ta
     assert report.repeated == 0
 
 
+@st.composite
+def cells(draw, extent: int):
+    """Sizes of cells that differ, or one size, along a dimension."""
+    if draw(st.booleans()):
+        return draw(st.integers(1, extent))
+    borders = draw(st.sets(st.integers(1, extent - 1), max_size=6))
+    ends = [*sorted(borders), extent]
+    return tuple(b - a for a, b in zip([0, *ends], ends, strict=False))
+
+
+@given(st.data())
+def test_chunks_of_any_sizes_and_regions_are_predicted(data):
+    shape = (24, 36)
+    region = tuple(
+        slice(a, b)
+        for a, b in (
+            sorted(data.draw(st.sets(st.integers(0, n), min_size=2, max_size=2))) for n in shape
+        )
+    )
+    part = tuple(s.stop - s.start for s in region)
+    old = tuple(data.draw(cells(n)) for n in shape)
+    new = tuple(data.draw(cells(n)) if n > 1 else 1 for n in part)
+    with dask.config.set(scheduler="sync"):
+        source = made(MemoryStore(), chunks=old)
+        plan = zd.plan_rechunk(
+            source, MemoryStore(), chunks=new, region=region, max_mem="8MB", format="v3"
+        )
+        report = plan.run()
+    for stage in report.stages:
+        assert stage.actual.decoded == stage.predicted.decoded
+        assert stage.actual.reads == stage.predicted.reads
+        assert stage.done == stage.tasks
+        assert not stage.estimated
+    assert (zd.open_array(plan.target.store)[...] == VALUES[region]).all()
+
+
+def test_bytes_of_texts_are_marked_as_estimates(tmp_path):
+    source = zd.create_array(
+        tmp_path / "a", shape=(100,), dtype="string", chunks=(10,), fill_value=""
+    )
+    source[...] = np.array(["abc"] * 100, object)
+    plan = zd.plan_rechunk(source, tmp_path / "b", chunks=(50,))
+    report = plan.run()
+    assert "decodes about " in plan.explain()
+    assert "(predicted about " in report.explain()
+    assert report.to_json()["stages"][0]["estimated"] is True
+    assert report.stages[0].actual.reads == report.stages[0].predicted.reads
+
+
 @given(st.data())
 def test_requests_of_regions_of_shards_are_predicted(data):
     """Shards that a region cuts are read in part: their index is asked for first."""

@@ -11,8 +11,8 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import PlanError
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios, ratios
-from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (512, 32, 32)

@@ -23,7 +23,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.jobs.copy.raw_copy import RawCopyJob
 from zarr_dask.jobs.engine.last_tokens import BoundedSet
-from zarr_dask.jobs.rechunk.job import start_rechunk
+from zarr_dask.jobs.engine.lifecycle import start_job
 from zarr_dask.jobs.verify.scan import CellRuns, ObjectScan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import etag_of
@@ -378,7 +378,7 @@ def test_a_rechunking_task_that_does_not_see_its_job(tmp_path, monkeypatch):
     root.mkdir()
     source = whole(tmp_path / "source")
     plan = zd.plan_rechunk(source, root / "t.zarr", chunks=(4, 1))
-    stage = start_rechunk(plan).stage(0)
+    stage = start_job(plan.as_job()).stage(0)
     monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", BoundedSet())
     root.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):

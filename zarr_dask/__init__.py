@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.copy.plan import CopyPlan
     from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
+    from zarr_dask.jobs.engine.predict import CostModel
     from zarr_dask.jobs.engine.report import JointReport, Progress, RechunkReport
     from zarr_dask.jobs.ingest.ingest import ingest, plan_ingest
     from zarr_dask.jobs.ingest.reference import reference
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
     from zarr_dask.jobs.plan_file import load_plan
     from zarr_dask.jobs.read import from_zarr
-    from zarr_dask.jobs.rechunk.cost_model import CostModel
     from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport
     from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.plan import RechunkPlan
@@ -197,7 +197,7 @@ _LATER = {
     "VerifyReport": "zarr_dask.jobs.verify.report",
     "WritePlan": "zarr_dask.jobs.write.plan",
     "WriteReport": "zarr_dask.jobs.write.target",
-    "CostModel": "zarr_dask.jobs.rechunk.cost_model",
+    "CostModel": "zarr_dask.jobs.engine.predict",
     "compare": "zarr_dask.jobs.verify.compare",
     "copy": "zarr_dask.jobs.copy.copy",
     "credentials_initializer": "zarr_dask.jobs.engine.credentials",

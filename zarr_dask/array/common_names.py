@@ -51,7 +51,7 @@ class NodeNames:
         TypeError
             If there is only a location.
         """
-        if len(args) + len(kwargs) < _FIELDS:
+        if 0 < len(args) + len(kwargs) < _FIELDS:  # pickles give none
             name, kind = cls.__name__, cls.__name__.lower()
             raise TypeError(
                 f"zarr_dask.{name} is the type of an open {kind}: zarr_dask.open_{kind}(url) opens "

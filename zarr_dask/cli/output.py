@@ -15,9 +15,10 @@ import zarr_dask as zd
 from zarr_dask._util import display as tree
 
 if TYPE_CHECKING:
+    from zarr_dask.jobs.copy.plan import CopyPlan
     from zarr_dask.jobs.engine.report import ReportBase
     from zarr_dask.jobs.migrate.plan import MigrationPlan
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
     from zarr_dask.ome import OmeMigration
     from zarr_dask.ome.plan import ImageWritePlan
@@ -74,7 +75,7 @@ def wrapped(line: str, indent: str, first: str = "") -> str:
 
 
 def say_plan(
-    plan: RechunkPlan | JointPlan | MigrationPlan | OmeMigration | ImageWritePlan,
+    plan: RechunkPlan | JointRechunkPlan | CopyPlan | MigrationPlan | OmeMigration | ImageWritePlan,
 ) -> None:
     """Print a plan, wrapped with its indents."""
     for line in terminal_safe(plan.explain()).splitlines():

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,13 +25,8 @@ from zarr_dask.jobs.engine.plan import pluralize
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.jobs.rechunk.job import RechunkJob
-    from zarr_dask.jobs.rechunk.joint_job import JointJob, StageLike
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
-    from zarr_dask.jobs.rechunk.plan import RechunkPlan
-
-    Plan = RechunkPlan | JointPlan
-    Job = RechunkJob | JointJob
+    from zarr_dask.jobs.engine.execute import Plan
+    from zarr_dask.jobs.engine.job import BoundJob
 
 __all__ = ["finish", "run", "script", "status"]
 
@@ -135,24 +130,20 @@ def run(
                 _end(job, plan, verify=verify, threads=threads, stop=stop)
 
 
-def _begun(plan: Plan, journal: str | None) -> Job:
+def _begun(plan: Plan, journal: str | None) -> BoundJob:
     from zarr_dask.jobs.engine.lifecycle import join_job
 
-    return cast("Job", join_job(plan.as_job(), journal))
+    return join_job(plan, journal)
 
 
-def _resumed(plan: Plan, journal: str | None) -> Job | None:
+def _resumed(plan: Plan, journal: str | None) -> BoundJob | None:
     from zarr_dask.jobs.engine.lifecycle import resume
 
-    return cast("Job | None", resume(plan.as_job(), journal))
-
-
-def _stages(plan: Plan) -> Sequence[StageLike]:
-    return plan.stages
+    return resume(plan, journal)
 
 
 def _share(
-    job: Job, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
+    job: BoundJob, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
 ) -> Sequence[int]:
     """Return the numbers of a part's tasks that remain to be done."""
     if all_stages:
@@ -164,7 +155,7 @@ def _share(
 
 
 def _do(
-    job: Job, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
+    job: BoundJob, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
 ) -> tuple[int, int]:
     """Return the number of tasks done, and of requests retried for them."""
     from zarr_dask._util.threads import parallel_for
@@ -201,7 +192,7 @@ def status(plan_file: Path, *, journal: str | None) -> None:
         echo("not begun")
         raise SystemExit(1)
     left = job.left()
-    for number, stage in enumerate(_stages(plan)):
+    for number, stage in enumerate(plan.stages):
         done = stage.tasks - len(left[number])
         share = done / stage.tasks if stage.tasks else 1
         echo(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({share:.0%})")
@@ -265,7 +256,7 @@ def finish(
 
 def _compare_here(plan: Plan, threads: int | None, stop: StopRequested | None = None) -> None:
     """Compare sources and targets in this process."""
-    from zarr_dask.jobs.rechunk.execute import verify_copies_locally
+    from zarr_dask.jobs.engine.execute import verify_copies_locally
 
     verify_copies_locally(plan, threads, stop)
     if stop is not None:
@@ -275,13 +266,15 @@ def _compare_here(plan: Plan, threads: int | None, stop: StopRequested | None = 
 def _compare_on(plan: Plan, client: Client | None) -> None:
     """Compare sources and targets on a cluster."""
     from zarr_dask.jobs.engine import find_workers
-    from zarr_dask.jobs.rechunk.execute import verify_copies
+    from zarr_dask.jobs.engine.execute import verify_copies
 
     workers = find_workers(client)
-    verify_copies(plan.matchings(workers.threads_per_process), workers, lambda _: None)
+    verify_copies(plan.comparisons(workers.threads_per_process), workers, lambda _: None)
 
 
-def _end(job: Job, plan: Plan, *, verify: bool, threads: int | None, stop: StopRequested) -> None:
+def _end(
+    job: BoundJob, plan: Plan, *, verify: bool, threads: int | None, stop: StopRequested
+) -> None:
     """Finish a job, after comparing target and source if requested."""
     if verify:
         job.check_complete()
@@ -321,7 +314,7 @@ def script(
     echo("#!/bin/sh")
     echo("set -e")
     after = ""
-    for number, stage in enumerate(_stages(plan), 1):
+    for number, stage in enumerate(plan.stages, 1):
         count = max(
             min(stage.tasks, parts or _MOST_PARTS), 1
         )  # even without tasks: it starts the job
@@ -345,7 +338,7 @@ def _load(file: Path) -> Plan:
     from zarr_dask.jobs.plan_file import load_plan
 
     try:
-        return load_plan(file.read_text(encoding="utf-8"))
+        return load_plan(file.read_text(encoding="utf-8")).as_job()
     except UnicodeDecodeError as error:
         raise PlanError(f"{file}: expected the JSON of a plan, in UTF-8 ({error}).") from error
     except PlanError as error:

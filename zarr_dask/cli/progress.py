@@ -18,8 +18,9 @@ from zarr_dask.jobs.engine.progress_bars import byte_bars, stage_bars, stage_nam
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zarr_dask.jobs.copy.plan import CopyPlan
     from zarr_dask.jobs.migrate.plan import MigrationPlan
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import Progress, RechunkPlan
     from zarr_dask.ome import OmeMigration
 
@@ -28,7 +29,7 @@ __all__ = ["PlainProgress", "image_progress", "migration_progress", "rechunk_pro
 
 @contextmanager
 def rechunk_progress(
-    plan: RechunkPlan | JointPlan, *, verify: bool = False
+    plan: RechunkPlan | JointRechunkPlan | CopyPlan, *, verify: bool = False
 ) -> Iterator[Callable[[Progress], None]]:
     """Yield a function that shows the progress of a job: a bar for each stage, or lines."""
     console = _terminal()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from zarr_dask.jobs.copy.plan import CopyPlan
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan, JointRechunkPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
 
 __all__ = ["plan", "rechunk", "run_plan", "save_plot", "write_plan"]
@@ -59,7 +59,7 @@ def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
 
 
 def run_plan(
-    plan: RechunkPlan | JointPlan,
+    plan: RechunkPlan | JointRechunkPlan | CopyPlan,
     client: Client | None,
     *,
     quiet: bool,
@@ -135,7 +135,7 @@ def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> N
     echo(f"written to {terminal_safe(str(file))}")
 
 
-def save_plot(plan: RechunkPlan | JointPlan, file: Path) -> None:
+def save_plot(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
     """Draw a plan into a file, in the format given by its extension."""
     save_picture(plan.plot(), file)
     echo(f"drawn in {terminal_safe(str(file))}")

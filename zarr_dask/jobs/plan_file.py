@@ -31,8 +31,9 @@ from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
 from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.plan import format_bytes, format_region
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
-from zarr_dask.jobs.rechunk.cost_model import CostModel, Layout, StagePlan
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
 from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan, metadata_hash
@@ -144,7 +145,7 @@ def _rechunking(
         threads=_integer(document, "threads", 1),
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),
-        run_id=_creation(document),
+        run_id=_run_id(document),
         temp=where,
         notes=tuple(map(str, document["notes"])),
         model=model,
@@ -167,7 +168,7 @@ def _several(
         threads=_integer(document, "threads", 1),
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),
-        run_id=_creation(document),
+        run_id=_run_id(document),
         model=model,
     )
     _check_memory(plan)
@@ -192,7 +193,7 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         threads=_integer(document, "threads", 1),
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),
-        run_id=_creation(document),
+        run_id=_run_id(document),
         source=(from_config(source["store"], storage_options), _path(source)),
         store=store,
         path=path,
@@ -268,11 +269,11 @@ _READERS: Mapping[str, Callable[..., AnyPlan]] = {
 }
 
 
-def _creation(document: Mapping[str, Any]) -> str:
-    creation = str(document["run_id"])
-    if not re.fullmatch("[0-9a-f]{32}", creation):
-        raise PlanError(f"{creation!r} in the plan: expected 32 hexadecimal digits.")
-    return creation
+def _run_id(document: Mapping[str, Any]) -> str:
+    run_id = str(document["run_id"])
+    if not re.fullmatch("[0-9a-f]{32}", run_id):
+        raise PlanError(f"{run_id!r} in the plan: expected 32 hexadecimal digits.")
+    return run_id
 
 
 def _check_memory(plan: AnyPlan) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from html import escape
+from typing import TYPE_CHECKING
 
-from zarr_dask._util.display import escape_control_chars, html_table
+from zarr_dask._util.display import InWords, escape_control_chars, html_table
 from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.formats.base import (
     Format,
@@ -37,20 +38,25 @@ from zarr_dask.hierarchy.edit import (
 )
 from zarr_dask.hierarchy.walk import is_implied
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.jobs.engine.array_job import ArrayJob
+from zarr_dask.jobs.engine.execute import Plan
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.rechunk.joint_job import Member, MemberJob
-from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+from zarr_dask.jobs.rechunk.html import plan_html
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
+from zarr_dask.jobs.rechunk.plot import plot_plan
 from zarr_dask.journal import discard_journals
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["CopyPlan"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CopyPlan(JointPlan):
+class CopyPlan(InWords, Plan):
     """Everything that a copy will do; made by `zarr_dask.plan_copy`."""
 
     members: tuple[RawCopyPlan | RechunkPlan, ...]
@@ -71,7 +77,7 @@ class CopyPlan(JointPlan):
 
     @property
     def kind(self) -> str:
-        """See `JointPlan`."""
+        """Kind of the job, as the journal names it."""
         return "copy"
 
     @property
@@ -98,6 +104,9 @@ class CopyPlan(JointPlan):
 
     # --- description ------------------------------------------------------------------------------
 
+    def __str__(self) -> str:
+        return self.explain()
+
     def explain(self) -> str:
         """Return the plan in words and numbers, with a line for each array."""
         lines = [
@@ -106,7 +115,7 @@ class CopyPlan(JointPlan):
             f"  nodes   {pluralize(len(self.groups), 'group')}, "
             f"{pluralize(len(self.members), 'array')}, "
             f"{format_bytes(sum(member.target.nbytes for member in self.members))}",
-            self._memory_line(),
+            self.memory_line,
         ]
         costs = self.costs
         lines.append(f"  work    {pluralize(self.tasks, 'task')}, {costs.requests:,} requests")
@@ -119,9 +128,20 @@ class CopyPlan(JointPlan):
         """Return a one-line summary."""
         return f"copy {where(*self.source)} to {self.where}"
 
-    def name_of(self, member: Member) -> str:
-        """Return the name of an array among the others: its path below the copy."""
-        return member.target.path[len(prefix_of(self.path)) :] or "/"
+    def _names(self) -> list[str]:
+        """Return the names of the arrays among the others: their paths below the copy."""
+        start = len(prefix_of(self.path))
+        return [member.target.path[start:] or "/" for member in self.members]
+
+    def plot(self) -> Figure:
+        """Plot the grids of the largest arrays in all stages; see `JointRechunkPlan.plot`.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        return plot_plan(self, self.title(), self._names())
 
     def _repr_html_(self) -> str:
         facts = {
@@ -133,16 +153,17 @@ class CopyPlan(JointPlan):
             "work": f"{pluralize(self.tasks, 'task')}, {pluralize(self.costs.requests, 'request')}",
         }
         notes = "".join(f"<p>{escape(escape_control_chars(note))}</p>" for note in self.notes)
-        return html_table(f"copy to {self.where}", facts) + notes + super()._repr_html_()
+        tables = plan_html(self, self.title(), self._names())
+        return html_table(f"copy to {self.where}", facts) + notes + tables
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Return the rows of a table of the arrays."""
         rows: list[tuple[str, ...]] = []
-        for member in self.members:
+        for name, member in zip(self._names(), self.members, strict=True):
             target = member.target
             facts = (str(target.shape), target.meta.data_type.label, format_bytes(target.nbytes))
             requests = f"{member.costs.requests:,} requests"
-            rows.append((self.name_of(member), *facts, member.how(), requests))
+            rows.append((name, *facts, member.how(), requests))
         return rows
 
     def to_json(self) -> str:
@@ -232,7 +253,7 @@ class CopyPlan(JointPlan):
         """True if existing metadata is that of the plan."""
         return all(self.documents[key] == text for key, text in self._present().items())
 
-    def publish(self, jobs: Sequence[MemberJob]) -> None:  # noqa: ARG002  (all in one order)
+    def publish(self, jobs: Sequence[ArrayJob]) -> None:  # noqa: ARG002  (all in one order)
         """Make the copy visible, its root last."""
         write_documents(self.store, self.documents)
 
@@ -268,7 +289,7 @@ class CopyPlan(JointPlan):
             write_documents(self.store, self.documents)
 
     def withdraw(self) -> None:
-        """See `JointPlan`."""
+        """Undo metadata changes that were made before the values, because the job has failed."""
         rollback_metadata(self.store, self.path)
 
 

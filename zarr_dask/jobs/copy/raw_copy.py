@@ -16,18 +16,19 @@ from time import perf_counter
 from typing import Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, ValuesDifferError
-from zarr_dask.hierarchy.edit import can_create, write_documents
+from zarr_dask.errors import ListingError, MemoryBudgetError, ValuesDifferError
+from zarr_dask.jobs.engine.array_job import ArrayJob
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
 from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
-from zarr_dask.jobs.rechunk.cost_model import OVERHEAD, CostModel
+from zarr_dask.jobs.rechunk.cost_model import OVERHEAD
 from zarr_dask.jobs.rechunk.plan import is_there_as_planned, metadata_hash, source_facts
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, collect, stored_object
+from zarr_dask.journal.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
@@ -54,6 +55,7 @@ class RawCopyStage:
     costs: Costs
     abreast: int
     """Number of objects that a task requests at a time."""
+    estimated = False
 
     def work(self, model: CostModel) -> float:
         """Return the seconds that one thread would need for all its tasks."""
@@ -168,9 +170,9 @@ class RawCopyPlan:
             "asked": self.asked,
         }
 
-    def bound(self, creation: str, journal: Journal | None) -> RawCopyJob:
+    def bound(self, run_id: str, journal: Journal | None) -> RawCopyJob:
         """Return the job with its receipts."""
-        return RawCopyJob(self, creation, journal)
+        return RawCopyJob(self, run_id, journal)
 
     def matching(self, threads: int) -> RawCopyVerification:  # noqa: ARG002  (two objects are little)
         """Return the comparison of source and target."""
@@ -380,13 +382,10 @@ class RawCopyTask:
 
 
 @dataclass(frozen=True, eq=False)
-class RawCopyJob:
+class RawCopyJob(ArrayJob):
     """A move and the receipts of its tasks."""
 
     plan: RawCopyPlan
-    run_id: str
-    journal: Journal | None
-    stages = 1
 
     def stage(self, number: int) -> RawCopyTask:  # noqa: ARG002  (there is one)
         """Return the runner."""
@@ -394,18 +393,6 @@ class RawCopyJob:
         return RawCopyTask(
             self.plan, None if journal is None else CopyReceipts(journal, self.run_id)
         )
-
-    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:  # noqa: ARG002
-        """Return the valid receipts."""
-        if self.journal is None:
-            return Receipts({}, frozenset())
-        kept = list(self.journal.receipts()) if receipts is None else receipts
-        if not kept:
-            return Receipts({}, frozenset())
-        target = self.plan.target
-        prefix = target.node_format.data_prefix(target.path)
-        sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
-        return collect(kept, self.run_id, sizes)
 
     def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
         """Return the numbers of tasks with an object that has no valid receipt."""
@@ -425,38 +412,6 @@ class RawCopyJob:
         if len(found) < source.meta.grid.ncells:
             source.confirmation()()
         return found
-
-    def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
-        """Return the numbers of the tasks that are still to be done, for the only stage."""
-        return [self.missing(0, receipts)]
-
-    def is_ours(self) -> bool:
-        """True if no other job has put anything at the target since this job started."""
-        target = self.plan.target
-        if can_create(target.store, target.path, target.node_format):
-            return True
-        return self.plan.is_finished() and not self.missing(0)
-
-    def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
-        """Refuse to end an incomplete job; see `RechunkJob.check_complete`."""
-        missing = () if self.journal is None else self.missing(0, receipts)
-        if missing:
-            raise ResumeError(
-                f"{self.plan.target.where} is not complete: {pluralize(len(missing), 'task')} of "
-                f"{self.plan.tasks} left no valid receipt. Run the plan again; it does what is "
-                "missing."
-            )
-
-    def publish(self) -> None:
-        """Make the target visible."""
-        target = self.plan.target
-        write_documents(target.store, target.node_format.documents(target.meta, target.path))
-
-    def remove_intermediates(self) -> None:
-        """Do nothing: there are no intermediate arrays."""
-
-    def tidy_up(self, stage: int) -> None:
-        """Do nothing: there are no intermediate arrays."""
 
 
 # --- comparison -----------------------------------------------------------------------------------

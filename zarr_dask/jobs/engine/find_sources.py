@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, pairwise
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = [
     "find_lazy_arrays",
     "locations_overlap",
+    "nested",
+    "overlaps",
     "place_of_target",
     "places_of_source",
     "walk_objects",
@@ -210,6 +212,44 @@ def locations_overlap(one: tuple[Store, str], other: tuple[Store, str]) -> bool:
     Works however the stores were opened: from other roots, through links, with other options.
     """
     return contains_or_equal(place_of_target(*one), place_of_target(*other))
+
+
+def overlaps(places: Sequence[str], others: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of a place and another one that is it, contains it or lies within it.
+
+    At least one pair for each place that overlaps any; the time grows with their number only.
+
+    Examples
+    --------
+    >>> list(overlaps(["/a/b", "/c", "/d/e/f"], ["/a", "/d/e/f/g", "/cc"]))
+    [(0, 0), (2, 1)]
+    """
+    at = {place: number for number, place in enumerate(others)}
+    around = {above: number for place, number in at.items() for above in _above(place)}
+    for number, place in enumerate(places):
+        known = next((at[one] for one in (place, *_above(place)) if one in at), around.get(place))
+        if known is not None:
+            yield number, known
+
+
+def nested(places: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of places of which one is the other or lies within it, if there are any.
+
+    Examples
+    --------
+    >>> list(nested(["/a/b", "/c", "/a-b", "/a"])), list(nested(["/a", "/ab"]))
+    ([(3, 0)], [])
+    """
+    folders = sorted((f"{place}/", number) for number, place in enumerate(places))
+    for (one, first), (other, second) in pairwise(folders):
+        if other.startswith(one):
+            yield first, second
+
+
+def _above(place: str) -> Iterator[str]:
+    while "/" in place:
+        place = place.rpartition("/")[0]
+        yield place
 
 
 def places_of_source(source: Any) -> Iterator[str]:

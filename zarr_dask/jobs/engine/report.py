@@ -60,6 +60,8 @@ class StageEstimate:
     costs: Costs
     seconds: float
     """Predicted time by the cost model."""
+    estimated: bool = False
+    """True if decoded bytes are estimates, because elements have no fixed length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,18 @@ class StageReport:
     """Time from the start of the first task of the stage to the end of the last."""
     retried: int = 0
     """Requests of these tasks that were retried; `actual` does not count them."""
+    estimated: bool = False
+    """True if predicted decoded bytes are estimates, because elements have no fixed length."""
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return table rows: names, actual values and predictions."""
         actual, predicted = self.actual, self.predicted
+        about = "about " if self.estimated else ""
         return [
             ("tasks", f"{self.done:,}", f"{self.tasks:,}"),
             ("time", f"{self.seconds:.3g} s", f"{self.predicted_seconds:.3g} s"),
-            ("decoded", format_bytes(actual.decoded), format_bytes(predicted.decoded)),
-            ("encoded", format_bytes(actual.written), format_bytes(predicted.written)),
+            ("decoded", format_bytes(actual.decoded), f"{about}{format_bytes(predicted.decoded)}"),
+            ("encoded", format_bytes(actual.written), f"{about}{format_bytes(predicted.written)}"),
             ("read", format_bytes(actual.read), f"about {format_bytes(predicted.read)}"),
             ("stored", format_bytes(actual.stored), f"about {format_bytes(predicted.stored)}"),
             ("requests", f"{actual.requests:,}", f"{predicted.requests:,}"),
@@ -376,6 +381,7 @@ class TaskStatistics:
                 stage.seconds,
                 0.0 if (first := self._first[number]) is None else self._last[number] - first,
                 self._retried[number],
+                stage.estimated,
             )
             for number, stage in enumerate(expected)
         )

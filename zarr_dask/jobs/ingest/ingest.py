@@ -25,6 +25,7 @@ from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.report import JointReport, Progress
 from zarr_dask.jobs.engine.workers import Workers, find_workers
 from zarr_dask.jobs.ingest.combine import (
@@ -42,7 +43,6 @@ from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.source_file import find_files
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
-from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.target_spec import memory_budget
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write

@@ -21,7 +21,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.codecs.base import NotPartiallyDecodableError
 from zarr_dask.codecs.chain import thread_decoded_nbytes
-from zarr_dask.errors import DataTypeError
+from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
 from zarr_dask.grid.grid import Part, Region, Shape, translate_region, view_region
 from zarr_dask.jobs.engine.plan import format_region
 from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
@@ -62,7 +62,7 @@ _LARGE = 1 << 18
 
 @dataclass(frozen=True)
 class CopyReceipts:
-    """Journal and creation for the receipts of a stage."""
+    """Journal and run_id for the receipts of a stage."""
 
     journal: Journal
     run_id: str
@@ -84,6 +84,8 @@ class CopyStage:
     """Bytes of an element as counted by progress: those of the first stage's source, because
     intermediate arrays may have a narrower data type; 0 for the size in this stage's source.
     """
+    between: bool = False
+    """True if the source is an intermediate array, of which every object was written."""
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
         """Copy one box: read it whole, write its stored objects one by one.
@@ -145,7 +147,12 @@ class CopyStage:
         memory: RssProbe,
     ) -> CopyResult:
         """Copy a box through the given memory."""
-        traffic, decoded = self._read(translate_region(region, self.origin), values)
+        try:
+            traffic, decoded = self._read(translate_region(region, self.origin), values)
+        except ChunkMissingError as error:
+            if not self.between:
+                raise
+            raise self._gone(error) from error
         memory.look()
         written: list[StoredObject] = []
         empty: list[str] = []
@@ -173,6 +180,16 @@ class CopyStage:
             encoded=encoded,
             read=traffic.nbytes,
             reads=traffic.requests,
+        )
+
+    def _gone(self, error: ChunkMissingError) -> Exception:
+        """Return the error for an object that is absent from an intermediate array."""
+        if self.records is not None:
+            self.records.journal.check_ours()
+        return StoreError(
+            f"{self.source.where}, the intermediate array of this job, has lost {error.key!r}: "
+            "somebody has removed it. Run the job again; with resume=True it writes again what is "
+            "missing."
         )
 
     def _read(self, region: Region, values: np.ndarray) -> tuple[IOCounters, int]:

@@ -9,96 +9,24 @@ store, no array, no dask.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, inf, prod
-from numbers import Real
-from typing import Protocol, Self
+from math import prod
 
+from zarr_dask.grid.dimension import pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.engine.plan import Costs
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.stores.streaming_put import TOGETHER
 
 __all__ = [
     "BLOCKS",
     "KEPT_AT_MOST",
     "OVERHEAD",
-    "CostModel",
     "Layout",
     "StagePlan",
-    "Working",
     "block_memory",
-    "held_by_process",
-    "left_for_tasks",
-    "needed_for_tasks",
-    "seconds",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """Time of everything besides decoding and encoding, for choosing between plans.
-
-    Raises
-    ------
-    ValueError
-        If a number is not valid.
-
-    Examples
-    --------
-    >>> import zarr_dask as zd
-    >>> object_store = zd.CostModel(request=0.03, read=90e6, write=60e6)
-    """
-
-    request: float = 1.0e-4
-    """Seconds from a request to its response, whatever its size."""
-    read: float = 4.0e9
-    """Stored bytes per second that a thread reads."""
-    write: float = 1.0e9
-    """Stored bytes per second that a thread writes."""
-    limit: float = inf
-    """Maximum requests per second that the store serves, for all threads together."""
-    listing: float = 0.0
-    """Seconds per stored object to list an intermediate array when it is removed."""
-    task: float = 2.0e-3
-    """Seconds that a thread spends on a task besides its work."""
-    schedule: float = 5.0e-4
-    """Seconds that the scheduler spends on a task, one after the other."""
-    stage: float = 0.1
-    """Overhead of a stage in seconds: the last tasks leave threads idle, and the previous
-    intermediate array is removed.
-    """
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value, is_rate = getattr(self, one.name), one.name in _RATES
-            good = isinstance(value, Real) and not isinstance(value, bool)
-            if not (good and (value > 0 if is_rate else 0 <= value < inf)):
-                expected = "above 0" if is_rate else "of at least 0 that is finite"
-                raise ValueError(f"CostModel {one.name}={value!r}: expected a number {expected}.")
-            object.__setattr__(self, one.name, float(value))  # JSON does not know NumPy's numbers
-
-    def facts(self) -> dict[str, float | None]:
-        """Return the model as JSON values; unbounded numbers are None."""
-        return {name: None if value == inf else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def of(cls, facts: Mapping[str, float | None]) -> Self:
-        """Return the model that `facts` has described.
-
-        Raises
-        ------
-        TypeError
-            If there are unknown members.
-        ValueError
-            If a number is not valid.
-        """
-        return cls(**{name: inf if value is None else value for name, value in facts.items()})
-
-
-_RATES = frozenset({"read", "write", "limit"})
-"""Fields that are rates per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +60,10 @@ class Layout:
     """For each dimension, two flags: the first and the last stored object are only partly in the
     layout, as in a region.
     """
+    lead: tuple[int, ...] | None = None
+    """For each dimension, elements of the first chunk that lie before the layout, as in a region;
+    given if chunks are `uneven`.
+    """
     indices: int = 0
     """Number of index levels above a chunk of a shard: more than one for nested shards, and one
     also for a shard that holds a single chunk; 0 if there is none or it is unknown.
@@ -154,6 +86,8 @@ class Layout:
     """Maximum bytes of a block, if parts of a chunk are read block by block; else 0."""
     byteswap_nbytes: int = 0
     """Bytes of a chunk that encoding copies because its byte order differs; else 0."""
+    variable: bool = False
+    """True if elements have no fixed length, so that numbers of decoded bytes are estimates."""
 
     @property
     def working_to_read(self) -> int:
@@ -246,13 +180,36 @@ class Layout:
         rows = self.chunk_bytes // self.chunk[axis] * taken[axis] + 2 * self.partial_decode_nbytes
         return rows if rows <= self.chunk_bytes // 2 else None
 
-    def whole_in(self, box: Shape) -> int:
-        """Return the number of stored objects that lie entirely in one box of such a grid."""
-        ends = self.clipped or ((False, False),) * len(box)
+    def whole_in(self, boxes: Grid) -> int:
+        """Return the number of stored objects that lie entirely in one box."""
+        ends = self.clipped or ((False, False),) * boxes.ndim
         return prod(
-            dimension.uncut(length, first=first, last=last)
-            for dimension, length, (first, last) in zip(
-                self.grid.dimensions, box, ends, strict=True
+            uncut(dimension, intervals, first=first, last=last)
+            for dimension, intervals, (first, last) in zip(
+                self.grid.dimensions, boxes.dimensions, ends, strict=True
+            )
+        )
+
+    def decoded_for(self, boxes: Grid) -> int:
+        """Return the elements of all chunks that boxes overlap, for each box anew."""
+        leads = self.lead or (0,) * boxes.ndim
+        return prod(
+            pairs_length(chunks, intervals, lead)
+            if self.uneven
+            else pairs(chunks, intervals) * chunk
+            for chunks, chunk, intervals, lead in zip(
+                self.chunk_grid.dimensions, self.chunk, boxes.dimensions, leads, strict=True
+            )
+        )
+
+    @property
+    def decoded_once(self) -> int:
+        """Elements of all chunks, each counted once."""
+        leads = self.lead or (0,) * len(self.chunk)
+        return prod(
+            chunks.start(chunks.count) + lead if self.uneven else chunks.count * chunk
+            for chunks, chunk, lead in zip(
+                self.chunk_grid.dimensions, self.chunk, leads, strict=True
             )
         )
 
@@ -291,6 +248,11 @@ class StagePlan:
             + costs.requests * model.request
             + self.tasks * model.task
         )
+
+    @property
+    def estimated(self) -> bool:
+        """True if decoded bytes are estimates, because elements have no fixed length."""
+        return self.source.variable or self.target.variable
 
     @property
     def sparing(self) -> bool:
@@ -376,23 +338,18 @@ class StagePlan:
     @property
     def reads(self) -> int:
         """Number of reads of stored objects of the source, whole or in part."""
-        pairs = zip(self.source.grid.dimensions, self.box, strict=True)
-        return prod(dimension.meetings(length) for dimension, length in pairs)
+        return prod(map(pairs, self.source.grid.dimensions, self.boxes.dimensions))
 
     @property
     def costs(self) -> Costs:
         """Costs of all tasks together."""
         source, target = self.source, self.target
-        decoded = prod(
-            chunks.met_length(length) if source.uneven else chunks.meetings(length) * chunk
-            for chunks, chunk, length in zip(
-                source.chunk_grid.dimensions, source.chunk, self.box, strict=True
-            )
-        )
+        boxes = self.boxes
+        decoded = source.decoded_for(boxes)
         # if a box overlaps only a part of a shard, the index is read first
         reads = self.reads
         if source.sharded:
-            reads += max(source.indices, 1) * (self.reads - source.whole_in(self.box))
+            reads += max(source.indices, 1) * (reads - source.whole_in(boxes))
         written = prod(d.start(d.count) for d in target.grid.dimensions)
         return Costs(
             decoded=decoded * source.itemsize,
@@ -402,35 +359,6 @@ class StagePlan:
             read=round(decoded * source.itemsize * source.ratio),
             stored=round(written * target.itemsize * target.ratio),
         )
-
-
-class Holding(Protocol):
-    """A stage, as far as computing its memory needs."""
-
-    def memory(self, threads: int) -> int:
-        """Return the maximum bytes that tasks on this many threads hold together."""
-        ...
-
-
-def held_by_process(stages: Iterable[Holding], threads: int) -> int:
-    """Return the maximum bytes that a process with these threads grows by while it runs stages.
-
-    Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
-    a heap of its own; for small tasks the idle size is measured after that.
-    """
-    return needed_for_tasks(max(stage.memory(threads) for stage in stages))
-
-
-def needed_for_tasks(nbytes: int) -> int:
-    """Return the maximum growth of a process whose tasks hold this many bytes together."""
-    return nbytes + min(LOADED, -(-max(nbytes - _SMALL, 0) // _SHARE))
-
-
-def left_for_tasks(nbytes: int) -> int:
-    """Return the bytes that tasks may hold together in a process that may grow by this many."""
-    if nbytes <= _SMALL:
-        return nbytes
-    return max(nbytes - LOADED, (_SHARE * nbytes + _SMALL) // (_SHARE + 1))
 
 
 def block_memory(written: Layout, nbytes: int) -> int:
@@ -464,10 +392,6 @@ last.
 """
 
 
-LOADED = 8 << 20
-"""Maximum additional bytes of a process after its first job; 7.4 MB were measured."""
-_SMALL, _SHARE = 1 << 25, 16
-"""If tasks together hold more than `_SMALL`, one `_SHARE`th of the excess is added to it."""
 BLOCKS = 2
 """Number of blocks of intermediate arrays held besides; none is larger than a chunk."""
 KEPT_AT_MOST = 8 << 20
@@ -482,29 +406,3 @@ One piece is held besides the piece of the blocks before it.
 """
 OVERHEAD = 1 << 20
 """Memory for indices, buffers of the codecs, and the interpreter."""
-
-
-class Working(Protocol):
-    """A stage, as far as computing its time needs."""
-
-    @property
-    def busy(self) -> int:
-        """Number of tasks that have something to do."""
-        ...
-
-    @property
-    def costs(self) -> Costs:
-        """Costs of all its tasks together."""
-        ...
-
-    def work(self, model: CostModel) -> float:
-        """Return the seconds that one thread would need for all its tasks."""
-        ...
-
-
-def seconds(stage: Working, threads: int, model: CostModel) -> float:
-    """Return the time of a stage by the model; the last round of tasks may leave threads idle."""
-    tasks = stage.busy
-    rounds = ceil(tasks / threads) / max(tasks, 1)
-    answered = stage.costs.requests / model.limit
-    return model.stage + max(stage.work(model) * rounds, tasks * model.schedule, answered)

@@ -27,6 +27,7 @@ from zarr_dask.errors import PlanError, ResumeError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid.grid import Blocks, Cells, Shape
 from zarr_dask.hierarchy.edit import check_can_create
+from zarr_dask.jobs.engine.lifecycle import resume as resumed
 from zarr_dask.jobs.engine.overlap_pool import max_uploading
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
@@ -36,7 +37,6 @@ from zarr_dask.jobs.engine.workers import runs_processes
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
 from zarr_dask.jobs.rechunk.cost_model import block_memory
-from zarr_dask.jobs.rechunk.job import resume as resumed
 from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, is_there_as_planned
 from zarr_dask.jobs.rechunk.staging import (
@@ -295,7 +295,7 @@ class DaskRechunkPlan(InWords):
             given_place(journal, self.target.store, self.target.path)  # raises if there is none
         room = self.between.room(self.values, self.target, resume=resume)
         then = replace(self.then, source=replace(self.then.source, store=room.array))
-        if not (resume and resumed(then, journal) is not None):
+        if not (resume and resumed(then.as_job(), journal) is not None):
             if resume and then.is_finished() and room.exists():
                 room.remove()  # a call died at its end, before it removed this
                 seconds = perf_counter() - begun
@@ -373,7 +373,7 @@ class DaskRechunkPlan(InWords):
         except BaseException as error:
             if not resume or not isinstance(error, Exception):
                 with suppress(ResumeError, StoreError):
-                    left = resumed(then, journal)
+                    left = resumed(then.as_job(), journal)
                     if left is not None and left.journal is not None:
                         left.remove_intermediates()
                         left.journal.remove()

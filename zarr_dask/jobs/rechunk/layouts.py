@@ -48,6 +48,10 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
             (not cells.is_boundary(s.start), not cells.is_boundary(s.stop))
             for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
         )
+    lead = tuple(
+        s.start - cells.start(cells.find(s.start)) if s.start < s.stop else 0
+        for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
+    )
     return Layout(
         grid,
         chunk,
@@ -59,6 +63,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         uneven=uneven,
         stored=stored,
         clipped=clipped,
+        lead=lead if uneven else None,
         indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
         in_flight=_in_flight(array.store),
         streams_chunks=bound.streams_chunks and supports_streaming_put(array.store),
@@ -66,6 +71,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         decoder_state_nbytes=bound.decoder_state_nbytes,
         decode_workspace_nbytes=bound.decode_workspace_nbytes,
         byteswap_nbytes=bound.byteswap_nbytes,
+        variable=array.meta.data_type.variable,
         partial_decode_nbytes=bound.partial_decode_nbytes
         if supports_cheap_random_reads(array.store) and cut is None and not uneven
         else 0,
@@ -117,6 +123,7 @@ def layout_between(
         ratio=ratio,
         kind=repr(meta.data_type),
         compressed=compressed,
+        variable=meta.data_type.variable,
         in_flight=_in_flight(store),
         encoder_state_nbytes=max(
             (codec.encoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0

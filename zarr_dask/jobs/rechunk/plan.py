@@ -18,22 +18,21 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region
-from zarr_dask.hierarchy.edit import rollback_metadata
 from zarr_dask.hierarchy.group import open_array
-from zarr_dask.jobs.engine import check_reachable_from_workers
+from zarr_dask.jobs.engine.execute import execute_plan
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, pluralize
+from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.report import Progress, RechunkReport
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
-from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan, held_by_process, seconds
-from zarr_dask.jobs.rechunk.execute import execute_plan
+from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.jobs.rechunk.html import stages_html
-from zarr_dask.jobs.rechunk.job import Lone, RechunkJob
+from zarr_dask.jobs.rechunk.job import RechunkJob
 from zarr_dask.jobs.rechunk.planner import CandidatePlan
 from zarr_dask.jobs.rechunk.plot import plot_rechunk
+from zarr_dask.jobs.rechunk.separate import SeparateArrays
 from zarr_dask.jobs.rechunk.verify_copy import CopyVerification, boxes_to_match
 from zarr_dask.journal import Journal
-from zarr_dask.stores.base import Store
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import Location, canonical_location, open_with_options_of
 
@@ -113,11 +112,6 @@ class RechunkPlan(InWords):
         return [self.nbytes] * len(self.stages)
 
     @property
-    def stage_counts(self) -> list[int]:
-        """Number of stages of the one array."""
-        return [len(self.stages)]
-
-    @property
     def seconds(self) -> float:
         """Predicted time by the cost model."""
         return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
@@ -144,11 +138,12 @@ class RechunkPlan(InWords):
         ]
         for number, stage in enumerate(self.stages):
             costs = stage.costs
+            about = "about " if stage.estimated else ""
             lines.append(
                 f"  stage {number + 1}: {pluralize(stage.tasks, 'task')} of {stage.box}, "
-                f"{format_bytes(stage.peak)} each; decodes {format_bytes(costs.decoded)} "
+                f"{format_bytes(stage.peak)} each; decodes {about}{format_bytes(costs.decoded)} "
                 f"({costs.decoded / max(self.nbytes, 1):.1f} x the array) in {costs.reads} "
-                f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
+                f"requests, writes {about}{format_bytes(costs.written)} in {costs.writes} "
                 f"objects of {stage.target.object_shape}"
             )
         return "\n".join([*lines, *self._reasons()])
@@ -314,28 +309,23 @@ class RechunkPlan(InWords):
         """The target, for messages."""
         return self.target.where
 
-    def matchings(self, threads: int) -> list[CopyVerification]:
-        """Return the comparison as a list, as plans of several arrays do."""
-        return [self.matching(threads)]
+    def as_job(self) -> SeparateArrays:
+        """Return the plan of one array, N = 1, as it is run."""
+        return SeparateArrays(
+            members=(self,),
+            max_mem=self.max_mem,
+            threads=self.threads,
+            threads_per_process=self.threads_per_process,
+            overwrite=self.overwrite,
+            run_id=self.run_id,
+            model=self.model,
+        )
 
-    @property
-    def writes_to(self) -> list[Store]:
-        """The store of the target as a list, as in plans of several arrays."""
-        return [self.target.store]
-
-    def withdraw(self) -> None:
-        """Undo metadata changes that were made before the values, because the job has failed."""
-        rollback_metadata(self.target.store, self.target.path)
-
-    def as_job(self) -> Lone:
-        """Return the plan in the form that `zarr_dask.jobs.engine.lifecycle` needs."""
-        return Lone(self)
-
-    def bound(self, creation: str, journal: Journal | None) -> RechunkJob:
+    def bound(self, run_id: str, journal: Journal | None) -> RechunkJob:
         """Return the job with its receipts; `journal` is None if there is no location for them."""
-        return RechunkJob(self, creation, journal)
+        return RechunkJob(self, run_id, journal)
 
-    @closes_zip_targets(lambda plan: plan.writes_to)
+    @closes_zip_targets(lambda plan: [plan.target.store])
     def run(
         self,
         client: Client | None = None,
@@ -347,9 +337,9 @@ class RechunkPlan(InWords):
     ) -> RechunkReport:
         """Run the plan.
 
-        A job that fails or is killed leaves its receipts and intermediate arrays; the same call
-        with ``resume=True`` does the missing work. A job that is cancelled (Ctrl-C) removes the
-        intermediate arrays.
+        A job that fails or is killed leaves its receipts; the same call with ``resume=True`` does
+        the missing work. Intermediate arrays stay only if it was called with ``resume=True`` or was
+        killed; a job that is cancelled (Ctrl-C) removes them.
 
         Parameters
         ----------
@@ -359,6 +349,7 @@ class RechunkPlan(InWords):
             Called after each task; True for bars that count bytes, one for each stage.
         resume
             True to resume the same job if it has died. By default all that it has left is removed.
+            If another process runs the same job with ``resume=True``, wait for its end.
         journal
             Location of the receipts; beside the root of the target's hierarchy by default.
         verify
@@ -379,9 +370,8 @@ class RechunkPlan(InWords):
             If the source cannot be read or the target not be written. The target then has no
             metadata.
         """
-        for store in (self.source.store, self.target.store):
-            check_reachable_from_workers(store, client)
-        ran = execute_plan(self, client, progress, resuming=resume, journal=journal, verify=verify)
+        plan = self.as_job()
+        ran = execute_plan(plan, client, progress, resuming=resume, journal=journal, verify=verify)
         return RechunkReport(
             nbytes=self.nbytes,
             stored=ran.stored[0],

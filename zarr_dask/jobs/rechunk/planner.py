@@ -16,27 +16,25 @@ numbers of bytes of any budget. A `StagePlan` itself uses integer arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
-from typing import Literal
 
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.grid.dimension import pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Shape
 from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.engine.predict import CostModel, needed_for_tasks, seconds
 from zarr_dask.jobs.rechunk.cost_model import (
     BLOCKS,
     KEPT_AT_LEAST,
     KEPT_AT_MOST,
     OVERHEAD,
-    CostModel,
     Layout,
     StagePlan,
-    needed_for_tasks,
-    seconds,
 )
 from zarr_dask.stores.streaming_put import TOGETHER
 
@@ -121,11 +119,8 @@ def alternatives(
 def _reads_once(stage: StagePlan) -> bool:
     """True if an intermediate array cannot save anything."""
     source = stage.source
-    once = prod(
-        chunks.start(chunks.count) if source.uneven else chunks.count * chunk
-        for chunks, chunk in zip(source.chunk_grid.dimensions, source.chunk, strict=True)
-    )
-    return stage.costs.decoded == once * source.itemsize and stage.reads == source.grid.ncells
+    once = source.decoded_once * source.itemsize
+    return stage.costs.decoded == once and stage.reads == source.grid.ncells
 
 
 # --- directly -------------------------------------------------------------------------------------
@@ -325,7 +320,7 @@ class _StageSide:
             np.array([layout.padded])
             if cells is None
             else (ends > np.array(layout.grid.shape)).any(axis=1)
-        )
+        ).astype(np.int64)  # objects are pluralize: True + True would be one
 
     def objects(self, shape: Shape) -> np.ndarray:
         """Return the number of stored objects."""
@@ -333,26 +328,43 @@ class _StageSide:
             return np.array([float(self.layout.grid.ncells)])
         return _volume(-(-np.array(shape, np.int64) // self.cells))
 
-    def meetings(self, boxes: np.ndarray) -> np.ndarray:
-        """Return the number of overlapping pairs of a stored object and a box."""
-        return self._meetings(self._dimensions, self.cells, boxes)
+    def tasks(self, boxes: np.ndarray) -> np.ndarray:
+        """Return the number of boxes, which are whole stored objects of this side."""
+        if _are_fixed(self._dimensions):
+            return _volume(-(-np.array(self.layout.grid.shape) // boxes))
+        return self._product(lambda _, intervals: intervals.count, boxes)
 
-    def reads(self, boxes: np.ndarray) -> np.ndarray:
+    def reads(self, boxes: np.ndarray, target: _StageSide) -> np.ndarray:
         """Return the number of read requests for boxes; see `StagePlan.costs`."""
-        met = self.meetings(boxes)
+        met = self._meetings(self._dimensions, self.cells, boxes, target)
         if not self.sharded:
             return met
-        asked: np.ndarray = met + max(self.layout.indices, 1) * (met - self._whole_in(boxes))
+        asked: np.ndarray = met + max(self.layout.indices, 1) * (
+            met - self._whole_in(boxes, target)
+        )
         return asked
 
-    def _whole_in(self, boxes: np.ndarray) -> np.ndarray:
+    def _whole_in(self, boxes: np.ndarray, target: _StageSide) -> np.ndarray:
         """Compute `Layout.whole_in`; only for layouts, as intermediate arrays have no shards."""
-        counts = np.empty(boxes.shape)
         ends = self.layout.clipped or ((False, False),) * boxes.shape[1]
-        pairs = zip(self.layout.grid.dimensions, ends, strict=True)
-        for axis, (dimension, (first, last)) in enumerate(pairs):
+        cells = self.layout.grid.dimensions
+
+        def whole(axis: int, intervals: Dimension) -> int:
+            first, last = ends[axis]
+            return uncut(cells[axis], intervals, first=first, last=last)
+
+        return target._product(whole, boxes)
+
+    def _product(self, function: Callable[[int, Dimension], int], boxes: np.ndarray) -> np.ndarray:
+        """Return the product over axes of a function of boxes as intervals of this side's cells."""
+        counts = np.empty(boxes.shape)
+        for axis, extent in enumerate(self.layout.grid.shape):
             lengths, places = np.unique(boxes[:, axis], return_inverse=True)
-            known = [dimension.uncut(int(n), first=first, last=last) for n in lengths]
+            cells = None if self._dimensions is None else self._dimensions[axis]
+            known = [
+                function(axis, Fixed(n, extent) if cells is None else cells.groups(n))
+                for n in map(int, lengths)
+            ]
             counts[:, axis] = np.array(known)[places]
         return _volume(counts)
 
@@ -380,35 +392,34 @@ class _StageSide:
         contiguous: np.ndarray = fits & (~after | (boxes == self.chunks)).all(axis=1)
         return contiguous
 
-    def decoded(self, boxes: np.ndarray) -> np.ndarray:
+    def decoded(self, boxes: np.ndarray, target: _StageSide) -> np.ndarray:
         """Return the number of elements decoded for boxes."""
         cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
         if cut is not None and self.layout.uneven:
-            return self._counts(cut, "met_length", boxes)
-        elements: np.ndarray = self._meetings(cut, self.chunks, boxes) * _volume(self.chunks)
+            leads = self.layout.lead or (0,) * len(cut)
+            return target._product(
+                lambda axis, intervals: pairs_length(cut[axis], intervals, leads[axis]), boxes
+            )
+        elements: np.ndarray = self._meetings(cut, self.chunks, boxes, target) * _volume(
+            self.chunks
+        )
         return elements
 
     def _meetings(
-        self, dimensions: tuple[Dimension, ...] | None, cells: np.ndarray, boxes: np.ndarray
+        self,
+        dimensions: tuple[Dimension, ...] | None,
+        cells: np.ndarray,
+        boxes: np.ndarray,
+        target: _StageSide,
     ) -> np.ndarray:
-        if dimensions is None or all(isinstance(d, Fixed) for d in dimensions):
+        if dimensions is None or _are_fixed(dimensions, target._dimensions):
             shape = np.array(self.layout.grid.shape, np.int64)
             return _volume(_meetings(shape, cells, boxes))
-        return self._counts(dimensions, "meetings", boxes)
+        return target._product(lambda axis, intervals: pairs(dimensions[axis], intervals), boxes)
 
-    @staticmethod
-    def _counts(
-        dimensions: tuple[Dimension, ...],
-        of: Literal["meetings", "met_length"],
-        boxes: np.ndarray,
-    ) -> np.ndarray:
-        """Return the product of a method of the dimensions for the lengths of boxes."""
-        counts = np.empty(boxes.shape)
-        for axis, dimension in enumerate(dimensions):
-            lengths, places = np.unique(boxes[:, axis], return_inverse=True)
-            known = [getattr(dimension, of)(int(length)) for length in lengths]
-            counts[:, axis] = np.array(known)[places]
-        return _volume(counts)
+
+def _are_fixed(*sides: tuple[Dimension, ...] | None) -> bool:
+    return all(isinstance(one, Fixed) for side in sides for one in side or ())
 
 
 def _judge(
@@ -439,10 +450,10 @@ def _judge(
         + np.minimum(np.minimum(KEPT_AT_MOST, copied // 4), np.maximum(encoded, KEPT_AT_LEAST))
         + OVERHEAD
     )
-    tasks = _volume(-(-shape // boxes))
-    decoded = source.decoded(boxes) * item
+    tasks = target.tasks(boxes)
+    decoded = source.decoded(boxes, target) * item
     stored = _volume(-(-shape // target.cells) * target.cells) * new_item
-    requests = source.reads(boxes) + target.objects(read.grid.shape)
+    requests = source.reads(boxes, target) + target.objects(read.grid.shape)
     work = (
         decoded * (1 / read.decode + read.ratio / model.read)
         + stored * (1 / written.encode + written.ratio / model.write)

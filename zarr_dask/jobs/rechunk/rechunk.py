@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
@@ -22,11 +21,11 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import locations_overlap
+from zarr_dask.jobs.engine.find_sources import locations_overlap, nested, overlaps, place_of_target
 from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import Archives
-from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, RechunkReport
@@ -59,8 +58,8 @@ __all__ = [
 # --- making a plan --------------------------------------------------------------------------------
 
 
-class PlanOptions(TypedDict, total=False):
-    """Keyword arguments of `plan_rechunk`; see there."""
+class _Options(TypedDict, total=False):
+    """Keyword arguments of both `plan_rechunk` and `rechunk`."""
 
     chunks: Any
     shards: Any
@@ -70,30 +69,23 @@ class PlanOptions(TypedDict, total=False):
     path: Any
     client: Client | None
     storage_options: Mapping[str, Any] | None
-    model: CostModel | None
     dtype: Any
     codecs: Any
     format: str | None
     region: Any
+
+
+class PlanOptions(_Options, total=False):
+    """Keyword arguments of `plan_rechunk`; see there."""
+
+    model: CostModel | None
     threads: int | None
 
 
-class RechunkOptions(TypedDict, total=False):
+class RechunkOptions(_Options, total=False):
     """Keyword arguments of `rechunk`; see there."""
 
-    chunks: Any
-    shards: Any
-    max_mem: str | int | None
-    temp: Location | None
-    overwrite: bool
-    path: Any
-    client: Client | None
     progress: Callable[[Progress], None] | Literal[True] | None
-    storage_options: Mapping[str, Any] | None
-    dtype: Any
-    codecs: Any
-    format: str | None
-    region: Any
     resume: Resume
     journal: Location | None
     verify: bool
@@ -431,11 +423,13 @@ def check_source_not_target(source: Array, target: Array) -> None:
 
 def check_all_apart(plans: Sequence[RechunkPlan]) -> None:
     """Refuse targets that conflict with each other, or with another array's source."""
-    for one, other in permutations(plans, 2):
-        check_source_not_target(one.source, other.target)
-    for one, other in combinations(plans, 2):
-        if locations_overlap(*((plan.target.store, plan.target.path) for plan in (one, other))):
-            raise NodeExistsError(
-                f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
-                "replace the other. Give each a place of its own."
-            )
+    targets = [place_of_target(plan.target.store, plan.target.path) for plan in plans]
+    sources = [place_of_target(plan.source.store, plan.source.path) for plan in plans]
+    for number, other in overlaps(sources, targets):
+        check_source_not_target(plans[number].source, plans[other].target)
+    for number, other in nested(targets):
+        one, another = plans[number].target, plans[other].target
+        raise NodeExistsError(
+            f"two of the arrays go to {one.where} and {another.where}: one would replace the "
+            "other. Give each a place of its own."
+        )

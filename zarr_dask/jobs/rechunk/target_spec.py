@@ -38,8 +38,8 @@ from zarr_dask.jobs.engine.grid_arguments import (
     parse_region_argument,
 )
 from zarr_dask.jobs.engine.plan import format_bytes, format_region, parse_bytes
+from zarr_dask.jobs.engine.predict import CostModel, left_for_tasks
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios, ratios
-from zarr_dask.jobs.rechunk.cost_model import CostModel, left_for_tasks
 from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.planner import CandidatePlan, alternatives

@@ -1,29 +1,32 @@
-"""Running plans of rechunkings: stage by stage, then the comparison, then the end.
-
-Plans of one array and of several differ only in their tasks (`Calls`) and in how the job ends. The
-choice of workers, the handling of failed jobs and the sums for reports are the same for both.
-"""
+"""Running plans of arrays: stage by stage, then the comparison, then the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.threads import cpu_count, parallel_for
-from zarr_dask.errors import MemoryBudgetError, StoreError
-from zarr_dask.jobs.engine import Workers, find_workers, run_tasks
-from zarr_dask.jobs.engine.lifecycle import BoundJob, JobPlan, finished, job_lock, resume, start_job
+from zarr_dask.errors import MemoryBudgetError, StoreError, ZarrDaskError
+from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
+from zarr_dask.jobs.engine.array_job import Compared, CopyComparison
+from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, call_indexed
+from zarr_dask.jobs.engine.lifecycle import alone, finished, job_lock, resume, start_job
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import held_by_process, seconds
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
-from zarr_dask.jobs.engine.report import Progress, StageEstimate, TaskStatistics
-from zarr_dask.jobs.rechunk.cost_model import CostModel, Working, held_by_process, seconds
-from zarr_dask.journal import Journal
+from zarr_dask.jobs.engine.report import (
+    ArrayCopyReport,
+    JointReport,
+    Progress,
+    StageEstimate,
+    TaskStatistics,
+)
+from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.journal.finished import put_record
-from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.retry import counting_retries
 
@@ -31,127 +34,73 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = [
-    "Calls",
     "Execution",
-    "IndexedTask",
-    "call_indexed",
+    "Plan",
     "check_process_memory",
     "execute_plan",
     "verify_copies",
     "verify_copies_locally",
 ]
 
-Calls = tuple[Callable[[Any], tuple[int, Any]], Iterable[Any]]
-"""A function, and the arguments of its calls; it returns the number of an array and the result."""
 
+@dataclass(frozen=True, kw_only=True)
+class Plan(ArraysPlan):
+    """The work on N arrays, as a value that can be run."""
 
-@dataclass(frozen=True)
-class IndexedTask:
-    """Tasks of one array, by their numbers."""
+    def as_job(self) -> Plan:
+        """Return the plan itself: plans of one array are run as one of these."""
+        return self
 
-    array: int
-    """Number of the array."""
-    function: Callable[[int], Any]
+    @closes_zip_targets(lambda plan: plan.writes_to)
+    def run(
+        self,
+        client: Client | None = None,
+        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        *,
+        resume: bool = False,
+        journal: Location | None = None,
+        verify: bool = False,
+    ) -> JointReport:
+        """Run the plan.
 
-    def __call__(self, number: int) -> tuple[int, Any]:
-        """Run the task with this number."""
-        return self.array, self.function(number)
+        A job that fails or is killed leaves its receipts; the same call with ``resume=True`` does
+        the missing work. Nothing becomes visible before all of it is complete.
 
+        Parameters
+        ----------
+        client
+            A cluster; by default the current client's, or the scheduler dask is configured for.
+        progress
+            Called after each task; True for bars that count bytes, one for each stage.
+        resume
+            True to resume the same job if it has died. By default all that it has left is removed.
+            If another process runs the same job with ``resume=True``, wait for its end.
+        journal
+            Location of the receipts; beside the target's hierarchy by default.
+        verify
+            Compare sources and targets at the end, before they become visible.
 
-class PlannedStage(Working, Protocol):
-    """A stage of a plan."""
-
-    def memory(self, threads: int) -> int:
-        """Return the maximum bytes that tasks on this many threads hold together."""
-        ...
-
-
-class Matched(Protocol):
-    """Result of comparing some elements."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the source that were compared."""
-        ...
-
-    @property
-    def retried(self) -> int:
-        """Requests that were retried."""
-        ...
-
-
-class VerificationTask(Protocol):
-    """The comparison of a source and its target; called with the number of a task."""
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """Numbers of the tasks."""
-        ...
-
-    def __call__(self, number: int) -> Any:
-        """Compare some elements."""
-        ...
-
-    def check(self, results: Sequence[Any]) -> None:
-        """Refuse a target that differs from the source."""
-        ...
-
-
-class RunningJob(BoundJob, Protocol):
-    """A job whose tasks are run here."""
-
-    @property
-    def journal(self) -> Journal | None:
-        """Journal with the receipts; None if there is no location for one."""
-        ...
-
-    def left(self) -> list[Sequence[int]]:
-        """Return the numbers of the tasks that are still to be done, for each stage."""
-        ...
-
-    def calls(self, stage: int, numbers: Sequence[int]) -> Calls:
-        """Return a function for tasks of a stage, and its arguments."""
-        ...
-
-    def tidy_up(self, stage: int) -> None:
-        """Remove intermediate arrays that no later stage reads."""
-        ...
-
-    def stored(self) -> list[int]:
-        """Return the encoded bytes of each target that have valid receipts."""
-        ...
-
-    def finish(self) -> None:
-        """Make all targets visible, and remove everything else."""
-        ...
-
-
-J_co = TypeVar("J_co", bound=RunningJob, covariant=True)
-J = TypeVar("J", bound=RunningJob)
-
-
-class Runnable(Protocol[J_co]):
-    """The parts of a plan that running it needs."""
-
-    @property
-    def stages(self) -> Sequence[PlannedStage]: ...
-    @property
-    def totals(self) -> Sequence[int]: ...
-    @property
-    def stage_counts(self) -> Sequence[int]: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def max_mem(self) -> int: ...
-    @property
-    def threads_per_process(self) -> int: ...
-    @property
-    def model(self) -> CostModel: ...
-    @property
-    def writes_to(self) -> Sequence[Store]: ...
-    def matchings(self, threads: int) -> Sequence[VerificationTask]: ...
-    def withdraw(self) -> None: ...
-    def as_job(self) -> JobPlan[J_co]: ...
+        Raises
+        ------
+        ValuesDifferError
+            If the comparison finds a difference.
+        MemoryBudgetError
+            If more tasks share a process than the plan was made for.
+        NodeExistsError
+            If something exists at a target by now.
+        ResumeError
+            If a job cannot be resumed because there is no location for a journal.
+        CorruptObjectError, StoreError
+            If a source cannot be read or a target not be written.
+        """
+        ran = execute_plan(self, client, progress, resuming=resume, journal=journal, verify=verify)
+        return JointReport(
+            arrays=tuple(
+                ArrayCopyReport(member.target.where, member.target.nbytes, stored, tasks)
+                for member, stored, tasks in zip(self.members, ran.stored, ran.tasks, strict=True)
+            ),
+            **ran.measured,
+        )
 
 
 @dataclass(frozen=True)
@@ -167,7 +116,7 @@ class Execution:
 
 
 def execute_plan(
-    plan: Runnable[J],
+    plan: ArraysPlan,
     client: Client | None,
     progress: Callable[[Progress], None] | Literal[True] | None,
     *,
@@ -179,10 +128,13 @@ def execute_plan(
     check_bools(resume=resuming, verify=verify)
     if progress not in (None, True) and not callable(progress):
         raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
+    for member in plan.members:
+        check_reachable_from_workers(member.source.store, client)
+        check_reachable_from_workers(member.target.store, client)
     begun = perf_counter()
     workers = find_workers(client)
     check_process_memory(plan, workers)
-    comparisons = plan.matchings(workers.threads_per_process) if verify else []
+    comparisons = plan.comparisons(workers.threads_per_process) if verify else []
     if progress is True:
         with rechunk_bars(plan.totals, verify=plan.nbytes if verify else None) as advance:
             return execute_plan(
@@ -193,7 +145,9 @@ def execute_plan(
             plan, workers, progress, comparisons, resuming=resuming, journal=journal, verify=verify
         )
     expected = [
-        StageEstimate(stage.busy, stage.costs, seconds(stage, workers.threads, plan.model))
+        StageEstimate(
+            stage.busy, stage.costs, seconds(stage, workers.threads, plan.model), stage.estimated
+        )
         for stage in plan.stages
     ]
     measured = {
@@ -205,54 +159,48 @@ def execute_plan(
         "repeated": ledger.repeated,
         "retried_besides": ledger.retried_comparing + retries.count,
     }
-    return Execution(
-        measured, tuple(map(ledger.tasks_of, range(len(plan.stage_counts)))), tuple(stored)
-    )
+    return Execution(measured, tuple(map(ledger.tasks_of, range(len(plan.members)))), tuple(stored))
 
 
 def _carry_out(
-    plan: Runnable[Any],
+    plan: ArraysPlan,
     workers: Workers,
     progress: Callable[[Progress], None] | None,
-    comparisons: Sequence[VerificationTask],
+    comparisons: Sequence[CopyComparison],
     *,
     resuming: bool,
     journal: Location | None,
     verify: bool,
 ) -> tuple[TaskStatistics, Sequence[int]]:
     """Run the job from start to end; return the ledger, and the encoded bytes of each target."""
-    found = resume(plan.as_job(), journal) if resuming else None
-    record = finished(plan.as_job(), journal) if resuming and found is None else None
-    if record is not None:
-        done = TaskStatistics(len(plan.stages))
-        done.already_done = record.ended
-        return done, [int(nbytes) for nbytes in record.report.get("stored", ())]
-    job = start_job(plan.as_job(), journal) if found is None else found
-    run = _Run(plan, job, workers, progress, len(plan.stages) + verify)
-    with job_lock(job.journal):
+    steps = len(plan.stages) + verify
+    if not resuming:
+        run = _Run(plan, start_job(plan, journal), workers, progress, steps)
+        return run.to_its_end(comparisons, resumed=False, resumable=False)
+    with alone(plan, journal) as was_running:
+        found = resume(plan, journal)
+        record = finished(plan, journal) if found is None else None
+        if record is not None:
+            done = TaskStatistics(len(plan.stages))
+            done.already_done = record.ended
+            return done, [int(nbytes) for nbytes in record.report.get("stored", ())]
+        if found is None and was_running and plan.is_finished():
+            return TaskStatistics(len(plan.stages)), plan.stored()
+        job = start_job(plan, journal) if found is None else found
+        run = _Run(plan, job, workers, progress, steps)
         try:
-            run.copy()
-            run.compare(comparisons)
-        except BaseException as error:
-            if job.journal is None or not isinstance(error, Exception):
-                with suppress(StoreError):  # the first error is what matters
-                    job.remove_intermediates()
-            with suppress(StoreError):
-                plan.withdraw()
+            return run.to_its_end(comparisons, resumed=found is not None, resumable=True)
+        except (ZarrDaskError, FileNotFoundError):
+            if _has_ended(job) and plan.is_finished():
+                return run.ledger, plan.stored()  # the parts of a plan file were faster
             raise
-        arrays = range(len(plan.stage_counts))
-        ledger = run.ledger
-        if found is None or job.journal is None:
-            stored = [ledger.stored_of(array, plan.stage_counts[array] - 1) for array in arrays]
-        else:
-            stored = job.stored()
-        if resuming and job.journal is not None:
-            put_record(job.journal, job.journal.token, {"stored": list(stored)}, {})
-        job.finish()
-    return ledger, stored
 
 
-def check_process_memory(plan: Runnable[Any], workers: Workers) -> None:
+def _has_ended(job: BoundJob) -> bool:
+    return job.journal is not None and job.journal.job() is None
+
+
+def check_process_memory(plan: ArraysPlan, workers: Workers) -> None:
     """Refuse to run if more tasks share a process than the plan was made for.
 
     Raises
@@ -273,8 +221,8 @@ def check_process_memory(plan: Runnable[Any], workers: Workers) -> None:
 class _Run:
     """One run of a plan."""
 
-    plan: Runnable[Any]
-    job: RunningJob
+    plan: ArraysPlan
+    job: BoundJob
     workers: Workers
     progress: Callable[[Progress], None] | None
     steps: int
@@ -283,6 +231,32 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.ledger = TaskStatistics(len(self.plan.stages))
+
+    def to_its_end(
+        self, comparisons: Sequence[CopyComparison], *, resumed: bool, resumable: bool
+    ) -> tuple[TaskStatistics, Sequence[int]]:
+        """Copy, compare and finish; return the ledger, and the encoded bytes of each target."""
+        plan, job = self.plan, self.job
+        with job_lock(job.journal):
+            try:
+                self.copy()
+                self.compare(comparisons)
+            except BaseException as error:
+                if not resumable or job.journal is None or not isinstance(error, Exception):
+                    with suppress(StoreError):  # the first error is what matters
+                        job.remove_intermediates()
+                with suppress(StoreError):
+                    plan.withdraw()
+                raise
+            if resumed and job.journal is not None:
+                stored = job.stored()
+            else:
+                members = enumerate(plan.members)
+                stored = [self.ledger.stored_of(n, len(one.stages) - 1) for n, one in members]
+            if resumable and job.journal is not None:
+                put_record(job.journal, job.journal.token, {"stored": list(stored)}, {})
+            job.finish()
+        return self.ledger, stored
 
     def copy(self) -> None:
         """Run all remaining tasks, stage by stage."""
@@ -299,14 +273,14 @@ class _Run:
             self._tell(number, one.nbytes, total)
 
         name = f"zarr-copy-{number + 1}"
-        calls = self.job.calls(number, tasks)
+        calls = self.job.stage(number).calls(tasks)
         into = self.plan.writes_to
         run_tasks(*calls, self.workers, note, name, self.ledger.begin, into)
 
-    def compare(self, comparisons: Sequence[VerificationTask]) -> None:
+    def compare(self, comparisons: Sequence[CopyComparison]) -> None:
         """Compare sources and targets."""
 
-        def note(one: Matched) -> None:
+        def note(one: Compared) -> None:
             self.ledger.retried_comparing += one.retried
             self._tell(self.steps - 1, one.nbytes, self.plan.nbytes)
 
@@ -318,7 +292,7 @@ class _Run:
 
 
 def verify_copies(
-    comparisons: Sequence[VerificationTask], workers: Workers, note: Callable[[Matched], None]
+    comparisons: Sequence[CopyComparison], workers: Workers, note: Callable[[Compared], None]
 ) -> None:
     """Compare sources and targets, of all arrays concurrently.
 
@@ -349,7 +323,7 @@ def verify_copies(
 
 
 def verify_copies_locally(
-    plan: Runnable[Any], threads: int | None = None, stop: Callable[[], bool] | None = None
+    plan: ArraysPlan, threads: int | None = None, stop: Callable[[], bool] | None = None
 ) -> bool:
     """Compare sources and targets on threads of this process, without dask.
 
@@ -389,33 +363,25 @@ def verify_copies_locally(
     return stop is None or not stop()
 
 
-def _side_by_side(
-    plan: Runnable[Any], threads: int | None
-) -> tuple[int, Sequence[VerificationTask]]:
+def _side_by_side(plan: ArraysPlan, threads: int | None) -> tuple[int, Sequence[CopyComparison]]:
     """Return the number of threads for the comparison, and the comparisons."""
     count = threads or cpu_count()
     while True:
         try:
-            return count, plan.matchings(count)
+            return count, plan.comparisons(count)
         except MemoryBudgetError:
             if threads is not None or count == 1:
                 raise
             count //= 2
 
 
-def _calls(comparisons: Sequence[VerificationTask]) -> Calls:
+def _calls(comparisons: Sequence[CopyComparison]) -> Calls:
     if len(comparisons) == 1:
         return IndexedTask(0, comparisons[0]), comparisons[0].numbers
 
-    def calls() -> Iterator[tuple[int, VerificationTask, int]]:
+    def calls() -> Iterator[tuple[int, CopyComparison, int]]:
         for array, comparison in enumerate(comparisons):
             for number in comparison.numbers:
                 yield array, comparison, number
 
     return call_indexed, calls()
-
-
-def call_indexed(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
-    """Run a task of one array among others; return the number of the array and the result."""
-    array, function, number = call
-    return array, function(number)
