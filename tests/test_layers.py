@@ -347,9 +347,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "cli.migrate names v3",
         "hierarchy.parents names V1",
         "hierarchy.parents names V3",
-        "jobs.ingest.file_store names v3",
-        "jobs.ingest.reference names .zattrs",
-        "jobs.ingest.reference names .zgroup",
         "jobs.migrate.migrate names v3",
         "jobs.rechunk.staging names v3",
         "jobs.write.target_array names V3",
@@ -369,9 +366,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "stores.backends.zip names .zmetadata",
         "stores.backends.zip names zarr.json",
     },
-    "classes_twice": {
-        "Difference: jobs.ingest.differences, jobs.verify.compare",
-    },
     "modules_twice": {
         "casting: codecs.numeric.casting, jobs.rechunk.casting",
         "checks: graph.checks, jobs.write.checks",
@@ -382,7 +376,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "lifecycle: jobs.engine.lifecycle, ome.lifecycle",
         "local: jobs.engine.local, stores.backends.local",
         "migrate: jobs.migrate.migrate, ome.migrate",
-        "times: dtypes.times, jobs.ingest.times",
         "validate: journal.validate, ome.validate",
         "writer: array.writer, jobs.simulation.writer",
     },

@@ -105,7 +105,9 @@ def _layout(draw, shape, itemsize):
     stored = tuple(c * f for c, f in zip(chunk, factors, strict=True))
     tables = draw(st.sampled_from([0, 5000]))
     kind = draw(st.sampled_from(["one", "other"]))  # an object in the other type is held besides
-    return Layout(Grid.regular(shape, stored), chunk, itemsize, tables=tables, kind=kind)
+    return Layout(
+        Grid.regular(shape, stored), chunk, itemsize, encoder_state_nbytes=tables, kind=kind
+    )
 
 
 BUDGETS = st.floats(0, 1)

@@ -288,7 +288,9 @@ def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]
 
 def _not_json(attributes: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name of the first attribute that is not JSON, and a hint for its type."""
-    for name, value in dict(attributes).items():
+    if not isinstance(attributes, Mapping):
+        return "", " in a mapping from names to values"
+    for name, value in attributes.items():
         try:
             json.dumps({name: value}, allow_nan=False, default=_json_value)
         except (ValueError, TypeError, RecursionError):

@@ -24,7 +24,7 @@ from zarr_dask.formats.base import Limits, load_json, read_documents
 from zarr_dask.journal.journal import JobRecord, Journal
 from zarr_dask.stores.base import Store
 
-__all__ = ["Finished", "finished_job", "put_record", "record_end", "record_of"]
+__all__ = ["Finished", "finished_job", "put_record", "record_end", "record_of", "was_ended"]
 
 _FORMAT = "zarr-dask finished job 1"
 _NAME = "__done-"
@@ -82,6 +82,14 @@ def record_of(records: Store, prefix: str, token: str) -> Finished | None:
     if not isinstance(report, dict) or not isinstance(documents, dict):
         return None
     return Finished(str(record.get("ended", "")), report, documents)
+
+
+def was_ended(journal: Journal) -> bool:
+    """True if the job of a journal that is gone has ended, by a process that had joined it."""
+    if journal.job() is not None:
+        return False
+    place = journal.prefix.rstrip("/").rpartition("/")[0]
+    return record_of(journal.store, f"{place}/" if place else "", journal.token) is not None
 
 
 def finished_job(records: Store, prefix: str, store: Store, job: JobRecord) -> Finished | None:

@@ -223,8 +223,8 @@ class Journal:
             what = f"is that of a job by now that began anew at {other.begun}"
         else:
             what = (
-                "has gone: another process has ended this job, or another job has replaced what "
-                "it writes, while it was stopped or out of reach"
+                "has gone: another process has ended this job, or what it had written was removed, "
+                "or written anew by another job, while it was stopped or out of reach"
             )
         raise JobReplacedError(
             f"the journal of this job, {self.url}, {what}. This one stops, so that it does not "

@@ -43,7 +43,7 @@ from zarr_dask.jobs.write.append_state import (
 )
 from zarr_dask.jobs.write.cas_update import cas_update_part
 from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal
-from zarr_dask.journal.finished import record_end
+from zarr_dask.journal.finished import record_end, was_ended
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
     ObjectDigest,
@@ -290,7 +290,7 @@ class ArrayTarget:
 
         Scheduler and process know that; see `zarr_dask.jobs.write.append_state`.
         """
-        if has_ended(self.token):
+        if has_ended(self.token) or was_ended(journal):
             return
         if self.before is not None and journal.job() is None:
             self.check_place()  # of several appends that have begun, the first that ends counts

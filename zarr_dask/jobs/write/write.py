@@ -68,7 +68,7 @@ __all__ = ["plan_several", "plan_write", "to_zarr"]
 
 def _is_of_xarray(values: object) -> bool:
     """True for objects with our accessor of xarray (`zarr_dask.xarray.accessor`)."""
-    return getattr(values, "zd", None) is not None
+    return getattr(type(values), "zd", None) is not None
 
 
 Values = Any

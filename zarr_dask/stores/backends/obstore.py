@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from zarr_dask.errors import MissingDependencyError, StoreError
+from zarr_dask.errors import MissingDependencyError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.obstore_requests import ObstoreRequests, forked_from
 from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy, TaggedBytes, VersionRequest
@@ -79,7 +80,8 @@ class ObstoreStore:
         store = ObstoreStore(url.rstrip("/"), text, policy or DEFAULT)
         requests = store._served()
         if isinstance(requests, ObstoreRequests):
-            requests.client()
+            with suppress(StoreUnavailableError):  # S3 may not tell a region now: it is asked again
+                requests.client()
         return store
 
     def with_policy(self, policy: RetryPolicy) -> ObstoreStore:
