@@ -273,7 +273,7 @@ def test_a_level_of_another_pyramid_is_never_replaced(tmp_path):
     url = tmp_path / "image"
     zd.ome.write(pixels(40, 40), url, axes="yx", levels=2)
     group = zd.open_group(url, mode="r+")
-    ome = group.attributes["ome"]
+    ome = group.attributes["ome"].copy()
     (both,) = ome["multiscales"]
     first, second = both["datasets"]
     first["path"] = "//0/"  # slashes that nobody needs

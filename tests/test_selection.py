@@ -170,7 +170,7 @@ def test_lists_do_not_alias_what_was_given():
         (parse_numpy, (np.ones(5, bool),), r"mask of shape \(5,\).* shape \(4,\)"),
         (parse_numpy, (np.ones((4, 5, 1), bool),), "3 indices for an array of 2"),
         (parse_numpy, (True,), "type bool"),
-        (parse_numpy, ("a",), "type str"),
+        (parse_numpy, ("a",), "'a' names no elements"),
         (parse_outer, ([[1, 2]],), "takes lists of one dimension"),
         (parse_outer, (np.ones((4, 5), bool),), "takes lists of one dimension"),
         (parse_points, ([9], [0]), "index 9 is out of bounds"),

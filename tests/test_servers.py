@@ -304,7 +304,7 @@ def test_what_a_job_keeps_in_the_same_service(place):
     zd.copy(array, f"{url}-3", target_options=options, journal=journal, resume=True)
     assert zd.compare(array, zd.open(f"{url}-3", storage_options=options))
     left = {key.partition("/")[0] for key in open_store(url.rpartition("/")[0], options).list()}
-    assert left == {"a.zarr", "a.zarr-2", "a.zarr-3", "a.zarr-manifest"}
+    assert left == {"a.zarr", "a.zarr-2", "a.zarr-3", "a.zarr-manifest", "a.zarr-journal"}
 
 
 def test_a_server_without_listing_is_written(nginx):

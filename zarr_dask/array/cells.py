@@ -201,8 +201,9 @@ def parse_chunks_argument(
 
     Examples
     --------
-    >>> parse_chunks_argument({"t": -1, 1: 5}, (10, 20, 30), ("t", "y", "x"), (1, 2, 3), "chunks",
-    "here") (10, 5, 3)
+    >>> names, default = ("t", "y", "x"), (1, 2, 3)
+    >>> parse_chunks_argument({"t": -1, 1: 5}, (10, 20, 30), names, default, "chunks", "here")
+    (10, 5, 3)
     """
     ndim = len(shape)
     if isinstance(given, Mapping):
