@@ -286,7 +286,7 @@ def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]
         raise MetadataError(at, [ValidationProblem(field, str(error), expected + hint)]) from error
 
 
-def _not_json(attributes: Mapping[str, Any]) -> tuple[str, str]:
+def _not_json(attributes: Any) -> tuple[str, str]:
     """Return the name of the first attribute that is not JSON, and a hint for its type."""
     if not isinstance(attributes, Mapping):
         return "", " in a mapping from names to values"
