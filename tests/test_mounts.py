@@ -306,8 +306,9 @@ def test_a_job_that_wakes_after_another_has_ended_puts_nothing(tmp_path, monkeyp
         return values
 
     x = da.ones((8,), chunks=2, dtype="i4").map_blocks(block, dtype="i4", name="sleeper")
-    with pytest.raises(JobReplacedError, match=r"a\.zarr-dask"):
-        zd.to_zarr(x, tmp_path / "a", mode="w", resume=resume, **grid).compute(scheduler="sync")
+    replaced = pytest.raises(JobReplacedError, match=r"a\.zarr-dask")
+    with dask.config.set(scheduler="synchronous"), replaced:
+        zd.to_zarr(x, tmp_path / "a", mode="w", resume=resume, **grid)
     np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], 2)
 
 
