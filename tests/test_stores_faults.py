@@ -31,8 +31,6 @@ from zarr_dask.stores import Faulty, MemoryStore, Range, Retrying, RetryPolicy, 
 from zarr_dask.stores.config import describe, open_described
 from zarr_dask.stores.retry import _BUDGET, NEVER, policy_of, retried
 
-pytestmark = pytest.mark.xdist_group("faults")
-
 QUICK = RetryPolicy(attempts=20, wait=0.002, longest_wait=0.05, timeout=5, budget=10_000)
 VALUE = bytes(range(256)) * 40
 NUMBERS = count()
