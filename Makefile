@@ -22,7 +22,7 @@ FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_inde
     tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \
     tests/test_formats*.py tests/test_array*.py tests/test_group*.py tests/test_cli*.py) zarr_dask
 
-.PHONY: help venv demo check test servers test-fast test-all conformance compat bench bench-remote lint types clean
+.PHONY: help venv demo check test servers test-fast test-all conformance compat docs bench bench-remote lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -60,8 +60,11 @@ bench: $(VENV)/.installed-test ## the benchmarks
 bench-remote: $(VENV)/.installed-test ## the same on S3 with 20 ms more for each request, beside peers
 	$(BIN)/python -m benchmarks.remote
 
-compat: $(VENV)/.installed-test .venv-zarr2/.installed ## docs/compat.md, with every cell tried again
+compat: $(VENV)/.installed-test .venv-zarr2/.installed ## docs/reference/compat.md, every cell tried again
 	$(BIN)/python -m tools.compat
+
+docs: $(VENV)/.installed-docs ## the documentation site, in build/site; warnings and dead links are errors
+	NO_MKDOCS_2_WARNING=true PYTHONPATH=. $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff
 	$(BIN)/ruff check .

@@ -26,8 +26,8 @@ import dask
 import numpy as np
 
 import zarr_dask as zd
-from zarr_dask._util.buffers import return_freed_memory
-from zarr_dask.codecs.chain import BoundChain
+from zarr_dask._util.buffers import malloc_trim
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.stores import LocalStore, Recording
 
 __all__ = ["LAYOUTS", "Layout", "Measured", "measured"]
@@ -218,16 +218,16 @@ class Counted:
     def __init__(self) -> None:
         self.nbytes = 0
         self._lock = Lock()
-        original = BoundChain.decode
+        original = BoundCodecChain.decode
 
-        def decode(bound: BoundChain, *rest: Any) -> None:
+        def decode(bound: BoundCodecChain, *rest: Any) -> None:
             # a shard decodes its chunks, and its index, which has integers of its own type
             if not bound._serializer.partial and bound.spec.dtype != np.dtype("u8"):
                 with self._lock:
                     self.nbytes += bound.spec.nbytes
             original(bound, *rest)
 
-        BoundChain.decode = decode
+        BoundCodecChain.decode = decode
 
 
 def _memory(name: str) -> int:
@@ -256,7 +256,7 @@ def _run(layout: Layout, threads: int, root: Path) -> Measured:
         grid["max_mem"] = layout.max_mem * threads
         plan = zd.plan_rechunk(old, f"{folder}/new", **grid)
         gc.collect()
-        return_freed_memory()  # as when a stage begins
+        malloc_trim()  # as when a stage begins
         Path("/proc/self/clear_refs").write_text("5")
         idle = _memory("VmRSS")
         plan.run()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zarr_dask.stores import Buffer, Range, Recording
-from zarr_dask.stores.base import Version, VersionRequest
+from zarr_dask.stores.base import TaggedBytes, VersionRequest
 
 __all__ = ["Counting"]
 
@@ -31,7 +31,7 @@ class Counting(Recording):
         self.lengths.extend(len(one) for one in found if one is not None)
         return found
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
         found = super().get_versions(requests)
         self.lengths.extend(len(one.content or b"") for one in found if one is not None)
         return found

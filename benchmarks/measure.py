@@ -161,7 +161,7 @@ def report(name: str, case: Case) -> dict[str, Any]:
 
 
 def as_markdown(results: list[dict[str, Any]]) -> str:
-    """The table of docs/performance.md: one line per case, peers in the order of their names."""
+    """The table of docs/developers/performance.md: one line per case, peers by name."""
     lines = [
         "| case | unit | zarr_dask | first | ratio | by pairs | to reach | peers | counts |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -91,9 +91,9 @@ def tried(job: Job, root: Path, rounds: int, clock: Callable[[], float]) -> list
         plan = zd.plan_rechunk(
             root / "a", root / "b", max_mem=job.max_mem, overwrite=True, **job.target
         )
-        best = [float("inf")] * len(plan.ways)
+        best = [float("inf")] * len(plan.candidates)
         for _ in range(rounds + 1):  # the first warms up
-            for number, way in enumerate(plan.ways):
+            for number, way in enumerate(plan.candidates):
                 begun = clock()
                 replace(plan, stages=way.stages).run()
                 best[number] = min(best[number], clock() - begun)
@@ -102,7 +102,8 @@ def tried(job: Job, root: Path, rounds: int, clock: Callable[[], float]) -> list
     shutil.rmtree(root / "a")
     shutil.rmtree(root / "b")
     return [
-        Tried(way.name, way.seconds, seconds) for way, seconds in zip(plan.ways, best, strict=True)
+        Tried(way.name, way.seconds, seconds)
+        for way, seconds in zip(plan.candidates, best, strict=True)
     ]
 
 
@@ -118,7 +119,7 @@ def _in_order(ways: list[Tried]) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print the table of docs/scale.md."""
+    """Print the table of docs/developers/scale.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model", description=__doc__)
     parser.add_argument("--only", default="", help="jobs whose name holds this text")
     parser.add_argument("--rounds", type=int, default=3)

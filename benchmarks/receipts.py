@@ -21,8 +21,8 @@ import numpy as np
 import zarr_dask as zd
 from benchmarks.fields import field
 from benchmarks.measure import Case, Contender
-from zarr_dask.jobs.write.target import ArrayTarget, Records
-from zarr_dask.journal import Job, Place, new_journal
+from zarr_dask.jobs.write.target import ArrayTarget, WriteReceipts
+from zarr_dask.journal import JobRecord, JournalLocation, new_journal
 from zarr_dask.stores import LocalStore
 
 __all__ = ["CASES"]
@@ -36,10 +36,10 @@ KEEPING = {("receipts.py", "__call__"), ("receipts.py", "of"), ("journal.py", "a
 def _target(root: Path, name: str, side: int, **options: object) -> ArrayTarget:
     shape = (TASKS[side] * side, side, side)
     array = zd.create_array(root / name, shape=shape, dtype="f4", **options)
-    job = Job("write", name, "")
-    journal = new_journal(Place(LocalStore(str(root / f"{name}.journal")), ""), job)
+    job = JobRecord("write", name, "")
+    journal = new_journal(JournalLocation(LocalStore(str(root / f"{name}.journal")), ""), job)
     journal.begin(job)
-    return ArrayTarget(array, False, records=Records(journal))
+    return ArrayTarget(array, False, records=WriteReceipts(journal))
 
 
 def _share(target: ArrayTarget, block: np.ndarray) -> float:

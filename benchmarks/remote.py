@@ -32,12 +32,12 @@ import zarr_dask as zd
 from benchmarks.s3_nginx import find_nginx, s3_nginx
 from benchmarks.s3_server import s3_server
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.jobs.engine.overlap_pool import most_sending
+from zarr_dask.jobs.engine.overlap_pool import max_uploading
 from zarr_dask.stores import Range, Recording, open_store
 
 LATENCY = 0.02
 WORKERS = 2
-PUTS = WORKERS + most_sending(1 << 20)
+PUTS = WORKERS + max_uploading(1 << 20)
 KEY = "AKIAEXAMPLE"
 ROUNDS = 7
 

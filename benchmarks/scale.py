@@ -1,7 +1,7 @@
 """What the planner says of a petabyte: which plan, how long, how many requests, what breaks first.
 
 Only arithmetic: nothing is read or written. ``python -m benchmarks.scale`` prints the table of
-docs/scale.md.
+docs/developers/scale.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.jobs.engine.plan import format_bytes
-from zarr_dask.jobs.rechunk.cost_model import CostModel, Layout, StagePlan, seconds
+from zarr_dask.jobs.engine.predict import CostModel, seconds
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 from zarr_dask.jobs.rechunk.planner import alternatives
 
 STORE = CostModel(

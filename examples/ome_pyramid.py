@@ -26,7 +26,7 @@ def main(directory):
         "channels": ["waves", {"label": "the same upside down", "color": "FF8800"}],
         "chunks": {"y": 128, "x": 128},
         "shards": {"y": 512, "x": 512},
-        "labels": {"crests": zd.ome.Labelled(cells, colors={1: "#FFFF00"}, method="mode")},
+        "labels": {"crests": zd.ome.LabelImage(cells, colors={1: "#FFFF00"}, method="mode")},
     }
     print(zd.ome.plan_write(image, url, **options, overwrite=True))
     print(zd.ome.write(image, url, **options, overwrite=True))

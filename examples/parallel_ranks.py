@@ -39,7 +39,7 @@ def create(url: str, *, gather: bool) -> zd.Writer:
         "time": {"shape": (), "dtype": "float64", "dimension_names": ["time"]},
         "x": {"values": np.linspace(0, 1, SHAPE[1]), "dimension_names": ["x"]},
     }
-    owners = zd.owners(SHAPE, RANKS)
+    owners = zd.decompose(SHAPE, RANKS)
     return zd.Writer.create(url, arrays, owners=owners, gather=gather, overwrite=True)
 
 
@@ -52,7 +52,7 @@ def simulate(url: str, rank: int, comm=None) -> None:
     with zd.Writer.attach(url, rank=rank, gather=comm) as writer:
         region = writer.region("wave")
         for step in range(writer.next_step, STEPS):  # after a crash: where this rank was
-            writer.put(step, {"wave": wave(step, region), "time": 0.5 * step})
+            writer.write_step(step, {"wave": wave(step, region), "time": 0.5 * step})
 
 
 def check(url: str, writer: zd.Writer) -> None:

@@ -26,6 +26,9 @@ SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
 )
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired</Message></Error>"
+FAILED = b"<Error><Code>PreconditionFailed</Code><Message>It failed</Message></Error>"
+DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 FAULTS = {
     "delayed": 3,
     "reset before": 2,
@@ -37,7 +40,15 @@ FAULTS = {
     "shortened": 1,
 }
 """What can happen to a request, and how often compared to the others."""
-REFUSED = {"throttled": 429, "unavailable": 503, "failed": 500, "astray": 404}
+REFUSED = {
+    "throttled": 429,
+    "unavailable": 503,
+    "failed": 500,
+    "bad gateway": 502,
+    "astray": 404,
+    "denied": 403,
+    "expired": 400,
+}
 """Those that are answered at once. "astray", which is not drawn unless it is asked for, is what a
 gateway says of a service that it does not know at the moment."""
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
@@ -63,6 +74,10 @@ class Faults:
     kinds: Mapping[str, int] = field(default_factory=lambda: dict(FAULTS))
     delay: float = 0.02
     """Seconds that a delayed request waits."""
+    hang: float = 5.0
+    """Seconds that nothing is said in, of what hangs."""
+    unquoted: bool = False
+    """True for the habit of a gateway that takes conditions without quotes only."""
     retry_after: str = ""
     """Header of throttled answers."""
     latency: float = 0.0
@@ -76,6 +91,10 @@ class Faults:
     times: int = 1 << 60
     """How often something happens at most."""
 
+    now: Counter = field(default_factory=Counter)
+    """Requests in flight, by method."""
+    most: Counter = field(default_factory=Counter)
+    """The most requests of a method that were in flight at a time."""
     seen: list[Seen] = field(default_factory=list)
     happened: Counter = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -93,6 +112,18 @@ class Faults:
             if fault:
                 self.happened[fault] += 1
         return fault
+
+    @contextmanager
+    def in_flight(self, method: str) -> Iterator[None]:
+        """Count a request while it is answered."""
+        with self.lock:
+            self.now[method] += 1
+            self.most[method] = max(self.most[method], self.now[method])
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.now[method] -= 1
 
     def counted(self) -> list[Seen]:
         """The requests since this was last asked for."""
@@ -126,6 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
     def handle_any(self) -> None:
+        with self.faults.in_flight(self.command):
+            self.answer_any()
+
+    def answer_any(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         target = unquote(self.path)
@@ -137,9 +172,19 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "reset before":
             self.reset()
             return
+        elif fault == "hung":
+            time.sleep(self.faults.hang)
+            self.reset()
+            return
         elif fault in REFUSED:
             self.refuse(REFUSED[fault])
             return
+        if self.faults.unquoted and self.command == "PUT" and self.headers["If-Match"]:
+            tag = self.headers["If-Match"]
+            if tag.startswith('"'):
+                self.refuse(412)
+                return
+            self.headers.replace_header("If-Match", f'"{tag}"')
         status, headers, content = self.ask(body)
         if fault == "reset after":
             self.reset()
@@ -187,7 +232,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         if self.faults.retry_after and status != 500:
             self.send_header("Retry-After", self.faults.retry_after)
-        said = {500: b"oops", 404: b""}.get(status, SLOW_DOWN)
+        said = {500: b"oops", 404: b"", 403: DENIED, 412: FAILED, 400: EXPIRED}.get(
+            status, SLOW_DOWN
+        )
         content = b"" if self.command == "HEAD" else said
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(content)))
@@ -223,14 +270,14 @@ class Proxy(NamedTuple):
 
 
 @contextmanager
-def fault_proxy(upstream: str, **faults: object) -> Iterator[Proxy]:
+def fault_proxy(upstream: str, port: int = 0, **faults: object) -> Iterator[Proxy]:
     """A proxy in front of a server, which behaves until told otherwise."""
     parts = urlsplit(upstream)
     state = Faults(**faults)
     handler = type(
         "Handler", (_Handler,), {"faults": state, "upstream": (parts.hostname, parts.port)}
     )
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with _Server(("127.0.0.1", port), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

@@ -68,12 +68,17 @@ class WithoutRanges(Files):
 
 
 @contextmanager
-def serving(handler, values):
+def serving(handler, values, tls=None):
     """A URL below which `values` are served, and what was asked for."""
     seen = []
     bound = type(handler.__name__, (handler,), {"values": values, "seen": seen})
     with ThreadingHTTPServer(("127.0.0.1", 0), bound) as server:
         server.daemon_threads = True
+        server.handle_error = lambda *_: None  # a client that has gone is no news
+        if tls is not None:
+            server.socket = tls.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:

@@ -26,7 +26,7 @@ from zarr_dask.grid.grid import Grid
 from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.jobs.rechunk.layouts import layout_between
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 BLOCKS = (6, 5)
 BLOCK = (240, 300)
@@ -87,7 +87,7 @@ SLABS = (96, 48, 40)
 
 
 @dataclass(frozen=True)
-class Noting(Wrapper):
+class Noting(StoreWrapper):
     """A store that leaves a line for each value that is put, which takes a while."""
 
     log: str = ""

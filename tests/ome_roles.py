@@ -13,7 +13,7 @@ import numpy as np
 
 import zarr_dask as zd
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers.base import Faulty
+from zarr_dask.stores.wrappers.base import HookStore
 
 SHAPE = (2, 300, 300)
 BLOCK = (1, 50, 50)
@@ -75,4 +75,4 @@ def migrate_until(root: str, removals: int) -> None:
             if left[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    zd.ome.migrate(Faulty(LocalStore(root), die), remove_old=True)
+    zd.ome.migrate(HookStore(LocalStore(root), die), remove_old=True)

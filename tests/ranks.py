@@ -37,7 +37,7 @@ def simulate(url, rank, steps, comm=None, flush=False):
         region = writer.region("u")
         for step in range(writer.next_step, steps):
             block = field(step, region)
-            writer.put(step, {"u": block, "v": -block, "time": step / 4}, flush=flush)
+            writer.write_step(step, {"u": block, "v": -block, "time": step / 4}, flush=flush)
 
 
 def publish(url, steps, flush):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -26,9 +27,9 @@ from zarr_dask.errors import (
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal import claims
 from zarr_dask.journal.claims import end_of_array
-from zarr_dask.stores import Faulty, MemoryStore
+from zarr_dask.stores import HookStore, MemoryStore
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 PATIENCE = 50.0
 
@@ -154,9 +155,11 @@ def test_the_shape_stays_while_an_append_runs(kind: str, tmp_path: Path) -> None
         with pytest.raises(AppendConflictError):
             opened.resize(2, prune=True)
 
+    elsewhere = pickle.loads(pickle.dumps(opened))
     while_appending(target, second)
+    assert opened.shape == (6,)
     with pytest.raises(MetadataChangedError):
-        opened.resize(2, prune=True)
+        elsewhere.resize(2, prune=True)
     assert zd.open_array(target)[...].tolist() == [0, 0, 0, 0, 1, 1]
 
 
@@ -290,7 +293,7 @@ def test_two_processes(options: dict[str, str], tmp_path: Path) -> None:
 # --- stores that are asked by requests ------------------------------------------------------------
 
 
-class Objects(Wrapper):
+class Objects(StoreWrapper):
     """Local files as an object store shows them: conditional puts, and no locks."""
 
 
@@ -347,7 +350,7 @@ def test_attributes_of_both_survive(kind: str, what: str, format: str, tmp_path:
             raced.append(key)
             zd.open(inner, mode="r+").update_attributes({f"other{len(raced)}": 1})
 
-    node = zd.open(Faulty(inner, race), mode="r+").update_attributes({"own": 2})
+    node = zd.open(HookStore(inner, race), mode="r+").update_attributes({"own": 2})
     want = {"own": 2, "other1": 1, "other2": 1, "other3": 1}
     assert dict(node.attributes) == want
     assert dict(zd.open(inner).attributes) == want
@@ -364,10 +367,10 @@ def test_an_attribute_and_a_length_both_survive(format: str) -> None:
             raced.append(key)
             zd.open_array(inner, mode="r+").update_attributes({"a": 1})
 
-    append(Faulty(inner, race), 1)
+    append(HookStore(inner, race), 1)
     assert raced
     raced.clear()
-    zd.open_array(Faulty(inner, race), mode="r+").resize(9)
+    zd.open_array(HookStore(inner, race), mode="r+").resize(9)
     found = zd.open_array(inner)
     assert found.shape == (9,)
     assert dict(found.attributes) == {"a": 1}
@@ -385,12 +388,12 @@ def test_two_new_shapes_are_not_both_taken() -> None:
             opened.clear()
 
     with pytest.raises(MetadataChangedError):
-        zd.open_array(Faulty(inner, race), mode="r+").resize(9)
+        zd.open_array(HookStore(inner, race), mode="r+").resize(9)
     assert zd.open_array(inner).shape == (7,)
 
 
 def test_a_store_that_refuses_for_no_reason() -> None:
-    class Refusing(Wrapper):
+    class Refusing(StoreWrapper):
         tries = 0
 
         def set_if(self, key: str, *_: Any) -> bool:

@@ -416,12 +416,7 @@ def test_maps_of_many_scalars():
     np.testing.assert_array_equal(back, values)
 
 
-@pytest.mark.parametrize(("format", "taken"), [("v2", True), ("v3", False)])
-def test_an_object_that_stands_alone_is_a_list_of_one(format, taken):
-    """v2 takes objects of numcodecs; whoever gives one to v3 is told what is expected."""
-    if taken:
-        array = zd.create_array({}, shape=4, dtype="i4", codecs=numcodecs.Zstd(3), format=format)
-        assert [codec.name for codec in array.codecs] == ["bytes", "zstd"]
-    else:
-        with pytest.raises(MetadataError, match=r"got Zstd\(level=3\), expected a codec"):
-            zd.create_array({}, shape=4, dtype="i4", codecs=numcodecs.Zstd(3), format=format)
+@pytest.mark.parametrize("format", ["v2", "v3"])
+def test_an_object_that_stands_alone_is_a_list_of_one(format):
+    array = zd.create_array({}, shape=4, dtype="i4", codecs=numcodecs.Zstd(3), format=format)
+    assert [codec.name.removeprefix("numcodecs.") for codec in array.codecs] == ["bytes", "zstd"]

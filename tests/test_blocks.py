@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import GridError
-from zarr_dask.grid.dask_blocks import bounded_blocks, cells_of, chunks_of, merged_blocks
+from zarr_dask.grid.dask_blocks import (
+    bounded_blocks,
+    merged_blocks,
+    one_block_per_chunk,
+    one_block_per_object,
+)
 from zarr_dask.grid.grid import Edges, Fixed, Grid
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=8)
@@ -39,7 +44,7 @@ def borders(lengths):
 @given(grids(), st.integers(1, 4000))
 def test_merged_blocks_cut_no_object_and_keep_the_budget(case, budget):
     grid, _ = case
-    cells = cells_of(grid)
+    cells = one_block_per_object(grid)
     merged = merged_blocks(grid, dict(enumerate(grid.shape)), budget)
     for axis, lengths in merged.items():
         assert sum(lengths) == grid.shape[axis]
@@ -54,7 +59,7 @@ def test_merged_blocks_cut_no_object_and_keep_the_budget(case, budget):
 def test_bounded_blocks_are_whole_chunks_of_one_object(case, limit):
     grid, chunk = case
     blocks = bounded_blocks(grid, chunk, 1, limit)
-    cells, chunks = cells_of(grid), chunks_of(grid, chunk)
+    cells, chunks = one_block_per_object(grid), one_block_per_chunk(grid, chunk)
     if prod(grid.largest_cell) <= limit:
         assert blocks == cells
     for axis, lengths in enumerate(blocks):

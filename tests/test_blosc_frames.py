@@ -12,18 +12,24 @@ from numcodecs import blosc
 
 import zarr_dask as zd
 from tests.guarded import guarded_memory, spread
-from zarr_dask.codecs.base import ChunkSpec, Cut, Reading, Wanted, WholeNeededError
-from zarr_dask.codecs.byte_ranges import spans_of
-from zarr_dask.codecs.chain import decoded_here
+from zarr_dask.codecs.base import (
+    ByteRequest,
+    ChunkRead,
+    ChunkSpec,
+    DecodeOptions,
+    NotPartiallyDecodableError,
+)
+from zarr_dask.codecs.byte_ranges import byte_ranges_of
+from zarr_dask.codecs.chain import thread_decoded_nbytes
 from zarr_dask.codecs.compress import blosc_frames
 from zarr_dask.codecs.compress.blosc import Blosc
-from zarr_dask.codecs.compress.blosc_frames import Instead, read_blocks
-from zarr_dask.codecs.fetch import answer_from
+from zarr_dask.codecs.compress.blosc_frames import FallbackRead, read_blocks
+from zarr_dask.codecs.fetch import drive_fetch_from_bytes
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers.metered import Tally
+from zarr_dask.stores.wrappers.metered import MeteredStore
 
 BLOCK = 1 << 16  # the smallest that the library splits into pieces
 RAW = 12 * BLOCK + 36  # bytes of thirteen blocks
@@ -62,14 +68,14 @@ def frame_of(raw, cname="lz4", clevel=5, shuffle=1, typesize=4, blocksize=0):
 
 
 def wanted_of(spans, nbytes):
-    return Wanted(nbytes, spans[0][0], spans[-1][1], spans)
+    return ByteRequest(nbytes, spans[0][0], spans[-1][1], spans)
 
 
 def in_part(frame, spans, nbytes, largest=None):
     """Whether `read_blocks` reads them, and all bytes as far as it has decoded them."""
     with guarded_memory(0xA5):
-        found = answer_from(read_blocks(wanted_of(spans, nbytes), largest), frame)
-    if found is Instead.WHOLE:
+        found = drive_fetch_from_bytes(read_blocks(wanted_of(spans, nbytes), largest), frame)
+    if found is FallbackRead.WHOLE:
         return False, None
     return True, spread(found, nbytes, 0xA5)
 
@@ -202,9 +208,9 @@ def test_sparing_reads_take_memory_for_no_more_than_whole_blocks(data):
         return
     wanted = data.draw(spans(raw.size))
     flags, typesize, _, size, _ = header(frame)
-    found = answer_from(read_blocks(wanted_of(wanted, raw.size), size), frame)
+    found = drive_fetch_from_bytes(read_blocks(wanted_of(wanted, raw.size), size), frame)
     if size % typesize and not flags & 2:
-        assert found is Instead.WHOLE, "a block ends within an element"
+        assert found is FallbackRead.WHOLE, "a block ends within an element"
         return
     before, behind = wanted[0][0] - found.first, found.first + found.memory.size - wanted[-1][1]
     assert 0 <= before < size
@@ -219,12 +225,14 @@ def test_sparing_reads_refuse_blocks_that_are_larger_than_expected():
     frame = frame_of(raw, blocksize=BLOCK // 4)
     size = header(frame)[3]
     wanted = wanted_of([(100, 200)], RAW)
-    assert answer_from(read_blocks(wanted, size), frame).memory.size == size
-    assert answer_from(read_blocks(wanted, size - 1), frame) is Instead.WHOLE
+    assert drive_fetch_from_bytes(read_blocks(wanted, size), frame).memory.size == size
+    assert drive_fetch_from_bytes(read_blocks(wanted, size - 1), frame) is FallbackRead.WHOLE
     alone = frame_of(smooth(4 << 20), "zstd", blocksize=4 << 20)
     assert header(alone)[3] == 4 << 20
-    with pytest.raises(WholeNeededError):
-        answer_from(Blosc("zstd").read_spans(wanted_of([(0, 9)], 4 << 20), sparing=True), alone)
+    with pytest.raises(NotPartiallyDecodableError):
+        drive_fetch_from_bytes(
+            Blosc("zstd").partial_decode(wanted_of([(0, 9)], 4 << 20), sparing=True), alone
+        )
 
 
 # --- what is left to those who decode all of it ---------------------------------------------------
@@ -387,11 +395,11 @@ def test_damage_is_an_error_of_the_whole_frame_or_does_not_matter(data):
     asked = wanted_of(wanted, raw.size)
     with at_no_cost():
         for number, fetch in enumerate(
-            (super(Blosc, Blosc()).read_spans(asked), Blosc().read_spans(asked))
+            (super(Blosc, Blosc()).partial_decode(asked), Blosc().partial_decode(asked))
         ):
             try:
                 with guarded_memory(0xDE):
-                    found[number] = answer_from(fetch, bytes(frame))
+                    found[number] = drive_fetch_from_bytes(fetch, bytes(frame))
                 assert found[number] is not None
             except CorruptObjectError as error:
                 said[number] = str(error)
@@ -420,7 +428,7 @@ def test_spans_cover_all_elements_and_leave_out_what_is_long(data):
         st.sampled_from([(4, 256, 256), (300_000,), (40, 3, 70, 50), (1, 1, 200_000)])
     )
     some = data.draw(st.lists(regions(shape), min_size=1, max_size=4))
-    found = spans_of(shape, 2, some)
+    found = byte_ranges_of(shape, 2, some)
     wanted = np.zeros(shape, "u2")
     for region in some:
         wanted[region] = 0xFFFF
@@ -479,19 +487,19 @@ def test_regions_of_chunks_through_all_ways_to_read(name, data):
     if not some:
         return
     order = data.draw(st.sampled_from("CF"))
-    read = Reading()
+    read = DecodeOptions()
 
     def destinations():
-        return [Cut(region, np.full(VALUES[region].shape, 7, "f4", order)) for region in some]
+        return [ChunkRead(region, np.full(VALUES[region].shape, 7, "f4", order)) for region in some]
 
     with at_no_cost(), mock.patch("zarr_dask.codecs.chain._EACH_REGION", 0):
         alone, joint, fetched = destinations(), destinations(), destinations()
         for region, out in alone:
             bound.decode(encoded, region, out, read)
-        before = decoded_here()
+        before = thread_decoded_nbytes()
         bound.decode_cuts(encoded, joint, read)
-        assert decoded_here() - before == VALUES.nbytes
-        assert answer_from(bound.read_cuts(fetched, read, whole=False), encoded) is True
+        assert thread_decoded_nbytes() - before == VALUES.nbytes
+        assert drive_fetch_from_bytes(bound.read_cuts(fetched, read, whole=False), encoded) is True
     for region, out in (*alone, *joint, *fetched):
         np.testing.assert_array_equal(out, VALUES[region])
 
@@ -518,9 +526,9 @@ def test_regions_of_every_data_type(name, endian):
     region = (slice(3, 9, 1), slice(0, 128, 3), slice(1, 30, 1))
     for out in (np.zeros(values[region].shape, dtype), np.zeros(values[region].shape, dtype, "F")):
         for read in (
-            lambda out: bound.decode(encoded, region, out, Reading()),
-            lambda out: answer_from(
-                bound.read_cuts([Cut(region, out)], Reading(), whole=False), encoded
+            lambda out: bound.decode(encoded, region, out, DecodeOptions()),
+            lambda out: drive_fetch_from_bytes(
+                bound.read_cuts([ChunkRead(region, out)], DecodeOptions(), whole=False), encoded
             ),
         ):
             out[...] = np.ones((), dtype)
@@ -548,7 +556,7 @@ REGIONS = [np.s_[1:2], np.s_[:, 128:256], np.s_[:, :, 3], np.s_[5, 6, 7], np.s_[
 @pytest.mark.parametrize("region", REGIONS, ids=str)
 def test_files_are_read_in_part(stored, region):
     path, values = stored
-    store = Tally(LocalStore(str(path)))
+    store = MeteredStore(LocalStore(str(path)))
     array = zd.open_array(store)
     whole = sum(file.stat().st_size for file in (path / "c").rglob("*") if file.is_file())
     store.traffic.requests = store.traffic.nbytes = 0
@@ -565,7 +573,7 @@ def test_half_of_a_chunk_is_worth_reading_in_part(tmp_path):
     zd.create_array(
         tmp_path, shape=values.shape, chunks=values.shape, dtype="f4", codecs=[LITTLE, large]
     )[...] = values
-    store = Tally(LocalStore(str(tmp_path)))
+    store = MeteredStore(LocalStore(str(tmp_path)))
     array = zd.open_array(store)
     store.traffic.nbytes = 0
     np.testing.assert_array_equal(array[1:3], values[1:3])
@@ -574,7 +582,7 @@ def test_half_of_a_chunk_is_worth_reading_in_part(tmp_path):
 
 def test_points_of_a_file_are_read_in_part(stored):
     path, values = stored
-    store = Tally(LocalStore(str(path)))
+    store = MeteredStore(LocalStore(str(path)))
     array = zd.open_array(store)
     store.traffic.nbytes = 0
     points = ([0, 0, 7, 7], [1, 300, 2, 511], [5, 500, 1, 511])

@@ -24,8 +24,8 @@ import zarr_dask as zd
 from tests.http_server import Files, serving
 from zarr_dask.cli import main
 from zarr_dask.cli.options import GridType
-from zarr_dask.cli.progress import Lines
-from zarr_dask.cli.signals import told_to_stop
+from zarr_dask.cli.progress import PlainProgress
+from zarr_dask.cli.signals import stop_requested
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.jobs.engine.progress_bars import stage_bars
 from zarr_dask.jobs.rechunk.rechunk import Progress
@@ -123,6 +123,8 @@ def test_help_lists_every_command_in_a_few_words():
         "copy",
         "finish",
         "info",
+        "ingest",
+        "inventory",
         "migrate",
         "ome",
         "plan",
@@ -130,7 +132,6 @@ def test_help_lists_every_command_in_a_few_words():
         "run",
         "script",
         "status",
-        "survey",
         "tree",
         "verify",
     ]
@@ -520,7 +521,7 @@ import sys
 from importlib import import_module
 from zarr_dask.cli import main
 from zarr_dask.grid.grid import Grid
-from zarr_dask.jobs.rechunk.planner import Alternative
+from zarr_dask.jobs.rechunk.planner import CandidatePlan
 from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 
 def in_two(source, target, *_):
@@ -528,7 +529,7 @@ def in_two(source, target, *_):
     middle = Layout(Grid.regular((32, 256, 256), cell), cell, 4)
     first, second = (8, 256, 256), (32, 64, 256)
     stages = StagePlan(source, middle, first), StagePlan(middle, target, second)
-    return [Alternative("in 2 stages", stages, 1.0)]
+    return [CandidatePlan("in 2 stages", stages, 1.0)]
 
 import_module("zarr_dask.jobs.rechunk.target_spec").alternatives = in_two
 main(sys.argv[1:])
@@ -556,7 +557,7 @@ def test_progress_of_several_stages_without_a_terminal(large, target, tmp_path):
 
 
 def test_progress_lines_are_few(capsys):
-    lines = Lines(["copying"])
+    lines = PlainProgress(["copying"])
     for _ in range(1000):
         lines(Progress(stage=0, stages=1, nbytes=10, total=10_000))
     said = capsys.readouterr().err.splitlines()
@@ -810,7 +811,7 @@ def test_what_a_signal_says_stands_above_the_bars():
     """They are drawn anew every moment, over all lines that they know."""
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=200)
-    with stage_bars(console, {"one": 5, "two": 5}), told_to_stop("something") as told:
+    with stage_bars(console, {"one": 5, "two": 5}), stop_requested("something") as told:
         os.kill(os.getpid(), signal.SIGTERM)
         assert told()
     shown = stream.getvalue()

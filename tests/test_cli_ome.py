@@ -152,7 +152,7 @@ def test_an_array_becomes_an_image(tmp_path):
 def test_an_image_gets_levels_with_labels_and_colours(tmp_path):
     x = pixels(2, 40, 30)
     channels = ["DAPI", {"label": "GFP", "color": "00FF00", "window": {"start": 3, "end": 9}}]
-    cells = zd.ome.Labelled(
+    cells = zd.ome.LabelImage(
         pixels(40, 30, dtype="i4"), colors={1: "FF0000"}, properties={1: {"a": 2}}
     )
     old = tmp_path / "old"
@@ -174,7 +174,7 @@ def test_an_image_gets_levels_with_labels_and_colours(tmp_path):
 
 def test_a_level_is_added_where_no_place_is_given(tmp_path):
     values = pixels(2, 64, 48)
-    labels = {"cells": zd.ome.Labelled(pixels(64, 48, dtype="i4"), "yx")}
+    labels = {"cells": zd.ome.LabelImage(pixels(64, 48, dtype="i4"), "yx")}
     zd.ome.write(values, tmp_path / "i", axes="zyx", levels=1, labels=labels)
     words = ["pyramid", tmp_path / "i", "--factors", "1,2,2"]
     assert "in 2 stored objects" in run(*words, "--dry-run")

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.jobs.rechunk.verify_copy import Matching
+from zarr_dask.jobs.rechunk.verify_copy import CopyVerification
 
 SHAPE = (512, 32, 32)
 VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
@@ -254,14 +254,14 @@ def test_a_signal_ends_a_comparison_too(source, tmp_path, monkeypatch, number, c
     """It comes when the first box is compared; the target is not visible then."""
     file = planned(source, tmp_path, "--chunks=1,8,8", "--max-mem", "20MB", "--threads", "1")
     compared = []
-    compare = Matching.__call__
+    compare = CopyVerification.__call__
 
     def compare_and_signal(self, box):
         compared.append(box)
         os.kill(os.getpid(), number)
         return compare(self, box)
 
-    monkeypatch.setattr(Matching, "__call__", compare_and_signal)
+    monkeypatch.setattr(CopyVerification, "__call__", compare_and_signal)
     cli("run", file, "--verify", "--threads", 1, code=code)
     assert len(compared) == 1
     assert not (tmp_path / "b.zarr" / "zarr.json").exists()

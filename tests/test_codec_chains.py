@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.support.codec_documents import LITTLE, codec, document, opened
-from zarr_dask.codecs.base import ChunkSpec, Reading
-from zarr_dask.codecs.fetch import answer_from
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
+from zarr_dask.codecs.fetch import drive_fetch_from_bytes
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, UnknownCodecError
@@ -167,11 +167,11 @@ def test_what_only_moves_elements_is_decoded_into_its_destination(documents, mon
     encoded = b"".join(bytes(piece) for piece in bound.encode(values))
     monkeypatch.setattr(bound, "_room_after", None)
     out = np.zeros((4, 8), "f4")
-    bound.decode(encoded, None, out, Reading())
+    bound.decode(encoded, None, out, DecodeOptions())
     np.testing.assert_array_equal(out, values)
     part = np.zeros((2, 3), "f4")
     region = (slice(1, 3, 1), slice(2, 8, 2))
-    assert answer_from(bound.read(region, part, Reading(), whole=False), encoded)
+    assert drive_fetch_from_bytes(bound.read(region, part, DecodeOptions(), whole=False), encoded)
     np.testing.assert_array_equal(part, values[region])
 
 
@@ -182,7 +182,7 @@ def test_a_reshaped_chunk_is_decoded_into_its_destination(monkeypatch):
     encoded = b"".join(bytes(piece) for piece in bound.encode(values))
     monkeypatch.setattr(bound, "_room_after", None)
     out = np.zeros((4, 8), "f4")
-    bound.decode(encoded, None, out, Reading())
+    bound.decode(encoded, None, out, DecodeOptions())
     np.testing.assert_array_equal(out, values)
 
 

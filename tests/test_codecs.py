@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from zarr_dask.codecs import checksum
 from zarr_dask.codecs.arrays import Bytes, Transpose
-from zarr_dask.codecs.base import ChunkSpec, Reading, Size
-from zarr_dask.codecs.chain import Chain, build
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions, EncodedSize
+from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
 from zarr_dask.codecs.compress.lz4 import Lz4
 from zarr_dask.codecs.compress.zstd import Zstd
-from zarr_dask.codecs.fetch import answer_from
+from zarr_dask.codecs.fetch import drive_fetch_from_bytes
 from zarr_dask.codecs.numcodecs import Filter
 from zarr_dask.codecs.registry import chain_from_v3, codec_from_v3
 from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs, numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import data_type_of
-from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.stores.base import Range
 
 COMPRESSORS = [
@@ -44,8 +44,8 @@ def name(codec):
 def test_compressors_round_trip(codec):
     data = np.arange(1000, dtype="i4").tobytes()
     encoded = codec.encode(data, 4)
-    assert bytes(codec.decode(encoded, Size.of(len(data)))) == data
-    assert bytes(codec.decode(encoded, Size(None, 5000))) == data
+    assert bytes(codec.decode(encoded, EncodedSize.of(len(data)))) == data
+    assert bytes(codec.decode(encoded, EncodedSize(None, 5000))) == data
     out = np.empty(len(data), np.uint8)
     codec.decode_into(encoded, out)
     assert out.tobytes() == data
@@ -56,7 +56,7 @@ def test_compressors_round_trip(codec):
 def test_decoders_produce_what_is_expected_or_nothing(codec, wrong):
     encoded = codec.encode(np.arange(1000, dtype="i4").tobytes(), 4)
     with pytest.raises(CorruptObjectError):
-        codec.decode(encoded, Size.of(wrong))
+        codec.decode(encoded, EncodedSize.of(wrong))
     with pytest.raises(CorruptObjectError):
         codec.decode_into(encoded, np.empty(wrong, np.uint8))
 
@@ -66,7 +66,7 @@ def test_decoders_refuse_truncated_and_foreign_bytes(codec):
     encoded = bytes(codec.encode(np.random.default_rng(0).bytes(4000), 4))
     for damaged in (encoded[: len(encoded) // 2], encoded[:3], b"", b"\xff" * 50):
         with pytest.raises(CorruptObjectError):
-            codec.decode(damaged, Size.of(4000))
+            codec.decode(damaged, EncodedSize.of(4000))
 
 
 @pytest.mark.parametrize("codec", [Zstd(1), Gzip(9), Bz2(9), Lzma(), Zlib(9)], ids=name)
@@ -74,7 +74,7 @@ def test_bombs_are_cut_off(codec):
     bomb = codec.encode(bytes(60_000_000), 1)
     tracemalloc.start()
     with pytest.raises(CorruptObjectError):
-        codec.decode(bomb, Size.of(1000))
+        codec.decode(bomb, EncodedSize.of(1000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20_000_000
@@ -83,17 +83,17 @@ def test_bombs_are_cut_off(codec):
 def test_headers_that_lie_are_refused_before_memory_is_taken():
     header = struct.pack("<BBBBIII", 2, 1, 1, 4, 2**31 - 20, 4096, 16)
     with pytest.raises(CorruptObjectError, match="2147483628 bytes, but the chunk has 1000"):
-        Blosc().decode(header, Size.of(1000))
+        Blosc().decode(header, EncodedSize.of(1000))
     with pytest.raises(CorruptObjectError, match="lz4 block"):
-        Lz4().decode(struct.pack("<I", 2**31), Size(None, 1000))
+        Lz4().decode(struct.pack("<I", 2**31), EncodedSize(None, 1000))
     zstd = struct.pack("<IBQ", 0xFD2FB528, 0xE0, 2**40) + b"\0" * 20
     with pytest.raises(CorruptObjectError, match="1099511627776"):
-        Zstd().decode(zstd, Size(None, 1000))
+        Zstd().decode(zstd, EncodedSize(None, 1000))
 
 
 def test_several_streams_after_one_another_are_one():
     first, second = Gzip(1).encode(b"abc", 1), Gzip(1).encode(b"defg", 1)
-    assert bytes(Gzip().decode(first + second, Size.of(7))) == b"abcdefg"
+    assert bytes(Gzip().decode(first + second, EncodedSize.of(7))) == b"abcdefg"
 
 
 def test_crc32c_of_a_flipped_bit():
@@ -101,7 +101,7 @@ def test_crc32c_of_a_flipped_bit():
     assert encoded.hex() == "0102031ef230f1"
     encoded[1] ^= 4
     with pytest.raises(CorruptObjectError, match="crc32c is 0x"):
-        Crc32c().decode(bytes(encoded), Size.of(3))
+        Crc32c().decode(bytes(encoded), EncodedSize.of(3))
 
 
 @given(data=st.binary(max_size=300), cut=st.integers(0, 300))
@@ -137,10 +137,10 @@ def test_filters_round_trip_and_know_their_sizes(config):
     codec = Filter.of(config)
     data = np.arange(100, dtype="<i4").tobytes()
     encoded = codec.encode(data, 4)
-    assert codec.size(Size.of(400)).exact == len(encoded)
-    assert bytes(codec.decode(encoded, Size.of(400))) == data
+    assert codec.size(EncodedSize.of(400)).exact == len(encoded)
+    assert bytes(codec.decode(encoded, EncodedSize.of(400))) == data
     with pytest.raises(CorruptObjectError):
-        codec.decode(encoded, Size.of(396))
+        codec.decode(encoded, EncodedSize.of(396))
 
 
 def test_numcodecs_configurations_round_trip():
@@ -176,14 +176,14 @@ def bound_chains(draw):
     shape = tuple(draw(st.integers(1, 3)) for _ in range(ndim))
     codecs = draw(st.sampled_from(CHAIN_CODECS))
     endian = draw(st.sampled_from(["little", "big"]))
-    chain = Chain((), Bytes(endian), tuple(codecs))
+    chain = CodecChain((), Bytes(endian), tuple(codecs))
     for _ in range(draw(st.integers(0, 2))):
-        index = Chain((), Bytes("little"), draw(st.sampled_from([(), (Crc32c(),)])))
+        index = CodecChain((), Bytes("little"), draw(st.sampled_from([(), (Crc32c(),)])))
         location = draw(st.sampled_from(["start", "end"]))
         arrays = (Transpose(tuple(draw(st.permutations(range(ndim))))),)
         outer = tuple(n * draw(st.integers(1, 3)) for n in shape)
         behind = draw(st.sampled_from([(), (), (Gzip(1),)]))
-        chain = Chain(arrays, Sharding(shape, chain, index, location), behind)
+        chain = CodecChain(arrays, Sharding(shape, chain, index, location), behind)
         shape = arrays[0].inner_shape(outer)
     dtype = np.dtype(draw(st.sampled_from(["f4", "i8", "c8", "bool", "u1"])))
     fill = np.zeros((), dtype)
@@ -202,7 +202,7 @@ def test_chains_decode_what_they_encode_whole_and_in_part(case, data):
         assert len(encoded) == bound.size.exact
     assert len(encoded) <= bound.size.most
     out = np.empty(spec.shape, spec.dtype)
-    bound.decode(encoded, None, out, Reading())
+    bound.decode(encoded, None, out, DecodeOptions())
     np.testing.assert_array_equal(out, chunk)
     region = []
     for n in spec.shape:
@@ -210,28 +210,28 @@ def test_chains_decode_what_they_encode_whole_and_in_part(case, data):
         region.append(slice(start, data.draw(st.integers(start, n)), data.draw(st.integers(1, 2))))
     region = tuple(region)
     out = np.empty_like(chunk[region] if region else chunk)
-    assert answer_from(bound.read(region, out, Reading(), whole=False), encoded)
+    assert drive_fetch_from_bytes(bound.read(region, out, DecodeOptions(), whole=False), encoded)
     np.testing.assert_array_equal(out, chunk[region] if region else chunk)
 
 
 def test_scratch_memory_is_not_handed_out():
     """Two chunks of a shard decoded one after the other must not share memory."""
-    inner = Chain((), Bytes("little"), (Zstd(1),))
-    chain = Chain((), Sharding((2, 2), inner))
+    inner = CodecChain((), Bytes("little"), (Zstd(1),))
+    chain = CodecChain((), Sharding((2, 2), inner))
     bound = chain.bind(ChunkSpec((4, 4), data_type_of("f4"), np.zeros((), "f4")))
     chunk = np.arange(16, dtype="f4").reshape(4, 4) + 1
     out = np.empty((4, 4), "f4")
-    bound.decode(b"".join(bound.encode(chunk)), None, out, Reading())
+    bound.decode(b"".join(bound.encode(chunk)), None, out, DecodeOptions())
     np.testing.assert_array_equal(out, chunk)
 
 
 def test_a_shard_asks_for_its_index_and_then_for_the_chunks_it_needs():
-    chain = Chain((), Sharding((1, 2), Chain((), Bytes("little"))))
+    chain = CodecChain((), Sharding((1, 2), CodecChain((), Bytes("little"))))
     bound = chain.bind(ChunkSpec((2, 4), data_type_of("u1"), np.zeros((), "u1")))
     chunk = np.arange(8, dtype="u1").reshape(2, 4) + 1
     encoded = b"".join(bound.encode(chunk))
     out = np.empty((1, 4), "u1")
-    fetch = bound.read((slice(1, 2, 1), slice(0, 4, 1)), out, Reading(), whole=False)
+    fetch = bound.read((slice(1, 2, 1), slice(0, 4, 1)), out, DecodeOptions(), whole=False)
     assert next(fetch) == (Range(-68, None),)
     assert fetch.send([encoded[-68:]]) == [Range(4, 6), Range(6, 8)]
     with pytest.raises(StopIteration) as stop:
@@ -283,20 +283,22 @@ def test_codecs_in_a_wrong_order(documents, words):
 @pytest.mark.parametrize(
     ("chain", "shape", "place"),
     [
-        (Chain((), Bytes(None)), (4,), "codecs[0].configuration.endian"),
-        (Chain((Transpose((0, 0)),), Bytes()), (2, 2), "codecs[0].configuration.order"),
+        (CodecChain((), Bytes(None)), (4,), "codecs[0].configuration.endian"),
+        (CodecChain((Transpose((0, 0)),), Bytes()), (2, 2), "codecs[0].configuration.order"),
         (
-            Chain((), Sharding((3,), Chain((), Bytes()))),
+            CodecChain((), Sharding((3,), CodecChain((), Bytes()))),
             (4,),
             "codecs[0].configuration.chunk_shape",
         ),
         (
-            Chain((), Sharding((2,), Chain((), Sharding((3,), Chain((), Bytes()))))),
+            CodecChain((), Sharding((2,), CodecChain((), Sharding((3,), CodecChain((), Bytes()))))),
             (4,),
             "codecs[0].configuration.codecs[0].configuration.chunk_shape",
         ),
         (
-            Chain((), Sharding((2,), Chain((), Bytes()), Chain((), Bytes(), (Gzip(1),)))),
+            CodecChain(
+                (), Sharding((2,), CodecChain((), Bytes()), CodecChain((), Bytes(), (Gzip(1),)))
+            ),
             (4,),
             "codecs[0].configuration.index_codecs",
         ),
@@ -308,7 +310,7 @@ def test_chains_that_do_not_fit_their_chunks(chain, shape, place):
 
 
 def test_build_wants_one_serializer():
-    assert isinstance(build([Gzip(1)]), Problem)
-    assert build([Transpose((0,)), Bytes(), Gzip(1)]) == Chain(
+    assert isinstance(make_chain([Gzip(1)]), ValidationProblem)
+    assert make_chain([Transpose((0,)), Bytes(), Gzip(1)]) == CodecChain(
         (Transpose((0,)),), Bytes(), (Gzip(1),)
     )

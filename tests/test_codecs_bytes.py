@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import zarr_dask as zd
-from zarr_dask.codecs.arrays import Bytes, MixedBytes, endian_of, serializer_of
-from zarr_dask.codecs.base import ChunkSpec, Reading, joined
+from zarr_dask.codecs.arrays import Bytes, StructBytes, endian_of, serializer_of
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions, concat_buffers
 from zarr_dask.dtypes import CORE_NAMES, data_type_of, full_of, is_full_of, leaves, native
 from zarr_dask.errors import CorruptObjectError, MetadataError
 
-READING = Reading()
+READING = DecodeOptions()
 
 
 def document(data_type, endian, fill=0, shape=(2,)):
@@ -359,7 +359,7 @@ def test_any_type_both_ways(dtype, data):
     region = tuple(slice(data.draw(st.integers(0, n - 1)), n, 2) for n in shape)
     for order, bound in bounds.items():
         for view in (values, np.asfortranarray(values)):
-            assert bytes(joined(bound.encode(view))) == expected[order]
+            assert bytes(concat_buffers(bound.encode(view))) == expected[order]
         out = np.empty((*shape, 2), data_type.dtype)[..., 0]  # not contiguous
         bound.decode(expected[order], None, out, READING)
         assert out.tobytes() == values.tobytes()
@@ -392,7 +392,7 @@ def test_any_type_through_an_array(dtype, seed):
     )[...] = values
     array = zd.open_array(store)
     assert array.meta.data_type == data_type
-    assert array.meta.fill.tobytes() == fill.tobytes()
+    assert array.meta.fill_value.tobytes() == fill.tobytes()
     assert array[...].tobytes() == values.tobytes()
     assert array[1:4, ::3].tobytes() == values[1:4, ::3].tobytes()
     assert array.to_dask().compute().tobytes() == values.tobytes()
@@ -406,10 +406,10 @@ MIXED = np.dtype([("a", "<i4"), ("b", ">f8", (2,)), ("c", [("d", ">U2"), ("e", "
 def test_fields_with_byte_orders_of_their_own():
     values = np.array([(1, [2, 3], ("xy", True)), (-4, [0.5, -0.0], ("", False))], MIXED)
     codec = serializer_of(MIXED)
-    assert isinstance(codec, MixedBytes)
+    assert isinstance(codec, StructBytes)
     assert codec.dtype == MIXED
     bound = codec.bind(ChunkSpec((2,), data_type_of(MIXED), None))
-    assert bytes(joined(bound.encode(values.astype(native(MIXED))))) == values.tobytes()
+    assert bytes(concat_buffers(bound.encode(values.astype(native(MIXED))))) == values.tobytes()
     out = np.empty(2, native(MIXED))
     bound.decode(values.tobytes(), None, out, READING)
     assert out.tobytes() == values.astype(native(MIXED)).tobytes()

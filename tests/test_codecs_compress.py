@@ -18,7 +18,7 @@ from numcodecs import lz4 as nc_lz4
 from numcodecs import zstd as nc_zstd
 
 import zarr_dask as zd
-from zarr_dask.codecs.base import Size
+from zarr_dask.codecs.base import EncodedSize
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
@@ -45,7 +45,7 @@ def unsized(data, level=1):
 
 
 def sizes(nbytes):
-    return Size.of(nbytes), Size(None, nbytes + 100_000)
+    return EncodedSize.of(nbytes), EncodedSize(None, nbytes + 100_000)
 
 
 # --- numbered statements ---
@@ -57,7 +57,7 @@ def test_gzip_levels(level):
     made = codec_from_v3({"name": "gzip", "configuration": {"level": level}}, "codecs[1]")
     if type(level) is int and 0 <= level <= 9:
         assert gzip.decompress(made.encode(DATA, 4)) == DATA
-        assert bytes(made.decode(gzip.compress(DATA, level), Size.of(len(DATA)))) == DATA
+        assert bytes(made.decode(gzip.compress(DATA, level), EncodedSize.of(len(DATA)))) == DATA
     else:
         assert [problem.field for problem in made] == ["codecs[1].configuration.level"]
 
@@ -91,7 +91,7 @@ def test_lz4_chunks_begin_with_their_length():
     encoded = bytes(Lz4(1).encode(DATA, 4))
     assert encoded[:4] == len(DATA).to_bytes(4, "little")
     assert encoded == bytes(nc_lz4.compress(DATA, 1))
-    assert bytes(Lz4().decode(nc_lz4.compress(DATA, 1), Size.of(len(DATA)))) == DATA
+    assert bytes(Lz4().decode(nc_lz4.compress(DATA, 1), EncodedSize.of(len(DATA)))) == DATA
 
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -136,13 +136,13 @@ def test_crc32c_golden_bytes(data, encoded):
     codec = Crc32c()
     raw, stored = bytes.fromhex(data), bytes.fromhex(encoded)
     assert bytes(codec.encode(raw, 1)) == stored
-    assert bytes(codec.decode(stored, Size.of(len(raw)))) == raw
+    assert bytes(codec.decode(stored, EncodedSize.of(len(raw)))) == raw
     for position in range(len(stored)):
         for bit in range(8):
             damaged = bytearray(stored)
             damaged[position] ^= 1 << bit
             with pytest.raises(CorruptObjectError, match="crc32c"):
-                codec.decode(bytes(damaged), Size.of(len(raw)))
+                codec.decode(bytes(damaged), EncodedSize.of(len(raw)))
 
 
 @pytest.mark.conformance("C106")
@@ -167,11 +167,11 @@ def test_zstd_levels_and_checksums(level, checksum):
     encoded = bytes(codec.encode(DATA, 4))
     assert encoded == nc_zstd.compress(DATA, level, checksum)
     assert bool(encoded[4] & 4) == checksum
-    assert bytes(codec.decode(encoded, Size.of(len(DATA)))) == DATA
+    assert bytes(codec.decode(encoded, EncodedSize.of(len(DATA)))) == DATA
     if checksum:
         damaged = encoded[:-1] + bytes([encoded[-1] ^ 1])
         with pytest.raises(CorruptObjectError):
-            codec.decode(damaged, Size.of(len(DATA)))
+            codec.decode(damaged, EncodedSize.of(len(DATA)))
 
 
 @pytest.mark.conformance("C107")
@@ -213,38 +213,38 @@ def test_zstd_frames_of_other_encoders(encoded):
     assert out.tobytes() == b"\7" * 8 + DATA + b"\7" * 8
     for wrong in (0, 1, len(DATA) - 1, len(DATA) + 1, 5000):
         with pytest.raises(CorruptObjectError):
-            Zstd().decode(encoded, Size.of(wrong))
+            Zstd().decode(encoded, EncodedSize.of(wrong))
         with pytest.raises(CorruptObjectError):
             Zstd().decode_into(encoded, np.empty(wrong, np.uint8))
     for cut in range(0, len(encoded) - 1, 7):
         try:  # cut between frames, it may be whole
-            assert DATA.startswith(bytes(Zstd().decode(encoded[:cut], Size(None, 100_000))))
+            assert DATA.startswith(bytes(Zstd().decode(encoded[:cut], EncodedSize(None, 100_000))))
         except CorruptObjectError:
             continue
 
 
 def test_zstd_of_nothing():
     for encoded in (nc_zstd.compress(b"", 1), unsized(b""), SKIPPABLE + unsized(b"")):
-        for size in (Size.of(0), Size(None, 100)):
+        for size in (EncodedSize.of(0), EncodedSize(None, 100)):
             assert bytes(Zstd().decode(encoded, size)) == b""
         Zstd().decode_into(encoded, np.empty(0, np.uint8))
         with pytest.raises(CorruptObjectError):
-            Zstd().decode(encoded, Size.of(1))
+            Zstd().decode(encoded, EncodedSize.of(1))
 
 
 def test_zstd_that_cannot_be_bounded():
     block = unsized(bytes(200_000))
     many = block * 100  # each block may hold 128 KiB
     with pytest.raises(CorruptObjectError, match="cannot be bounded"):
-        Zstd().decode(many, Size(None, 1000))
-    assert len(Zstd().decode(many, Size(None, 1 << 27))) == 20_000_000
+        Zstd().decode(many, EncodedSize(None, 1000))
+    assert len(Zstd().decode(many, EncodedSize(None, 1 << 27))) == 20_000_000
 
 
 @pytest.mark.parametrize("junk", [SKIPPABLE, unsized(b""), nc_zstd.compress(b"", 1)])
 def test_zstd_of_ever_so_many_frames(junk):
     start = time.process_time()
     with pytest.raises(CorruptObjectError, match="more than 16384 zstd frames"):
-        Zstd().decode(junk * 200_000, Size.of(5))
+        Zstd().decode(junk * 200_000, EncodedSize.of(5))
     assert time.process_time() - start < 1
 
 
@@ -265,16 +265,16 @@ def test_streams_one_after_the_other(codec, compress):
         for size in sizes(len(whole)):
             assert bytes(codec.decode(encoded, size)) == whole
         with pytest.raises(CorruptObjectError):
-            codec.decode(encoded[:-1], Size(None, 100_000))
+            codec.decode(encoded[:-1], EncodedSize(None, 100_000))
         with pytest.raises(CorruptObjectError):
-            codec.decode(encoded + b"\1\2\3", Size(None, 100_000))
+            codec.decode(encoded + b"\1\2\3", EncodedSize(None, 100_000))
 
 
 @pytest.mark.parametrize(("codec", "compress"), STREAMS.values(), ids=STREAMS)
 def test_ever_so_many_streams(codec, compress):
     start = time.process_time()
     with pytest.raises(CorruptObjectError):
-        codec.decode(compress(b"") * 300_000, Size.of(5))
+        codec.decode(compress(b"") * 300_000, EncodedSize.of(5))
     assert time.process_time() - start < 3  # no copy of the rest for each
 
 
@@ -282,7 +282,7 @@ def test_lzma_dictionaries_are_bounded():
     header = bytearray(lzma.compress(DATA, lzma.FORMAT_ALONE))
     header[1:5] = struct.pack("<I", (1 << 32) - 1)
     with pytest.raises(CorruptObjectError, match=r"[Mm]emory"):
-        Lzma(format=2).decode(bytes(header), Size.of(len(DATA)))
+        Lzma(format=2).decode(bytes(header), EncodedSize.of(len(DATA)))
     raw = {"id": "lzma", "format": 3, "check": -1, "preset": None}
     for filters in (
         None,
@@ -298,7 +298,7 @@ def test_lzma_dictionaries_are_bounded():
     ):
         assert isinstance(codec_from_numcodecs({**raw, "filters": filters}, "c"), list)
     made = codec_from_numcodecs({**raw, "filters": [{"id": 33, "preset": 1}]}, "c")
-    assert bytes(made.decode(made.encode(DATA, 4), Size.of(len(DATA)))) == DATA
+    assert bytes(made.decode(made.encode(DATA, 4), EncodedSize.of(len(DATA)))) == DATA
 
 
 @pytest.mark.parametrize("typesize", [0, 1, 3, 255])
@@ -319,7 +319,7 @@ def test_blosc_type_sizes_that_no_element_has():
     for typesize, nbytes in itertools.product((1, 3, 4, 7, 255, 256, 1 << 20), (0, 1, 12, 1000)):
         data = DATA[:nbytes]
         codec = Blosc("lz4", 5, "shuffle", typesize)
-        assert bytes(codec.decode(codec.encode(data, 4), Size.of(nbytes))) == data
+        assert bytes(codec.decode(codec.encode(data, 4), EncodedSize.of(nbytes))) == data
 
 
 def test_documents_that_are_wrong_are_metadata_errors():
@@ -372,7 +372,7 @@ def test_headers_of_gzip_of_any_length(sizes):
         encoded = b"".join(gzip_member(one, *texts) for one in data)
         whole = gzip.decompress(encoded)
         assert whole == b"".join(data)
-        assert bytes(Gzip().decode(encoded, Size.of(len(whole)))) == whole
+        assert bytes(Gzip().decode(encoded, EncodedSize.of(len(whole)))) == whole
         out = np.zeros(len(whole), np.uint8)
         Gzip().decode_into(encoded, out)
         assert out.tobytes() == whole

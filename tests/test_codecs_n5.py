@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.codecs.base import ChunkSpec, Reading, Size
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions, EncodedSize
 from zarr_dask.codecs.compress.deflate import Gzip
 from zarr_dask.codecs.compress.zstd import Zstd
 from zarr_dask.codecs.conditional import Conditional
@@ -38,7 +38,7 @@ def bound(documents, shape=(2, 3), dtype="u2", fill=7):
 def decode(chain, data, region=None):
     out = np.zeros(chain.spec.shape, chain.spec.dtype)
     out = out if region is None else out[region]
-    chain.decode(data, region, out, Reading())
+    chain.decode(data, region, out, DecodeOptions())
     return out
 
 
@@ -171,8 +171,8 @@ def test_conditional_keeps_what_does_not_shrink():
     for data in (noise, zeros, b""):
         encoded = codec.encode(data, 1)
         assert len(encoded) <= len(data) + 2
-        assert bytes(codec.decode(encoded, Size.of(len(data)))) == data
-        assert bytes(codec.decode(encoded, Size(None, 9000))) == data
+        assert bytes(codec.decode(encoded, EncodedSize.of(len(data)))) == data
+        assert bytes(codec.decode(encoded, EncodedSize(None, 9000))) == data
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_conditional_keeps_what_does_not_shrink():
 def test_conditional_headers_that_lie(damaged):
     codec = Conditional((Gzip(1), Zstd(1)))
     with pytest.raises(CorruptObjectError):
-        codec.decode(damaged, Size.of(12))
+        codec.decode(damaged, EncodedSize.of(12))
 
 
 def test_conditional_bombs_are_cut_off():
     bomb = b"\1" + Gzip(9).encode(bytes(50_000_000), 1)
     with pytest.raises(CorruptObjectError):
-        Conditional((Gzip(1),)).decode(bomb, Size.of(1000))
+        Conditional((Gzip(1),)).decode(bomb, EncodedSize.of(1000))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 
 import zarr_dask as zd
 from tests.support.paths import ROOT
-from zarr_dask.codecs.base import ChunkSpec, Reading
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.numeric import zfp_expert
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
@@ -57,7 +57,7 @@ def encode(chain, array):
 
 def decode(chain, data):
     out = np.empty(chain.spec.shape, chain.spec.dtype)
-    chain.decode(data, None, out, Reading())
+    chain.decode(data, None, out, DecodeOptions())
     return out
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask._util.buffers import borrowed, scratch
+from zarr_dask._util.buffers import reserve_buffer, thread_buffer
 from zarr_dask.codecs import chunk_batches as runs
-from zarr_dask.codecs.chunk_batches import runs_of, settling
+from zarr_dask.codecs.chunk_batches import batch_decoder, iter_chunk_batches
 from zarr_dask.dtypes import is_full_of, which_are_full_of
 from zarr_dask.grid.grid import Grid
 from zarr_dask.stores import MemoryStore
@@ -41,8 +41,8 @@ def test_runs_are_the_chunks_in_c_order(grid, order, step, most):
     array = laid_out(shape, order, step)
     before, runs.LARGEST_RUN = runs.LARGEST_RUN, most
     try:
-        found = [chunk for run in runs_of(array, chunk) for chunk in run]
-        assert all(np.shares_memory(run, array) for run in runs_of(array, chunk))
+        found = [chunk for run in iter_chunk_batches(array, chunk) for chunk in run]
+        assert all(np.shares_memory(run, array) for run in iter_chunk_batches(array, chunk))
     finally:
         runs.LARGEST_RUN = before
     starts = product(*(range(0, n, c) for n, c in zip(shape, chunk, strict=True)))
@@ -62,7 +62,7 @@ def test_chunks_settle_where_they_belong_in_any_order(grid, data, order, step):
     out = laid_out(values[region].shape, order, step)
     out[...] = -1
     parts = data.draw(st.permutations(list(Grid.regular(shape, chunk).parts(region))))
-    with settling(out, chunk) as place_of:
+    with batch_decoder(out, chunk) as place_of:
         for part in parts:
             origin = [c * n for c, n in zip(part.coords, chunk, strict=True)]
             cell = values[tuple(slice(o, o + n) for o, n in zip(origin, chunk, strict=True))]
@@ -72,8 +72,8 @@ def test_chunks_settle_where_they_belong_in_any_order(grid, data, order, step):
 
 def test_neighbours_share_a_copy(monkeypatch):
     copies = []
-    monkeypatch.setattr(runs, "put", lambda run, into: copies.append(run.shape))
-    with settling(np.zeros((4, 12), "f4"), (2, 3)) as place_of:
+    monkeypatch.setattr(runs, "fast_copyto", lambda run, into: copies.append(run.shape))
+    with batch_decoder(np.zeros((4, 12), "f4"), (2, 3)) as place_of:
         for part in Grid.regular((4, 12), (2, 3)).parts((slice(0, 4, 1), slice(0, 12, 1))):
             place_of(part)
     assert copies == [(4, 2, 3), (4, 2, 3)]
@@ -82,18 +82,18 @@ def test_neighbours_share_a_copy(monkeypatch):
 def test_an_error_leaves_nothing_half_put():
     out = np.zeros((2, 6))
     parts = list(Grid.regular((2, 6), (2, 3)).parts((slice(0, 2, 1), slice(0, 6, 1))))
-    with suppress(ZeroDivisionError), settling(out, (2, 3)) as place_of:
+    with suppress(ZeroDivisionError), batch_decoder(out, (2, 3)) as place_of:
         place_of(parts[0])[...] = 7
         place_of(parts[1])[...] = 1 // 0
     assert not out.any()
 
 
 def test_borrowed_memory_is_nobody_elses_until_it_is_given_back():
-    with borrowed("run", 100) as memory:
-        assert not np.shares_memory(scratch("run", 100), memory)
-        with borrowed("run", 50) as other:
+    with reserve_buffer("run", 100) as memory:
+        assert not np.shares_memory(thread_buffer("run", 100), memory)
+        with reserve_buffer("run", 50) as other:
             assert not np.shares_memory(other, memory)
-    assert np.shares_memory(scratch("run", 70), memory)
+    assert np.shares_memory(thread_buffer("run", 70), memory)
 
 
 CODECS = {

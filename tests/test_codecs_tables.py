@@ -16,7 +16,7 @@ from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma
 from zarr_dask.codecs.compress.zstd import Zstd, zstd_tables
 from zarr_dask.codecs.conditional import Conditional
-from zarr_dask.codecs.numeric.filters import Prefixed
+from zarr_dask.codecs.numeric.filters import NumcodecsBytesCodec
 from zarr_dask.jobs.rechunk.layouts import layout_of
 
 BESIDES = 1_500_000
@@ -75,7 +75,7 @@ MORE = [
 )
 def test_what_tables_take_is_known(cases):
     for (codec, nbytes), taken in zip(cases, taken_by(cases), strict=True):
-        stated = codec.tables(nbytes)
+        stated = codec.encoder_state_nbytes(nbytes)
         assert taken <= stated + BESIDES, (codec, nbytes)
         assert taken >= stated / 2 or stated < 8 * BESIDES, (codec, nbytes)
 
@@ -106,35 +106,45 @@ def test_no_block_of_blosc_is_larger_than_is_stated(cname, typesize):
             codec = Blosc(cname, clevel, "shuffle", typesize)
             stored = codec.encode(np.zeros(nbytes // typesize * typesize, "u1"), typesize)
             block = int(np.frombuffer(stored, "<u4", 3)[2])
-            assert 2 * block <= codec.decoding(nbytes) <= codec.tables(nbytes)
+            assert (
+                2 * block
+                <= codec.decoder_state_nbytes(nbytes)
+                <= codec.encoder_state_nbytes(nbytes)
+            )
             if cname in {"blosclz", "lz4"} and typesize <= 8 and nbytes > 1 << 20:
-                assert codec.decoding(nbytes) == 2 * block
-    assert Blosc(cname, 5, blocksize=1 << 16).decoding(1 << 20) == 2 << 16
+                assert codec.decoder_state_nbytes(nbytes) == 2 * block
+    assert Blosc(cname, 5, blocksize=1 << 16).decoder_state_nbytes(1 << 20) == 2 << 16
 
 
 def test_codecs_around_another_have_its_tables():
     inner = Zstd(9)
-    expected = inner.tables(1 << 20)
-    assert Conditional((Gzip(1), inner, Bz2(1))).tables(1 << 20) == expected
-    assert Prefixed.of(inner, "zstd", {"level": 9}).tables(1 << 20) == expected
+    expected = inner.encoder_state_nbytes(1 << 20)
+    assert Conditional((Gzip(1), inner, Bz2(1))).encoder_state_nbytes(1 << 20) == expected
+    assert (
+        NumcodecsBytesCodec.of(inner, "zstd", {"level": 9}).encoder_state_nbytes(1 << 20)
+        == expected
+    )
     chunk = {"chunks": (4, 512, 512), "codecs": [inner]}
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     for array in (plain, shards):
-        assert layout_of(array).tables == inner.tables(4 << 20)
+        assert layout_of(array).encoder_state_nbytes == inner.encoder_state_nbytes(4 << 20)
 
 
 def test_codecs_around_another_hold_its_blocks():
     inner = Blosc("lz4", 5, "shuffle", 4)
-    expected = inner.decoding(1 << 20)
+    expected = inner.decoder_state_nbytes(1 << 20)
     assert expected == 1 << 20
-    assert Conditional((Gzip(1), inner)).decoding(1 << 20) == expected
-    assert Prefixed.of(inner, "blosc", {"cname": "lz4"}).decoding(1 << 20) == expected
+    assert Conditional((Gzip(1), inner)).decoder_state_nbytes(1 << 20) == expected
+    assert (
+        NumcodecsBytesCodec.of(inner, "blosc", {"cname": "lz4"}).decoder_state_nbytes(1 << 20)
+        == expected
+    )
     chunk = {"chunks": (4, 512, 512), "codecs": [inner]}
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     for array in (plain, shards):
-        assert layout_of(array).decoding == expected
+        assert layout_of(array).decoder_state_nbytes == expected
 
 
 def test_shards_make_the_copies_in_the_other_byte_order_that_their_chunks_make():
@@ -143,10 +153,10 @@ def test_shards_make_the_copies_in_the_other_byte_order_that_their_chunks_make()
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     for array in (plain, shards):
-        assert layout_of(array).turned == 4 << 20
+        assert layout_of(array).byteswap_nbytes == 4 << 20
     chunk = {"chunks": (4, 512, 512), "codecs": [Zstd(1)]}
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
-    assert layout_of(shards).turned == 0
+    assert layout_of(shards).byteswap_nbytes == 0
 
 
 def test_longer_inputs_and_higher_levels_have_no_smaller_tables():

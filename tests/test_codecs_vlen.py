@@ -12,7 +12,7 @@ from numcodecs import VLenArray as NcArray
 from numcodecs import VLenBytes as NcBytes
 
 import zarr_dask as zd
-from zarr_dask.codecs.base import ChunkSpec, Reading
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.objects.object_json import Json2, Msgpack2, Pickle
 from zarr_dask.codecs.objects.vlen import VlenArray, VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry_numcodecs import (
@@ -41,7 +41,7 @@ def encode(codec, array):
 def decode(codec, encoded, shape, region=None, most=1 << 20):
     result = shape if region is None else np.empty(shape, object)[region].shape
     out = np.empty(result, object)
-    bound(codec, shape, most).decode(encoded, region, out, Reading())
+    bound(codec, shape, most).decode(encoded, region, out, DecodeOptions())
     return out
 
 

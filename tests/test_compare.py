@@ -16,8 +16,8 @@ import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import ManifestError, NodeTypeError
 from zarr_dask.jobs.engine.map_regions import boxes_for
-from zarr_dask.jobs.verify.compare import differs
-from zarr_dask.jobs.verify.digest import added, digest_text, sum_of
+from zarr_dask.jobs.verify.compare import mask_of_differences
+from zarr_dask.jobs.verify.digest import add_hashes, digest_text, sum_of
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrappers.base import Recording
 
@@ -101,10 +101,10 @@ def test_numpy_agrees(data, dtype):
         expected = np.array(
             [not same(x, y, equal_nan) for x, y in zip(a.flat, b.flat, strict=True)]
         )
-        mask = differs(a, b, equal_nan=equal_nan)
+        mask = mask_of_differences(a, b, equal_nan=equal_nan)
         np.testing.assert_array_equal(mask.ravel(), expected)
     whole = tuple(slice(0, n, 1) for n in shape)
-    equal = not differs(a, b, equal_nan=True).any()
+    equal = not mask_of_differences(a, b, equal_nan=True).any()
     assert (sum_of(a, whole, shape) == sum_of(b, whole, shape)) == equal
 
 
@@ -135,7 +135,7 @@ def test_digests_ask_for_no_blocks(data):
     grid = zd.create_array({}, shape=shape, dtype="f8", chunks=tuple(cells)).meta.grid
     parts = list(grid.parts(grid.everything))
     for part in data.draw(st.permutations(parts)):
-        total = added(total, sum_of(values[part.out] if shape else values, part.out, shape))
+        total = add_hashes(total, sum_of(values[part.out] if shape else values, part.out, shape))
     assert digest_text(shape, values.dtype, total) == zd.digest(values)
 
 

@@ -1,4 +1,4 @@
-"""docs/compat.md says what is true: every cell of it is tried again."""
+"""docs/reference/compat.md says what is true: every cell of it is tried again."""
 
 import os
 from importlib.metadata import version
@@ -35,7 +35,7 @@ def _ours(page):
             section = line
         elif line.startswith("| `"):
             cells = line.replace("\\|", "¦").split("|")
-            found.setdefault((section, cells[1]), set()).update(cells[3].strip().split(", "))
+            found.setdefault((section, cells[1]), set()).update(compat.members(cells[3]))
     return found
 
 

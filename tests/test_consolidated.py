@@ -23,7 +23,7 @@ from zarr_dask.errors import (
     ReadOnlyError,
 )
 from zarr_dask.formats.consolidated import Consolidated
-from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores import HookStore, MemoryStore, Recording
 
 FORMATS = ["v2", "v3"]
 DOCUMENT_NAMES = {".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json"}
@@ -589,7 +589,7 @@ def test_a_store_that_cannot_list(store):
         if method.startswith("list"):
             raise zd.errors.ListingError("no listing here")
 
-    group = zd.open_group(Faulty(store, refuse))
+    group = zd.open_group(HookStore(store, refuse))
     assert [path for path, _ in group.walk()] == PATHS
     assert group["y"][...].tolist() == [7, 7, 7, 7]
 

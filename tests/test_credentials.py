@@ -22,7 +22,7 @@ import zarr_dask as zd
 from tests.object_stores import KEY, SECRET, s3_server
 from zarr_dask.errors import CredentialsMissingError, StoreError
 from zarr_dask.stores import RetryPolicy, open_store
-from zarr_dask.stores.secrets import redacted, without_credentials
+from zarr_dask.stores.secrets import public_options, redacted
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
 NUMBERS = count()
@@ -184,7 +184,7 @@ def test_nothing_that_is_pickled_has_them(server, options):
     assert_clean(cloudpickle.dumps(lazy.__dask_graph__()))
     assert_clean(cloudpickle.dumps(dict(lazy.__dask_graph__())))
     assert_clean(cloudpickle.dumps(later), cloudpickle.dumps(dict(later.__dask_graph__())))
-    assert_clean(pickle.dumps(zd.credentials_of(lazy)))
+    assert_clean(pickle.dumps(zd.credentials_initializer(lazy)))
     plan = zd.plan_rechunk(array, f"{array.store.url}-c", chunks=(6, 2), storage_options=options)
     assert_clean(cloudpickle.dumps(plan))
 
@@ -229,7 +229,7 @@ pickle.loads(data[2])()
 
 def test_a_process_that_lacks_them_says_so(server, options):
     array, lazy, _ = sent(server, options)
-    initializer = pickle.dumps(zd.credentials_of(lazy))
+    initializer = pickle.dumps(zd.credentials_initializer(lazy))
     said = in_a_fresh_process(UNKNOWN, pickle.dumps(array), array.store.identity, initializer)
     assert said.count(array.store.url) == 2
     assert "share_credentials(client, x)" in said
@@ -262,7 +262,7 @@ def test_dask_processes_are_given_them(server, options):
     with dask.config.set(scheduler="processes", num_workers=1):
         with pytest.raises(CredentialsMissingError, match=r"multiprocessing\.initializer"):
             lazy.compute()
-        with dask.config.set({"multiprocessing.initializer": zd.credentials_of(lazy)}):
+        with dask.config.set({"multiprocessing.initializer": zd.credentials_initializer(lazy)}):
             assert np.array_equal(lazy.compute(), VALUES)
         url = f"{array.store.url}-2"
         zd.to_zarr(lazy, url, storage_options=options)  # by itself
@@ -279,7 +279,7 @@ def test_a_process_that_is_started_with_a_store_has_them(server):
     assert_clean(pickle.dumps(array))
     set_spawning_popen(object())
     try:
-        data, initializer = pickle.dumps(array), pickle.dumps(zd.credentials_of(array))
+        data, initializer = pickle.dumps(array), pickle.dumps(zd.credentials_initializer(array))
     finally:
         set_spawning_popen(None)
     code = "array = pickle.loads(data[0])\nprint(int(array[...].sum()))"
@@ -309,7 +309,7 @@ def test_what_is_a_credential():
         "password": "p",
         "fo": "refs.json",
     }
-    assert without_credentials(options) == {
+    assert public_options(options) == {
         "anon": False,
         "client_kwargs": {"endpoint_url": "http://h"},
         "fo": "refs.json",
@@ -347,7 +347,7 @@ def test_a_configuration_of_fsspec_that_changes_is_seen(url, options, monkeypatc
     "command",
     [
         "info",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tree", "verify", "survey")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tree", "verify", "inventory")),
     ],
 )
 def test_the_command_line_takes_them_from_the_environment(url, options, command):

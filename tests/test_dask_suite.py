@@ -3,7 +3,7 @@
 Every test function of the modules below that names Zarr is collected here, as dask ships it, with
 ``from_zarr`` and ``to_zarr`` replaced. Where a test means something that we do differently on
 purpose, `DIFFERENT` says why; such a test must fail, else it does not belong there.
-docs/dask.md says the same to users.
+docs/reference/dask.md says the same to users.
 """
 
 from __future__ import annotations

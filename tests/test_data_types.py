@@ -103,11 +103,11 @@ def named(name, **configuration):
 )
 def test_fill_values_of_floats(name, fill, bits, written):
     array = opened(name, fill)
-    assert int(array.meta.fill.view(f"u{array.dtype.itemsize}")) == bits
+    assert int(array.meta.fill_value.view(f"u{array.dtype.itemsize}")) == bits
     again = rewritten(name, fill)["fill_value"]
     assert again == written
     assert str(again) == str(written)  # -0.0 equals 0.0
-    assert array[...].tobytes() == 2 * array.meta.fill.tobytes()
+    assert array[...].tobytes() == 2 * array.meta.fill_value.tobytes()
 
 
 @pytest.mark.conformance("C108")
@@ -180,7 +180,7 @@ def test_fill_values_of_integers_and_bools(name, fill, value):
     ],
 )
 def test_fill_values_of_complex_numbers(name, fill, raw):
-    assert opened(name, fill).meta.fill.tobytes() == raw
+    assert opened(name, fill).meta.fill_value.tobytes() == raw
     assert rewritten(name, fill)["fill_value"] == fill
 
 
@@ -263,8 +263,8 @@ def test_no_time(name):
     data_type = named(name, unit="s", scale_factor=1)
     arrays = [opened(data_type, fill) for fill in ("NaT", -(1 << 63))]
     assert all(np.isnat(array.fill_value) for array in arrays)
-    assert arrays[0].meta.fill.tobytes() == arrays[1].meta.fill.tobytes()
-    assert opened(data_type, (1 << 63) - 1).meta.fill.view("i8") == (1 << 63) - 1
+    assert arrays[0].meta.fill_value.tobytes() == arrays[1].meta.fill_value.tobytes()
+    assert opened(data_type, (1 << 63) - 1).meta.fill_value.view("i8") == (1 << 63) - 1
 
 
 @pytest.mark.conformance("C112")
@@ -377,7 +377,7 @@ POINT_FILL = {"x": "NaN", "t": -(1 << 63), "in": {"x": [1, 2]}}
 def test_records():
     array = opened(POINT, POINT_FILL)
     assert array.dtype == np.dtype([("x", "f4"), ("t", "M8[s]"), ("in", [("x", "V2")])])
-    assert array.meta.fill.tobytes() == struct.pack("<Iq2B", 0x7FC00000, -(1 << 63), 1, 2)
+    assert array.meta.fill_value.tobytes() == struct.pack("<Iq2B", 0x7FC00000, -(1 << 63), 1, 2)
     again = rewritten(POINT, POINT_FILL)
     assert again["fill_value"] == POINT_FILL
     inner = again["data_type"]["configuration"]["fields"][2]["data_type"]
@@ -545,11 +545,11 @@ NO_INFINITY = [n for n in (*NAN_BITS, *NO_NAN) if n.endswith(("fn", "fnuz", "fnu
 @pytest.mark.parametrize("name", NAN_BITS)
 def test_nan_of_small_floats(name):
     array = opened(name, "NaN")
-    assert int(array.meta.fill.view(f"u{array.dtype.itemsize}")) == NAN_BITS[name]
+    assert int(array.meta.fill_value.view(f"u{array.dtype.itemsize}")) == NAN_BITS[name]
     assert np.isnan(float(array.fill_value))
     assert rewritten(name, "NaN")["fill_value"] == "NaN"
     pair = opened(f"complex_{name}", ["NaN", 1])
-    assert int(pair.meta.fill["real"].view(f"u{array.dtype.itemsize}")) == NAN_BITS[name]
+    assert int(pair.meta.fill_value["real"].view(f"u{array.dtype.itemsize}")) == NAN_BITS[name]
 
 
 @pytest.mark.conformance("C117")

@@ -255,8 +255,8 @@ def test_chunk_keys(shape, index, separator, key, format, prefix):
     array[index] = 7
     assert {k: bytes(v) for k, v in store.items() if k.startswith("data/")} == {prefix + key: b"\7"}
     assert zd.open_array(store, "a")[index] == 7
-    assert array.meta.keys.coords(key, len(shape)) == index
-    assert array.meta.keys.coords(f"c/{key[1:]}", len(shape)) is None
+    assert array.meta.chunk_key_encoding.coords(key, len(shape)) == index
+    assert array.meta.chunk_key_encoding.coords(f"c/{key[1:]}", len(shape)) is None
 
 
 def test_the_one_key_of_an_array_of_may_without_dimensions():

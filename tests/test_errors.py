@@ -39,7 +39,6 @@ from zarr_dask.errors import (
     NodeNotFoundError,
     NodeTypeError,
     PartialWriteError,
-    Problem,
     ReadOnlyError,
     SchedulerError,
     SourceIsTargetError,
@@ -48,9 +47,10 @@ from zarr_dask.errors import (
     UnknownCodecError,
     UnknownDataTypeError,
     UnknownGridError,
+    ValidationProblem,
     ZarrDaskError,
 )
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 CRC = {"name": "crc32c"}
@@ -118,7 +118,6 @@ def test_no_such_node(place, opener):
         NodeNotFoundError,
         f"{place}/nothing/here",
         "nothing/here/zarr.json",
-        "nothing/here/.zarray",
         "Check the path",
     )
     assert isinstance(error, FileNotFoundError)
@@ -557,7 +556,7 @@ def written(layout: str, **more) -> tuple[MemoryStore, zd.Array, str]:
     options = {"chunks": (4, 4), "dtype": "i4", **LAYOUTS[layout], **more}
     array = zd.create_array(store, "a", shape=(8, 8), **options)
     array[...] = VALUES
-    return store, zd.open_array(store, "a"), f"a/{array.meta.keys.key((1, 0))}"
+    return store, zd.open_array(store, "a"), f"a/{array.meta.chunk_key_encoding.key((1, 0))}"
 
 
 def damaged_reads(array):
@@ -873,7 +872,7 @@ def test_a_failed_read_is_never_a_fill_value(layout, failure):
         if method == "get" and wanted == key:
             raise failure
 
-    array = zd.open_array(Faulty(store, fail), "a", mode="r+")
+    array = zd.open_array(HookStore(store, fail), "a", mode="r+")
     before = dict(store.values)
     reads = [*damaged_reads(array), lambda: array.read(threads=2), lambda: np.asarray(array)]
     writes = [
@@ -897,7 +896,7 @@ def test_a_failed_read_of_a_document_is_no_absence(failure):
         if wanted.endswith("zarr.json"):
             raise failure
 
-    faulty = Faulty(store, fail)
+    faulty = HookStore(store, fail)
     before = dict(store.values)
     for action in (
         lambda: zd.open(faulty, "a"),
@@ -924,7 +923,7 @@ def test_the_index_of_a_shard_may_fail_too():
             if len(asked) == 2:  # the index was read, the chunks cannot be
                 raise StoreError("the wire is cut")
 
-    array = zd.open_array(Faulty(store, fail), "a")
+    array = zd.open_array(HookStore(store, fail), "a")
     with pytest.raises(StoreError, match="wire"):
         array[4, 0]
     assert len(asked) == 2
@@ -939,7 +938,7 @@ def test_a_failure_in_one_of_many_threads_is_raised():
         if wanted == key:
             raise StoreError("the wire is cut")
 
-    array = zd.open_array(Faulty(store, fail), "a")
+    array = zd.open_array(HookStore(store, fail), "a")
     for _ in range(20):
         with pytest.raises(StoreError, match="wire"):
             array.read()
@@ -948,8 +947,8 @@ def test_a_failure_in_one_of_many_threads_is_raised():
 # --- the exceptions themselves --------------------------------------------------------------------
 
 PROBLEMS = [
-    Problem("shape", ABSENT, "a list of integers"),
-    Problem("codecs[0].name", "lz77", "a known codec", "codec"),
+    ValidationProblem("shape", ABSENT, "a list of integers"),
+    ValidationProblem("codecs[0].name", "lz77", "a known codec", "codec"),
 ]
 EXAMPLES = {
     zd.errors.OmeVersionError: zd.errors.OmeVersionError("image.zarr", "0.1", ("0.4", "0.5")),
@@ -1025,6 +1024,8 @@ def test_exceptions_are_public_and_documented(kind):
         (errors.ChunkMissingError, FileNotFoundError),
         (StoreError, OSError),
         (ReadOnlyError, PermissionError),
+        (errors.AccessDeniedError, PermissionError),
+        (errors.StoreUnavailableError, ConnectionError),
         (SchedulerError, ConnectionError),
         (errors.MissingDependencyError, ImportError),
     ],

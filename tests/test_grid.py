@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zarr_dask.errors import GridError
-from zarr_dask.grid.grid import Edges, Fixed, Grid, spans
+from zarr_dask.grid.grid import Edges, Fixed, Grid, intersect_chunks
 
 
 @st.composite
@@ -33,7 +33,7 @@ def test_spans_take_every_selected_element_once_and_in_order(case):
     dimension, selected = case
     elements = np.arange(dimension.extent)
     result = np.full(len(elements[selected]), -1)
-    for span in spans(dimension, selected):
+    for span in intersect_chunks(dimension, selected):
         start = dimension.start(span.coord)
         cell = elements[start : start + dimension.size_of(span.coord)]
         result[span.out] = cell[span.inside]

@@ -57,7 +57,7 @@ def test_every_one_of_thousands_of_arrays_with_an_unknown_codec_is_named():
     text = json.dumps(array).encode()
     store = {f"a{number}/zarr.json": text for number in range(6000)}
     zd.create_group(store)
-    found = zd.survey(store)
+    found = zd.inventory(store)
     told = [node for node in found.nodes if "not-installed" in json.dumps(node.to_json())]
     assert len(told) == 6000
 

@@ -10,9 +10,9 @@ from tests.http_server import Files, serving
 from tests.support.settle import settled
 from zarr_dask.stores import MemoryStore, Recording, ZipStore, open_store
 from zarr_dask.stores.backends import local
-from zarr_dask.stores.base import Range, validator_of
-from zarr_dask.stores.wrappers.base import Below, ReadOnly
-from zarr_dask.stores.wrappers.index_cache import INDICES, IndexCache, Place
+from zarr_dask.stores.base import Range, etag_of
+from zarr_dask.stores.wrappers.base import PrefixStore, ReadOnly
+from zarr_dask.stores.wrappers.index_cache import INDICES, CacheKey, ShardIndexCache
 
 SHAPE, KEY = (8, 8), "c/0/0"
 OLD = np.arange(1, 65, dtype="i4").reshape(SHAPE)
@@ -110,18 +110,18 @@ def test_nothing_is_kept_unless_asked_for(tmp_path):
 
 
 def test_what_is_kept_is_bounded():
-    cache = IndexCache()
+    cache = ShardIndexCache()
     for number in range(10):
-        cache.put(Place("", str(number), Range(-4)), 0, b"1234", most=12)
-        assert cache.get(Place("", "0", Range(-4)), 0) == (b"1234" if number < 9 else None) or (
+        cache.put(CacheKey("", str(number), Range(-4)), 0, b"1234", most=12)
+        assert cache.get(CacheKey("", "0", Range(-4)), 0) == (b"1234" if number < 9 else None) or (
             number > 8
         )
         assert cache.nbytes <= 12
-    kept = [n for n in range(10) if cache.get(Place("", str(n), Range(-4)), 0)]
+    kept = [n for n in range(10) if cache.get(CacheKey("", str(n), Range(-4)), 0)]
     assert kept == [0, 8, 9]  # the one that was used all the time, and the newest
-    cache.put(Place("", "large", Range(-4)), 0, bytes(100), most=12)
+    cache.put(CacheKey("", "large", Range(-4)), 0, bytes(100), most=12)
     assert cache.nbytes == 12
-    cache.put(Place("", "none", Range(-4)), 0, b"1", most=0)
+    cache.put(CacheKey("", "none", Range(-4)), 0, b"1", most=0)
     assert cache.nbytes == 0
 
 
@@ -161,17 +161,17 @@ def test_validators_go_through_wrappers(tmp_path):
     store = open_store(tmp_path)
     sharded(store)
     settled(store)
-    same = validator_of(store, KEY)
+    same = etag_of(store, KEY)
     assert same is not None
     for wrapper in (
         ReadOnly(store),
         Recording(store),
-        Below(store, "c/"),
+        PrefixStore(store, "c/"),
         ReadOnly(ReadOnly(store)),
     ):
-        key = KEY.removeprefix("c/") if isinstance(wrapper, Below) else KEY
-        assert validator_of(wrapper, key) == same
-        assert validator_of(wrapper, "none") is None
+        key = KEY.removeprefix("c/") if isinstance(wrapper, PrefixStore) else KEY
+        assert etag_of(wrapper, key) == same
+        assert etag_of(wrapper, "none") is None
 
 
 def test_entries_of_archives_have_validators(tmp_path):
@@ -181,8 +181,8 @@ def test_entries_of_archives_have_validators(tmp_path):
         archive.writestr("zarr.json", "{}")
         archive.writestr("c/0", "old")
     store = ZipStore.from_path(str(tmp_path / "a.zip"))
-    assert validator_of(store, "c/0") is not None
-    assert validator_of(store, "c/1") is None
+    assert etag_of(store, "c/0") is not None
+    assert etag_of(store, "c/1") is None
 
 
 # --- remote stores --------------------------------------------------------------------------------

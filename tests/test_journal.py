@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import ManifestError, ResumeError, StoreError
 from zarr_dask.journal import (
-    Job,
+    JobRecord,
     Journal,
-    Place,
+    JournalLocation,
     default_place,
     given_place,
     new_journal,
@@ -29,10 +29,10 @@ from zarr_dask.journal import (
 )
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
 from zarr_dask.stores.base import is_key
-from zarr_dask.stores.open import open_store, real_place
-from zarr_dask.stores.wrappers.base import Below, Wrapper
+from zarr_dask.stores.open import canonical_location, open_store
+from zarr_dask.stores.wrappers.base import PrefixStore, StoreWrapper
 
 KEYS = st.text(min_size=1, max_size=20).filter(is_key)
 OBJECTS = st.builds(
@@ -129,7 +129,7 @@ def test_every_way_to_name_a_node_leads_to_one_place(tmp_path):
         "the node": (LocalStore(str(root / "g" / "a")), ""),
         "a link": (LocalStore(str(tmp_path / "link")), "g/a"),
         "wrapped": (ReadOnly(Recording(LocalStore(str(root)))), "g/a"),
-        "below": (Below(LocalStore(str(tmp_path / "run.zarr")), "g/"), "a"),
+        "below": (PrefixStore(LocalStore(str(tmp_path / "run.zarr")), "g/"), "a"),
     }
     assert {way: place_url(*given) for way, given in stores.items()} == dict.fromkeys(stores, want)
 
@@ -162,12 +162,16 @@ def test_a_place_that_is_given_has_a_folder_for_each_node(tmp_path):
 def test_a_place_that_is_given_is_the_same_from_every_root_of_a_bucket(bucket):
     roots = [("/run.zarr", "ocean"), ("", "run.zarr/ocean"), ("/run.zarr/ocean", "")]
     nodes = [(open_store(f"{bucket}{root}"), path) for root, path in roots]
-    assert len({real_place(*node) for node in nodes}) == 1
+    assert len({canonical_location(*node) for node in nodes}) == 1
     prefixes = {given_place("memory://jobs", *node).prefix for node in nodes}
     assert len(prefixes) == 1
     assert re.fullmatch("ocean-[0-9a-f]{8}/", prefixes.pop())
-    assert real_place(*nodes[0]).startswith(f"{real_place(open_store(bucket), 'run.zarr')}/")
-    assert real_place(open_store("s3://other"), "run.zarr/ocean") != real_place(*nodes[0])
+    assert canonical_location(*nodes[0]).startswith(
+        f"{canonical_location(open_store(bucket), 'run.zarr')}/"
+    )
+    assert canonical_location(open_store("s3://other"), "run.zarr/ocean") != canonical_location(
+        *nodes[0]
+    )
 
 
 @pytest.mark.parametrize("below", ["", "/jobs"])
@@ -192,12 +196,12 @@ def test_a_mapping_that_is_written_takes_no_journal():
 def journals(tmp_path):
     """A journal on a file system, and one on a store that cannot append."""
     stores = [LocalStore(str(tmp_path / "files")), MemoryStore()]
-    job = Job("write", "token", "")
-    return [new_journal(Place(store, "a/"), job) for store in stores]
+    job = JobRecord("write", "token", "")
+    return [new_journal(JournalLocation(store, "a/"), job) for store in stores]
 
 
 def begun(journal: Journal) -> Journal:
-    journal.begin(Job("write", journal.token, journal.creation))
+    journal.begin(JobRecord("write", journal.token, journal.run_id))
     return journal
 
 
@@ -209,7 +213,7 @@ def test_a_journal_holds_what_was_added_until_it_is_removed(tmp_path, kind):
         journal.add(one)
         journal.add(one)
     assert set(journal.receipts()) == set(written)
-    assert journal.job().creation == journal.creation
+    assert journal.job().run_id == journal.run_id
     journal.merge()
     journal.merge()
     journal.add(receipt(20))
@@ -255,8 +259,8 @@ def test_a_receipt_that_comes_after_the_end_makes_nothing(tmp_path):
 
 
 def test_removing_a_journal_leaves_others_alone(tmp_path):
-    place = Place(LocalStore(str(tmp_path)), "a/")
-    jobs = [Job("write", "token", "", region=((n, n + 1),)) for n in range(2)]
+    place = JournalLocation(LocalStore(str(tmp_path)), "a/")
+    jobs = [JobRecord("write", "token", "", region=((n, n + 1),)) for n in range(2)]
     one, other = [new_journal(place, job) for job in jobs]
     for journal, job in zip((one, other), jobs, strict=True):
         journal.begin(job)
@@ -267,8 +271,8 @@ def test_removing_a_journal_leaves_others_alone(tmp_path):
 
 
 def test_a_job_comes_back(tmp_path):
-    place = Place(LocalStore(str(tmp_path)), "")
-    job = Job(
+    place = JournalLocation(LocalStore(str(tmp_path)), "")
+    job = JobRecord(
         "write",
         "t",
         "c",
@@ -278,12 +282,12 @@ def test_a_job_comes_back(tmp_path):
         documents={"zarr.json": "{}"},
         layers=(("add", "1f"),),
         region=((0, 3), (5, 7)),
-        facts={"dtype": "<f8"},
+        extra={"dtype": "<f8"},
     )
     new_journal(place, job).begin(job)
     [(journal, found)] = open_journals(place)
     assert found == job
-    assert journal.creation == "c"
+    assert journal.run_id == "c"
 
 
 @pytest.mark.parametrize(
@@ -297,18 +301,18 @@ def test_a_job_comes_back(tmp_path):
     ],
 )
 def test_documents_of_others_are_no_jobs(tmp_path, text):
-    place = Place(LocalStore(str(tmp_path)), "")
-    journal = new_journal(place, Job("write", "t", ""))
+    place = JournalLocation(LocalStore(str(tmp_path)), "")
+    journal = new_journal(place, JobRecord("write", "t", ""))
     journal.store.set(f"{journal.prefix}job.json", [text])
     assert open_journals(place) == []
 
 
 def test_regions_of_jobs_meet():
-    job = Job("write", "t", "", region=((0, 3), (5, 7)))
+    job = JobRecord("write", "t", "", region=((0, 3), (5, 7)))
     assert job.meets(((2, 9), (0, 6)))
     assert not job.meets(((3, 9), (0, 6)))
     assert job.meets(())
-    assert Job("write", "t", "").meets(((0, 1),))
+    assert JobRecord("write", "t", "").meets(((0, 1),))
 
 
 def test_threads_do_not_mix_their_lines(tmp_path):
@@ -333,8 +337,9 @@ import os
 from zarr_dask.journal import *
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
-journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
-journal.begin(Job("write", "t", journal.creation))
+location = JournalLocation(LocalStore({str(tmp_path)!r}), "")
+journal = new_journal(location, JobRecord("write", "t", ""))
+journal.begin(JobRecord("write", "t", journal.run_id))
 journal.add(Receipt("t", "parent", ()))
 if os.fork() == 0:
     journal.add(Receipt("t", "child", ()))
@@ -342,8 +347,8 @@ if os.fork() == 0:
 os.wait()
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-    [(journal, _)] = open_journals(Place(LocalStore(str(tmp_path)), ""))
-    assert sorted(one.creation for one in journal.receipts()) == ["child", "parent"]
+    [(journal, _)] = open_journals(JournalLocation(LocalStore(str(tmp_path)), ""))
+    assert sorted(one.run_id for one in journal.receipts()) == ["child", "parent"]
     assert len(list(journal.store.list(journal.prefix))) == 3
 
 
@@ -353,8 +358,9 @@ def test_receipts_survive_the_kill_of_their_process(tmp_path):
 from zarr_dask.journal import *
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
-journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
-journal.begin(Job("write", "t", journal.creation))
+location = JournalLocation(LocalStore({str(tmp_path)!r}), "")
+journal = new_journal(location, JobRecord("write", "t", ""))
+journal.begin(JobRecord("write", "t", journal.run_id))
 number = 0
 while True:
     journal.add(Receipt("t", str(number), ()))
@@ -370,8 +376,8 @@ while True:
         process.send_signal(signal.SIGKILL)
         seen = [int(line) for line in process.stdout.read().splitlines() if line]
     last = max(seen, default=50)
-    [(journal, _)] = open_journals(Place(LocalStore(str(tmp_path)), ""))
-    kept = [int(one.creation) for one in journal.receipts()]
+    [(journal, _)] = open_journals(JournalLocation(LocalStore(str(tmp_path)), ""))
+    kept = [int(one.run_id) for one in journal.receipts()]
     assert kept in (list(range(last + 1)), list(range(last + 2)))
 
 
@@ -384,8 +390,9 @@ from zarr_dask.journal import *
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores import LocalStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-journal = new_journal(Place(LocalStore({str(tmp_path)!r}), ""), Job("write", "t", ""))
-journal.begin(Job("write", "t", journal.creation))
+location = JournalLocation(LocalStore({str(tmp_path)!r}), "")
+journal = new_journal(location, JobRecord("write", "t", ""))
+journal.begin(JobRecord("write", "t", journal.run_id))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 100_000))
 for number in range(100):
     try:
@@ -399,8 +406,8 @@ journal.add(Receipt("t", "later", ()))
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     failed = int(run.stdout.split()[0])
     assert 5 < failed < 30
-    [(journal, _)] = open_journals(Place(LocalStore(str(tmp_path)), ""))
-    kept = [one.creation for one in journal.receipts()]
+    [(journal, _)] = open_journals(JournalLocation(LocalStore(str(tmp_path)), ""))
+    kept = [one.run_id for one in journal.receipts()]
     assert kept == [*(str(n) for n in range(failed)), "later"]
 
 
@@ -409,7 +416,9 @@ def test_a_receipt_that_cannot_be_kept_is_an_error():
         if method == "set" and "receipts" in key:
             raise StoreError("no space left")
 
-    journal = begun(new_journal(Place(Faulty(MemoryStore(), full), ""), Job("w", "t", "")))
+    journal = begun(
+        new_journal(JournalLocation(HookStore(MemoryStore(), full), ""), JobRecord("w", "t", ""))
+    )
     with pytest.raises(StoreError, match="no space"):
         journal.add(receipt(1))
 
@@ -418,7 +427,7 @@ def test_the_fsync_of_the_store_holds_for_its_journal(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
     place = default_place(LocalStore(str(tmp_path / "a.zarr"), fsync=True), "")
-    journal = begun(new_journal(place, Job("write", "t", "")))
+    journal = begun(new_journal(place, JobRecord("write", "t", "")))
     synced.clear()
     journal.add(receipt(1))
     assert len(synced) == 2  # the file and its folder
@@ -461,7 +470,7 @@ def test_manifests_at_paths_and_urls(tmp_path):
 
 
 @dataclass(frozen=True, eq=False)
-class MergedMeanwhile(Wrapper):
+class MergedMeanwhile(StoreWrapper):
     """Before the first receipt is read, another process merges all of them."""
 
     merges: list
@@ -469,16 +478,16 @@ class MergedMeanwhile(Wrapper):
     def get(self, key):
         if "receipts-" in key and not self.merges:
             self.merges.append(key)
-            Journal(self.store, "jobs/", "token", "creation").merge()
+            Journal(self.store, "jobs/", "token", "run_id").merge()
         return self.store.get(key)
 
 
 def test_receipts_that_are_merged_while_they_are_read_are_found():
     values = MemoryStore()
-    journal = Journal(values, "jobs/", "token", "creation")
+    journal = Journal(values, "jobs/", "token", "run_id")
     for number in range(3):
         item = StoredObject(f"c/{number}", 4, 0)
-        journal.add(Receipt("token", "creation", (item,)))
+        journal.add(Receipt("token", "run_id", (item,)))
     assert len(list(values.list("jobs/"))) == 3
     watched = replace(journal, store=MergedMeanwhile(values, []))
     keys = {item.key for receipt in watched.receipts() for item in receipt.objects}

@@ -48,7 +48,7 @@ def receipted(folder: Folder) -> set[str]:
     """Keys with receipts in the open journal of the target, if there is one."""
     found = open_journals(default_place(LocalStore(folder.target), ""))
     return {
-        key for journal, _ in found for key in collect(journal.receipts(), journal.creation).objects
+        key for journal, _ in found for key in collect(journal.receipts(), journal.run_id).objects
     }
 
 

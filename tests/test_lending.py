@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask._util.threads import SIDE_BY_SIDE
+from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS
 from zarr_dask.errors import StoreError
 from zarr_dask.jobs.engine import overlap_pool as lending
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import ReadPolicy
 
 
 class Counter:
@@ -39,7 +39,7 @@ class Counter:
 class Far(MemoryStore):
     """A store that answers when so many are waiting that it seems worth its while."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
 
     def __init__(self, patience=1):
         super().__init__()
@@ -89,7 +89,7 @@ def test_no_more_send_than_fit(monkeypatch, near):
     monkeypatch.setattr(lending, "_MOST_BYTES", 32)
     store = Far(patience=4)
     if near:
-        monkeypatch.setattr(Far, "coalescing", Coalescing(gap=0, largest=1 << 20))
+        monkeypatch.setattr(Far, "coalescing", ReadPolicy(gap=0, largest=1 << 20))
         store = Far(patience=2)
     write(store, da.ones((24, 4), chunks=(1, 4), dtype="i4"))
     assert store.sent.most == (2 if near else 4)
@@ -176,22 +176,22 @@ def test_places_are_lent_as_soon_as_there_is_room(monkeypatch):
     together, fourth = threading.Barrier(3), threading.Event()
 
     def send(waits):
-        with lending.sending(Far(), 4):
+        with lending.release_compute_slot(Far(), 4):
             together.wait(5)
             return not waits or fourth.wait(5)
 
-    with lending.LendingPool(2, 4) as pool:
+    with lending.OverlapExecutor(2, 4) as pool:
         sent = [pool.submit(send, waits) for waits in (False, True, True)]
         pool.submit(fourth.set)
         assert [one.result(10) for one in sent] == [True, True, True]
 
 
 def test_who_has_sent_needs_no_place_to_end():
-    with lending.LendingPool(1, 4) as pool:
+    with lending.OverlapExecutor(1, 4) as pool:
         lent = threading.Event()
 
         def send():
-            with lending.sending(Far(), 4):
+            with lending.release_compute_slot(Far(), 4):
                 lent.set()
                 begun.wait(5)
 
@@ -208,15 +208,15 @@ def test_who_has_sent_needs_no_place_to_end():
 
 
 def test_who_computes_again_waits_for_a_place():
-    with lending.LendingPool(1, 4) as pool:
+    with lending.OverlapExecutor(1, 4) as pool:
         lent, order = threading.Event(), []
 
         def send():
-            with lending.sending(Far(), 4):
+            with lending.release_compute_slot(Far(), 4):
                 lent.set()
                 begun.wait(5)
             sent.set()
-            lending.computing()
+            lending.acquire_compute_slot()
             order.append("again")
 
         begun, sent = threading.Event(), threading.Event()
@@ -237,4 +237,4 @@ def test_of_small_blocks_more_are_sent_at_a_time():
     """What bounds them is how many there are, and leaves requests for tasks that read."""
     store = Far(patience=16)
     write(store, da.ones((96, 4), chunks=(1, 4), dtype="i4"))
-    assert store.sent.most == 16 < SIDE_BY_SIDE
+    assert store.sent.most == 16 < MAX_CONCURRENT_REQUESTS

@@ -23,9 +23,9 @@ from zarr_dask.errors import (
     PlanError,
     ZarrDaskError,
 )
-from zarr_dask.jobs.simulation.rank_log import Folder, _line
+from zarr_dask.jobs.simulation.rank_log import LogFolder, _line
 from zarr_dask.journal import default_place
-from zarr_dask.journal.journal import Job
+from zarr_dask.journal.journal import JobRecord
 from zarr_dask.journal.links import check_no_link
 from zarr_dask.journal.receipts import Receipt, StoredObject, parse_receipts
 from zarr_dask.journal.validate import _CHECKS
@@ -118,7 +118,7 @@ def test_the_folder_of_an_old_job_may_be_no_link(root, victim):
 
 
 def test_what_is_ended_behind_a_link_is_told_of_and_left(root, victim):
-    document = Job("write", "t", "c", ended=True).to_json()
+    document = JobRecord("write", "t", "c", ended=True).to_json()
     (victim / f"__job-{'0' * 16}").mkdir()
     (victim / f"__job-{'0' * 16}" / "job.json").write_bytes(document)
     beside = Path(f"{root}.zarr-dask")
@@ -131,13 +131,13 @@ def test_what_is_ended_behind_a_link_is_told_of_and_left(root, victim):
 
 def test_held_jobs_and_empty_folders_are_not_looked_for_behind_links(tmp_path, victim):
     from zarr_dask.journal import remove_empty_folders
-    from zarr_dask.journal.lock import hold, is_held
+    from zarr_dask.journal.lock import is_locked, lock_job
 
     (tmp_path / "link").symlink_to(victim)
     (victim / "empty").mkdir()
     store = LocalStore(str(tmp_path))
-    hold(store, "link/").close()
-    assert not is_held(store, "link/")
+    lock_job(store, "link/").close()
+    assert not is_locked(store, "link/")
     remove_empty_folders(store, "link/empty/")
     assert (victim / "empty").is_dir()
     (victim / "empty").rmdir()
@@ -252,9 +252,9 @@ def test_sweeping_does_not_follow_links(root, victim):
 
 
 def test_the_mark_of_a_swap_may_be_no_link(root, victim, tmp_path):
-    from zarr_dask.journal.swap import Swap
+    from zarr_dask.journal.swap import AtomicReplace
 
-    swap = Swap(str(root / "q"), str(tmp_path / ".g.zarr"), "0" * 16, fsync=False)
+    swap = AtomicReplace(str(root / "q"), str(tmp_path / ".g.zarr"), "0" * 16, fsync=False)
     Path(swap.beside).mkdir()
     Path(swap.beside, f".zarr-dask-{'0' * 16}.tmp").symlink_to(victim / "thesis.txt")
     mark = swap.begin(held=True, resumed=True)
@@ -335,10 +335,10 @@ def test_a_link_out_of_the_root_is_not_walked(root, victim, target):
     begun = time.monotonic()
     group = zd.open_group(root)
     assert [path for path, _ in group.walk()] == ["q"]
-    assert [node.path for node in zd.survey(root).nodes] == ["", "q"]
+    assert [node.path for node in zd.inventory(root).nodes] == ["", "q"]
     assert zd.verify(root).ok
     assert not [key for key in LocalStore(str(root)).list() if not key.startswith(("q/", "zarr"))]
-    asked = zd.ReadOptions(one_listing=True)
+    asked = zd.ReadOptions(walk_by_full_listing=True)
     assert [path for path, _ in zd.open_group(root, read=asked).walk()] == ["q"]
     assert time.monotonic() - begun < 5
     np.testing.assert_array_equal(zd.open(root, "deep")[...], X)  # what is named may be read
@@ -384,7 +384,7 @@ def test_too_many_ways_through_links_are_an_error(tmp_path, monkeypatch, way):
 # --- records that were tampered with --------------------------------------------------------------
 
 GOOD = json.loads(
-    Job(
+    JobRecord(
         "write",
         "token:1",
         "c" * 32,
@@ -392,21 +392,21 @@ GOOD = json.loads(
         documents={"zarr.json": "{}"},
         layers=(("a", "b"),),
         region=((0, 1),),
-        facts={"stages": 1, "targets": ["a"]},
+        extra={"stages": 1, "targets": ["a"]},
     ).to_json()
 )
 ODD = [None, True, -1, 1.5, 1 << 70, "\n", "x/../../victim", [], [1], [[1]], [["a"]], {}, {"a": 1}]
 RIGHT = {
     "kind": {"\n", "x/../../victim"},
     "token": {"\n", "x/../../victim"},
-    "creation": {"\n", "x/../../victim"},
+    "run_id": {"\n", "x/../../victim"},
     "creates": {True},
-    "growing": {True},
+    "append_committed": {True},
     "ended": {True},
-    "writes": {"\n", "x/../../victim"},
+    "content_token": {"\n", "x/../../victim"},
 }
 """Odd values that are right: texts that are only compared, and flags."""
-EMPTY = {"documents": {}, "facts": {}, "layers": [], "region": [], "together": []}
+EMPTY = {"documents": {}, "extra": {}, "layers": [], "region": [], "finished_with": []}
 
 
 def with_job(root: Path, document: dict) -> Path:
@@ -418,7 +418,7 @@ def with_job(root: Path, document: dict) -> Path:
 
 
 def test_every_member_of_a_job_is_checked():
-    assert set(_CHECKS) == {*vars(Job("write", "t", "c"))}
+    assert set(_CHECKS) == {*vars(JobRecord("write", "t", "c"))}
 
 
 @pytest.mark.parametrize("name", [name for name in GOOD if name != "format"])
@@ -427,7 +427,7 @@ def test_tampered_jobs_are_refused(root, victim, name):
         right = isinstance(value, str | bool) and value in RIGHT.get(name, set())
         if right or (name in EMPTY and value == EMPTY[name]):
             continue
-        if name == "facts" and value == {"a": 1}:
+        if name == "extra" and value == {"a": 1}:
             continue
         with_job(root, {**GOOD, name: value})
         with pytest.raises(JournalError, match=rf"job\.json.*its member {name} is"):
@@ -438,8 +438,8 @@ def test_tampered_jobs_are_refused(root, victim, name):
 
 @pytest.mark.parametrize("facts", [{"targets": ["../x"]}, {"arrays": ["/x"]}, {"stages": "1"}])
 def test_tampered_facts_are_refused(root, victim, facts):
-    with_job(root, {**GOOD, "facts": facts})
-    with pytest.raises(JournalError, match="facts"):
+    with_job(root, {**GOOD, "extra": facts})
+    with pytest.raises(JournalError, match="extra"):
         zd.to_zarr(X, root, "q", mode="w")
 
 
@@ -493,7 +493,7 @@ RECORD = {"array": "u", "index": 0, "steps": [0, 1], "objects": [[[0], 4, 7]]}
 def test_tampered_records_of_ranks_are_refused(tmp_path, record):
     store = LocalStore(str(tmp_path))
     store.set("o/rank-0", [_line(RECORD)])
-    folder = Folder(store, "o/")
+    folder = LogFolder(store, "o/")
     assert folder.records("rank-0") == [RECORD]
     store.set("o/rank-0", [_line(RECORD), _line(record)])
     with pytest.raises(JournalError, match="rank-0: line 2"):
@@ -504,7 +504,7 @@ def test_tampered_records_of_ranks_are_refused(tmp_path, record):
 def test_a_tampered_output_names_no_other_folder(root, victim, creation):
     folder = Path(f"{root}.zarr-dask/__output")
     folder.mkdir(parents=True)
-    document = {"format": "zarr-dask output 1", "creation": creation, "arrays": {}}
+    document = {"format": "zarr-dask output 1", "run_id": creation, "arrays": {}}
     (folder / "output.json").write_text(json.dumps(document))
     with pytest.raises(MetadataError):
         zd.Writer.abandon(root)
@@ -531,7 +531,7 @@ def test_a_tampered_axis_of_an_output_is_refused(root, axis):
         ("threads", True),
         ("max_mem", -1),
         ("max_mem", "1GB"),
-        ("creation", "../" * 8),
+        ("run_id", "../" * 8),
     ],
 )
 def test_tampered_plans_are_refused(root, tmp_path, name, value):

@@ -14,7 +14,7 @@ import zarr_dask as zd
 from tests.http_server import Files, serving
 from zarr_dask.errors import StoreError
 from zarr_dask.stores import open_store
-from zarr_dask.stores.config import describe
+from zarr_dask.stores.config import to_config
 
 SECRET = "a-secret-that-nobody-may-see"  # noqa: S105  (of no use)
 HOST = "127.0.0.1:9"
@@ -66,7 +66,7 @@ def test_the_signed_url_of_an_archive(tmp_path):
         again = pickle.loads(pickle.dumps(store))
         assert (again, again.identity) == (store, store.identity)
         np.testing.assert_array_equal(zd.open_array(again)[...], values)
-        shown = (repr(store), store.url, store.identity, json.dumps(describe(store)))
+        shown = (repr(store), store.url, store.identity, json.dumps(to_config(store)))
         for text in (*shown, pickle.dumps(store).decode("latin1")):
             assert SECRET not in text
         with pytest.raises(StoreError) as refused:

@@ -70,9 +70,9 @@ def test_nodes_opened_for_reading_are_not_written_into(root, name):
 
 @pytest.mark.parametrize("opened", [of_zarr_python, of_our_own])
 def test_nodes_are_read_and_changed(root, opened):
-    survey = zd.survey(opened(root))
+    survey = zd.inventory(opened(root))
     assert [node.path for node in survey.nodes] == ["", "x"]
-    assert [node.path for node in zd.survey(opened(root, "b/x")).nodes] == [""]
+    assert [node.path for node in zd.inventory(opened(root, "b/x")).nodes] == [""]
     assert zd.open_dataset(opened(root))["x"].values.tolist() == VALUES.tolist()
     assert zd.from_zarr(opened(root), "x").compute().tolist() == VALUES.tolist()
     zd.consolidate(opened(root))
@@ -88,7 +88,7 @@ def test_outputs_of_simulations_lie_in_nodes(root, opened):
     with zd.Writer.create(opened(root), OUTPUT) as writer:
         assert writer.ranks == 1
     with zd.Writer.attach(opened(root), 0) as writer:
-        writer.put(0, {"u": np.ones(4, "f4")})
+        writer.write_step(0, {"u": np.ones(4, "f4")})
     assert zd.Writer.attach(opened(root)).publish(flush=True) == 1
     assert zarr.open(root, path="b/u", mode="r")[...].tolist() == [[1.0] * 4]
     zd.Writer.abandon(opened(root))

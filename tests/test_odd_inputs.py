@@ -6,7 +6,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-import xarray as xr
 
 import zarr_dask as zd
 from zarr_dask.errors import (
@@ -46,13 +45,10 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (np.arange(4), "from_array"),
-        ([1, 2], "from_array"),
         (dask.delayed(1), "Delayed"),
-        (xr.DataArray(X), r"\.data is one"),
         (da.ma.masked_greater(X, 3), "ma.filled"),
     ],
-    ids=["numpy", "list", "delayed", "xarray", "masked"],
+    ids=["delayed", "masked"],
 )
 def test_what_is_no_dask_array(here, values, words):
     with pytest.raises(DataTypeError, match=words):
@@ -69,7 +65,8 @@ def test_blocks_that_do_not_become_numpy_arrays(window):
 
 @pytest.mark.parametrize("place", ["", None, 5, b"a.zarr", "a\0b"])
 def test_what_names_no_place(here, place):
-    with pytest.raises(StoreError, match="does not name a store"):
+    error = StoreError if isinstance(place, str) else TypeError
+    with pytest.raises(error, match="does not name a store"):
         zd.to_zarr(X, place)
     assert not list(here.iterdir())
 
@@ -102,9 +99,9 @@ def test_steps_are_integers(here):
     with zd.Writer.attach("run.zarr", 0) as writer:
         for step in (0.0, True, "0", None):
             with pytest.raises(StepError):
-                writer.put(step, {"u": block})
-        writer.put(np.int64(0), {"u": block})
-        writer.put(1, {"u": block})
+                writer.write_step(step, {"u": block})
+        writer.write_step(np.int64(0), {"u": block})
+        writer.write_step(1, {"u": block})
     assert zd.Writer.attach("run.zarr").finish() == 2
     assert zd.open_array("run.zarr", "u")[...].tolist() == [[1] * 4] * 2
 
@@ -115,7 +112,7 @@ def test_arrays_of_an_output_are_described_and_apart(here):
     with pytest.raises(NodeExistsError, match="'u/v' would lie inside array 'u'"):
         zd.Writer.create("run.zarr", {**ARRAYS, "u/v": ARRAYS["u"]})
     with pytest.raises(GridError, match="shape of one step"):
-        zd.owners((4.5,), 2)
+        zd.decompose((4.5,), 2)
     assert not list(here.iterdir())
 
 
@@ -147,12 +144,12 @@ def test_nan_in_an_array_that_becomes_integers(tmp_path):
 def test_sources_that_are_no_arrays(tmp_path):
     with pytest.raises(TypeError, match=r"NumPy array of shape \(1000,\).*create_array"):
         zd.rechunk(np.zeros(1000), tmp_path / "b", chunks=4)
-    with pytest.raises(StoreError, match="does not name a store") as caught:
+    with pytest.raises(TypeError, match="does not name a store") as caught:
         zd.rechunk(range, tmp_path / "b", chunks=4)
     zd.create_group(tmp_path / "g").create_array("x", shape=(4,), dtype="i4", chunks=2)
     with pytest.raises(NodeTypeError, match=r"is a group.*open_array.*copy"):
         zd.rechunk(tmp_path / "g", tmp_path / "b", chunks=4)
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(TypeError) as caught:
         zd.open(np.zeros((1000, 1000)))
     assert len(str(caught.value)) < 400
 
@@ -264,7 +261,7 @@ def test_other_options_of_a_wrong_kind_say_what_is_expected():
         zd.rechunk(array, values, path="n", chunks=2, progress="yes")
     with pytest.raises(TypeError, match="read='x': expected"):
         zd.copy(array, values, path="n", read="x")
-    with pytest.raises(StoreError, match="storage_options='x': expected a mapping"):
+    with pytest.raises(TypeError, match="storage_options='x': expected a mapping"):
         zd.create_array(values, "n", shape=3, dtype="i4", storage_options="x")
     assert values == before
 
@@ -317,7 +314,7 @@ WRONG = {
     "plan_copy model": lambda a, x: zd.plan_copy(a, "n.zarr", model=x),
     "copy read": lambda a, x: zd.copy(a, "n.zarr", read=x),
     "plan_migration read": lambda _, x: zd.plan_migration("a.zarr", read=x),
-    "survey read": lambda _, x: zd.survey("a.zarr", read=x),
+    "survey read": lambda _, x: zd.inventory("a.zarr", read=x),
     "verify read": lambda _, x: zd.verify("a.zarr", read=x),
     "verify client": lambda _, x: zd.verify("a.zarr", client=x),
     "verify manifest": lambda _, x: zd.verify("a.zarr", manifest=x),
@@ -372,7 +369,7 @@ def test_options_of_a_rank(here, option, wrong):
 @pytest.mark.parametrize("blocks", [3, None, [1], "u"])
 def test_blocks_of_a_rank_that_have_no_names(here, blocks):
     with writer() as rank, pytest.raises(TypeError, match=r"blocks=.*by its name"):
-        rank.put(0, blocks)
+        rank.write_step(0, blocks)
 
 
 OPTIONS = {"fsync": True}
@@ -383,7 +380,7 @@ WITH_OPTIONS = {
     "copy": lambda node: zd.copy(node, "n.zarr", storage_options=OPTIONS),
     "copy to": lambda node: zd.copy("a.zarr", node, target_options=OPTIONS, overwrite=True),
     "rechunk to": lambda node: zd.rechunk("a.zarr", node, chunks=5, storage_options=OPTIONS),
-    "survey": lambda node: zd.survey(node, storage_options=OPTIONS),
+    "inventory": lambda node: zd.inventory(node, storage_options=OPTIONS),
     "verify": lambda node: zd.verify(node, storage_options=OPTIONS),
     "digest": lambda node: zd.digest(node, storage_options=OPTIONS),
     "compare": lambda node: zd.compare(node, node, storage_options=OPTIONS),

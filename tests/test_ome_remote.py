@@ -16,7 +16,7 @@ from tests.support.ome_images import pixels, put_image, put_plate
 from tests.support.ome_labelled import put_labelled, same
 from tests.support.ome_levels import ORACLES
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, StoreError
-from zarr_dask.stores.wrappers.base import Faulty
+from zarr_dask.stores.wrappers.base import HookStore
 
 NUMBERS = count()
 
@@ -179,7 +179,7 @@ def test_written_to_a_bucket(server, backend):
     np.testing.assert_array_equal(plate["B/2"].field(0).levels[0].array[...], values[1])
     assert zd.ome.validate(f"{url}/plate", storage_options=options) == []
     # what a job that has died has left is gone on with
-    failing = Faulty(zd.stores.open_store(f"{url}/later", options), fail_at("zarr.json"))
+    failing = HookStore(zd.stores.open_store(f"{url}/later", options), fail_at("zarr.json"))
     wanted = {"axes": "cyx", "chunks": (1, 8, 8), "levels": 2, "resume": True}
     with pytest.raises(StoreError, match="stopped"):
         zd.ome.write(values, failing, **wanted)

@@ -14,7 +14,7 @@ import zarr_dask as zd
 from tests.support.ome_levels import pixels
 from zarr_dask.errors import StoreError, ZarrDaskWarning
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers.base import Faulty
+from zarr_dask.stores.wrappers.base import HookStore
 
 VALUES = pixels(20, 24) + np.uint16(1)
 CHANGES = {"set", "set_if", "delete"}
@@ -37,7 +37,7 @@ def stopping(root, changes):
             if left[0] < 0:
                 raise StoreError("stopped")
 
-    return Faulty(LocalStore(str(root)), fault)
+    return HookStore(LocalStore(str(root)), fault)
 
 
 def stopped_everywhere(tmp_path, base, act, check, step):

@@ -25,8 +25,8 @@ from zarr_dask.errors import (
     OmeVersionError,
     SourceIsTargetError,
 )
-from zarr_dask.ome import Labelled, Method
-from zarr_dask.ome.downsample import METHODS, coarse, gaussian_weights
+from zarr_dask.ome import LabelImage, Method
+from zarr_dask.ome.downsample import METHODS, downsample, gaussian_weights
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.wrappers.base import Recording
 
@@ -38,7 +38,7 @@ FLOATS = ["f2", ">f4", "f8"]
 
 def made(values, factors, method):
     out = np.empty([-(-n // f) for n, f in zip(values.shape, factors, strict=True)], values.dtype)
-    coarse(values, factors, METHODS[method], out)
+    downsample(values, factors, METHODS[method], out)
     return out
 
 
@@ -377,7 +377,7 @@ def test_labels(tmp_path, version):
     url = tmp_path / "image.zarr"
     values, cells_of = pixels(2, 3, 40, 61), pixels(3, 40, 61, dtype="i4") % 5
     labels = {
-        "cells": Labelled(cells_of, colors={1: "#ff0000", 2: (0, 255, 0)}, method="mode"),
+        "cells": LabelImage(cells_of, colors={1: "#ff0000", 2: (0, 255, 0)}, method="mode"),
         "all": da.from_array(pixels(2, 3, 40, 61, dtype="u1"), chunks=20),
     }
     plan = zd.ome.plan_write(
@@ -429,7 +429,7 @@ REFUSED = {
     "label path": (lambda: pixels(4, 4), {"labels": {"a/b": pixels(4, 4)}}, MetadataError, "'/'"),
     "no JSON": (
         lambda: pixels(4, 4),
-        {"labels": {"a": Labelled(pixels(4, 4), properties={1: {"k": {1, 2}}})}},
+        {"labels": {"a": LabelImage(pixels(4, 4), properties={1: {"k": {1, 2}}})}},
         MetadataError,
         "JSON",
     ),
@@ -438,19 +438,19 @@ REFUSED = {
     "label shape": (lambda: pixels(4, 4), {"labels": {"a": pixels(4, 5)}}, GridError, "shape"),
     "mean of labels": (
         lambda: pixels(4, 4),
-        {"labels": {"a": Labelled(pixels(4, 4), method="mean")}},
+        {"labels": {"a": LabelImage(pixels(4, 4), method="mean")}},
         ValueError,
         "another label",
     ),
     "duplicate labels": (
         lambda: pixels(4, 4),
-        {"labels": {"a": Labelled(pixels(4, 4), colors=[(1, "#ff0000"), (1, "#00ff00")])}},
+        {"labels": {"a": LabelImage(pixels(4, 4), colors=[(1, "#ff0000"), (1, "#00ff00")])}},
         MetadataError,
         "two objects",
     ),
     "colour": (
         lambda: pixels(4, 4),
-        {"labels": {"a": Labelled(pixels(4, 4), colors={1: (1, 2, 300)})}},
+        {"labels": {"a": LabelImage(pixels(4, 4), colors={1: (1, 2, 300)})}},
         MetadataError,
         "0 to 255",
     ),

@@ -22,9 +22,9 @@ from zarr_dask.errors import (
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.http import HTTPStore
-from zarr_dask.stores.config import describe, open_described
-from zarr_dask.stores.url_secrets import login_apart
-from zarr_dask.stores.wrappers.base import Below, ReadOnly
+from zarr_dask.stores.config import from_config, to_config
+from zarr_dask.stores.url_secrets import split_credentials
+from zarr_dask.stores.wrappers.base import PrefixStore, ReadOnly
 
 MB = 1_000_000
 
@@ -212,7 +212,7 @@ def test_a_source_that_has_changed_is_noticed(tmp_path):
         (lambda plan: json.dumps({**plan, "max_mem": 1000}), "more than its max_mem"),
         (lambda plan: json.dumps({**plan, "threads_per_process": -1}), "at least 1"),
         (lambda plan: json.dumps({**plan, "max_mem": 10}), "than its max_mem"),
-        (lambda plan: json.dumps({**plan, "creation": "../../.."}), "32 hexadecimal"),
+        (lambda plan: json.dumps({**plan, "run_id": "../../.."}), "32 hexadecimal"),
         (
             lambda plan: json.dumps({**plan, "stages": [{"box": [16] * 3, "cell": [16] * 3}] * 3}),
             "would be one",
@@ -300,24 +300,24 @@ OPTIONS = {
     ids=["s3", "ftp", "http"],
 )
 def test_no_secret_is_described(store):
-    text = json.dumps(describe(store))
+    text = json.dumps(to_config(store))
     assert not any(secret in text for secret in SECRETS)
     assert "a.zarr" in text
 
 
 def test_a_password_in_a_url_is_an_option_or_refused():
-    place, login = login_apart("ftp://me:hunt%40er2@host:21/a.zarr")
+    place, login = split_credentials("ftp://me:hunt%40er2@host:21/a.zarr")
     assert place == "ftp://host:21/a.zarr"
     assert login == {"username": "me", "password": "hunt@er2"}
     account = "abfs://container@account.dfs.core.windows.net/a.zarr"
-    assert login_apart(account) == (account, {})
+    assert split_credentials(account) == (account, {})
     with pytest.raises(StoreError, match="storage_options") as caught:
         FsspecStore.from_url("s3://me:hunter2@bucket/a.zarr", {})
     assert "hunter2" not in str(caught.value)
 
 
 def test_what_says_where_it_is_stays():
-    described = describe(FsspecStore("s3://bucket/a.zarr", json.dumps(OPTIONS)))
+    described = to_config(FsspecStore("s3://bucket/a.zarr", json.dumps(OPTIONS)))
     assert described == {
         "url": "s3://bucket/a.zarr",
         "options": {
@@ -333,14 +333,14 @@ def test_what_says_where_it_is_stays():
     "store",
     [
         LocalStore("/data/a.zarr", fsync=True),
-        Below(LocalStore("/data/a.zarr"), "b/c/"),
+        PrefixStore(LocalStore("/data/a.zarr"), "b/c/"),
         FsspecStore("memory://a.zarr"),
     ],
     ids=["local", "below", "fsspec"],
 )
 def test_a_store_is_the_same_after_it_was_described(store):
-    assert open_described(json.loads(json.dumps(describe(store)))) == store
-    assert describe(ReadOnly(store)) == describe(store)
+    assert from_config(json.loads(json.dumps(to_config(store)))) == store
+    assert to_config(ReadOnly(store)) == to_config(store)
 
 
 ENCRYPTED = {"ServerSideEncryption": "aws:kms"}
@@ -358,15 +358,15 @@ ENCRYPTED = {"ServerSideEncryption": "aws:kms"}
 )
 def test_options_that_are_not_kept_must_be_given_again(monkeypatch, url, options, needs):
     """Else a plan in a file would write without encryption, or to another service."""
-    described = json.loads(json.dumps(describe(FsspecStore.from_url(url, options))))
+    described = json.loads(json.dumps(to_config(FsspecStore.from_url(url, options))))
     assert described.get("needs", []) == needs
     if needs:
         with pytest.raises(StoreError, match=f"{needs[0]}.*FSSPEC_S3"):
-            open_described(described, {"anon": True} if "::" not in url else {})
+            from_config(described, {"anon": True} if "::" not in url else {})
         if "::" not in url:
             monkeypatch.setitem(conf, "s3", {**options, "anon": True})
-            assert open_described(described).url == url
-    assert open_described(described, {**options, "backend": "fsspec"}).url == url
+            assert from_config(described).url == url
+    assert from_config(described, {**options, "backend": "fsspec"}).url == url
 
 
 def test_each_service_is_given_its_own_options(tmp_path):
@@ -374,13 +374,13 @@ def test_each_service_is_given_its_own_options(tmp_path):
     local = LocalStore(str(tmp_path))
     s3, gs = (FsspecStore(f"{scheme}://bucket/a") for scheme in ("s3", "gs"))
     for store in (local, s3, gs):
-        opened = open_described(describe(store), given)
+        opened = from_config(to_config(store), given)
         assert opened.url == store.url
         if store is not local:
             assert opened.settings() == given[store.url[:2]]
-    assert open_described(describe(local), given["s3"]) == local
+    assert from_config(to_config(local), given["s3"]) == local
     with pytest.raises(StoreError, match="no mapping"):
-        open_described(describe(s3), {"s3": "AKIA"})
+        from_config(to_config(s3), {"s3": "AKIA"})
 
 
 @pytest.mark.parametrize(
@@ -395,4 +395,4 @@ def test_each_service_is_given_its_own_options(tmp_path):
 )
 def test_a_description_by_a_stranger_leads_nowhere_else(tmp_path, described):
     with pytest.raises(StoreError):
-        open_described({"url": str(tmp_path / "a"), **described})
+        from_config({"url": str(tmp_path / "a"), **described})

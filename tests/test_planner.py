@@ -15,9 +15,10 @@ import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Edges, Fixed, Grid
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, parse_bytes
+from zarr_dask.jobs.engine.predict import CostModel, seconds
 from zarr_dask.jobs.rechunk import planner
 from zarr_dask.jobs.rechunk.codec_throughput import speeds_of
-from zarr_dask.jobs.rechunk.cost_model import CostModel, Layout, StagePlan, seconds
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 from zarr_dask.jobs.rechunk.planner import alternatives, plan_stages
 from zarr_dask.stores import MemoryStore, Recording
 
@@ -103,7 +104,10 @@ def _layout(draw, shape, itemsize):
         factors = tuple(draw(st.integers(1, 3)) for _ in shape)
     stored = tuple(c * f for c, f in zip(chunk, factors, strict=True))
     tables = draw(st.sampled_from([0, 5000]))
-    return Layout(Grid.regular(shape, stored), chunk, itemsize, tables=tables)
+    kind = draw(st.sampled_from(["one", "other"]))  # an object in the other type is held besides
+    return Layout(
+        Grid.regular(shape, stored), chunk, itemsize, encoder_state_nbytes=tables, kind=kind
+    )
 
 
 BUDGETS = st.floats(0, 1)
@@ -208,7 +212,7 @@ def test_more_memory_never_makes_a_slower_plan_of_slabs(shape, source, target):
 def test_many_stages_are_judged_as_each_judges_itself(pair, share, threads):
     source, target = pair
     boxes = planner._candidates(source, target)
-    sides = planner._Side(source), planner._Side(target)
+    sides = planner._StageSide(source), planner._StageSide(target)
     peaks, times = planner._judge(*sides, boxes, threads, MODEL)
     for row, box in enumerate(boxes):
         stage = StagePlan(source, target, tuple(map(int, box)))
@@ -302,6 +306,29 @@ def test_many_dimensions_are_planned_quickly():
     new = Layout(Grid.regular(shape, (5,) * 8), (5,) * 8, 1)
     stages = plan_stages(old, new, 1000 * MB, 4, MODEL)
     assert all(stage.peak <= 1000 * MB for stage in stages)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_plan_holds_more_than_its_budget_where_objects_are_padded_and_converted(threads):
+    stored = {"chunks": (504, 768), "shards": (2520, 768), "codecs": ["gzip"]}
+    source = zd.create_array({}, shape=(11186, 768), dtype="f4", **stored)
+    made = 0
+    for max_mem in range(20 * MB, 60 * MB, 2 * MB):
+        try:
+            plan = zd.plan_rechunk(
+                source,
+                {},
+                chunks=(1249, 74),
+                shards=(4996, 74),
+                dtype="i8",
+                max_mem=max_mem,
+                threads=threads,
+            )
+        except MemoryBudgetError:
+            continue
+        made += 1
+        assert plan.peak <= max_mem
+    assert made >= 5
 
 
 # --- plans that are carried out -----------------------------------------------------------------

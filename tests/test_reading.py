@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.support.layouts import CRC, LAYOUTS, SHAPE, VALUES, Exact, Far, sharding
-from zarr_dask._util.buffers import provide
-from zarr_dask._util.threads import SIDE_BY_SIDE, wait_for_each
+from zarr_dask._util.buffers import prefault
+from zarr_dask._util.threads import MOST_AT_ONCE, map_waiting
 from zarr_dask.array import reader as reading
-from zarr_dask.array.reader import Piece, read_pieces
+from zarr_dask.array.reader import ObjectSlice, read_pieces
 from zarr_dask.codecs.compress.blosc import Blosc
-from zarr_dask.stores import Faulty, MemoryStore, Recording
-from zarr_dask.stores.base import Coalescing, Version, same_version
-from zarr_dask.stores.conditional_get import Versioned
-from zarr_dask.stores.wrappers.metered import Tally
+from zarr_dask.stores import HookStore, MemoryStore, Recording
+from zarr_dask.stores.base import ReadPolicy, TaggedBytes, require_same_etag
+from zarr_dask.stores.conditional_get import ConditionalGetMixin
+from zarr_dask.stores.wrappers.metered import MeteredStore
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -81,7 +81,7 @@ def lists_of_pieces(draw, array: zd.Array):
         want = cell[inside]
         order = draw(st.sampled_from("CF"))
         out = np.full_like(want, -1, order=order)
-        pieces.append(Piece(at, inside, out))
+        pieces.append(ObjectSlice(at, inside, out))
         wanted.append(want)
     return pieces, wanted
 
@@ -89,19 +89,21 @@ def lists_of_pieces(draw, array: zd.Array):
 class Remote(Exact):
     """A store that wants to be asked for many values at a time."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 40, requests=64)
+    coalescing = ReadPolicy(gap=0, largest=1 << 40, max_concurrent_requests=64)
 
 
 class Narrow(Exact):
     """A store that wants few requests at a time."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 40, requests=3)
+    coalescing = ReadPolicy(gap=0, largest=1 << 40, max_concurrent_requests=3)
 
 
 class Cramped(Exact):
     """A store that wants few bytes at a time."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 40, requests=6, in_flight=200)
+    coalescing = ReadPolicy(
+        gap=0, largest=1 << 40, max_concurrent_requests=6, max_bytes_in_flight=200
+    )
 
 
 @pytest.mark.parametrize("layout", PIECES_LAYOUTS)
@@ -124,15 +126,15 @@ def test_all_of_an_object_is_a_piece_of_it(layout):
     array = array_of(layout)
     at = (1, 0)
     out = np.empty(array.meta.grid.shape_of(at), array.dtype)
-    read_pieces(array, [Piece(at, None, out)])
+    read_pieces(array, [ObjectSlice(at, None, out)])
     region = array.meta.grid.region_of(at)
     inside = tuple(slice(s.stop - s.start) for s in region)
     np.testing.assert_array_equal(out[inside], expected(array)[region])
 
 
-def point(array: zd.Array, row: int, column: int) -> Piece:
+def point(array: zd.Array, row: int, column: int) -> ObjectSlice:
     (part,) = array.meta.grid.parts((slice(row, row + 1, 1), slice(column, column + 1, 1)))
-    return Piece(part.coords, part.inside, np.empty((1, 1), array.dtype))
+    return ObjectSlice(part.coords, part.inside, np.empty((1, 1), array.dtype))
 
 
 POINTS = [(5, 5), (4, 5), (7, 0), (5, 5), (6, 14), (11, 11)]
@@ -327,7 +329,7 @@ def test_errors_of_the_store_are_not_tried_again():
 
     for store in (Exact(), Remote()):
         array_of("shards", store)
-        array = zd.open_array(Faulty(store, fail), "a")
+        array = zd.open_array(HookStore(store, fail), "a")
         for selection in READS.values():
             calls.clear()
             with pytest.raises(zd.errors.StoreError, match="wire"):
@@ -389,10 +391,10 @@ def test_an_absent_object_is_an_error_for_all_its_pieces():
 class Answering(MemoryStore):
     """A service whose answers come when `asked_for` is set, which is another thread's to do."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
-    get_versions = Versioned.get_versions
-    get_ranges = Versioned.get_ranges
-    get = Versioned.get
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+    get_versions = ConditionalGetMixin.get_versions
+    get_ranges = ConditionalGetMixin.get_ranges
+    get = ConditionalGetMixin.get
 
     def __init__(self, values=None):
         super().__init__(values)
@@ -402,7 +404,7 @@ class Answering(MemoryStore):
         if "c/" in key:
             assert self.asked_for.wait(20), "nothing was done while this was waited for"
         value = self.values.get(key)
-        return Version(None if value is None else value[wanted.start : wanted.stop], 1)
+        return TaggedBytes(None if value is None else value[wanted.start : wanted.stop], 1)
 
 
 @pytest.mark.parametrize("selection", [np.s_[:], np.s_[:, 128:], np.s_[:512, :512]])
@@ -417,11 +419,11 @@ def test_memory_is_provided_while_answers_are_waited_for(monkeypatch, selection,
     provided = []
 
     def provide_and_say(memory):
-        provide(memory)
+        prefault(memory)
         provided.append(memory.nbytes)
         store.asked_for.set()
 
-    monkeypatch.setattr(reading, "provide", provide_and_say)
+    monkeypatch.setattr(reading, "prefault", provide_and_say)
     found = array.read(np.index_exp[selection], threads=1)
     np.testing.assert_array_equal(found, values[selection])
     assert provided == [found.nbytes]
@@ -436,7 +438,7 @@ class LastOneLate(Answering):
         value = self.values.get(key)
         if wanted.start > len(value) // 3 and wanted.stop is not None:
             assert self.asked_for.wait(20), "nothing was decoded while this was waited for"
-        return Version(value[wanted.start : wanted.stop], 1)
+        return TaggedBytes(value[wanted.start : wanted.stop], 1)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -461,7 +463,7 @@ def test_what_has_come_is_decoded_while_the_rest_is_waited_for(monkeypatch, shar
 class FirstOneFast(Answering):
     """A service whose answers come when `asked_for` is set, but for the first range of a value."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 20, requests=1000)
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=1000)
 
     def __init__(self, values=None):
         super().__init__(values)
@@ -472,10 +474,10 @@ class FirstOneFast(Answering):
         if "c/" in key and wanted.start > 0:
             self.asked.append(wanted)
             assert self.asked_for.wait(20)
-        return Version(value[wanted.start : wanted.stop], 1)
+        return TaggedBytes(value[wanted.start : wanted.stop], 1)
 
 
-@pytest.mark.parametrize("wrapped", [lambda store: store, Tally], ids=["bare", "tallied"])
+@pytest.mark.parametrize("wrapped", [lambda store: store, MeteredStore], ids=["bare", "tallied"])
 @pytest.mark.parametrize("shards", [1, 2])
 def test_what_nobody_will_take_is_not_asked_for_while_an_error_is_kept(
     monkeypatch, shards, wrapped
@@ -493,10 +495,10 @@ def test_what_nobody_will_take_is_not_asked_for_while_an_error_is_kept(
     with pytest.raises(KeyboardInterrupt) as kept:
         array.read(np.s_[:, :8], threads=1)
     store.asked_for.set()
-    together = threading.Barrier(SIDE_BY_SIDE)  # when all threads are here, no request is left
-    wait_for_each(lambda _: together.wait(20), range(SIDE_BY_SIDE))
+    together = threading.Barrier(MOST_AT_ONCE)  # when all threads are here, no request is left
+    map_waiting(lambda _: together.wait(20), range(MOST_AT_ONCE))
     assert kept.value is not None
-    assert len(store.asked) < 64
+    assert len(store.asked) < MOST_AT_ONCE + 10
 
 
 class Silent(Remote):
@@ -520,9 +522,14 @@ def test_a_store_that_gives_no_answer_has_not_said_that_nothing_is_there(grid):
 
 
 def test_parts_are_of_one_value_though_the_first_one_has_no_tag():
-    parts = [Version(b"a", None), Version(b"b", 1), Version(b"c", None), Version(b"d", 1)]
-    found, tag = same_version(parts, None, "it")
+    parts = [
+        TaggedBytes(b"a", None),
+        TaggedBytes(b"b", 1),
+        TaggedBytes(b"c", None),
+        TaggedBytes(b"d", 1),
+    ]
+    found, tag = require_same_etag(parts, None, "it")
     assert ([*found], tag) == ([b"a", b"b", b"c", b"d"], None)
-    found, _ = same_version([*parts, Version(b"e", 2)], None, "it")
+    found, _ = require_same_etag([*parts, TaggedBytes(b"e", 2)], None, "it")
     with pytest.raises(zd.errors.ObjectReplacedError, match="it was replaced"):
         list(found)

@@ -28,7 +28,7 @@ def made(monkeypatch):
 def watched(replace):
     """As `made`, by whatever replaces the function that makes them."""
     alive: dict[int, int] = {}
-    original = boxes.lasting
+    original = boxes.mmap_empty
 
     def lasting(shape, dtype):
         memory = original(shape, dtype)
@@ -37,15 +37,15 @@ def watched(replace):
         weakref.finalize(memory.base if memory.base is not None else memory, alive.pop, number)
         return memory
 
-    replace(boxes, "lasting", lasting)
+    replace(boxes, "mmap_empty", lasting)
     return alive
 
 
 def test_the_next_task_of_a_stage_gets_the_memory_of_one_that_has_ended(made):
-    with boxes.held("a", (4 * MB,), F4):
-        with boxes.held("a", (3 * MB,), F4) as values:
+    with boxes.reuse_buffer("a", (4 * MB,), F4):
+        with boxes.reuse_buffer("a", (3 * MB,), F4) as values:
             where = values.ctypes.data
-        with boxes.held("a", (2, MB), F4) as values:
+        with boxes.reuse_buffer("a", (2, MB), F4) as values:
             assert values.ctypes.data == where
             assert values.shape == (2, MB)
         assert sorted(made.values()) == [12 * MB, 16 * MB]
@@ -54,23 +54,23 @@ def test_the_next_task_of_a_stage_gets_the_memory_of_one_that_has_ended(made):
 
 
 def test_a_box_that_is_too_small_goes_before_a_larger_one_is_made(made):
-    with boxes.held("a", (2 * MB,), F4):
-        with boxes.held("a", (MB,), F4):
+    with boxes.reuse_buffer("a", (2 * MB,), F4):
+        with boxes.reuse_buffer("a", (MB,), F4):
             pass
-        with boxes.held("a", (3 * MB,), F4):
+        with boxes.reuse_buffer("a", (3 * MB,), F4):
             assert sorted(made.values()) == [8 * MB, 12 * MB]
 
 
 def test_another_stage_gets_no_memory_and_does_not_add_to_it(made):
-    with boxes.held("a", (2 * MB,), F4):
-        with boxes.held("a", (3 * MB,), F4):
+    with boxes.reuse_buffer("a", (2 * MB,), F4):
+        with boxes.reuse_buffer("a", (3 * MB,), F4):
             pass
-        with boxes.held("b", (MB,), F4):
+        with boxes.reuse_buffer("b", (MB,), F4):
             assert sorted(made.values()) == [4 * MB, 8 * MB]
 
 
 def test_a_task_that_fails_leaves_nothing(made):
-    with pytest.raises(MemoryError), boxes.held("a", (MB,), F4):
+    with pytest.raises(MemoryError), boxes.reuse_buffer("a", (MB,), F4):
         raise MemoryError
     assert not made
 
@@ -78,7 +78,7 @@ def test_a_task_that_fails_leaves_nothing(made):
 @pytest.mark.parametrize("dtype", [np.dtype("O"), np.dtype("S0"), np.dtype("c16")])
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,)])
 def test_small_boxes_and_boxes_of_objects_are_arrays_like_any_other(made, shape, dtype):
-    with boxes.held("a", shape, dtype) as values:
+    with boxes.reuse_buffer("a", shape, dtype) as values:
         assert (values.shape, values.dtype) == (shape, np.empty(0, dtype).dtype)
     assert not made
 
@@ -97,7 +97,7 @@ class Tasks(RuleBasedStateMachine):
     @rule(stage=st.sampled_from("ab"), size=st.integers(1, 4))
     def begin(self, stage, size):
         stack = ExitStack()
-        values = stack.enter_context(boxes.held(stage, (size * MB,), F4))
+        values = stack.enter_context(boxes.reuse_buffer(stage, (size * MB,), F4))
         self.count += 1
         values[:: mmap.PAGESIZE] = self.count
         self.running.append((stack, stage, values, self.count))

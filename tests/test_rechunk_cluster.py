@@ -14,7 +14,7 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine import Workers
-from zarr_dask.jobs.engine.throttle import PER_THREAD, Window
+from zarr_dask.jobs.engine.throttle import PER_THREAD, SubmissionWindow
 from zarr_dask.jobs.rechunk.target_spec import IDLE_WORKER, memory_budget
 
 MB = 1_000_000
@@ -221,7 +221,7 @@ def test_the_window_follows_the_workers(monkeypatch):
     cluster = Cluster()
     now = 0.0
     monkeypatch.setattr("zarr_dask.jobs.engine.throttle.monotonic", lambda: now)
-    window = Window(cluster, 2)
+    window = SubmissionWindow(cluster, 2)
     assert window.tasks() == 2 * PER_THREAD
     cluster.threads = 100
     assert window.tasks() == 2 * PER_THREAD
@@ -229,7 +229,7 @@ def test_the_window_follows_the_workers(monkeypatch):
     assert window.tasks() == 100 * PER_THREAD
     now, cluster.threads = 4.0, 0
     assert window.tasks() == 100 * PER_THREAD  # they wait for the next worker
-    assert Window(cluster, 2, fixed=3).tasks() == 3
+    assert SubmissionWindow(cluster, 2, fixed=3).tasks() == 3
 
 
 # --- what workers have -------------------------------------------------------------------------

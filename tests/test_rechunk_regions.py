@@ -231,7 +231,7 @@ def test_a_region_of_a_hierarchy():
         array[...] = content
     target = {}
     plan = zd.plan_copy(group, target, region={"t": slice(3, 8)})
-    assert {one.target.path: type(one).__name__ for one in plan.members}["x"] == "MovePlan"
+    assert {one.target.path: type(one).__name__ for one in plan.members}["x"] == "RawCopyPlan"
     plan.run(verify=True)
     copied = zd.open_group(target)
     assert copied.attributes == {"title": "run"}

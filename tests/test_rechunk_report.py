@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import StoreUnavailableError
 from zarr_dask.jobs.engine.report import RechunkReport
-from zarr_dask.stores import Faulty, MemoryStore, Recording, Retrying, RetryPolicy
+from zarr_dask.stores import HookStore, MemoryStore, Recording, Retrying, RetryPolicy
 
 SHAPE = (24, 36)
 VALUES = np.arange(1, 24 * 36 + 1, dtype="i4").reshape(SHAPE)
@@ -53,6 +53,55 @@ def test_the_report_has_counted_what_the_plan_has_predicted(tmp_path, source, ta
     assert report.stages[-1].actual.stored == report.stored
     assert report.bound == plan.peak
     assert report.repeated == 0
+
+
+@st.composite
+def cells(draw, extent: int):
+    """Sizes of cells that differ, or one size, along a dimension."""
+    if draw(st.booleans()):
+        return draw(st.integers(1, extent))
+    borders = draw(st.sets(st.integers(1, extent - 1), max_size=6))
+    ends = [*sorted(borders), extent]
+    return tuple(b - a for a, b in zip([0, *ends], ends, strict=False))
+
+
+@given(st.data())
+def test_chunks_of_any_sizes_and_regions_are_predicted(data):
+    shape = (24, 36)
+    region = tuple(
+        slice(a, b)
+        for a, b in (
+            sorted(data.draw(st.sets(st.integers(0, n), min_size=2, max_size=2))) for n in shape
+        )
+    )
+    part = tuple(s.stop - s.start for s in region)
+    old = tuple(data.draw(cells(n)) for n in shape)
+    new = tuple(data.draw(cells(n)) if n > 1 else 1 for n in part)
+    with dask.config.set(scheduler="sync"):
+        source = made(MemoryStore(), chunks=old)
+        plan = zd.plan_rechunk(
+            source, MemoryStore(), chunks=new, region=region, max_mem="8MB", format="v3"
+        )
+        report = plan.run()
+    for stage in report.stages:
+        assert stage.actual.decoded == stage.predicted.decoded
+        assert stage.actual.reads == stage.predicted.reads
+        assert stage.done == stage.tasks
+        assert not stage.estimated
+    assert (zd.open_array(plan.target.store)[...] == VALUES[region]).all()
+
+
+def test_bytes_of_texts_are_marked_as_estimates(tmp_path):
+    source = zd.create_array(
+        tmp_path / "a", shape=(100,), dtype="string", chunks=(10,), fill_value=""
+    )
+    source[...] = np.array(["abc"] * 100, object)
+    plan = zd.plan_rechunk(source, tmp_path / "b", chunks=(50,))
+    report = plan.run()
+    assert "decodes about " in plan.explain()
+    assert "(predicted about " in report.explain()
+    assert report.to_json()["stages"][0]["estimated"] is True
+    assert report.stages[0].actual.reads == report.stages[0].predicted.reads
 
 
 @given(st.data())
@@ -254,7 +303,7 @@ class Failing:
 
     def store(self) -> Retrying:
         patient = RetryPolicy(attempts=20, wait=0, longest_wait=0)
-        return Retrying(Faulty(MemoryStore(), self.fail), patient)
+        return Retrying(HookStore(MemoryStore(), self.fail), patient)
 
 
 JOBS = {

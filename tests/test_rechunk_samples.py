@@ -11,8 +11,8 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import PlanError
-from zarr_dask.jobs.rechunk.compression_sample import Ratios, ratios
-from zarr_dask.jobs.rechunk.cost_model import CostModel
+from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios, ratios
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (512, 32, 32)
@@ -78,7 +78,7 @@ def test_where_nothing_is_stored_nothing_is_expected(tmp_path):
     plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(512, 8, 8), max_mem="40MB")
     assert plan.costs.read == plan.costs.stored == 0
     empty = zd.create_array(tmp_path / "e", shape=(0, 4), dtype="f4", chunks=(1, 4))
-    assert ratios(empty, empty.meta.grid.everything, empty) == Ratios()
+    assert ratios(empty, empty.meta.grid.everything, empty) == CompressionRatios()
 
 
 def test_damaged_chunks_do_not_keep_anybody_from_planning(tmp_path):
@@ -93,7 +93,7 @@ def test_damaged_chunks_do_not_keep_anybody_from_planning(tmp_path):
 def staged(old, target, kind, model, **options):
     options = {"chunks": (-1, 4, 4), "max_mem": "1.8MB", "model": model, **options}
     plan = zd.plan_rechunk(old, target, **options)
-    way = next(way for way in plan.ways if len(way.stages) == 2)
+    way = next(way for way in plan.candidates if len(way.stages) == 2)
     return replace(plan, stages=way.stages)
 
 
@@ -141,7 +141,7 @@ def test_what_was_stored_otherwise_between_is_made_again(tmp_path):
 
     with pytest.raises(StopError):
         plan.run(progress=stop)
-    plain = replace(plan.stages[0].target, compressed=False, working=0, ratio=1.0)
+    plain = replace(plan.stages[0].target, compressed=False, workspace_nbytes=0, ratio=1.0)
     stages = (
         replace(plan.stages[0], target=plain),
         replace(plan.stages[1], source=plain),

@@ -15,6 +15,7 @@ import zarr
 from click.testing import CliRunner
 
 import zarr_dask as zd
+from tests.leftovers import left_in
 from zarr_dask.cli import main
 from zarr_dask.errors import (
     MemoryBudgetError,
@@ -25,7 +26,10 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.rechunk.joint_job import JointJob
+from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.jobs.engine import find_sources
+from zarr_dask.jobs.engine.job import BoundJob
+from zarr_dask.jobs.rechunk import rechunk as rechunking
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (512, 32, 32)
@@ -82,7 +86,7 @@ def test_one_plan(sources, tmp_path):
     assert report.stored == sum(
         zd.open_array(tmp_path / "b.zarr", path).nbytes_stored() for path in ("t", "s")
     )
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
     for stage in (0, 1):
         steps = [step for step in seen if step.stage == stage]
         assert sum(step.nbytes for step in steps) == steps[0].total
@@ -142,13 +146,13 @@ def test_what_is_done_is_not_done_again(sources, tmp_path, share):
             raise StopError
 
     with pytest.raises(StopError):
-        plan.run(progress=stop)
+        plan.run(progress=stop, resume=True)
     with pytest.raises(NodeNotFoundError):
         zd.open_array(tmp_path / "b.zarr", "t")
     report = planned(sources, tmp_path / "b.zarr").run(resume=True)
     assert report.tasks == plan.tasks - before
     assert_right(tmp_path / "b.zarr")
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def test_a_job_that_died_between_two_ends(sources, tmp_path, monkeypatch):
@@ -172,7 +176,7 @@ def test_a_job_that_died_between_two_ends(sources, tmp_path, monkeypatch):
     report = zd.rechunk(sources, tmp_path / "b.zarr", path=["t", "s"], **options)
     assert report.tasks == 0
     assert_right(tmp_path / "b.zarr")
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def test_one_that_differs_keeps_all_invisible(sources):
@@ -219,7 +223,7 @@ def test_a_killed_process(sources, tmp_path):
     tasks = planned(sources, tmp_path / "c.zarr").tasks
     assert len(last.stdout.splitlines()) <= tasks - 10
     assert_right(target)
-    assert {p.name for p in tmp_path.iterdir()} == {"b.zarr"}
+    assert left_in(tmp_path) == {"b.zarr"}
 
 
 def cli(*words: object, code: int = 0) -> str:
@@ -259,10 +263,10 @@ def test_comparing_at_the_end_is_done_on_as_many_threads_as_fit(
     for number, _ in enumerate(plan.stages, 1):
         cli("run", file, "--stage", number)
     here = []
-    monkeypatch.setattr("zarr_dask.jobs.rechunk.execute.cores", lambda: 2)
-    ask = type(plan).matchings
+    monkeypatch.setattr("zarr_dask.jobs.engine.execute.cpu_count", lambda: 2)
+    ask = type(plan).comparisons
     monkeypatch.setattr(
-        type(plan), "matchings", lambda one, threads: here.append(threads) or ask(one, threads)
+        type(plan), "comparisons", lambda one, threads: here.append(threads) or ask(one, threads)
     )
     (tmp_path / "b.zarr" / "s" / "c" / "1" / "0").unlink()
     assert "is not complete" in cli("finish", file, "--verify", code=1)
@@ -331,7 +335,7 @@ def test_plans_of_strangers(sources, tmp_path):
     document = json.loads(planned(sources, tmp_path / "b.zarr").to_json())
     for change, said in (
         ({"arrays": []}, "no arrays"),
-        ({"creation": "x"}, "32 hexadecimal"),
+        ({"run_id": "x"}, "32 hexadecimal"),
         ({"max_mem": 1000}, "more than its max_mem"),
         ({"arrays": [document["arrays"][0]] * 2}, "place of its own"),
         ({"arrays": 7}, "missing or wrong"),
@@ -348,7 +352,7 @@ def test_bound_of_a_process_is_that_of_its_largest_tasks(sources, tmp_path):
     each = sorted((part.memory(1) for part in stage.parts for _ in range(2)), reverse=True)
     assert stage.memory(2) <= sum(each[:2])
     assert stage.memory(2) >= max(part.memory(2) for part in stage.parts)
-    assert isinstance(plan.bound("0" * 32, None), JointJob)
+    assert isinstance(plan.bound("0" * 32, None), BoundJob)
 
 
 def test_a_journal_lies_in_none_of_the_targets(sources, tmp_path):
@@ -357,3 +361,39 @@ def test_a_journal_lies_in_none_of_the_targets(sources, tmp_path):
         with pytest.raises(ResumeError, match="inside of"):
             zd.rechunk(sources, targets, chunks=GRIDS, journal=target / "jobs")
     assert not any(target.exists() for target in targets)
+
+
+def test_work_besides_the_bytes_grows_with_the_number_of_arrays_only(tmp_path, monkeypatch):
+    """Each array is asked as often, whatever the number of the others."""
+
+    def asked(count: int) -> float:
+        store = MemoryStore()
+        for number in range(count):
+            array = zd.create_array(store, f"a{number}", shape=(4, 4), dtype="i2", chunks=(4, 4))
+            array[...] = number
+        calls = 0
+
+        def stages(plan):
+            nonlocal calls
+            calls += 1
+            return own.fget(plan)
+
+        own = RawCopyPlan.stages
+        place = find_sources.place_of_target
+
+        def located(*node):
+            nonlocal calls
+            calls += 1
+            return place(*node)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RawCopyPlan, "stages", property(stages))
+            patch.setattr(find_sources, "place_of_target", located)
+            patch.setattr(rechunking, "place_of_target", located)
+            zd.copy(zd.open_group(store), tmp_path / f"copy-{count}")
+            arrays = [zd.open_array(store, f"a{n}") for n in range(count)]
+            paths = [f"a{n}" for n in range(count)]
+            zd.rechunk(arrays, tmp_path / f"rechunked-{count}", path=paths, chunks=(2, 2))
+        return calls / count
+
+    assert asked(60) <= asked(15) + 1

@@ -12,7 +12,7 @@ import zarr_dask as zd
 from zarr_dask.errors import ZarrDaskWarning
 from zarr_dask.jobs.engine import rss as resident
 from zarr_dask.jobs.engine import warmup as rehearsing
-from zarr_dask.jobs.engine.warmup import rehearse
+from zarr_dask.jobs.engine.warmup import warm_up_codecs
 from zarr_dask.stores import MemoryStore, Recording
 
 MB = 1_000_000
@@ -64,11 +64,11 @@ def test_new_workers_hold_no_more_than_is_stated(tmp_path, make_cluster, codec):
 
 def test_codecs_of_the_same_names_are_rehearsed_once(fresh, encoded):
     blosc, zstd = made(codecs=["blosc"]), made(codecs=["zstd"], chunks=(4, 8))
-    rehearse(blosc, blosc)
+    warm_up_codecs(blosc, blosc)
     assert encoded == [(8, 8)]
-    rehearse(blosc, zstd)
+    warm_up_codecs(blosc, zstd)
     assert encoded == [(8, 8), (4, 8)]
-    rehearse(zstd, made(codecs=["zstd"], shards=(32, 32)))
+    warm_up_codecs(zstd, made(codecs=["zstd"], shards=(32, 32)))
     assert encoded == [(8, 8), (4, 8), (32, 32)]
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_read_or_written(fresh, encoded):
     store = Recording(MemoryStore())
     array = made(store, chunks=(4, 4), shards=(16, 16))
     store.clear()
-    rehearse(array, array)
+    warm_up_codecs(array, array)
     assert encoded == [(16, 16)]
     assert not store.batches
 
@@ -84,7 +84,7 @@ def test_nothing_is_read_or_written(fresh, encoded):
 def test_large_chunks_and_what_is_no_number_are_not_rehearsed(fresh, encoded):
     large = made(shape=(4096, 4096), chunks=(1024, 1024))
     for array in (large, made(dtype="U3"), made(dtype="M8[s]"), made(dtype=[("a", "i2")])):
-        rehearse(array, array)
+        warm_up_codecs(array, array)
     assert not encoded
 
 
@@ -100,14 +100,14 @@ def test_large_chunks_and_what_is_no_number_are_not_rehearsed(fresh, encoded):
 )
 def test_all_numbers_can_be_rehearsed(fresh, encoded, dtype, codecs):
     array = made(dtype=dtype, codecs=codecs)
-    rehearse(array, array)
+    warm_up_codecs(array, array)
     assert len(encoded) == 1
 
 
 def test_what_takes_other_numbers_only_is_left_out(fresh, encoded):
     into = {"data_type": "int8", "scalar_map": {"encode": [[1, 1]]}, "out_of_range": "clamp"}
     array = made(codecs=[{"name": "cast_value", "configuration": into}])
-    rehearse(array, array)
+    warm_up_codecs(array, array)
     assert len(encoded) == 1
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_written_is_left_out(fresh, encoded, tmp_path):
     document.write_text(json.dumps(said))
     with pytest.warns(ZarrDaskWarning, match="unheard_of"):
         array = zd.open_array(tmp_path)
-    rehearse(array, made(dtype="U3"))
+    warm_up_codecs(array, made(dtype="U3"))
     assert not encoded
 
 
@@ -127,13 +127,13 @@ def test_what_cannot_be_written_is_left_out(fresh, encoded, tmp_path):
 def test_the_size_when_idle_is_that_of_a_process_without_tasks(monkeypatch, cleared):
     """What a task may have left does not make the process larger when idle; what it grows does."""
     sizes = iter([100, 170, 120, 165, 90, 150, 500, 570])
-    idle = resident._Idle()
+    idle = resident._IdleMemory()
     monkeypatch.setattr(resident, "_resident", lambda: next(sizes))
     rehearsed = []
     found = []
     for stage in ("one", "one", "one", "two"):
         idle.look(stage, lambda: rehearsed.append(1), cleared=cleared)
-        found.append((idle.nbytes, resident.Memory(idle.nbytes).peak))
+        found.append((idle.nbytes, resident.RssProbe(idle.nbytes).peak))
     second = 120 if cleared else 100
     assert found == [(100, 170), (second, 165), (90, 150), (500, 570)]
     assert len(rehearsed) == 2

@@ -81,7 +81,7 @@ def test_what_is_held_of_a_chunk(tmp_path, box):
     assert source.part(box) is None, "not in a file"
     local = zd.create_array(tmp_path, shape=SHAPE, chunks=CHUNKS, dtype="f4", codecs=[blosc()])
     source = layout_of(local)
-    expected = min(box[0], 128) * 128 * 256 * 4 + 2 * source.block
+    expected = min(box[0], 128) * 128 * 256 * 4 + 2 * source.partial_decode_nbytes
     assert source.part(box) == (expected if box[0] < 64 else None)
     target = layout_of(zd.create_array({}, shape=SHAPE, chunks=box, dtype="f4"))
     plan = StagePlan(source, target, box)

@@ -64,7 +64,7 @@ WRITES = {
     "copy": lambda url, **options: zd.copy("source.zarr", url, **options),
     "create_array": lambda url: zd.create_array(url, shape=(3,), dtype="f4"),
     "create_group": zd.create_group,
-    "Writer": lambda url: zd.Writer.create(url, STEP, owners=zd.owners((4, 4), (2, 2))),
+    "Writer": lambda url: zd.Writer.create(url, STEP, owners=zd.decompose((4, 4), (2, 2))),
 }
 
 
@@ -103,7 +103,7 @@ def test_a_journal_without_a_place_costs_no_array(place, way):
 
 def test_output_of_a_simulation_with_a_journal_without_a_place(place):
     def create():
-        owners = zd.owners((4, 4), (2, 2))
+        owners = zd.decompose((4, 4), (2, 2))
         zd.Writer.create("run.zarr", STEP, owners=owners, journal="file")
 
     refused(place, create, StoreError, "journal= needs a folder")

@@ -24,7 +24,7 @@ from zarr_dask.errors import (
     StoreError,
     StoreKeyError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores import HookStore, MemoryStore, Recording
 
 
 def test_a_shard_that_goes_while_it_is_read_is_an_error():
@@ -38,7 +38,7 @@ def test_a_shard_that_goes_while_it_is_read_is_an_error():
             if len(gets) == 2:
                 store.delete(key)
 
-    array = zd.open_array(Faulty(store, before))
+    array = zd.open_array(HookStore(store, before))
     with pytest.raises((CorruptObjectError, StoreError)):
         array.read((slice(1, 3),), out=np.full(2, -77, "i4"))
 
@@ -101,7 +101,7 @@ def test_an_array_read_from_within_a_thread_of_the_pool():
         if method == "get" and key.startswith("c/"):
             assert inner[...].sum() == 64
 
-    outer = zd.open_array(Faulty(outer_store, before))
+    outer = zd.open_array(HookStore(outer_store, before))
     result = []
     thread = threading.Thread(target=lambda: result.append(outer[...].sum()), daemon=True)
     thread.start()

@@ -129,7 +129,7 @@ def test_assignments_look_for_an_open_output_now_and_then(place, counted):
     url, options = place
     root = f"{url}/deep/output-{options['backend']}"
     arrays = {"u": {"shape": (4,), "dtype": "i4"}}
-    zd.Writer.create(root, arrays, owners=zd.owners((4,), (1,)), storage_options=options)
+    zd.Writer.create(root, arrays, owners=zd.decompose((4,), (1,)), storage_options=options)
     with pytest.raises(RankError, match="abandon"):
         zd.open_array(root, "u", "r+", storage_options=options)[...] = 1
     zd.Writer.abandon(root, storage_options=options)

@@ -10,7 +10,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.layouts import LAYOUTS, SHAPE, VALUES, Exact, Far
 from zarr_dask.stores import MemoryStore, Range, Recording
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import ReadPolicy
 
 
 def written(layout: str, store: MemoryStore | None = None) -> tuple[Recording, zd.Array]:
@@ -26,7 +26,10 @@ def written(layout: str, store: MemoryStore | None = None) -> tuple[Recording, z
 
 def data_keys(array: zd.Array) -> set[str]:
     grid = array.meta.grid
-    return {f"a/{array.meta.keys.key(part.coords)}" for part in grid.parts(grid.everything)}
+    return {
+        f"a/{array.meta.chunk_key_encoding.key(part.coords)}"
+        for part in grid.parts(grid.everything)
+    }
 
 
 def counts(recording: Recording, method: str = "get") -> set[int]:
@@ -74,7 +77,7 @@ def test_opening_a_group(version, format, batches):
 class Dear(MemoryStore):
     """A store each request to which takes its time."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
 
 
 V2_KEYS = [".zarray", ".zattrs", ".zgroup", ".zmetadata"]

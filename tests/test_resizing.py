@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import tensorstore as ts
@@ -19,7 +21,7 @@ from zarr_dask.errors import (
     StoreError,
     UnknownCodecError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores import HookStore, MemoryStore, Recording
 
 LAYOUTS = {
     "v1": {"format": "v1", "chunks": (2, 3)},
@@ -55,7 +57,7 @@ def objects(array):
     return {
         key: bytes(value)
         for key, value in array.store.values.items()
-        if array.meta.keys.coords(key[len(prefix) :], array.ndim) is not None
+        if array.meta.chunk_key_encoding.coords(key[len(prefix) :], array.ndim) is not None
     }
 
 
@@ -75,8 +77,7 @@ def test_shrinking_keeps_objects(layout):
     array = made(layout)
     before = objects(array)
     smaller = array.resize((3, 4))
-    assert array.shape == (5, 6)
-    assert smaller.shape == zd.open(array.store).shape == (3, 4)
+    assert array.shape == smaller.shape == zd.open(array.store).shape == (3, 4)
     assert objects(array) == before
     np.testing.assert_array_equal(smaller[...], values_of((5, 6))[:3, :4])
     np.testing.assert_array_equal(smaller.resize((5, 6))[...], values_of((5, 6)))
@@ -214,6 +215,7 @@ def test_arrays_that_others_have_changed(layout):
     array = made(layout)
     other = zd.open(array.store, mode="r+")
     other.update_attributes({"b": 2})
+    other = pickle.loads(pickle.dumps(other))  # as in another process
     assert array.resize((4, 6)).attributes == {"a": 1, "b": 2}
     before = dict(array.store.values)
     for action in (lambda: other.resize((9, 9), prune=True), lambda: other.append(np.ones((1, 6)))):
@@ -313,7 +315,7 @@ def test_a_failed_append_leaves_the_array_as_it_was():
         if method == "set" and key == "c/2":
             raise StoreError("the disk is full")
 
-    faulty = zd.open(Faulty(inner, fail), mode="r+")
+    faulty = zd.open(HookStore(inner, fail), mode="r+")
     with pytest.raises(StoreError, match="disk is full"):
         faulty.append([2, 3, 4])
     assert zd.open(inner)[...].tolist() == [1, 1]

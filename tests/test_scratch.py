@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask._util import buffers as scratch_module
-from zarr_dask._util.buffers import Gathered, provide, scratch, working_for
+from zarr_dask._util.buffers import SegmentedBuffer, prefault, task_memory_scope, thread_buffer
 
 FAULTS = """
 import resource
 import numpy as np
 from contextlib import nullcontext
-from zarr_dask._util.buffers import keeping_freed_memory
+from zarr_dask._util.buffers import malloc_keep_freed
 
 def faults(context):
     with context:
@@ -31,18 +31,18 @@ def faults(context):
             np.ones(1 << 18)
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-print(faults(nullcontext()), faults(keeping_freed_memory()), faults(nullcontext()))
+print(faults(nullcontext()), faults(malloc_keep_freed()), faults(nullcontext()))
 """
 
 
 FORKED = """
 import os, threading
-from zarr_dask._util.buffers import working_for
+from zarr_dask._util.buffers import task_memory_scope
 
 begun, go_on = threading.Event(), threading.Event()
 
 def task():
-    with working_for("stage", hold):
+    with task_memory_scope("stage", hold):
         pass
 
 def hold(_):  # with the lock
@@ -54,7 +54,7 @@ thread.start()
 begun.wait()
 child = os.fork()
 if not child:
-    with working_for("other", lambda _: os.write(1, b"child ")):
+    with task_memory_scope("other", lambda _: os.write(1, b"child ")):
         os._exit(0)
 _, status = os.waitpid(child, 0)
 go_on.set()
@@ -86,7 +86,7 @@ class OneThread:
         return self._pool.submit(function, *args).result(timeout=30)
 
     def begin(self, purpose, first=None):
-        self._tasks.append(working_for(purpose, first))
+        self._tasks.append(task_memory_scope(purpose, first))
         self._do(self._tasks[-1].__enter__)
 
     def end(self):
@@ -94,13 +94,13 @@ class OneThread:
 
     def keep(self, nbytes):
         """A reference to the memory that it keeps, of elements of a chunk."""
-        return self._do(lambda: weakref.ref(scratch("decoded", nbytes).base))
+        return self._do(lambda: weakref.ref(thread_buffer("decoded", nbytes).base))
 
     def gather(self):
         """A reference to the memory in which it has gathered."""
 
         def gathered():
-            with Gathered() as whole:
+            with SegmentedBuffer() as whole:
                 whole.add(b"abc")
             return weakref.ref(whole.buffers()[0].obj)
 
@@ -108,23 +108,23 @@ class OneThread:
 
 
 def test_memory_is_used_again_by_the_same_thread_only():
-    first = scratch("decoded", 1000)
-    assert np.shares_memory(scratch("decoded", 500), first)
-    assert not np.shares_memory(scratch("encoded", 500), first)
+    first = thread_buffer("decoded", 1000)
+    assert np.shares_memory(thread_buffer("decoded", 500), first)
+    assert not np.shares_memory(thread_buffer("encoded", 500), first)
     others = []
-    thread = threading.Thread(target=lambda: others.append(scratch("decoded", 500)))
+    thread = threading.Thread(target=lambda: others.append(thread_buffer("decoded", 500)))
     thread.start()
     thread.join()
     assert not np.shares_memory(others[0], first)
 
 
 def test_memory_is_kept_for_one_purpose_at_a_time():
-    with working_for("one"):
-        first = scratch("decoded", 1000)
-        with working_for("one"):
-            assert np.shares_memory(scratch("decoded", 500), first)
-        with working_for("other"):
-            assert not np.shares_memory(scratch("decoded", 500), first)
+    with task_memory_scope("one"):
+        first = thread_buffer("decoded", 1000)
+        with task_memory_scope("one"):
+            assert np.shares_memory(thread_buffer("decoded", 500), first)
+        with task_memory_scope("other"):
+            assert not np.shares_memory(thread_buffer("decoded", 500), first)
 
 
 def test_memory_is_kept_while_other_tasks_run_and_goes_with_the_last():
@@ -167,7 +167,7 @@ def test_threads_that_have_ended_are_forgotten():
         one.begin("stage")
     del one
     begun = []
-    with working_for("other", lambda _: begun.append("alone")):
+    with task_memory_scope("other", lambda _: begun.append("alone")):
         assert begun == ["alone"]
 
 
@@ -188,19 +188,19 @@ def test_a_task_that_cannot_begin_has_not_begun():
     def fail(_):
         raise MemoryError
 
-    with pytest.raises(MemoryError), working_for("stage", fail):
+    with pytest.raises(MemoryError), task_memory_scope("stage", fail):
         pass
     begun = []
-    with working_for("stage", lambda _: begun.append(1)):
+    with task_memory_scope("stage", lambda _: begun.append(1)):
         assert begun == [1]
 
 
 CLEARED = """
 import threading
-from zarr_dask._util.buffers import working_for
+from zarr_dask._util.buffers import task_memory_scope
 
 def task():
-    with working_for("stage", print):
+    with task_memory_scope("stage", print):
         pass
 
 task()
@@ -233,15 +233,15 @@ def test_a_forked_process_has_no_tasks():
 
 
 def test_what_is_gathered_stays_as_it_is_when_the_purpose_changes():
-    with working_for("one"), Gathered() as gathered:
+    with task_memory_scope("one"), SegmentedBuffer() as gathered:
         gathered.add(b"abc")
-        with working_for("other"):
+        with task_memory_scope("other"):
             gathered.add(b"def")
     assert b"".join(gathered.buffers()) == b"abcdef"
 
 
 def test_what_is_gathered_stays_as_it_is_while_other_threads_begin_tasks():
-    with Threads(1) as (other,), Gathered() as gathered:
+    with Threads(1) as (other,), SegmentedBuffer() as gathered:
         gathered.add(b"abc")
         other.begin("stage")
         gathered.add(b"def")
@@ -249,7 +249,9 @@ def test_what_is_gathered_stays_as_it_is_while_other_threads_begin_tasks():
 
 
 def test_large_memory_is_not_kept():
-    assert not np.shares_memory(scratch("decoded", 1 << 27), scratch("decoded", 1 << 27))
+    assert not np.shares_memory(
+        thread_buffer("decoded", 1 << 27), thread_buffer("decoded", 1 << 27)
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
@@ -274,21 +276,21 @@ def test_freed_memory_is_kept_while_a_task_runs():
 def test_what_is_gathered_is_what_was_added(pieces, inner, step, most):
     """However long the segments are, more than is kept, and with a whole in the whole."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scratch_module, "_KEPT", scratch_module._Kept())
+        patch.setattr(scratch_module, "_KEPT", scratch_module._ThreadMemory())
         patch.setattr(scratch_module, "_STEP", step)
         patch.setattr(scratch_module, "_LARGEST_KEPT", most)
         for _ in range(2):  # the second time in the memory of the first
-            with Gathered() as outer:
+            with SegmentedBuffer() as outer:
                 for piece in pieces:
                     outer.add(memoryview(piece))
-                with Gathered() as within:
+                with SegmentedBuffer() as within:
                     for piece in inner:
                         within.add(piece)
                 for piece in within.buffers():
                     outer.add(piece)
             assert b"".join(outer.buffers()) == b"".join([*pieces, *inner])
             assert len(scratch_module._KEPT.keeper.segments) * step < most + step
-        with Gathered():
+        with SegmentedBuffer():
             pass
         assert not scratch_module._KEPT.keeper.segments, (
             "no more is kept than the last whole needed"
@@ -296,9 +298,9 @@ def test_what_is_gathered_is_what_was_added(pieces, inner, step, most):
 
 
 def test_an_error_ends_the_gathering():
-    with pytest.raises(TypeError), Gathered() as gathered:
+    with pytest.raises(TypeError), SegmentedBuffer() as gathered:
         gathered.add(None)
-    with Gathered() as gathered:
+    with SegmentedBuffer() as gathered:
         gathered.add(b"y")
     assert not scratch_module._KEPT.gathers
     assert bytes(gathered.buffers()[0]) == b"y"
@@ -326,7 +328,7 @@ def test_memory_that_is_provided_keeps_its_elements(dtype):
     orders = [values, values.reshape(20, 300), values.reshape(10, 20, 30).transpose(2, 0, 1)]
     for array in [*orders, np.asfortranarray(orders[1]), orders[1][::2, 3:]]:
         before = array.copy()
-        provide(array)
+        prefault(array)
         np.testing.assert_array_equal(array, before)
 
 
@@ -340,7 +342,7 @@ def test_memory_that_is_provided_is_there():
     for order in "CF":
         memory = np.frombuffer(mmap(-1, pages * PAGESIZE), np.uint8).view("f8")
         array = memory.reshape(-1, 64, order=order)
-        provide(array)
+        prefault(array)
         before = getrusage(RUSAGE_THREAD).ru_minflt
         array[...] = 1
         assert getrusage(RUSAGE_THREAD).ru_minflt - before < pages // 10

@@ -16,7 +16,7 @@ import zarr_dask as zd
 from tests.support.codec_documents import LITTLE, codec, document, opened, refused
 from zarr_dask.errors import MetadataError
 from zarr_dask.stores import MemoryStore, Range, Recording
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import ReadPolicy
 
 CRC = {"name": "crc32c"}
 ABSENT = (1 << 64) - 1
@@ -351,7 +351,7 @@ def test_an_index_that_is_half_absent_is_corrupt():
 class Exact(MemoryStore):
     """A store that wants to be asked for no byte in vain."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 40)
+    coalescing = ReadPolicy(gap=0, largest=1 << 40)
 
 
 CHANGED = {

@@ -13,10 +13,10 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import MetadataChangedError, NodeExistsError, StoreError, ZarrDaskError
-from zarr_dask.stores import Faulty, MemoryStore, Range, Recording
-from zarr_dask.stores.base import Coalescing
-from zarr_dask.stores.wrappers.base import innermost
-from zarr_dask.stores.wrappers.prefetched import Asked
+from zarr_dask.stores import HookStore, MemoryStore, Range, Recording
+from zarr_dask.stores.base import ReadPolicy
+from zarr_dask.stores.wrappers.base import unwrap
+from zarr_dask.stores.wrappers.prefetched import PrefetchedStore
 
 VALUES = np.arange(1, 17, dtype="i4")
 DOCUMENTS = ("zarr.json", ".zarray", ".zattrs", ".zgroup", "meta", "attrs")
@@ -25,7 +25,7 @@ DOCUMENTS = ("zarr.json", ".zarray", ".zattrs", ".zgroup", "meta", "attrs")
 class Far(MemoryStore):
     """A store each request to which takes its time."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 20, requests=8)
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
 
 
 class Meeting(Far):
@@ -179,7 +179,7 @@ def test_what_appears_after_a_plan_was_made_is_seen():
 class Folders(Far):
     """One that knows what lies below a prefix when it has walked through all of it."""
 
-    lists_at_once = False
+    has_cheap_recursive_listing = False
 
 
 def test_what_is_in_the_way_is_not_walked_through():
@@ -211,7 +211,7 @@ X = da.from_array(VALUES, chunks=4)
 def into(store, way):
     """A write into the array at the root of a store, named in one way or another."""
     if way == "open array":
-        array = zd.open_array(MemoryStore.over(innermost(store).values), mode="r+")
+        array = zd.open_array(MemoryStore.over(unwrap(store).values), mode="r+")
         return partial(zd.to_zarr, X, replace(array, store=store))
     options = {"mode": "r+"} if way == "r+" else {"region": np.s_[:16]}
     return partial(zd.to_zarr, X, store, **options)
@@ -309,7 +309,7 @@ def test_what_fails_is_asked_for_by_who_needs_it():
     def refuse(method, key):
         raise StoreError(f"no {method} of {key}")
 
-    asked = Asked(Faulty(MemoryStore(), refuse))
+    asked = PrefetchedStore(HookStore(MemoryStore(), refuse))
     asked.ask([("a", Range(0))])
     asked.ask_below("b/")
     with pytest.raises(StoreError, match="no get of a"):
@@ -320,7 +320,7 @@ def test_what_fails_is_asked_for_by_who_needs_it():
 
 def test_what_is_changed_is_asked_for_again():
     store = MemoryStore({"a": b"1", "d/e": b"2"})
-    asked = Asked(store)
+    asked = PrefetchedStore(store)
     asked.ask([("a", Range(0)), ("b", Range(0)), ("d/e", Range(0))])
     for prefix in ("b/", "c/"):
         asked.ask_below(prefix)

@@ -21,12 +21,12 @@ from zarr_dask.errors import (
     ResumeError,
     StoreOutOfReachError,
 )
-from zarr_dask.jobs.copy.raw_copy import MoveJob
-from zarr_dask.jobs.engine.last_tokens import LastTokens
-from zarr_dask.jobs.rechunk.job import begin_anew
-from zarr_dask.jobs.verify.scan import Cells, Census
+from zarr_dask.jobs.copy.raw_copy import RawCopyJob
+from zarr_dask.jobs.engine.last_tokens import BoundedSet
+from zarr_dask.jobs.engine.lifecycle import start_job
+from zarr_dask.jobs.verify.scan import CellRuns, ObjectScan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
-from zarr_dask.stores.base import validator_of
+from zarr_dask.stores.base import etag_of
 
 HERE = Path("/proc/self/cwd")
 needs_proc = pytest.mark.skipif(not HERE.exists(), reason="a path that each process sees its own")
@@ -90,7 +90,7 @@ def test_a_source_that_goes_between_plan_and_run(tmp_path, plan):
 def test_a_part_of_a_source_that_goes_while_it_is_copied(tmp_path):
     """Its objects are listed, and have gone when their task begins."""
     plan = zd.plan_copy(whole(tmp_path), {}).members[0]
-    job = MoveJob(plan, "", None)
+    job = RawCopyJob(plan, "", None)
     assert job.missing(0)
     zd.delete(tmp_path, "a")
     with pytest.raises(NodeNotFoundError):
@@ -102,7 +102,7 @@ def test_objects_that_go_while_they_are_verified(tmp_path, depth):
     array = whole(tmp_path)
     zd.delete(tmp_path, "a")
     with pytest.raises(NodeNotFoundError):
-        Census((array,), (Cells(((0, 4),)),), depth)(0)
+        ObjectScan((array,), (CellRuns(((0, 4),)),), depth)(0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,7 +133,7 @@ def test_an_answer_that_there_is_nothing_at_all():
         def get(self, key):
             return None if self.lies else super().get(key)
 
-        borrow = get
+        get_transient = get
 
         def get_ranges(self, requests):
             return [None] * len(requests) if self.lies else super().get_ranges(requests)
@@ -186,10 +186,13 @@ def test_attributes_may_change_and_arrays_may_grow(tmp_path, kind):
     made = zd.create_array(tmp_path, "a", shape=(4, 4), dtype="i4", **KINDS[kind])
     array = zd.open_array(tmp_path, "a", format=made.format)
     made.update_attributes({"units": "K"}).resize((8, 4))
+    elsewhere = pickle.loads(pickle.dumps(array))  # follows no change of this process
+    assert array.shape == elsewhere.shape == (8, 4)
     assert not array[...].any()
     made = zd.open_array(tmp_path, "a", mode="r+", format=made.format).resize((2, 4))
+    assert array[...].shape == (2, 4)
     with pytest.raises(MetadataChangedError, match=r"now shape \(2, 4\)"):
-        array[...]
+        elsewhere[...]
 
 
 def test_declared_sizes_may_go_on(tmp_path):
@@ -221,7 +224,7 @@ def test_to_ask_again_is_a_look_at_a_file(tmp_path):
     zd.create_array(tmp_path, "a", shape=(4, 4), dtype="i4", chunks=(2, 2))
     recording = Recording(LocalStore(tmp_path))
     array = zd.open_array(recording, "a")
-    while validator_of(recording, "a/zarr.json") is None:  # of a file that has just changed
+    while etag_of(recording, "a/zarr.json") is None:  # of a file that has just changed
         array[0, 0]
     array[0, 0]
     recording.clear()
@@ -282,9 +285,9 @@ def test_a_process_that_does_not_see_the_store(tmp_path, monkeypatch):
 
 def _sources(lazy: da.Array):
     from zarr_dask.array.source import ArraySource
-    from zarr_dask.graph import sources_of
+    from zarr_dask.graph import find_sources
 
-    return sources_of(lazy, ArraySource)
+    return find_sources(lazy, ArraySource)
 
 
 def test_a_process_sees_another_array_before_it_reads(tmp_path):
@@ -363,7 +366,7 @@ def test_a_task_that_does_not_see_its_job(tmp_path, monkeypatch):
     root.mkdir()
     plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), root / "t.zarr")
     tasks = plan.collection()
-    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", BoundedSet())
     root.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
         tasks.compute(scheduler="sync")
@@ -375,8 +378,8 @@ def test_a_rechunking_task_that_does_not_see_its_job(tmp_path, monkeypatch):
     root.mkdir()
     source = whole(tmp_path / "source")
     plan = zd.plan_rechunk(source, root / "t.zarr", chunks=(4, 1))
-    stage = begin_anew(plan).stage(0)
-    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+    stage = start_job(plan.as_job()).stage(0)
+    monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", BoundedSet())
     root.rename(tmp_path / "elsewhere")
     with pytest.raises(StoreOutOfReachError, match=f"process {os.getpid()} on "):
         stage.copy(0)
@@ -387,7 +390,7 @@ def test_a_task_that_runs_again_after_the_end(tmp_path, monkeypatch):
     plan = zd.plan_write(da.ones((4, 4), dtype="i4", chunks=2), tmp_path / "t.zarr")
     tasks = plan.collection()
     for _ in range(2):
-        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", BoundedSet())
         tasks.compute(scheduler="sync")
     assert (zd.open_array(tmp_path / "t.zarr")[...] == 1).all()
 
@@ -403,7 +406,7 @@ def test_a_task_that_does_not_see_what_takes_the_place(tmp_path, monkeypatch):
     assert not root.exists()
     (tmp_path / "elsewhere").rename(root)
     for _ in range(2):  # and again after the end
-        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", LastTokens())
+        monkeypatch.setattr("zarr_dask.jobs.engine.visibility._SEEN", BoundedSet())
         tasks.compute(scheduler="sync")
     assert (zd.open_array(root / "t.zarr")[...] == 1).all()
 

@@ -20,11 +20,17 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.support.unpickle import UNPICKLE
-from zarr_dask.errors import ReadOnlyError, StoreError, StoreKeyError, ZarrDaskError
+from zarr_dask.errors import (
+    LocationTypeError,
+    ReadOnlyError,
+    StoreError,
+    StoreKeyError,
+    ZarrDaskError,
+)
 from zarr_dask.journal import remove_empty_folders
 from zarr_dask.stores import (
     WHOLE,
-    Faulty,
+    HookStore,
     LocalStore,
     MemoryStore,
     Range,
@@ -34,8 +40,8 @@ from zarr_dask.stores import (
     open_store,
 )
 from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.base import Coalescing, check_key, coalesce, read_ranges
-from zarr_dask.stores.open import beside
+from zarr_dask.stores.base import ReadPolicy, check_key, coalesce, read_ranges
+from zarr_dask.stores.open import sibling_location
 from zarr_dask.testing.stores import VALUE, StoreTests
 
 
@@ -105,7 +111,7 @@ class TestRecording(StoreTests):
 class TestFaulty(StoreTests):
     @pytest.fixture
     def store(self, tmp_path):
-        return Faulty(LocalStore(str(tmp_path)), nothing)
+        return HookStore(LocalStore(str(tmp_path)), nothing)
 
 
 class TestReadOnly:
@@ -182,7 +188,7 @@ def test_faulty_fails_ahead_of_every_request(method):
     def fail(name: str, key: str) -> None:
         raise StoreError(f"{name} {key}")
 
-    store = Faulty(inner, fail)
+    store = HookStore(inner, fail)
     with pytest.raises(StoreError):
         REQUESTS[method](store)
     assert dict(inner.values) == {"a": VALUE, "a/b": VALUE}
@@ -516,6 +522,7 @@ def test_a_killed_writer_leaves_the_old_or_the_new_value(local):
 
 # --- memory, other processes ----------------------------------------------------------------------
 
+
 def in_another_process(store: Store) -> str:
     command = [sys.executable, "-c", UNPICKLE, pickle.dumps(store).hex()]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -592,7 +599,7 @@ def test_places(tmp_path, monkeypatch):
     ],
 )
 def test_places_that_are_none(place, options, says):
-    with pytest.raises(StoreError, match=says):
+    with pytest.raises((StoreError, LocationTypeError), match=says):
         open_store(place, options)
 
 
@@ -634,16 +641,16 @@ def test_folders_that_have_no_place_beside_them(tmp_path, name):
     x = da.ones(4, chunks=2)
     zd.to_zarr(x, tmp_path / name)
     assert zd.from_zarr(tmp_path / name).sum().compute(scheduler="sync") == 4
-    assert beside(LocalStore(str(tmp_path / name)), ".zarr-dask") is None
+    assert sibling_location(LocalStore(str(tmp_path / name)), ".zarr-dask") is None
 
 
 def test_the_place_beside(tmp_path):
-    assert beside(LocalStore("/data/a.zarr", fsync=True), ".part") == (
+    assert sibling_location(LocalStore("/data/a.zarr", fsync=True), ".part") == (
         LocalStore("/data", fsync=True),
         "a.zarr.part",
     )
-    assert beside(LocalStore("/"), ".part") is None
-    assert beside(MemoryStore(), ".part") is None
+    assert sibling_location(LocalStore("/"), ".part") is None
+    assert sibling_location(MemoryStore(), ".part") is None
 
 
 def test_options_are_not_shown():
@@ -675,7 +682,7 @@ def test_a_write_into_a_lost_bucket_is_not_swallowed():
 def test_a_remote_error_is_no_absence(error):
     from fsspec.implementations.memory import MemoryFileSystem
 
-    store = open_store("memory://zarr-dask-tests/broken", {"retry": {"wait": 0.001}})
+    store = open_store("memory://zarr-dask-tests/broken", {"retry": {"wait": 0.001, "attempts": 3}})
     with pytest.MonkeyPatch.context() as patch:
 
         def broken(*args, **kwargs):
@@ -700,7 +707,7 @@ OFFSETS = st.integers(0, 60)
     st.integers(1, 40),
 )
 def test_coalesced_ranges_hold_the_same_bytes(value, ranges, gap, largest):
-    joint, places = coalesce(ranges, Coalescing(gap, largest))
+    joint, places = coalesce(ranges, ReadPolicy(gap, largest))
     assert len(joint) <= len(ranges)
     for wanted, (which, offset) in zip(ranges, places, strict=True):
         fetched = value[joint[which].start : joint[which].stop]
@@ -737,4 +744,4 @@ def test_the_option_of_fsspec_that_makes_folders_is_taken_for_local_files(tmp_pa
 )
 def test_mappings_of_something_else_are_no_stores(values, said):
     with pytest.raises(StoreError, match=said):
-        zd.survey(values)
+        zd.inventory(values)

@@ -23,8 +23,8 @@ from zarr_dask.stores import (
     Retrying,
     open_store,
 )
-from zarr_dask.stores.config import describe
-from zarr_dask.stores.open import beside
+from zarr_dask.stores.config import to_config
+from zarr_dask.stores.open import sibling_location
 from zarr_dask.stores.wrappers.cache import _kept
 from zarr_dask.testing.stores import StoreTests
 
@@ -140,8 +140,8 @@ def test_the_content_does_not_travel_but_is_found_again(tmp_path):
 def test_jobs_know_where_a_wrapped_store_is(tmp_path):
     local = LocalStore(str(tmp_path / "a.zarr"))
     for store in (Cache(local, 1 << 20), Retrying(local)):
-        assert describe(store) == describe(local)
-        assert beside(store, ".part") == beside(local, ".part")
+        assert to_config(store) == to_config(local)
+        assert sibling_location(store, ".part") == sibling_location(local, ".part")
         assert zd.create_group(store, overwrite=True).store == store
 
 

@@ -27,9 +27,9 @@ from zarr_dask.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Range, Retrying, RetryPolicy, open_store
-from zarr_dask.stores.config import describe, open_described
-from zarr_dask.stores.retry import _BUDGET, NEVER, policy_of, retried
+from zarr_dask.stores import HookStore, MemoryStore, Range, Retrying, RetryPolicy, open_store
+from zarr_dask.stores.config import from_config, to_config
+from zarr_dask.stores.retry import _BUDGET, NEVER, call_with_retries, parse_retry_policy
 
 QUICK = RetryPolicy(attempts=20, wait=0.002, longest_wait=0.05, timeout=5, budget=10_000)
 VALUE = bytes(range(256)) * 40
@@ -304,7 +304,7 @@ def failing(store, times):
         if next(left, None) is not None:
             raise StoreUnavailableError(f"{method} {key}")
 
-    return Faulty(store, fail)
+    return HookStore(store, fail)
 
 
 def test_any_store_can_be_made_to_try_again():
@@ -341,17 +341,17 @@ def test_only_what_may_pass_is_tried_again():
         raise StoreError("no")
 
     with pytest.raises(StoreError, match="no"):
-        retried(QUICK, refused)
+        call_with_retries(QUICK, refused)
     assert len(calls) == 1
 
 
 def test_policies(store, options):
-    assert policy_of({"attempts": 3}) == RetryPolicy(attempts=3)
-    assert policy_of(None) == policy_of(False) == NEVER
+    assert parse_retry_policy({"attempts": 3}) == RetryPolicy(attempts=3)
+    assert parse_retry_policy(None) == parse_retry_policy(False) == NEVER
     for wrong in ({"attempts": 0}, {"tries": 1}, 3, {"wait": -1}, {"timeout": 0}):
         with pytest.raises(StoreError, match="retry"):
-            policy_of(wrong)
-    again = open_described(describe(store), {k: options[k] for k in ("key", "secret")})
+            parse_retry_policy(wrong)
+    again = from_config(to_config(store), {k: options[k] for k in ("key", "secret")})
     assert again.policy == QUICK
     with pytest.raises(StoreError, match="retry"):
         open_store("somewhere", {"retry": None})
@@ -484,7 +484,7 @@ def replacing(store, path, times):
             if with_what is not None:
                 store.set(key, [values[with_what]])
 
-    return zd.open(Faulty(store, before), path), new
+    return zd.open(HookStore(store, before), path), new
 
 
 @pytest.mark.parametrize("way", ["one", "many"])
@@ -514,7 +514,7 @@ def test_many_replaced_objects_are_read_as_wholes(store):
         if "/c/1" in key and seen.count(key) == 2:
             array[32:] = np.arange(32)
 
-    got = zd.open(Faulty(store, hook), "two")[28:40]
+    got = zd.open(HookStore(store, hook), "two")[28:40]
     assert got.tolist() in ([1] * 12, [1] * 4 + [*range(8)])
     assert got.tolist()[4:] == [*range(8)]
 
@@ -530,7 +530,7 @@ def test_an_object_that_is_deleted_while_it_is_read_is_an_error(store):
         if at == key and seen.count(key) == 2:
             store.delete(key)
 
-    array = zd.open(Faulty(store, hook), "gone")
+    array = zd.open(HookStore(store, hook), "gone")
     with pytest.raises(CorruptObjectError, match="removed while it was being read"):
         array[990:1000]
     assert array[990:1000].tolist() == [7] * 10

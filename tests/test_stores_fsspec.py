@@ -20,8 +20,8 @@ from tests.http_server import Files, serving
 from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreOutOfReachError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.config import describe
-from zarr_dask.stores.url_secrets import login_apart
+from zarr_dask.stores.config import to_config
+from zarr_dask.stores.url_secrets import split_credentials
 from zarr_dask.testing.stores import StoreTests, as_bytes
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
@@ -58,9 +58,9 @@ class TestSFTP(StoreTests):
 
 def test_a_repository_is_no_password():
     github = "github://owner:repository@main/a.zarr"
-    assert login_apart(github) == (github, {})
+    assert split_credentials(github) == (github, {})
     with pytest.raises(StoreError, match="password"):
-        login_apart("s3://key:secret@bucket/a.zarr")
+        split_credentials("s3://key:secret@bucket/a.zarr")
 
 
 def test_a_password_in_a_url_is_not_shown(sftp):
@@ -69,7 +69,7 @@ def test_a_password_in_a_url_is_not_shown(sftp):
     store = open_store(f"{url}/{next(NUMBERS)}", options)
     store.set("a", [b"1"])
     assert as_bytes(store.get("a")) == b"1"
-    for shown in (repr(store), store.url, store.identity, json.dumps(describe(store))):
+    for shown in (repr(store), store.url, store.identity, json.dumps(to_config(store))):
         assert object_stores.SECRET not in shown
 
 

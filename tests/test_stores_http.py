@@ -44,7 +44,7 @@ def store(request):
 def test_values(store):
     assert isinstance(store, Store)
     for key, value in VALUES.items():
-        assert store.get(key) == store.borrow(key) == value
+        assert store.get(key) == store.get_transient(key) == value
         assert store.size(key) == len(value)
     for key in ("a", "b", "TOP", "a/ü +%?#&"):  # some of them are folders
         assert store.get(key) is None

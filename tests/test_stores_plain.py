@@ -1,4 +1,4 @@
-"""Stores of other people, with seven methods: what `Completed` makes of them."""
+"""Stores of other people, with seven methods: what `StoreAdapter` makes of them."""
 
 from __future__ import annotations
 
@@ -118,5 +118,5 @@ def test_what_delegates_to_a_store_is_one():
 
 @pytest.mark.parametrize("other", [5, None, object(), ["a"], {"a"}])
 def test_what_is_no_store(other):
-    with pytest.raises(zd.errors.StoreError, match="does not name a store"):
+    with pytest.raises(TypeError, match="does not name a store"):
         open_store(other)

@@ -61,7 +61,7 @@ def test_is_a_store(store):
 
 def test_values(store):
     for key, value in VALUES.items():
-        assert store.get(key) == store.borrow(key) == value
+        assert store.get(key) == store.get_transient(key) == value
         assert store.size(key) == len(value)
     for key in ("b", "a", "a/b", "a/b/11", "TOP"):
         assert store.get(key) is None

@@ -28,7 +28,7 @@ from zarr_dask.errors import (
     WrittenOnceError,
 )
 from zarr_dask.stores import Range, ZipStore, ZipWriter, open_store
-from zarr_dask.stores.backends.zip_format import Member, directory, end_of_directory, local_header
+from zarr_dask.stores.backends.zip_format import ZipEntry, directory, end_of_directory, local_header
 from zarr_dask.testing.stores import StoreTests
 
 VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
@@ -384,7 +384,7 @@ def test_a_killed_writer_leaves_no_archive_or_the_old_one(path, mode):
 def test_more_entries_than_a_small_archive_can_have(tmp_path):
     path = tmp_path / "x.zip"
     header = local_header("0", 0, 0)
-    listed = directory(Member(str(number), 0, 0, 0, 0) for number in range(66_000))
+    listed = directory(ZipEntry(str(number), 0, 0, 0, 0) for number in range(66_000))
     end = end_of_directory(66_000, len(listed), len(header))
     path.write_bytes(header + listed + end)
     with zipfile.ZipFile(path) as archive:
@@ -401,7 +401,7 @@ def test_large_numbers_are_read_by_python(tmp_path, monkeypatch):
     with path.open("wb") as file:
         file.seek(start)
         file.write(header + b"abc")
-        members = [Member("b", start, 3, 3, 0x352441C2)]
+        members = [ZipEntry("b", start, 3, 3, 0x352441C2)]
         listed = directory(members)
         at = file.tell()
         file.write(listed + end_of_directory(1, len(listed), at))

@@ -64,7 +64,7 @@ def size_of(folder, pattern):
 
 
 def test_every_node_below_a_folder(shelf):
-    found = zd.survey(shelf)
+    found = zd.inventory(shelf)
     assert [(node.path, node.kind, node.format) for node in found.nodes] == [
         ("2024/01/run.zarr", "group", "v2"),
         ("2024/01/run.zarr/u", "group", "v2"),
@@ -89,14 +89,14 @@ def test_every_node_below_a_folder(shelf):
 
 
 def test_below_a_path_paths_are_as_from_there(shelf):
-    found = zd.survey(shelf, "2024")
+    found = zd.inventory(shelf, "2024")
     assert [node.path for node in found.nodes] == [
         "01/run.zarr",
         "01/run.zarr/u",
         "01/run.zarr/u/v",
     ]
     assert by_path(found)["01/run.zarr/u/v"].objects == 4
-    assert [node.path for node in zd.survey(shelf / "one.v1").nodes] == [""]
+    assert [node.path for node in zd.inventory(shelf / "one.v1").nodes] == [""]
 
 
 def test_what_cannot_be_read_is_listed_with_every_problem(shelf):
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_listed_with_every_problem(shelf):
     document["chunk_grid"]["name"] = "hexagonal"
     place.write_text(json.dumps(document))
     (shelf / "2024/01/run.zarr/u/v/.zarray").write_text("{")
-    found = zd.survey(shelf)
+    found = zd.inventory(shelf)
     assert [node.path for node in found.unreadable] == ["2024/01/run.zarr/u/v", "final.zarr/big"]
     assert "JSON" in found.unreadable[0].problems[0]
     said = " ".join(found.unreadable[1].problems)
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_listed_with_every_problem(shelf):
 
 def test_documents_side_by_side_are_a_warning(shelf):
     zd.migrate(shelf / "2024/01/run.zarr")
-    node = by_path(zd.survey(shelf))["2024/01/run.zarr/u/v"]
+    node = by_path(zd.inventory(shelf))["2024/01/run.zarr/u/v"]
     assert node.format == "v3"
     assert node.objects == 4
     assert node.warnings == ("documents of v3 and v2; v3 is used",)
@@ -135,7 +135,7 @@ def test_codecs_that_need_a_package(tmp_path, codec, package):
     zd.create_array(tmp_path, shape=(4,), dtype="f4", chunks=2)
     document = json.loads((tmp_path / "zarr.json").read_text())
     (tmp_path / "zarr.json").write_text(json.dumps({**document, "codecs": [codec]}))
-    node = zd.survey(tmp_path).nodes[0]
+    node = zd.inventory(tmp_path).nodes[0]
     assert (node.kind, node.problems) == ("array", ())
     assert node.needs == (f"{package}: codec {codec['name']}",)
 
@@ -163,7 +163,7 @@ def test_what_reading_needs(tmp_path):
     zd.create_array(
         tmp_path / "f", shape=(2, 2), dtype="i2", chunks=2, format="v1", order="F", codecs=[]
     )
-    nodes = by_path(zd.survey(tmp_path))
+    nodes = by_path(zd.inventory(tmp_path))
     assert nodes["b"].needs == ("zarr-dask[ml]: data type bfloat16",)
     assert "dimension_separator" in nodes["s"].needs[0]
     assert (nodes["p"].kind, nodes["p"].data_type) == ("array", "object")
@@ -181,7 +181,7 @@ def test_drafts(tmp_path, format, place):
     root = tmp_path / place
     zd.create_array(root, "a/b", shape=(4,), dtype="i2", chunks=2, format=format)[:2] = 1
     (tmp_path / "other").write_bytes(b"12345")
-    found = zd.survey(tmp_path)
+    found = zd.inventory(tmp_path)
     start = f"{place}/" if place else ""
     assert [(node.path, node.kind) for node in found.nodes] == [
         (place, "group"),
@@ -199,18 +199,18 @@ def test_consolidated_metadata_that_are_out_of_date(tmp_path):
     group = zd.create_group(tmp_path)
     group.create_array("a", shape=(2,), dtype="i2", chunks=2)
     zd.consolidate(tmp_path)
-    assert by_path(zd.survey(tmp_path))[""].warnings == ()
+    assert by_path(zd.inventory(tmp_path))[""].warnings == ()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         zd.create_array(tmp_path, "b", shape=(2,), dtype="i2", chunks=2)
-    assert by_path(zd.survey(tmp_path))[""].warnings == (
+    assert by_path(zd.inventory(tmp_path))[""].warnings == (
         "consolidated metadata are out of date for b",
     )
 
 
 def test_no_chunk_is_read_and_all_is_listed_once(shelf):
     store = Recording(LocalStore(str(shelf)))
-    found = zd.survey(store)
+    found = zd.inventory(store)
     read = {request.key for request in store.requests if request.method == "get"}
     assert not any(key.endswith(("0.0", "c/0/0")) for key in read)
     assert store.batches["list"] == 1
@@ -221,24 +221,24 @@ def test_no_chunk_is_read_and_all_is_listed_once(shelf):
 
 
 def test_sizes_come_with_the_listing_where_the_store_has_them(shelf):
-    local = zd.survey(shelf).to_json()
-    remote = zd.survey(FsspecStore.from_url(f"file://{shelf}", {})).to_json()
+    local = zd.inventory(shelf).to_json()
+    remote = zd.inventory(FsspecStore.from_url(f"file://{shelf}", {})).to_json()
     assert remote["nodes"] == local["nodes"]
     assert remote["totals"] == local["totals"]
 
 
 def test_links_to_folders_around_them_are_not_followed(shelf):
-    before = zd.survey(shelf)
+    before = zd.inventory(shelf)
     (shelf / "2024" / "again").symlink_to(shelf)
     (shelf / "final.zarr" / "self").symlink_to(shelf / "final.zarr")
-    after = zd.survey(shelf)
+    after = zd.inventory(shelf)
     assert after.arrays == before.arrays
     assert after.other_objects == before.other_objects
     assert [node.path for node in after.nodes if node not in before.nodes] == ["final.zarr/self"]
 
 
 def test_an_empty_place():
-    assert zd.survey({}).to_json()["totals"]["arrays"] == 0
+    assert zd.inventory({}).to_json()["totals"]["arrays"] == 0
 
 
 def test_hostile_names_and_documents_do_not_stop_it():
@@ -250,7 +250,7 @@ def test_hostile_names_and_documents_do_not_stop_it():
             "b/zarr.json": b'{"zarr_format": 3, "node_type": "group"}',
         }
     )
-    found = zd.survey(store)
+    found = zd.inventory(store)
     assert len(found.unreadable) == 3
     assert [node.path for node in found.nodes if node.kind == "group"] == ["b"]
 
@@ -259,7 +259,7 @@ def test_hostile_names_and_documents_do_not_stop_it():
 
 
 def run(*arguments, code=0):
-    result = CliRunner().invoke(main, ["survey", *map(str, arguments)])
+    result = CliRunner().invoke(main, ["inventory", *map(str, arguments)])
     assert result.exit_code == code, result.output
     return result
 
@@ -267,9 +267,9 @@ def run(*arguments, code=0):
 def test_the_json_schema(shelf):
     (shelf / "2024/01/run.zarr/u/v/.zarray").write_text("{")
     document = json.loads(run(shelf, "--json").stdout)
-    assert document == zd.survey(shelf).to_json()
-    assert document["survey_version"] == 1
-    assert document.keys() == {"survey_version", "where", "nodes", "totals"}
+    assert document == zd.inventory(shelf).to_json()
+    assert document["inventory_version"] == 1
+    assert document.keys() == {"inventory_version", "where", "nodes", "totals"}
     assert all(node.keys() == NODE_MEMBERS for node in document["nodes"])
     assert document["totals"] == {
         "arrays": 2,
@@ -295,7 +295,7 @@ def test_the_table(shelf, monkeypatch):
     (shelf / "2024/01/run.zarr/u/v/.zarray").write_text("{")
     zd.migrate(shelf / "one.v1")
     lines = run(shelf).stdout.splitlines()
-    assert lines[0] == f"survey {shelf}"
+    assert lines[0] == f"inventory {shelf}"
     assert lines[1].split() == [
         "path",
         "format",
@@ -321,6 +321,6 @@ def test_names_cannot_steer_the_terminal(tmp_path):
 
 
 def test_public_data(public_data):
-    found = zd.survey(public_data)
+    found = zd.inventory(public_data)
     assert len(found.arrays) > 70
     assert {node.format for node in found.nodes} >= {"v2", "v3"}

@@ -345,8 +345,8 @@ def test_data_types_that_v2_cannot_name(dtype):
 
 def fill_of(dtype, document):
     array = line(dtype, fill_value=document)
-    assert (array[...].astype(array.dtype).tobytes()) == 2 * array.meta.fill.tobytes()
-    return array.meta.fill
+    assert (array[...].astype(array.dtype).tobytes()) == 2 * array.meta.fill_value.tobytes()
+    return array.meta.fill_value
 
 
 def written_fill(dtype, value):

@@ -371,7 +371,7 @@ def test_keys(encoding, key, key_0d):
         store.set(where, [one])
         array = zd.open(store)
         assert array.key(coords) == where
-        assert array.meta.keys.coords(where, len(shape)) == coords
+        assert array.meta.chunk_key_encoding.coords(where, len(shape)) == coords
         assert array[coords] == 1
         assert array.nbytes_stored() == 2
 
@@ -581,6 +581,7 @@ def test_text_that_is_no_document(text):
 
 
 # --- the examples of OME's RFC 2 ------------------------------------------------------------------
+
 
 @pytest.mark.conformance("C158")
 @pytest.mark.filterwarnings("ignore:.*endian")

@@ -88,8 +88,8 @@ def arrays(draw):
 def facts(meta) -> tuple:
     """Everything that metadata say, to be compared."""
     return (
-        meta.grid, meta.data_type, bits_of(meta.fill), meta.codecs, meta.keys, meta.attributes,
-        meta.dimension_names, meta.extra,
+        meta.grid, meta.data_type, bits_of(meta.fill_value), meta.codecs, meta.chunk_key_encoding,
+        meta.attributes, meta.dimension_names, meta.extra,
     )  # fmt: skip
 
 

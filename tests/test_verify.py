@@ -21,10 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.leftovers import left_in
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ManifestError
-from zarr_dask.jobs.verify.scan import Cells
+from zarr_dask.jobs.verify.scan import CellRuns
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.wrappers.base import Recording
@@ -532,7 +533,7 @@ def test_a_journal_that_was_left_when_all_was_written(tmp_path, monkeypatch, kin
     report = zd.verify(tmp_path / "run", sweep=True)
     assert report.ok
     assert report.swept == 1
-    assert not (tmp_path / "run.zarr-dask").exists()
+    assert left_in(tmp_path) == {"run"}
 
 
 def test_a_document_alone_does_not_end_a_job_that_keeps_receipts(tmp_path):
@@ -681,7 +682,7 @@ def test_what_zarr_python_cannot_read_is_found(data):
 
 @given(st.sets(st.integers(0, 60)), st.integers(0, 60), st.integers(0, 60))
 def test_cells(numbers, first, length):
-    cells = Cells.of(sorted(numbers))
+    cells = CellRuns.of(sorted(numbers))
     assert cells.count == len(numbers)
     assert list(cells.part(first, first + length)) == sorted(numbers)[first : first + length]
 

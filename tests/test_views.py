@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from importlib import import_module
 
 import dask
 import dask.array as da
@@ -19,11 +20,13 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from tests import selections
 from zarr_dask.array.source import ArraySource
-from zarr_dask.codecs.chain import BoundChain
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.errors import ChunkMissingError, DataTypeError, GridError, SelectionError
-from zarr_dask.graph import sources_of
+from zarr_dask.graph import find_sources
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import ReadPolicy
+
+VIEW = import_module("zarr_dask.array.view")  # `zarr_dask.array` is the function
 
 SHAPE = (9, 8, 7)
 VALUES = np.arange(1, np.prod(SHAPE) + 1, dtype="int32").reshape(SHAPE)
@@ -178,10 +181,10 @@ def test_masks_of_many_dimensions(layout, mask):
 
 
 def test_more_than_is_held_at_once(monkeypatch):
-    monkeypatch.setattr("zarr_dask.array.view._MOST_HELD", 64)
+    monkeypatch.setattr(VIEW, "_MOST_HELD", 64)
     mask = VALUES % 3 > 0
     np.testing.assert_array_equal(ARRAYS["shards"].vindex[mask], VALUES[mask])
-    monkeypatch.setattr("zarr_dask.array.view._MOST_PIECES", 3)
+    monkeypatch.setattr(VIEW, "_MOST_PIECES", 3)
     np.testing.assert_array_equal(ARRAYS["shards"].vindex[mask], VALUES[mask])
 
 
@@ -306,7 +309,7 @@ def test_zarr_python_reads_what_is_written(peers):
 class Far(MemoryStore):
     """A store that wants as few requests as possible, whatever lies between the bytes."""
 
-    coalescing = Coalescing(gap=1 << 30, largest=1 << 40)
+    coalescing = ReadPolicy(gap=1 << 30, largest=1 << 40)
 
 
 def recorded(layout, store=None):
@@ -444,12 +447,12 @@ def test_lists_and_points_ask_each_object_once():
 def test_chunks_are_decoded_once(monkeypatch):
     _, array = recorded("v3")
     decoded = []
-    original = BoundChain.decode
+    original = BoundCodecChain.decode
     monkeypatch.setattr(
-        BoundChain, "decode", lambda *a, **k: (decoded.append(1), original(*a, **k))[1]
+        BoundCodecChain, "decode", lambda *a, **k: (decoded.append(1), original(*a, **k))[1]
     )
     for sparse in (0, 100):  # points one by one, or the box around them
-        monkeypatch.setattr("zarr_dask.array.view._SPARSE", sparse)
+        monkeypatch.setattr(VIEW, "_SPARSE", sparse)
         decoded.clear()
         points = ([0, 0, 3, 1, 8], [0, 1, 2, 1, 7], [0, 1, 1, 0, 6])
         np.testing.assert_array_equal(array.vindex[points], VALUES[points])
@@ -562,7 +565,7 @@ def test_masks_of_dask_are_refused():
 def test_sources_of_tasks_take_lists():
     array = ARRAYS["v3"]
     for lazy in (array.to_dask(), array.lazy.to_dask()):
-        (source,) = sources_of(lazy, ArraySource)
+        (source,) = find_sources(lazy, ArraySource)
         np.testing.assert_array_equal(getter(source, ([5, 1], slice(2, 4))), VALUES[[5, 1], 2:4])
         np.testing.assert_array_equal(source[VALUES % 2 == 0], VALUES[VALUES % 2 == 0])
     wrapped = da.from_array(array, chunks=(4, 4, 4))

@@ -33,7 +33,7 @@ from zarr_dask.errors import (
     StoreError,
     UnknownDataTypeError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores import HookStore, MemoryStore, Recording
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
 
@@ -120,7 +120,10 @@ def test_what_is_there_is_replaced_when_asked(store, options, what):
 def data_keys_of(store: MemoryStore, path: str) -> set[str]:
     array = zd.open_array(store, path)
     grid = array.meta.grid
-    return {f"{path}/{array.meta.keys.key(part.coords)}" for part in grid.parts(grid.everything)}
+    return {
+        f"{path}/{array.meta.chunk_key_encoding.key(part.coords)}"
+        for part in grid.parts(grid.everything)
+    }
 
 
 def test_r_plus_writes_into_what_is_there(store):
@@ -346,8 +349,8 @@ def test_unknown_block_sizes_are_refused(store):
     assert_same(np.sort(zd.open_array(store)[...]), VALUES[VALUES > 3])
 
 
-def test_only_dask_arrays(store):
-    for value in (VALUES, [1, 2], 5, None):
+def test_only_arrays(store):
+    for value in (None, {"a": VALUES}, object()):
         with pytest.raises(DataTypeError, match="dask array"):
             zd.to_zarr(value, store)
     assert not store.values
@@ -809,7 +812,7 @@ def test_a_failed_write_leaves_no_document(store, version, replace):
             raise StoreError("the disk is full")
 
     with pytest.raises(StoreError, match="disk is full"):
-        zd.to_zarr(lazy(), Faulty(store, fail), "a", format=version, overwrite=replace)
+        zd.to_zarr(lazy(), HookStore(store, fail), "a", format=version, overwrite=replace)
     with pytest.raises(NodeNotFoundError):
         zd.open_array(store, "a")
     assert not [key for key in store.list("a/") if key.rsplit("/", 1)[-1][0] in ".z"]

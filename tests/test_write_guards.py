@@ -16,10 +16,10 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import zarr_dask as zd
 from zarr_dask.errors import SourceIsTargetError
-from zarr_dask.jobs.engine.find_sources import lazy_sources, place_of_target
+from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, place_of_target
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.wrappers.base import Below, Recording
+from zarr_dask.stores.wrappers.base import PrefixStore, Recording
 
 SHAPE = (40, 40)
 VALUES = np.arange(1600.0).reshape(SHAPE)
@@ -218,11 +218,11 @@ def test_servers_are_told_apart():
 
 def test_parts_of_a_store_are_told_apart(tmp_path):
     store = LocalStore(str(tmp_path))
-    zd.create_array(Below(store, "one/"), shape=(4,), dtype="f8")[...] = 1
-    x = zd.from_zarr(Below(store, "one/")) + 1
-    zd.to_zarr(x, Below(store, "two/"))
+    zd.create_array(PrefixStore(store, "one/"), shape=(4,), dtype="f8")[...] = 1
+    x = zd.from_zarr(PrefixStore(store, "one/")) + 1
+    zd.to_zarr(x, PrefixStore(store, "two/"))
     with pytest.raises(SourceIsTargetError):
-        zd.to_zarr(x, Below(store, "one/"), mode="w")
+        zd.to_zarr(x, PrefixStore(store, "one/"), mode="w")
 
 
 def test_a_graph_that_holds_much_else_is_walked_once(tmp_path):
@@ -233,7 +233,7 @@ def test_a_graph_that_holds_much_else_is_walked_once(tmp_path):
     values = da.ones(SHAPE, chunks=20).map_blocks(
         lambda block, held=circle: block, dtype="f8", meta=np.empty((0, 0))
     )
-    assert list(lazy_sources(values)) == [array]
+    assert list(find_lazy_arrays(values)) == [array]
 
 
 def test_the_tasks_of_a_graph_are_never_too_many(tmp_path, monkeypatch):
@@ -247,4 +247,4 @@ def test_the_tasks_of_a_graph_are_never_too_many(tmp_path, monkeypatch):
 
 def test_what_has_been_computed_is_no_source(tmp_path):
     zd.create_array(tmp_path, shape=SHAPE, dtype="f8", chunks=20)[...] = VALUES
-    assert not list(lazy_sources((zd.from_zarr(tmp_path) + 1).persist()))
+    assert not list(find_lazy_arrays((zd.from_zarr(tmp_path) + 1).persist()))

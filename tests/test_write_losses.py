@@ -21,7 +21,7 @@ from distributed import Client
 import zarr_dask as zd
 from tests.support.two_writers import PairsOfProcesses
 from zarr_dask.errors import PartialWriteError, SourceIsTargetError
-from zarr_dask.stores import Faulty, LocalStore
+from zarr_dask.stores import HookStore, LocalStore
 
 PATIENCE = 20.0
 SHAPE = (40, 40)
@@ -121,7 +121,7 @@ def run_on_threads(place: Path, case: str, runs: int) -> None:
     with dask.config.set(**THREADS):
         for run in range(runs):
             hold = FirstTwo()
-            array = CASES[case](Faulty(LocalStore(str(place / str(run))), hold))
+            array = CASES[case](HookStore(LocalStore(str(place / str(run))), hold))
             assert hold.left <= 0, "no two writers have met"
             assert_nothing_lost(array)
 
@@ -149,7 +149,7 @@ def run_on_processes(place: Path, case: str, runs: int) -> None:
         meeting = place / f"meeting{run}"
         meeting.mkdir()
         hold = PairsOfProcesses(str(meeting), 1)
-        array = CASES[case](Faulty(LocalStore(str(place / str(run))), hold))
+        array = CASES[case](HookStore(LocalStore(str(place / str(run))), hold))
         # shared objects are put on a condition: there nobody is held, and many meet
         assert len(hold.met) == (0 if case == "adjacent_regions" else 1)
         assert_nothing_lost(array)

@@ -25,7 +25,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     StoreError,
 )
-from zarr_dask.stores import Faulty, MemoryStore, Recording
+from zarr_dask.stores import HookStore, MemoryStore, Recording
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
 
@@ -272,7 +272,7 @@ def test_the_new_length_is_seen_when_all_is_written(store, version):
             assert (reader[:3] == -1).all()
             seen.append(reader.shape[0])
 
-    faulty = Faulty(store, look)
+    faulty = HookStore(store, look)
     zd.open_array(store, mode="r+").update_attributes({"more": 1})
     zd.to_zarr(lazy(), faulty, append="time")
     assert set(seen) == {3}
@@ -291,7 +291,7 @@ def test_a_failed_append_leaves_the_old_array(store):
             raise StoreError("the disk is full")
 
     with pytest.raises(StoreError, match="full"):
-        zd.to_zarr(lazy(), Faulty(store, fail), append=0)
+        zd.to_zarr(lazy(), HookStore(store, fail), append=0)
     array = zd.open_array(store)
     assert array.shape == (3, 20)
     assert (array[...] == -1).all()
@@ -439,10 +439,10 @@ def test_words_for_blocks_of_which_the_last_is_the_largest():
 
 def test_a_dataset_is_not_one_array():
     dataset = xr.Dataset({"t": ("x", np.arange(3.0))})
-    with pytest.raises(DataTypeError, match=r"xarray.Dataset; its to_zarr method writes it"):
-        zd.to_zarr(dataset, {})
+    with pytest.raises(DataTypeError, match=r"xarray.Dataset; zarr_dask.write_dataset"):
+        zd.plan_write(dataset, {})
     with pytest.raises(DataTypeError, match=r"xarray.DataArray; its \.data is one"):
-        zd.to_zarr(dataset.chunk()["t"], {})
+        zd.plan_write(dataset.chunk()["t"], {})
 
 
 def colours(figure) -> list[set]:

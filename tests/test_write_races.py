@@ -28,8 +28,8 @@ from zarr.storage import WrapperStore
 import zarr_dask as zd
 from tests.support.two_writers import PATIENCE, PairsOfProcesses, is_data
 from zarr_dask.errors import SourceIsTargetError
-from zarr_dask.stores import Faulty, LocalStore
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores import HookStore, LocalStore
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 # The two writes that lose values in dask, and how many objects each stores.
 GRIDS = {
@@ -52,7 +52,7 @@ def numbers() -> da.Array:
 
 
 @dataclass(frozen=True)
-class Watched(Wrapper):
+class Watched(StoreWrapper):
     """Notes in a folder which key is written when, and by how many at a time."""
 
     folder: str
@@ -106,7 +106,7 @@ class Pairs:
 def watched(place: Path, hold) -> Watched:
     folder = place / "watch"
     folder.mkdir(parents=True)
-    return Watched(Faulty(LocalStore(str(place / "data")), hold), str(folder))
+    return Watched(HookStore(LocalStore(str(place / "data")), hold), str(folder))
 
 
 def assert_one_writer_each(store: Watched, objects: int) -> None:

@@ -16,9 +16,9 @@ from distributed import Client
 
 import zarr_dask as zd
 from zarr_dask.errors import ConsolidatedMetadataWarning, StoreError
-from zarr_dask.graph import has_separate_blocks, separate_writes
-from zarr_dask.jobs.engine import Batches
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore, Recording
+from zarr_dask.graph import independent_writes, is_embarrassingly_parallel
+from zarr_dask.jobs.engine import AdaptiveBatches
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
 THREADS = {"scheduler": "threads", "num_workers": 2}
@@ -63,7 +63,7 @@ def test_annotations_stay_with_every_way_to_run(tmp_path):
     graph = later.__dask_optimize__(later.__dask_graph__(), later.__dask_keys__())
     found = [layer.annotations for layer in graph.layers.values()]
     assert {"retries": 3, "priority": 5} in found
-    assert separate_writes(later).annotations == {"retries": 3, "priority": 5}
+    assert independent_writes(later).annotations == {"retries": 3, "priority": 5}
 
 
 # --- failures ----------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_running_tasks_are_waited_for_and_no_new_ones_begin():
             raise StoreError("the disk is full")
 
     with dask.config.set(**THREADS), pytest.raises(StoreError, match="full"):
-        zd.to_zarr(lazy(), Faulty(store, before))
+        zd.to_zarr(lazy(), HookStore(store, before))
     assert len(after) == 1  # what had begun has ended, and nothing has begun since
     objects = set(store.list())
     assert len([key for key in objects if not key.endswith(".json")]) == 1
@@ -160,7 +160,7 @@ def test_windows_only_where_blocks_share_nothing(way):
     x = {**SEPARATE, **SHARING}[way](source)
     target = Recording(MemoryStore())
     plan = zd.plan_write(x, target)
-    assert has_separate_blocks(x) == (way in SEPARATE)
+    assert is_embarrassingly_parallel(x) == (way in SEPARATE)
     if way in SHARING:
         with pytest.raises(ValueError, match="in common"):
             plan.run(window=4)
@@ -185,7 +185,7 @@ def test_what_is_subtracted_is_read_once_on_a_cluster(tmp_path, client):
         if method == "get" and key.startswith("c/"):
             (read / f"{key.replace('/', '-')}-{time.monotonic_ns()}").touch()
 
-    source = zd.from_zarr(zd.open_array(Faulty(LocalStore(str(place)), note)))
+    source = zd.from_zarr(zd.open_array(HookStore(LocalStore(str(place)), note)))
     zd.to_zarr(source - source.mean(axis=0), tmp_path / "target")
     keys = Counter(path.name.rpartition("-")[0] for path in read.iterdir())
     assert len(keys) == 16
@@ -244,12 +244,12 @@ def test_a_failed_window_leaves_no_document():
             raise StoreError("the disk is full")
 
     with dask.config.set(**THREADS), pytest.raises(StoreError, match="full"):
-        zd.to_zarr(computed(20, 2), Faulty(store, fail), window=8)
+        zd.to_zarr(computed(20, 2), HookStore(store, fail), window=8)
     assert "zarr.json" not in set(store.list())
 
 
 def test_batches_take_about_half_a_second():
-    batches = Batches(10_000, threads=4)
+    batches = AdaptiveBatches(10_000, threads=4)
     assert [len(batches.next()) for _ in range(3)] == [1, 1, 1]
     batches.note(3, 0.3)
     assert len(batches.next()) == 5  # 0.1 s each
@@ -264,7 +264,7 @@ def test_batches_take_about_half_a_second():
 
 
 def test_long_tasks_are_not_put_together():
-    batches = Batches(100, threads=2)
+    batches = AdaptiveBatches(100, threads=2)
     sizes = []
     while batch := batches.next():
         sizes.append(len(batch))

@@ -26,10 +26,10 @@ import pytest
 import zarr_dask as zd
 from tests.support.paths import ROOT
 from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
-from zarr_dask.stores import Faulty, LocalStore, MemoryStore, ReadOnly, Recording, open_store
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.compare_and_swap import conditional, folder_lock
-from zarr_dask.stores.wrappers.base import Below
+from zarr_dask.stores.compare_and_swap import as_cas_store, folder_lock
+from zarr_dask.stores.wrappers.base import PrefixStore
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
 
@@ -45,7 +45,7 @@ def stores(tmp_path) -> dict:
         "local": LocalStore(str(tmp_path / "local")),
         "memory": MemoryStore(),
         "recorded": Recording(MemoryStore()),
-        "below": Below(LocalStore(str(tmp_path / "below")), "a/b/"),
+        "below": PrefixStore(LocalStore(str(tmp_path / "below")), "a/b/"),
     }
 
 
@@ -57,7 +57,7 @@ STORES = ["local", "memory", "recorded", "below"]
 
 @pytest.mark.parametrize("kind", STORES)
 def test_a_value_is_put_only_where_it_was_read(tmp_path, kind):
-    store = conditional(stores(tmp_path)[kind])
+    store = as_cas_store(stores(tmp_path)[kind])
     store.check_conditional("c/0")
     value, tag = store.get_tagged("c/0")
     assert (value, tag) == (None, None)
@@ -119,13 +119,13 @@ def test_a_folder_that_goes_while_it_is_made(tmp_path, monkeypatch):
 def test_stores_that_cannot_compare_refuse(tmp_path):
     remote = FsspecStore.from_url("memory://shared", {})
     with pytest.raises(ConditionalWriteError, match="whole stored objects"):
-        conditional(remote)
+        as_cas_store(remote)
     with pytest.raises(ConditionalWriteError):
-        conditional(Recording(remote)).check_conditional("c/0")
+        as_cas_store(Recording(remote)).check_conditional("c/0")
     with pytest.raises(ReadOnlyError):
-        conditional(ReadOnly(MemoryStore())).check_conditional("c/0")
+        as_cas_store(ReadOnly(MemoryStore())).check_conditional("c/0")
     with pytest.raises(ConditionalWriteError, match="mapping over a file system"):
-        conditional(open_store(fsspec.get_mapper(str(tmp_path)))).check_conditional("c/0")
+        as_cas_store(open_store(fsspec.get_mapper(str(tmp_path)))).check_conditional("c/0")
     target = zd.create_array(remote, shape=(12, 20), dtype="i4", chunks=(4, 5))
     with pytest.raises(ConditionalWriteError, match="memory://shared"):
         zd.to_zarr(da.ones((3, 20)), target, region=np.s_[0:3], partial="compare", casting="unsafe")
@@ -172,7 +172,7 @@ def test_a_conflict_is_tried_again():
             target.write(np.s_[2:3, left[0] : left[0] + 1], np.full((1, 1), 7, "i4"), 1)
             left.pop(0)
 
-    faulty = Recording(Faulty(store, interfere))
+    faulty = Recording(HookStore(store, interfere))
     x = da.ones((2, 4), dtype="i4")
     zd.to_zarr(x, zd.open_array(faulty, mode="r+"), region=np.s_[0:2], partial="compare")
     assert target[...].tolist() == [[1] * 4, [1] * 4, [0, 7, 7, 7], [0] * 4]
@@ -191,7 +191,7 @@ def test_a_job_that_is_always_too_late_gives_up(monkeypatch):
     with pytest.raises(ConditionalWriteError, match="1000 times"):
         zd.to_zarr(
             da.ones((2, 4), dtype="i4"),
-            zd.open_array(Faulty(store, interfere), mode="r+"),
+            zd.open_array(HookStore(store, interfere), mode="r+"),
             region=np.s_[0:2],
             partial="compare",
         )
@@ -368,7 +368,7 @@ def test_a_full_disk_leaves_the_shared_object_as_it_was(tmp_path):
             raise StoreError("the disk is full")
 
     x = da.ones((3, 20), dtype="i4")
-    faulty = zd.open_array(Faulty(target.store, fail), mode="r+")
+    faulty = zd.open_array(HookStore(target.store, fail), mode="r+")
     with pytest.raises(StoreError, match="full"):
         zd.to_zarr(x, faulty, region=np.s_[0:3], partial="compare")
     assert (target[...] == 5).all()

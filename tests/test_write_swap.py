@@ -428,7 +428,7 @@ def die_halfway(renames):
     return exchange
 
 
-def die_when_done(swap, original=swap_module.Swap.remove):
+def die_when_done(swap, original=swap_module.AtomicReplace.remove):
     return die() if swap.is_done else original(swap)
 
 
@@ -436,7 +436,7 @@ ENDS = {
     "before": (swap_module, "_exchange", die),
     "after one rename": (swap_module, "_exchange", die_halfway(1)),
     "after two renames": (swap_module, "_exchange", die_halfway(2)),
-    "before the old one goes": (swap_module.Swap, "remove", die_when_done),
+    "before the old one goes": (swap_module.AtomicReplace, "remove", die_when_done),
     "before the journal goes": (Journal, "remove", die),
 }
 
@@ -482,14 +482,14 @@ def test_several_swaps_end_together(place, monkeypatch, computed):
 
     done = []
 
-    def end(swap, original=swap_module.Swap.end):
+    def end(swap, original=swap_module.AtomicReplace.end):
         if done:
             raise Stopped
         done.append(swap)
         original(swap)
 
     with monkeypatch.context() as patch:
-        patch.setattr(swap_module.Swap, "end", end)
+        patch.setattr(swap_module.AtomicReplace, "end", end)
         with pytest.raises(Stopped):
             both(resume=True)
     computed.clear()

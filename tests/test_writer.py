@@ -39,7 +39,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.grid.grid import Grid
 from zarr_dask.jobs.simulation.decomposition import share_of, shared_objects
-from zarr_dask.stores import Faulty, LocalStore
+from zarr_dask.stores import HookStore, LocalStore
 
 FORMATS = ["v3", "v2", "v3draft", "v3draft-2022-05"]
 
@@ -58,7 +58,7 @@ def arrays(steps=2, **more):
 
 def put(writer, step, seed=0.0):
     region = writer.region("u")
-    writer.put(step, {"u": field(step, seed=seed)[region], "time": step / 4})
+    writer.write_step(step, {"u": field(step, seed=seed)[region], "time": step / 4})
 
 
 def put_all(url, steps, ranks=4, **options):
@@ -93,7 +93,7 @@ def url(tmp_path):
     return str(tmp_path / "run.zarr")
 
 
-OWNERS = zd.owners((6, 8), (2, 2))
+OWNERS = zd.decompose((6, 8), (2, 2))
 
 
 # --- what readers see -----------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_shards_and_other_places_of_the_steps(url, options):
     for rank in range(4):
         with zd.Writer.attach(url, rank) as writer:
             for step in range(10):
-                writer.put(step, {"u": field(step)[writer.region("u")]})
+                writer.write_step(step, {"u": field(step)[writer.region("u")]})
     assert zd.Writer.attach(url).publish(flush=True) == 10
     expected = np.stack([field(step) for step in range(10)], axis=options.get("axis", 0))
     np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
@@ -179,7 +179,7 @@ def test_static_arrays_names_and_default_grids(url):
     }
     zd.Writer.create(url, spec, owners=OWNERS)
     with pytest.raises(GridError, match=r"\['y'\] are no growing arrays"):
-        zd.Writer.attach(url, 0).put(0, {"y": y})
+        zd.Writer.attach(url, 0).write_step(0, {"y": y})
     group = zd.open(url)
     assert group["u"].chunks == (1, 3, 4)
     assert group["u"].dimension_names == group["v"].dimension_names == ("time", "y", "x")
@@ -193,7 +193,7 @@ def test_lengths_along_the_steps_may_differ_and_be_declared(url):
         "v": {"shape": (6, 8), "dtype": "f4", "chunks": (3, 6, 4)},
         "w": {"shape": (6, 8), "dtype": "f4", "chunks": ((6, 6, 8), 6, 8)},
     }
-    maps = {"u": OWNERS, "v": zd.owners((6, 8), (1, 2))}
+    maps = {"u": OWNERS, "v": zd.decompose((6, 8), (1, 2))}
     zd.Writer.create(url, spec, owners=maps, capacity=20)
     writers = [zd.Writer.attach(url, rank) for rank in range(4)]
     seen = []
@@ -201,7 +201,7 @@ def test_lengths_along_the_steps_may_differ_and_be_declared(url):
         for writer in writers:
             regions = {name: writer.region(name) for name in spec}
             blocks = {n: field(step)[region] for n, region in regions.items() if region}
-            writer.put(step, blocks)
+            writer.write_step(step, blocks)
         seen.append(writers[0].publish())
     assert sorted(set(seen)) == [0, 6, 12, 20]
     close(writers)
@@ -251,11 +251,11 @@ def test_attributes_that_others_add_meanwhile_stay(url):
 
 def test_fill_values_are_not_stored(url):
     spec = {"u": {"shape": (4,), "dtype": "f4", "chunks": (2, 2), "fill_value": 7}}
-    zd.Writer.create(url, spec, owners=zd.owners((4,), 2))
+    zd.Writer.create(url, spec, owners=zd.decompose((4,), 2))
     for rank in range(2):
         with zd.Writer.attach(url, rank) as writer:
             for step in range(2):
-                writer.put(step, {"u": np.full(2, 7 if rank else step, "f4")})
+                writer.write_step(step, {"u": np.full(2, 7 if rank else step, "f4")})
     assert zd.Writer.attach(url).publish() == 2
     array = zd.open(url)["u"]
     assert len(list(array.store.list("u/c/"))) == 1
@@ -265,12 +265,12 @@ def test_fill_values_are_not_stored(url):
 def test_holes_read_as_the_fill_value(url):
     regions = [(slice(0, 3), slice(0, 8)), (slice(3, 6), slice(4, 8))]
     with pytest.raises(GridError, match="12 of the 48"):
-        zd.owners((6, 8), regions)
+        zd.decompose((6, 8), regions)
     spec = {"u": {"shape": (6, 8), "dtype": "f4", "chunks": (1, 3, 4), "fill_value": -1}}
-    zd.Writer.create(url, spec, owners=zd.owners((6, 8), regions, holes=True))
+    zd.Writer.create(url, spec, owners=zd.decompose((6, 8), regions, holes=True))
     for rank in range(2):
         with zd.Writer.attach(url, rank) as writer:
-            writer.put(0, {"u": field(0)[writer.region("u")]})
+            writer.write_step(0, {"u": field(0)[writer.region("u")]})
     zd.Writer.attach(url).publish()
     expected = field(0)
     expected[3:, :4] = -1
@@ -295,7 +295,7 @@ def test_a_writer_that_nobody_has_any_more_gives_its_rank_up(tmp_path):
     url = tmp_path / "run.zarr"
     zd.Writer.create(url, {"u": {"shape": (2,), "dtype": "f4"}})
     writer = zd.Writer.attach(url, 0)
-    writer.put(0, {"u": [1, 2]})
+    writer.write_step(0, {"u": [1, 2]})
     with pytest.raises(RankError, match="not closed"):
         zd.Writer.attach(url, 0)
     del writer
@@ -343,7 +343,7 @@ def test_texts_and_records_and_times(url):
         "pair": {"shape": (2,), "dtype": [("a", "i2"), ("b", "f4")], "chunks": (3, 1)},
         "word": {"shape": (2,), "dtype": str, "chunks": (3, 1)},
     }
-    zd.Writer.create(url, spec, owners=zd.owners((2,), 2), capacity=5)
+    zd.Writer.create(url, spec, owners=zd.decompose((2,), 2), capacity=5)
     pair = np.array([(1, 2.5), (3, 4.5)], spec["pair"]["dtype"])
     for rank in range(2):
         with zd.Writer.attach(url, rank, threads=None) as writer:
@@ -352,7 +352,7 @@ def test_texts_and_records_and_times(url):
                 when = np.datetime64("2030-01-01", "s") + np.timedelta64(step, "s")
                 words = np.array([f"{step} {rank}"], object)
                 blocks = {"name": f"step {step}", "when": when, "pair": pair[own], "word": words}
-                writer.put(step, blocks)
+                writer.write_step(step, blocks)
     assert zd.Writer.attach(url).publish(4) == 5
     group = zd.open(url)
     assert group["name"][...].tolist() == [f"step {step}" for step in range(5)]
@@ -408,14 +408,14 @@ def test_the_format_is_that_of_the_group(tmp_path):
 def test_shared_objects_are_refused_with_what_would_fit(url, tmp_path):
     spec = {"u": {"shape": (120, 90), "dtype": "f4", "chunks": (2, 50, 50)}}
     with pytest.raises(SharedObjectError) as caught:
-        zd.Writer.create(url, spec, owners=zd.owners((120, 90), (3, 1)))
+        zd.Writer.create(url, spec, owners=zd.decompose((120, 90), (3, 1)))
     assert list(tmp_path.iterdir()) == []
     assert caught.value.key == "u/c/0/0/0"
     assert caught.value.ranks == (0, 1)
     assert "chunks=(2, 40, 50)" in str(caught.value)
     assert "((50, 50, 20), (90,))" in str(caught.value)
     assert "gather=True" in str(caught.value)
-    zd.Writer.create(url, spec, owners=zd.owners((120, 90), ((50, 50, 20), (90,))))
+    zd.Writer.create(url, spec, owners=zd.decompose((120, 90), ((50, 50, 20), (90,))))
 
 
 @pytest.mark.parametrize(
@@ -499,19 +499,21 @@ def test_bad_steps_and_blocks_are_refused_before_anything_is_written(
     with zd.Writer.attach(url, 0) as writer:
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(error, match=says):
-            writer.put(step, {k: v for k, v in blocks.items() if v is not None})
+            writer.write_step(step, {k: v for k, v in blocks.items() if v is not None})
         assert sorted(tmp_path.rglob("*")) == before
-        writer.put(0, {"u": np.ones((3, 4), "f4"), "time": 0.0})
+        writer.write_step(0, {"u": np.ones((3, 4), "f4"), "time": 0.0})
         with pytest.raises(StepError, match="step 1 comes next"):
-            writer.put(0, {"u": np.ones((3, 4), "f4"), "time": 0.0}) if writer.next_step else None
+            writer.write_step(
+                0, {"u": np.ones((3, 4), "f4"), "time": 0.0}
+            ) if writer.next_step else None
 
 
 def test_a_cast_can_be_asked_for(url):
     zd.Writer.create(url, arrays(1), owners=OWNERS)
     with zd.Writer.attach(url, 0, casting="same_kind") as writer:
-        writer.put(0, {"u": np.ones((3, 4)), "time": np.int64(3)})
+        writer.write_step(0, {"u": np.ones((3, 4)), "time": np.int64(3)})
         with pytest.raises(DataTypeError):
-            writer.put(1, {"u": np.ones((3, 4), complex), "time": 0})
+            writer.write_step(1, {"u": np.ones((3, 4), complex), "time": 0})
 
 
 @pytest.mark.parametrize("flush", [False, True])
@@ -525,9 +527,9 @@ def test_a_step_that_could_not_be_stored_can_be_put_again(url, blocked, flush):
     for _ in range(2):
         obstacle.touch()  # where the folder of its objects would be
         with pytest.raises(StoreError):
-            writers[0].put(1, values, flush=flush)
+            writers[0].write_step(1, values, flush=flush)
         obstacle.unlink()
-    writers[0].put(1, values, flush=flush)
+    writers[0].write_step(1, values, flush=flush)
     for writer in writers[1:]:
         put(writer, 1)
     assert zd.Writer.attach(url).publish() == 2
@@ -553,7 +555,7 @@ class Mailbox:
 def test_a_rank_that_puts_a_step_again_asks_the_others_for_nothing(url):
     """They have sent their pieces, and have gone on."""
     spec = {"u": {"shape": (8,), "dtype": "f4", "chunks": (1, 8)}}
-    zd.Writer.create(url, spec, owners=zd.owners((8,), (2,)), gather=True)
+    zd.Writer.create(url, spec, owners=zd.decompose((8,), (2,)), gather=True)
     boxes = {pair: Queue() for pair in product(range(2), repeat=2)}
     obstacle = Path(url, "u", "c")
 
@@ -564,9 +566,9 @@ def test_a_rank_that_puts_a_step_again_asks_the_others_for_nothing(url):
                 if not rank and step == 0:
                     obstacle.touch()
                     with pytest.raises(StoreError):
-                        writer.put(step, block)
+                        writer.write_step(step, block)
                     obstacle.unlink()
-                writer.put(step, block)
+                writer.write_step(step, block)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, range(2)))
@@ -884,7 +886,7 @@ def test_wherever_publishing_stops_readers_see_whole_steps(url, tmp_path, node_f
     stopped = 0
     for shown, target in ((2, None), (3, 2)):
         for number in range(20):
-            store = Faulty(LocalStore(url), stopping(number))
+            store = HookStore(LocalStore(url), stopping(number))
             coordinator = zd.Writer.attach(store, journal=journal)
             try:
                 seen = coordinator.publish(target, flush=target is not None)
@@ -909,7 +911,7 @@ def test_wherever_a_rewind_stops_it_can_be_done_again(url, tmp_path, number):
     close(put_all(url, range(5), journal=journal))
     coordinator = zd.Writer.attach(url, journal=journal)
     coordinator.publish(flush=True)
-    store = Faulty(LocalStore(url), stopping(number))
+    store = HookStore(LocalStore(url), stopping(number))
     with suppress(StoppedError):
         zd.Writer.attach(store, 0, from_step=3, journal=journal).close()
     check_documents(url, 3, 5)
@@ -926,7 +928,7 @@ def test_a_damaged_document_of_the_output_is_an_error(url, tmp_path):
     zd.Writer.create(url, arrays(2), owners=OWNERS)
     (file,) = tmp_path.rglob("output.json")
     good = json.loads(file.read_text())
-    for change in ({"format": "x"}, {"creation": "../../x"}, {"arrays": {}}, {"capacity": "x"}):
+    for change in ({"format": "x"}, {"run_id": "../../x"}, {"arrays": {}}, {"capacity": "x"}):
         file.write_text(json.dumps({**good, **change}))
         with pytest.raises(zd.errors.MetadataError):
             zd.Writer.attach(url, 0)
@@ -942,11 +944,11 @@ def test_each_object_has_one_owner_and_each_element_comes_once(decomposition, da
     shape = tuple(map(sum, decomposition))
     cells = tuple(data.draw(st.integers(1, n + 2)) for n in shape)
     grid = Grid.regular(shape, cells)
-    found = zd.owners(shape, tuple(map(tuple, decomposition)))
+    found = zd.decompose(shape, tuple(map(tuple, decomposition)))
     if data.draw(st.booleans()):
         ranks = range(found.ranks)
         regions = [found.region(r) or (slice(0, 0),) * len(shape) for r in ranks]
-        found = zd.owners(shape, regions)
+        found = zd.decompose(shape, regions)
     shared = any(shared_objects(found, grid))
     shares = [share_of(found, grid, rank, shared=True) for rank in range(found.ranks)]
     owned = [coords for share in shares for coords in share.own]
@@ -972,7 +974,7 @@ def test_each_object_has_one_owner_and_each_element_comes_once(decomposition, da
 def test_whole_cells_are_dealt_out_evenly(dimensions, data):
     shape = tuple(n for n, _ in dimensions)
     grid = Grid.regular(shape, tuple(data.draw(st.integers(1, n)) for n in shape))
-    found = zd.owners(grid, tuple(ranks for _, ranks in dimensions))
+    found = zd.decompose(grid, tuple(ranks for _, ranks in dimensions))
     assert not any(shared_objects(found, grid))
     for axis, (lengths, cell) in enumerate(zip(found.sizes, grid.cell_shape, strict=True)):
         counts = [-(-n // cell) for n in lengths]
@@ -991,7 +993,7 @@ def test_owners_refuses_what_is_no_map():
         ([(slice(0, 4), slice(0, 8)), (slice(3, 6), slice(0, 8))], "ranks 0 and 1 overlap"),
     ]:
         with pytest.raises(GridError, match=says):
-            zd.owners((6, 8), decomposition)
+            zd.decompose((6, 8), decomposition)
 
 
 @settings(max_examples=15)
@@ -1040,7 +1042,7 @@ def test_nobody_else_changes_arrays_of_an_open_output(tmp_path):
     zd.Writer.create(url, {"u": {"shape": (2,), "dtype": "f4"}}, path="out")
     other = zd.create_array(url, "v", shape=(2,), dtype="f4", chunks=2)
     with zd.Writer.attach(url, rank=0, path="out") as writer:
-        writer.put(0, {"u": [1, 2]})
+        writer.write_step(0, {"u": [1, 2]})
         assert writer.publish() == 1
         array = zd.open_array(url, "out/u", mode="r+")
         with pytest.raises(RankError, match=r"finish\(\)"):
@@ -1172,6 +1174,6 @@ def test_arrays_that_cannot_be_an_output(url, tmp_path):
     assert not list(tmp_path.iterdir())
     zd.Writer.create(url, {"u": empty, "time": {"shape": (), "dtype": "f8"}})
     with zd.Writer.attach(url, 0) as writer:
-        writer.put(0, {"u": np.zeros((0, 3), "f4"), "time": 1})
+        writer.write_step(0, {"u": np.zeros((0, 3), "f4"), "time": 1})
     assert zd.Writer.attach(url).publish(flush=True) == 1
     assert zd.open(url)["u"].shape == (1, 0, 3)

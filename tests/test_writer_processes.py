@@ -29,7 +29,7 @@ def create(url, decomposition, steps=4, **options):
         "v": {**spec, "chunks": (1, *blocks), "shards": (steps, *blocks)},
         "time": {"shape": (), "dtype": "f8"},
     }
-    owners = zd.owners(SHAPE, decomposition)
+    owners = zd.decompose(SHAPE, decomposition)
     return zd.Writer.create(url, {**arrays, **options}, owners=owners)
 
 
@@ -128,12 +128,12 @@ def test_a_thousand_ranks_in_one_process(tmp_path):
     url = str(tmp_path / "run.zarr")
     shape = (100, 40)
     spec = {"shape": shape, "dtype": "i4", "chunks": (2, 4, 1)}
-    coordinator = zd.Writer.create(url, {"u": spec}, owners=zd.owners(shape, (25, 40)))
+    coordinator = zd.Writer.create(url, {"u": spec}, owners=zd.decompose(shape, (25, 40)))
     values = 1 + np.arange(4000, dtype="i4").reshape(shape)
     writers = [zd.Writer.attach(url, rank) for rank in range(1000)]
     for step in range(3):
         for writer in writers:
-            writer.put(step, {"u": values[writer.region("u")] + 4000 * step})
+            writer.write_step(step, {"u": values[writer.region("u")] + 4000 * step})
     with pytest.raises(zd.errors.StepsMissingError) as caught:
         coordinator.publish(2, flush=True)
     assert [rank for rank, _, _ in caught.value.missing] == list(range(1000))
@@ -157,7 +157,7 @@ def shared_output(url):
         "v": {**spec, "chunks": (3, 30, 30)},
         "time": {"shape": (), "dtype": "f8"},
     }
-    return zd.Writer.create(url, arrays, owners=zd.owners(SHAPE, (3, 2)), gather=True)
+    return zd.Writer.create(url, arrays, owners=zd.decompose(SHAPE, (3, 2)), gather=True)
 
 
 def test_owners_gather_what_their_neighbours_have(tmp_path):

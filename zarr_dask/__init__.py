@@ -9,11 +9,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+import logging as _logging
+import sys as _sys
+from importlib import import_module as _import_module
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
+from typing import Any as _Any
 
 from zarr_dask import errors
+from zarr_dask._util.keywords import did_you_mean as _did_you_mean
+from zarr_dask._util.show_versions import show_versions
 from zarr_dask.array.array import Array
 from zarr_dask.array.view import View
 from zarr_dask.formats.base import Limits, ReadOptions
@@ -27,101 +33,248 @@ from zarr_dask.hierarchy.group import (
     open_array,
     open_group,
 )
+from zarr_dask.hierarchy.values import (
+    array,
+    empty,
+    empty_like,
+    full,
+    full_like,
+    load,
+    ones,
+    ones_like,
+    save,
+    zeros,
+    zeros_like,
+)
 from zarr_dask.journal.manifest import Manifest
 from zarr_dask.stores.backends.zip_writer import ZipWriter
 
 if TYPE_CHECKING:
-    from zarr_dask import ome
+    from zarr_dask import codecs, ome, stores
+    from zarr_dask.graph.write import WriteCollection
     from zarr_dask.jobs.copy.copy import copy, plan_copy
-    from zarr_dask.jobs.engine.credentials import credentials_of, share_credentials
-    from zarr_dask.jobs.inventory.inventory import survey
+    from zarr_dask.jobs.copy.plan import CopyPlan
+    from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
+    from zarr_dask.jobs.engine.predict import CostModel
+    from zarr_dask.jobs.engine.report import JointReport, Progress, RechunkReport
+    from zarr_dask.jobs.ingest.ingest import ingest, plan_ingest
+    from zarr_dask.jobs.ingest.reference import reference
+    from zarr_dask.jobs.inventory.inventory import Inventory, inventory
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
+    from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
     from zarr_dask.jobs.plan_file import load_plan
     from zarr_dask.jobs.read import from_zarr
-    from zarr_dask.jobs.rechunk.cost_model import CostModel
+    from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
+    from zarr_dask.jobs.rechunk.plan import RechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import plan_rechunk, rechunk
-    from zarr_dask.jobs.simulation.decomposition import owners
+    from zarr_dask.jobs.simulation.decomposition import Decomposition, decompose
     from zarr_dask.jobs.simulation.writer import Writer
-    from zarr_dask.jobs.verify.compare import compare
+    from zarr_dask.jobs.verify.compare import ArrayComparison, Comparison, compare
     from zarr_dask.jobs.verify.digest import digest
+    from zarr_dask.jobs.verify.report import VerifyReport
+    from zarr_dask.jobs.verify.scan import Finding
     from zarr_dask.jobs.verify.verify import verify
+    from zarr_dask.jobs.write.joint_plan import JointWritePlan
+    from zarr_dask.jobs.write.plan import WritePlan
+    from zarr_dask.jobs.write.target import WriteReport
     from zarr_dask.jobs.write.write import plan_write, to_zarr
+    from zarr_dask.stores.retry import RetryPolicy
+    from zarr_dask.stores.secrets import CredentialsInitializer
     from zarr_dask.xarray import open_dataset, open_datatree
+    from zarr_dask.xarray.read import open_mfdataset, open_zarr
+    from zarr_dask.xarray.write import create_dataset, plan_dataset, write_dataset
 
 try:
-    __version__ = version("zarr-dask")
-except PackageNotFoundError:  # a source tree that is not installed
+    __version__ = _version("zarr-dask")
+except _PackageNotFoundError:  # a source tree that is not installed
     __version__ = "0"
 
 __all__ = [
     "Array",
+    "ArrayComparison",
+    "Comparison",
+    "CopyPlan",
     "CostModel",
+    "CredentialsInitializer",
+    "DaskRechunkPlan",
+    "DaskRechunkReport",
+    "Decomposition",
+    "Finding",
     "Group",
+    "Inventory",
+    "JointRechunkPlan",
+    "JointReport",
+    "JointWritePlan",
     "Limits",
     "Manifest",
+    "MigrationPlan",
+    "MigrationReport",
+    "Progress",
     "ReadOptions",
+    "RechunkPlan",
+    "RechunkReport",
+    "RetryPolicy",
+    "VerifyReport",
     "View",
+    "WriteCollection",
+    "WritePlan",
+    "WriteReport",
     "Writer",
     "ZipWriter",
+    "array",
+    "codecs",
     "compare",
     "consolidate",
     "copy",
     "create_array",
+    "create_dataset",
     "create_group",
-    "credentials_of",
+    "credentials_initializer",
+    "decompose",
     "delete",
     "digest",
+    "empty",
+    "empty_like",
     "errors",
     "from_zarr",
+    "full",
+    "full_like",
+    "ingest",
+    "inventory",
+    "load",
     "load_plan",
     "migrate",
     "ome",
+    "ones",
+    "ones_like",
     "open",
     "open_array",
     "open_dataset",
     "open_datatree",
     "open_group",
-    "owners",
+    "open_mfdataset",
+    "open_zarr",
     "plan_copy",
+    "plan_dataset",
+    "plan_ingest",
     "plan_migration",
     "plan_rechunk",
     "plan_write",
     "rechunk",
+    "reference",
+    "save",
     "share_credentials",
-    "survey",
+    "show_versions",
+    "stores",
     "to_zarr",
     "verify",
+    "write_dataset",
+    "zeros",
+    "zeros_like",
 ]
 
-_JOBS = {
-    "CostModel": "zarr_dask.jobs.rechunk.cost_model",
+_LATER = {
+    "ArrayComparison": "zarr_dask.jobs.verify.compare",
+    "Comparison": "zarr_dask.jobs.verify.compare",
+    "CopyPlan": "zarr_dask.jobs.copy.plan",
+    "CredentialsInitializer": "zarr_dask.stores.secrets",
+    "DaskRechunkPlan": "zarr_dask.jobs.rechunk.dask_source",
+    "DaskRechunkReport": "zarr_dask.jobs.rechunk.dask_source",
+    "Finding": "zarr_dask.jobs.verify.scan",
+    "JointRechunkPlan": "zarr_dask.jobs.rechunk.joint_plan",
+    "JointReport": "zarr_dask.jobs.engine.report",
+    "JointWritePlan": "zarr_dask.jobs.write.joint_plan",
+    "MigrationPlan": "zarr_dask.jobs.migrate.plan",
+    "MigrationReport": "zarr_dask.jobs.migrate.plan",
+    "Decomposition": "zarr_dask.jobs.simulation.decomposition",
+    "Progress": "zarr_dask.jobs.engine.report",
+    "RechunkPlan": "zarr_dask.jobs.rechunk.plan",
+    "RechunkReport": "zarr_dask.jobs.engine.report",
+    "RetryPolicy": "zarr_dask.stores.retry",
+    "WriteCollection": "zarr_dask.graph.write",
+    "Inventory": "zarr_dask.jobs.inventory.inventory",
+    "VerifyReport": "zarr_dask.jobs.verify.report",
+    "WritePlan": "zarr_dask.jobs.write.plan",
+    "WriteReport": "zarr_dask.jobs.write.target",
+    "CostModel": "zarr_dask.jobs.engine.predict",
     "compare": "zarr_dask.jobs.verify.compare",
     "copy": "zarr_dask.jobs.copy.copy",
-    "credentials_of": "zarr_dask.jobs.engine.credentials",
+    "credentials_initializer": "zarr_dask.jobs.engine.credentials",
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.writer",
     "from_zarr": "zarr_dask.jobs.read",
+    "ingest": "zarr_dask.jobs.ingest.ingest",
     "migrate": "zarr_dask.jobs.migrate.migrate",
+    "plan_ingest": "zarr_dask.jobs.ingest.ingest",
+    "create_dataset": "zarr_dask.xarray.write",
     "open_dataset": "zarr_dask.xarray",
+    "plan_dataset": "zarr_dask.xarray.write",
+    "write_dataset": "zarr_dask.xarray.write",
     "open_datatree": "zarr_dask.xarray",
-    "owners": "zarr_dask.jobs.simulation.decomposition",
+    "open_mfdataset": "zarr_dask.xarray.read",
+    "open_zarr": "zarr_dask.xarray.read",
+    "decompose": "zarr_dask.jobs.simulation.decomposition",
     "plan_copy": "zarr_dask.jobs.copy.copy",
     "plan_migration": "zarr_dask.jobs.migrate.migrate",
     "load_plan": "zarr_dask.jobs.plan_file",
     "plan_rechunk": "zarr_dask.jobs.rechunk.rechunk",
     "plan_write": "zarr_dask.jobs.write.write",
     "rechunk": "zarr_dask.jobs.rechunk.rechunk",
+    "reference": "zarr_dask.jobs.ingest.reference",
     "share_credentials": "zarr_dask.jobs.engine.credentials",
-    "survey": "zarr_dask.jobs.inventory.inventory",
+    "inventory": "zarr_dask.jobs.inventory.inventory",
     "to_zarr": "zarr_dask.jobs.write.write",
     "verify": "zarr_dask.jobs.verify.verify",
 }
 
 
-def __getattr__(name: str) -> Any:
+_MODULES = frozenset({"codecs", "ome", "stores"})
+_INSTEAD = {
+    "config": "Options are arguments: storage_options=, and read=zarr_dask.ReadOptions(...).",
+    "consolidate_metadata": "zarr_dask.consolidate(url) writes consolidated metadata.",
+    "copy_all": "zarr_dask.copy(source, target) copies a hierarchy.",
+    "copy_store": "zarr_dask.copy(source, target) copies a hierarchy.",
+    "create": "zarr_dask.create_array(url, shape=..., dtype=...) creates an array.",
+    "create_hierarchy": "zarr_dask.create_group and create_array create nodes.",
+    "DirectoryStore": "A path is a store; zarr_dask.stores.LocalStore names one.",
+    "File": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
+    "from_array": "zarr_dask.create_array(url, data=values) stores values in memory.",
+    "group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
+    "info": "zarr_dask.open(url).info says what a node is.",
+    "open_consolidated": (
+        "zarr_dask.open(url) uses consolidated metadata where there are any; "
+        "read=zarr_dask.ReadOptions(consolidated=False) does not."
+    ),
+    "open_like": "zarr_dask.zeros_like(other, url) creates an array like another one.",
+    "read_zarr": "zarr_dask.from_zarr(url) opens an array as a dask array.",
+    "require_group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
+    "save_array": "zarr_dask.save(url, values) saves an array.",
+    "save_group": "zarr_dask.save(url, name=values) saves a group.",
+    "storage": "zarr_dask.stores has the stores.",
+    "store": "zarr_dask.to_zarr(x, url) writes dask arrays; zarr_dask.stores has the stores.",
+    "tree": "zarr_dask.open_group(url).tree() draws the hierarchy.",
+    "validate": "zarr_dask.verify(url) checks stored objects.",
+    "ZipStore": "zarr_dask.stores.ZipStore reads an archive, zarr_dask.ZipWriter writes one.",
+}
+"""Names of other libraries, and what to write instead."""
+
+
+def __getattr__(name: str) -> _Any:
     """Import jobs when they are first used: they need dask, reading does not."""
-    if name in _JOBS:
-        return getattr(import_module(_JOBS[name]), name)
-    if name == "ome":
-        return import_module("zarr_dask.ome")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "to_zarr" and "xarray" in _sys.modules:
+        _import_module("zarr_dask.xarray.accessor")  # by which datasets are written
+    if name in _LATER:
+        return getattr(_import_module(_LATER[name]), name)
+    if name in _MODULES:
+        return _import_module(f"zarr_dask.{name}")
+    hint = f" {_INSTEAD[name]}" if name in _INSTEAD else _did_you_mean(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names alone."""
+    return sorted([*__all__, "__doc__", "__file__", "__name__", "__path__", "__version__"])
+
+
+_logging.getLogger(__name__).addHandler(_logging.NullHandler())

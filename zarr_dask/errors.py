@@ -7,6 +7,7 @@
     │   └── NodeKeyError         (KeyError)           a path that does not exist in the group
     ├── NodeExistsError          (FileExistsError)    a node exists already at that path
     ├── NodeTypeError            (TypeError)          an array instead of a group, or the reverse
+    ├── LocationTypeError        (TypeError)          a value of a kind that names no store
     ├── MetadataError            (ValueError)         metadata that violate the rules of a format
     │   ├── UnknownDataTypeError
     │   ├── UnknownGridError
@@ -15,6 +16,7 @@
     ├── OmeVersionError          (ValueError)         OME-Zarr of an unsupported version
     ├── MigrationError           (ValueError)         metadata that another format cannot express
     ├── CopyError                (ValueError)         nodes that cannot be copied as requested
+    ├── IngestError              (ValueError)         files that do not fit together, or are broken
     ├── GridError                (ValueError)         shapes that do not fit together
     ├── DataTypeError            (TypeError)          values that the array's data type cannot hold
     ├── SelectionError           (IndexError)         outside the array, or of an unsupported kind
@@ -23,9 +25,11 @@
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "absent"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
+    │   │   └── NodeNameError    (KeyError)           ``group[0]``: no name of a node
     │   ├── LinkError                                 a link that writing would have to follow
     │   ├── ListingError                              the store cannot say what it holds
-    │   ├── StoreUnavailableError                     a failure that may pass; retries did not help
+    │   ├── StoreUnavailableError (ConnectionError)   a failure that may pass; retries did not help
+    │   ├── AccessDeniedError    (PermissionError)    the service or system refuses the access
     │   ├── DamagedValueError                         a damaged entry of an archive
     │   ├── ObjectReplacedError                       replaced at each attempt to read it
     │   ├── ConditionalWriteError                     the store has no conditional writes
@@ -34,6 +38,8 @@
     │   ├── CredentialsMissingError (PermissionError)  given only to another process
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
     ├── PartialWriteError        (ValueError)         a region that cuts through stored objects
+    ├── DatasetMismatchError     (ValueError)         a dataset that does not fit the stored one
+    │   └── LabelNotFoundError   (KeyError)           labels that the stored dataset does not have
     ├── SourceIsTargetError      (ValueError)         a job that would write over what it reads
     ├── ResumeError              (ValueError)         a job that is not the one to be resumed
     │   └── JobReplacedError                          a job whose journal is gone, or another one's
@@ -77,6 +83,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ABSENT",
+    "AccessDeniedError",
     "AppendConflictError",
     "ChecksumError",
     "ChunkMissingError",
@@ -88,13 +95,17 @@ __all__ = [
     "DamagedValueError",
     "DaskBackendError",
     "DataTypeError",
+    "DatasetMismatchError",
     "GridError",
+    "IngestError",
     "JobReplacedError",
     "JobRunningError",
     "JournalError",
+    "LabelNotFoundError",
     "LinkError",
     "LinkWarning",
     "ListingError",
+    "LocationTypeError",
     "ManifestError",
     "MemoryBudgetError",
     "MetadataChangedError",
@@ -105,6 +116,7 @@ __all__ = [
     "MixedFormatsWarning",
     "NodeExistsError",
     "NodeKeyError",
+    "NodeNameError",
     "NodeNotFoundError",
     "NodeTypeError",
     "ObjectReplacedError",
@@ -112,7 +124,6 @@ __all__ = [
     "OmeVersionError",
     "PartialWriteError",
     "PlanError",
-    "Problem",
     "RankError",
     "ReadOnlyError",
     "ResumeError",
@@ -130,6 +141,7 @@ __all__ = [
     "UnknownCodecError",
     "UnknownDataTypeError",
     "UnknownGridError",
+    "ValidationProblem",
     "ValuesDifferError",
     "WorkerLostError",
     "WriterNotFoundError",
@@ -150,8 +162,11 @@ class NodeNotFoundError(ZarrDaskError, FileNotFoundError):
         self.where = where
         self.looked_for = tuple(looked_for)
         self.hint = hint
-        keys = ", ".join(repr(key) for key in self.looked_for)
-        message = f"no Zarr array or group at {where}: none of the keys {keys} exists."
+        message = f"no Zarr array or group at {where}"
+        if self.looked_for:
+            others = " or metadata of another format" if len(self.looked_for) > 1 else ""
+            message += f": there is no {self.looked_for[0]!r}{others}"
+        message += "."
         super().__init__(f"{message} {hint}".rstrip())
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
@@ -170,8 +185,12 @@ class NodeTypeError(ZarrDaskError, TypeError):
     """An array instead of the requested group, or the reverse."""
 
 
+class LocationTypeError(ZarrDaskError, TypeError):
+    """A value of a kind that cannot name a store, such as None or a number."""
+
+
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ValidationProblem:
     """One violation of the rules for metadata."""
 
     field: str
@@ -211,7 +230,7 @@ def _shorten(value: object, limit: int = 80) -> str:
 class MetadataError(ZarrDaskError, ValueError):
     """Metadata violate the rules of their format; every violation is listed."""
 
-    def __init__(self, where: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, where: str, problems: Sequence[ValidationProblem]) -> None:
         self.where = where
         self.problems = tuple(problems)
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
@@ -222,7 +241,7 @@ class MetadataError(ZarrDaskError, ValueError):
         return type(self), (self.where, self.problems)
 
     @staticmethod
-    def of(where: str, problems: Sequence[Problem]) -> MetadataError:
+    def of(where: str, problems: Sequence[ValidationProblem]) -> MetadataError:
         """Return an error of the most specific class for these problems."""
         kinds = {problem.kind for problem in problems}
         by_kind = {
@@ -261,7 +280,7 @@ class MigrationError(ZarrDaskError, ValueError):
         Path of each node that cannot be migrated, and the reason.
     """
 
-    def __init__(self, where: str, refusals: Sequence[tuple[str, Problem]]) -> None:
+    def __init__(self, where: str, refusals: Sequence[tuple[str, ValidationProblem]]) -> None:
         self.where = where
         self.refusals = tuple(refusals)
         lines = "\n".join(f"  - {path or '/'}: {problem}" for path, problem in self.refusals)
@@ -290,6 +309,19 @@ class CopyError(ZarrDaskError, ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.where, self.refusals)
+
+
+class IngestError(ZarrDaskError, ValueError):
+    """Files that cannot be ingested as requested; every difference is listed."""
+
+    def __init__(self, message: str, differences: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.differences = tuple(differences)
+        """Each with a file, a variable, what is wrong, and the arguments that settle it."""
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.message, self.differences)
 
 
 class OmeVersionError(ZarrDaskError, ValueError):
@@ -420,6 +452,10 @@ class StoreKeyError(StoreError, ValueError):
     """A key or path that could lead outside the store, or that no store can hold."""
 
 
+class NodeNameError(StoreKeyError, KeyError):
+    """A key of an open group that cannot be the path of a node, such as ``group[0]``."""
+
+
 class LinkError(StoreError):
     """A link below the root of a store, which nothing that writes or deletes follows."""
 
@@ -428,7 +464,14 @@ class ListingError(StoreError):
     """The store cannot list its keys; an HTTP server, for instance."""
 
 
-class StoreUnavailableError(StoreError):
+class AccessDeniedError(StoreError, PermissionError):
+    """The service or the operating system refuses the access: credentials or permissions lack."""
+
+    expired: bool = False
+    """True if the credentials have expired, so that new ones may be found."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
     """A failure that may pass: no response, an incomplete one, or an overloaded service.
 
     A caller gets it only after the retries that the store's policy allows.
@@ -439,7 +482,7 @@ class StoreUnavailableError(StoreError):
     throttled: bool = False
     """True if the service reported too many requests."""
     unreachable: bool = False
-    """True if nothing responds at that address."""
+    """True if nothing has responded: the connection was refused, cut or timed out."""
 
 
 class DamagedValueError(StoreError):
@@ -475,6 +518,16 @@ class StoreOutOfReachError(StoreError, RuntimeError):
 
 class PartialWriteError(ZarrDaskError, ValueError):
     """A region covers stored objects only partly, so other writers may write to them as well."""
+
+
+class DatasetMismatchError(ZarrDaskError, ValueError):
+    """A dataset does not continue, or fit into, the one that it is to be written to."""
+
+
+class LabelNotFoundError(DatasetMismatchError, KeyError):
+    """Labels of a region that the stored dataset does not have."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message in quotation marks
 
 
 class SourceIsTargetError(ZarrDaskError, ValueError):

@@ -184,7 +184,7 @@ class Rates:
 
 
 def blocks(shape: tuple[int, int], counts: tuple[int, int]) -> list[Window]:
-    """Cut the grid into `counts` equal blocks, one per rank."""
+    """ChunkRead the grid into `counts` equal blocks, one per rank."""
     (ny, by), (nx, bx) = ((n, -(-n // count)) for n, count in zip(shape, counts, strict=True))
     return [
         (slice(y, min(y + by, ny)), slice(x, min(x + bx, nx)))
@@ -231,7 +231,7 @@ def assembled(pieces: Iterable[tuple[Window, State]], window: Window) -> State:
 
 def advanced(state: State, rates: Rates, steps: int) -> State:
     """Advance by `steps`; each step makes one more cell wrong at sides inside the map."""
-    work = _Work.of(state)
+    work = _Translation.of(state)
     work.advance(rates, steps)
     return work.state()
 
@@ -244,7 +244,7 @@ def recorded(
     `start` is the state of `window`: the block and a cell around it for every step. Each frame
     drops the cells that are no longer needed. `rates` are those of the whole map.
     """
-    work = _Work.of(start)
+    work = _Translation.of(start)
     own = work.cut(inside(block, window))
     kept = np.empty((frames, *own.z.shape), dtype=np.float32)
     for number, frame in enumerate(kept):
@@ -255,7 +255,7 @@ def recorded(
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Translation:
     """A state in progress. Made once and then cut: allocating costs more here than computing."""
 
     z: Floats
@@ -267,17 +267,17 @@ class _Work:
     scratch: Floats
 
     @classmethod
-    def of(cls, state: State) -> _Work:
+    def of(cls, state: State) -> _Translation:
         ny, nx = state.elevation.shape
         u, v = np.zeros((ny, nx + 1)), np.zeros((ny + 1, nx))
         u[:, :-1], v[:-1] = state.east, state.north
         return cls(state.elevation.copy(), u, v, np.empty((2, ny, nx)))
 
-    def cut(self, window: Window) -> _Work:
+    def cut(self, window: Window) -> _Translation:
         """Return the work of a window; not a copy."""
         rows, columns = window
         faces = slice(columns.start, columns.stop + 1), slice(rows.start, rows.stop + 1)
-        return _Work(
+        return _Translation(
             self.z[window],
             self.u[rows, faces[0]],
             self.v[faces[1], columns],

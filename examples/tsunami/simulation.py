@@ -173,7 +173,7 @@ def _store_foreign(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class _SharedReferences:
     """Data of the whole map that every rank needs; on every worker."""
 
     rates: sw.Rates
@@ -193,12 +193,12 @@ class _Rank:
     url: str
     steps: int
 
-    def start(self, shared: _Shared) -> sw.State:
+    def start(self, shared: _SharedReferences) -> sw.State:
         """Return the initial state; run on the worker, so it can be repeated if that is lost."""
         return sw.State.at_rest(shared.hump[self.block])
 
     def compute_and_write(
-        self, pieces: list[tuple[sw.Window, sw.State]], shared: _Shared, slab: slice
+        self, pieces: list[tuple[sw.Window, sw.State]], shared: _SharedReferences, slab: slice
     ) -> tuple[sw.State, sw.Floats32]:
         """Advance by one slab, on the worker; return the new state of the block, and its frames.
 
@@ -227,7 +227,7 @@ class _Ranks:
     ranks: list[_Rank]
     client: Any
     shared: Any
-    """Future of `_Shared`."""
+    """Future of `_SharedReferences`."""
     states: list[Any]
     """Futures of `sw.State`, in the order of `ranks`."""
 
@@ -247,7 +247,9 @@ class _Ranks:
         ]
         rates = sw.Rates.of(job.sea, FRAME_SECONDS / job.steps)
         shared = client.scatter(
-            _Shared(rates, job.sea.water, job.sea.hump(**HUMP)), broadcast=True, hash=False
+            _SharedReferences(rates, job.sea.water, job.sea.hump(**HUMP)),
+            broadcast=True,
+            hash=False,
         )
         all_ranks = cls(ranks, client, shared, [])
         all_ranks.states = [all_ranks._on(rank, _Rank.start, rank, shared) for rank in ranks]

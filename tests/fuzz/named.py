@@ -22,7 +22,7 @@ import numpy as np
 import zarr_dask as zd
 from tests.fuzz.child import in_good_time, limit_memory
 from tests.fuzz.targets import streaming_zstd
-from zarr_dask.codecs.base import ChunkSpec, Reading, Size
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions, EncodedSize
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
 from zarr_dask.codecs.compress.lz4 import Lz4
@@ -43,7 +43,7 @@ def case(name: str, attack: Callable[[], object]) -> None:
 # --- compressors ----------------------------------------------------------------------------------
 
 ZEROS = bytes(1 << 25)
-FIXED, VARIABLE = Size.of(1000), Size(None, VARIABLE_BYTES)
+FIXED, VARIABLE = EncodedSize.of(1000), EncodedSize(None, VARIABLE_BYTES)
 
 
 def zstd_frame(nbytes: int | None, blocks: int) -> bytes:
@@ -97,7 +97,9 @@ for name, (codec, data) in COMPRESSED.items():
 
 def decode(codec, data: bytes, shape=(2,), most: int = VARIABLE_BYTES) -> None:
     out = np.empty(shape, object)
-    codec.bind(ChunkSpec(shape, codec.data_type, None, most)).decode(data, None, out, Reading())
+    codec.bind(ChunkSpec(shape, codec.data_type, None, most)).decode(
+        data, None, out, DecodeOptions()
+    )
 
 
 for serializer in (VlenUtf8(), VlenBytes(), VlenArray("|u1")):

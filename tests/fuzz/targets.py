@@ -20,11 +20,11 @@ import zarr_dask as zd
 from tests.fuzz.mutate import hostile_bytes, hostile_json
 from tests.guarded import GUARD, guarded_memory
 from tests.support.paths import SNAPPY_FRAMES
-from zarr_dask.codecs.base import ChunkSpec, Reading, Size, Wanted
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.base import ByteRequest, ChunkSpec, DecodeOptions, EncodedSize
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import Blosc
-from zarr_dask.codecs.fetch import answer_from
-from zarr_dask.codecs.registry import Stored, chain_from_v3
+from zarr_dask.codecs.fetch import drive_fetch_from_bytes
+from zarr_dask.codecs.registry import ParseContext, chain_from_v3
 from zarr_dask.codecs.registry_numcodecs import (
     codec_from_numcodecs,
     object_serializer_from_numcodecs,
@@ -125,17 +125,19 @@ def divided_targets() -> Iterator[Target]:
 def decode_part(data: bytes) -> None:
     """What is wanted must not depend on what was there before, and is right where all of it is."""
     spans = [(0, 100), (len(LONG) - 90, len(LONG))]
-    wanted = Wanted(len(LONG), 0, len(LONG), spans)
+    wanted = ByteRequest(len(LONG), 0, len(LONG), spans)
     found = []
     for before in (0x00, 0xFF):
         with guarded_memory(before):
             try:
-                out = answer_from(Blosc().read_spans(wanted), data).memory
+                out = drive_fetch_from_bytes(Blosc().partial_decode(wanted), data).memory
                 found.append(b"".join(out[start:stop].tobytes() for start, stop in spans))
             except ZarrDaskError:
                 found.append(b"")
     assert found[0] == found[1], "the result depends on what was there before"
-    whole = bytes(Blosc().decode(data, Size.of(len(LONG))))  # raises if it is not to be accepted
+    whole = bytes(
+        Blosc().decode(data, EncodedSize.of(len(LONG)))
+    )  # raises if it is not to be accepted
     assert found[0] == b"".join(whole[start:stop] for start, stop in spans), "not that of the whole"
 
 
@@ -157,13 +159,15 @@ def decoding_bytes(codec, nbytes: int) -> Callable[[bytes], None]:
             assert (guarded[-GUARD:] == before).all(), "written after the destination"
         assert found[0] == found[1], "the result depends on what was there before"
         try:
-            exact = bytes(codec.decode(data, Size.of(nbytes)))
+            exact = bytes(codec.decode(data, EncodedSize.of(nbytes)))
         except ZarrDaskError:
             exact = None
         assert exact == found[0], "decode and decode_into differ"
-        open_ended = codec.decode(data, Size(None, 1 << 20))
+        open_ended = codec.decode(data, EncodedSize(None, 1 << 20))
         assert len(open_ended) <= 1 << 20, "more than was allowed"
-        assert bytes(open_ended) == bytes(codec.decode(data, Size(None, 1 << 20))), "not the same"
+        assert bytes(open_ended) == bytes(codec.decode(data, EncodedSize(None, 1 << 20))), (
+            "not the same"
+        )
         if exact is None:
             raise CorruptObjectError("refused where the size is known")
 
@@ -358,12 +362,12 @@ def chain_targets() -> Iterator[Target]:
     for name, (dtype, array, documents) in TYPED.items():
         data_type = data_type_of(dtype)
         with warnings.catch_warnings(action="ignore"):  # old names are read with a warning
-            chain = chain_from_v3(documents, "codecs", Stored("fuzz", array.ndim))
+            chain = chain_from_v3(documents, "codecs", ParseContext("fuzz", array.ndim))
         yield chain_target(name, chain, data_type, array.astype(data_type.dtype))
 
 
-def chain_target(name: str, chain: Chain, data_type: DataType, array: np.ndarray) -> Target:
-    assert isinstance(chain, Chain), f"{name}: {chain}"
+def chain_target(name: str, chain: CodecChain, data_type: DataType, array: np.ndarray) -> Target:
+    assert isinstance(chain, CodecChain), f"{name}: {chain}"
     spec = ChunkSpec(array.shape, data_type, data_type.zero, LIMITS.variable_bytes)
     assert not list(chain.problems(spec)), name
     bound = chain.bind(spec)
@@ -372,13 +376,13 @@ def chain_target(name: str, chain: Chain, data_type: DataType, array: np.ndarray
     region = tuple(slice(n // 3, n // 3 + max(n // 2, 1), 1) for n in array.shape)
 
     def whole(data: bytes, out: np.ndarray) -> None:
-        bound.decode(data, None, out, Reading())
+        bound.decode(data, None, out, DecodeOptions())
 
     def part(data: bytes, out: np.ndarray) -> None:
-        bound.decode(data, region, out[region], Reading())
+        bound.decode(data, region, out[region], DecodeOptions())
 
     def fetched(data: bytes, out: np.ndarray) -> None:
-        answer_from(bound.read(region, out[region], Reading(), whole=False), data)
+        drive_fetch_from_bytes(bound.read(region, out[region], DecodeOptions(), whole=False), data)
 
     def decode(data: bytes) -> None:
         refused = False
@@ -430,7 +434,7 @@ def object_targets() -> Iterator[Target]:
         def decode(data: bytes, bound=bound) -> None:
             guarded = np.full((4, 3), "guard", object)
             try:
-                bound.decode(data, None, guarded[1:-1], Reading())
+                bound.decode(data, None, guarded[1:-1], DecodeOptions())
             finally:
                 assert all(item == "guard" for item in (*guarded[0], *guarded[-1]))
 

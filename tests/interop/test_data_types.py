@@ -167,7 +167,7 @@ def test_fill_values_of_tensorstore(name: str, place: Path) -> None:
         return
     ours = zd.create_array(place, shape=2, dtype=name, chunks=2, fill_value=1)
     theirs = ts.open(spec(place), open=True).result()
-    assert theirs.fill_value.tobytes() == ours.meta.fill.tobytes()
+    assert theirs.fill_value.tobytes() == ours.meta.fill_value.tobytes()
     assert np.asarray(theirs.read().result()).tobytes() == ours[...].tobytes()
 
 

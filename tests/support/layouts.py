@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.base import Coalescing
+from zarr_dask.stores.base import ReadPolicy
 
 SHAPE = (12, 16)
 VALUES = np.arange(1, 193, dtype="int32").reshape(SHAPE)
@@ -42,10 +42,10 @@ LAYOUTS = {
 class Far(MemoryStore):
     """A store that wants as few requests as possible, whatever lies between the bytes."""
 
-    coalescing = Coalescing(gap=1 << 30, largest=1 << 40)
+    coalescing = ReadPolicy(gap=1 << 30, largest=1 << 40)
 
 
 class Exact(MemoryStore):
     """A store that wants to be asked for no byte in vain."""
 
-    coalescing = Coalescing(gap=0, largest=1 << 40)
+    coalescing = ReadPolicy(gap=0, largest=1 << 40)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from zarr_dask.stores.base import validator_of
+from zarr_dask.stores.base import etag_of
 
 
 def settled(store, key: str = "c/0/0") -> None:
     """Wait until a file is so old that another change of it would show."""
     until = time.monotonic() + 10
-    while validator_of(store, key) is None:
+    while etag_of(store, key) is None:
         assert time.monotonic() < until

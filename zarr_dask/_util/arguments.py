@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-__all__ = ["check_choice", "check_count", "check_flags", "check_given", "check_resume"]
+__all__ = ["check_bools", "check_choice", "check_count", "check_resume", "check_type"]
 
 
-def check_flags(**flags: object) -> None:
+def check_bools(**flags: object) -> None:
     """Raise if an argument is neither True nor False; the message names it.
 
     Raises
@@ -23,7 +23,7 @@ def check_flags(**flags: object) -> None:
 
     Examples
     --------
-    >>> check_flags(overwrite="no")
+    >>> check_bools(overwrite="no")
     Traceback (most recent call last):
     TypeError: overwrite='no': expected True or False.
     """
@@ -99,7 +99,7 @@ def check_count(name: str, value: object, otherwise: str) -> None:
         raise ValueError(error)
 
 
-def check_given(name: str, value: object, kinds: Any, expected: str) -> None:
+def check_type(name: str, value: object, kinds: Any, expected: str) -> None:
     """Raise if a value is neither None nor of one of the given types.
 
     Raises
@@ -109,7 +109,7 @@ def check_given(name: str, value: object, kinds: Any, expected: str) -> None:
 
     Examples
     --------
-    >>> check_given("manifest", 3, str, "a path or URL")
+    >>> check_type("manifest", 3, str, "a path or URL")
     Traceback (most recent call last):
     TypeError: manifest=3: expected a path or URL, or None.
     """

@@ -8,10 +8,10 @@ import numpy as np
 
 from zarr_dask.errors import DataTypeError
 
-__all__ = ["as_numpy"]
+__all__ = ["to_numpy"]
 
 
-def as_numpy(block: Any, what: str) -> np.ndarray:
+def to_numpy(block: Any, what: str) -> np.ndarray:
     """Return a block as a NumPy array.
 
     Parameters

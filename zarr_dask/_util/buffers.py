@@ -1,10 +1,10 @@
 """Working memory that is not the result of a read.
 
 Each thread reuses memory that is needed only while one chunk is processed: allocating and freeing a
-few megabytes costs about as much as decoding them. `scratch` holds our own buffers and `Gathered`
-the encoded chunks of a shard, both until the last task of the process ends (`working_for`).
-`keeping_freed_memory` is for the buffers of codecs in dask workers, which are configured to return
-freed memory immediately (``MALLOC_TRIM_THRESHOLD_``).
+few megabytes costs about as much as decoding them. `thread_buffer` holds our own buffers and
+`SegmentedBuffer` the encoded chunks of a shard, both until the last task of the process ends
+(`task_memory_scope`). `malloc_keep_freed` is for the buffers of codecs in dask workers, which are
+configured to return freed memory immediately (``MALLOC_TRIM_THRESHOLD_``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from weakref import WeakSet
 import numpy as np
 
 __all__ = [
-    "Gathered",
-    "borrowed",
-    "keeping_freed_memory",
-    "lasting",
-    "let_go",
-    "provide",
-    "return_freed_memory",
-    "scratch",
-    "working_for",
+    "SegmentedBuffer",
+    "malloc_keep_freed",
+    "malloc_trim",
+    "mmap_empty",
+    "prefault",
+    "release_thread_buffers",
+    "reserve_buffer",
+    "task_memory_scope",
+    "thread_buffer",
 ]
 
 Use = Literal["encoded", "decoded", "chunk", "frame", "run"]
@@ -50,8 +50,8 @@ class _Keeper:
     def __init__(self) -> None:
         self.memory: dict[Use, np.ndarray] = {}
         self.segments: list[memoryview] = []
-        """Memory that `Gathered` writes to, in parts of `_STEP` bytes, at most 64 MiB. Empty while
-        a `Gathered` uses them."""
+        """Memory that `SegmentedBuffer` writes to, in parts of `_STEP` bytes, at most 64 MiB. Empty
+        while a `SegmentedBuffer` uses them."""
         self.purpose: Hashable = None
         """Purpose that the memory was used for; None if not for tasks."""
         self.tasks = 0
@@ -115,23 +115,23 @@ class _Keepers:
 _KEEPERS = _Keepers()
 
 
-class _Kept(threading.local):
+class _ThreadMemory(threading.local):
     """Memory held by the current thread."""
 
     def __init__(self) -> None:
         self.keeper = _Keeper()
         self.memory = self.keeper.memory
         self.gathers = False
-        """True while a `Gathered` is active."""
+        """True while a `SegmentedBuffer` is active."""
         _KEEPERS.add(self.keeper)
 
 
-_KEPT = _Kept()
+_KEPT = _ThreadMemory()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_KEEPERS.forget)
 
 
-def scratch(use: Use, nbytes: int) -> np.ndarray:
+def thread_buffer(use: Use, nbytes: int) -> np.ndarray:
     """Return `nbytes` of memory, overwritten by this thread's next call for the same use.
 
     Parameters
@@ -150,17 +150,17 @@ def scratch(use: Use, nbytes: int) -> np.ndarray:
     if memory is None or memory.size < nbytes:
         roomy = -(-nbytes // _STEP) * _STEP if nbytes > _STEP else nbytes
         _KEPT.memory.pop(use, None)  # free the old memory before the new one is made
-        memory = _KEPT.memory[use] = lasting((roomy,), _BYTE)
+        memory = _KEPT.memory[use] = mmap_empty((roomy,), _BYTE)
     return memory[:nbytes]
 
 
 @contextmanager
-def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
-    """Yield memory as `scratch` does, reserved until the end of the statement.
+def reserve_buffer(use: Use, nbytes: int) -> Iterator[np.ndarray]:
+    """Yield memory as `thread_buffer` does, reserved until the end of the statement.
 
     It is for generators: between two of their items the thread may need scratch memory, too.
     """
-    memory = scratch(use, nbytes)
+    memory = thread_buffer(use, nbytes)
     _KEPT.memory.pop(use, None)
     try:
         yield memory
@@ -169,13 +169,13 @@ def borrowed(use: Use, nbytes: int) -> Iterator[np.ndarray]:
             _KEPT.memory[use] = memory if memory.base is None else memory.base
 
 
-def let_go() -> None:
+def release_thread_buffers() -> None:
     """Free the memory that the current thread holds."""
     _KEPT.keeper.give_back()
 
 
 @contextmanager
-def working_for(purpose: Hashable, first: First | None = None) -> Iterator[None]:
+def task_memory_scope(purpose: Hashable, first: First | None = None) -> Iterator[None]:
     """Run a task whose memory the current thread keeps for the next one of the same purpose.
 
     When a task of another purpose begins, the memory of idle threads is freed; when the last task
@@ -203,7 +203,7 @@ _PAGE_MAPPED = 1 << 20
 _HUGE = 1 << 22  # NumPy requests large pages from this size on
 
 
-def lasting(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def mmap_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """Return memory for many chunks that goes back to the system as soon as it is freed.
 
     malloc keeps large blocks that were freed, up to 32 MB for each thread, in any process but a
@@ -225,7 +225,7 @@ def lasting(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 _PAGE = 1 << 12
 
 
-def provide(memory: np.ndarray) -> None:
+def prefault(memory: np.ndarray) -> None:
     """Make the system provide the memory of an array, leaving its elements unchanged.
 
     The system does so when a page is first written to, which takes as long as filling it.
@@ -240,7 +240,7 @@ def provide(memory: np.ndarray) -> None:
 # --- pieces of one object -------------------------------------------------------------------------
 
 
-class Gathered:
+class SegmentedBuffer:
     """Pieces of bytes, copied one after the other into memory that the thread reuses.
 
     A shard consists of many encoded chunks. Keeping them uncopied would take new memory from the
@@ -253,7 +253,7 @@ class Gathered:
 
     Examples
     --------
-    >>> with Gathered() as gathered:
+    >>> with SegmentedBuffer() as gathered:
     ...     gathered.add(b"one")
     ...     gathered.add(b"two")
     >>> [bytes(buffer) for buffer in gathered.buffers()]
@@ -363,7 +363,7 @@ class _Allocator:
 _ALLOCATOR = _Allocator()
 
 
-def return_freed_memory() -> None:
+def malloc_trim() -> None:
     """Return the memory that malloc holds to the system, in a fraction of a millisecond.
 
     This has no effect unless the C library is glibc.
@@ -380,7 +380,7 @@ def _trim() -> Any:
 
 
 @contextmanager
-def keeping_freed_memory() -> Iterator[None]:
+def malloc_keep_freed() -> Iterator[None]:
     """Let malloc keep freed memory while a task runs, as in any process but a dask worker.
 
     Afterwards everything is returned at once, as the worker was configured. This has no effect if

@@ -6,7 +6,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Self
 
-__all__ = ["Tree", "draw", "facts_table", "named_shape"]
+__all__ = ["InWords", "Tree", "format_shape", "html_table", "render_tree"]
+
+
+class InWords:
+    r"""A result or plan whose ``str`` says it in words: its `repr` is one short line of that.
+
+    Examples
+    --------
+    >>> class Report(InWords):
+    ...     def __str__(self):
+    ...         return "verify a.zarr\n  nothing is wrong"
+    >>> Report()
+    <Report: verify a.zarr>
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        line = escape_control_chars(str(self).partition("\n")[0])
+        short = line if len(line) <= _LINE else f"{line[: _LINE - 3]}..."
+        return f"<{type(self).__name__}: {short}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+_LINE = 120
 
 
 class Tree(str):
@@ -35,7 +61,7 @@ class Tree(str):
         return self._html
 
 
-def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
+def render_tree(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
     """Draw a hierarchy.
 
     Parameters
@@ -47,7 +73,7 @@ def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
 
     Examples
     --------
-    >>> draw("/", {"a": ("", "/"), "a/b": ("  ", "(2,) int8"), "c": ("", "/")})
+    >>> render_tree("/", {"a": ("", "/"), "a/b": ("  ", "(2,) int8"), "c": ("", "/")})
     /
     ├── a/
     │   └── b  (2,) int8
@@ -58,13 +84,14 @@ def draw(root: str, labels: Mapping[str, tuple[str, str]]) -> Tree:
 
 def _lines(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     last = _last_ones(labels)
-    yield printable(root)
+    yield escape_control_chars(root)
     indents = [""]  # by depth, of the nodes below the last one drawn
     for path, (joint, facts) in labels.items():
         depth = path.count("/")
         is_last = path in last
-        name = printable(path.rpartition("/")[2])
-        yield f"{indents[depth]}{'└── ' if is_last else '├── '}{name}{joint}{printable(facts)}"
+        name = escape_control_chars(path.rpartition("/")[2])
+        branch = "└── " if is_last else "├── "
+        yield f"{indents[depth]}{branch}{name}{joint}{escape_control_chars(facts)}"
         indents[depth + 1 :] = [indents[depth] + ("    " if is_last else "│   ")]
 
 
@@ -85,7 +112,7 @@ def _list_items(root: str, labels: Mapping[str, tuple[str, str]]) -> Iterator[st
     yield "</ul>" * depth + "</div>"
 
 
-def facts_table(title: str, facts: Mapping[str, object]) -> str:
+def html_table(title: str, facts: Mapping[str, object]) -> str:
     """Return facts about a node as an HTML table."""
     rows = "".join(
         f"<tr><th>{_html(name)}</th><td>{_html(str(value))}</td></tr>"
@@ -94,12 +121,12 @@ def facts_table(title: str, facts: Mapping[str, object]) -> str:
     return f"<table><caption>{_html(title)}</caption>{rows}</table>"
 
 
-def named_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> str:
+def format_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> str:
     """Return a shape with the names of its dimensions, if they have any.
 
     Examples
     --------
-    >>> named_shape((20, 8), ("time", None)), named_shape((20,), None)
+    >>> format_shape((20, 8), ("time", None)), format_shape((20,), None)
     ('(time: 20, 8)', '(20,)')
     """
     if not any(names or ()):
@@ -108,16 +135,16 @@ def named_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> str
     return f"({', '.join(str(n) if name is None else f'{name}: {n}' for name, n in lengths)})"
 
 
-def printable(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     r"""Escape characters of a text that would control a terminal or break the line.
 
     Examples
     --------
-    >>> print(printable("é\n"))
+    >>> print(escape_control_chars("é\n"))
     é\n
     """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _html(text: str) -> str:
-    return escape(printable(text))
+    return escape(escape_control_chars(text))

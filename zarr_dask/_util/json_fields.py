@@ -1,8 +1,8 @@
 """Reading JSON objects field by field, collecting all problems.
 
-A `Members` returns each field once, checked. A wrong field becomes a `Problem` and reading
-continues, so that one error lists all that is wrong. JSON numbers are distinguished by their exact
-type: ``true`` is not 1 and ``2.0`` is not 2.
+A `FieldReader` returns each field once, checked. A wrong field becomes a `ValidationProblem` and
+reading continues, so that one error lists all that is wrong. JSON numbers are distinguished by
+their exact type: ``true`` is not 1 and ``2.0`` is not 2.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from zarr_dask.errors import ABSENT, Problem
+from zarr_dask.errors import ABSENT, ValidationProblem
 
 __all__ = [
-    "Members",
-    "anything",
+    "FieldReader",
+    "any_value",
     "are_names",
-    "between",
+    "is_codec_list",
     "is_int",
+    "is_int_in",
     "is_ints",
     "is_lengths",
     "is_list",
     "is_object",
-    "is_steps",
-    "one_of",
+    "is_one_of",
 ]
 
 
-class Members:
+class FieldReader:
     """Reader of the fields of one JSON object.
 
     Parameters
@@ -41,7 +41,7 @@ class Members:
     def __init__(self, members: Mapping[str, Any], place: str = "") -> None:
         self._members = dict(members)
         self.place = place
-        self.problems: list[Problem] = []
+        self.problems: list[ValidationProblem] = []
 
     def take(
         self, name: str, fits: Callable[[Any], bool], expected: str, default: Any = ABSENT
@@ -67,7 +67,7 @@ class Members:
 
     def blame(self, name: str, found: object, expected: str, kind: str = "value") -> None:
         """Note that a field is wrong."""
-        self.problems.append(Problem(self.at(name), found, expected, kind))
+        self.problems.append(ValidationProblem(self.at(name), found, expected, kind))
 
     def at(self, name: str) -> str:
         """Return the position of a field in the document."""
@@ -88,10 +88,10 @@ class Members:
             self.blame(name, self._members[name], expected(name))
         if len(wrong) > _MOST_NAMED:
             more = f"{len(wrong) - _MOST_NAMED} more"
-            self.problems.append(Problem(self.place, more, "no such members"))
+            self.problems.append(ValidationProblem(self.place, more, "no such members"))
 
 
-def anything(value: Any) -> bool:  # noqa: ARG001  (every value fits)
+def any_value(value: Any) -> bool:  # noqa: ARG001  (every value fits)
     """True for every value; its meaning is checked later."""
     return True
 
@@ -141,7 +141,7 @@ def is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def is_steps(value: Any) -> bool:
+def is_codec_list(value: Any) -> bool:
     """True if a value is a list of a plausible number of codecs or extensions."""
     return isinstance(value, list) and len(value) <= _MOST_STEPS
 
@@ -151,11 +151,11 @@ def is_object(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def between(allowed: range) -> Callable[[Any], bool]:
+def is_int_in(allowed: range) -> Callable[[Any], bool]:
     """Return a predicate that is true for integers within a range."""
     return lambda value: is_int(value) and value in allowed
 
 
-def one_of(*allowed: str) -> Callable[[Any], bool]:
+def is_one_of(*allowed: str) -> Callable[[Any], bool]:
     """Return a predicate that is true for the given strings."""
     return lambda value: isinstance(value, str) and value in allowed

@@ -4,57 +4,74 @@ One bounded pool per process, made on first use and again in a child after a for
 never use it: the scheduler's threads are enough.
 
 Threads that only wait for responses of services are separate: `waiting_threads`, more than there
-are cores and shared by all tasks. From all its threads, a process never has more than
-`SIDE_BY_SIDE` requests in flight (`in_flight`).
+are cores and shared by all tasks. From all its threads, a process never has more requests in flight
+than `request_slots` allows: `MAX_CONCURRENT_REQUESTS`, up to `MOST_AT_ONCE` of a service that takes
+long to respond, fewer while a service reports that it is too busy (`slow_down`).
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import chain, islice
+from math import inf
 from typing import Any, TypeVar
 
 from zarr_dask._util.arguments import check_count
 
 __all__ = [
-    "SIDE_BY_SIDE",
-    "abreast",
-    "cores",
-    "for_each",
-    "has_work_meanwhile",
-    "in_flight",
-    "in_turn",
-    "meanwhile",
-    "wait_for_each",
+    "MAX_CONCURRENT_REQUESTS",
+    "MOST_AT_ONCE",
+    "cpu_count",
+    "has_overlap_work",
+    "imap_unbuffered",
+    "map_waiting",
+    "overlap_with_wait",
+    "parallel_for",
+    "request_slots",
+    "run_concurrently",
+    "slow_down",
     "waiting_threads",
 ]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-SIDE_BY_SIDE = 32
-"""Maximum number of requests of a process in flight."""
+MAX_CONCURRENT_REQUESTS = 32
+"""Number of requests of a process in flight, of services that respond quickly."""
+
+MOST_AT_ONCE = 80
+"""Number of requests of a process in flight, of services that take 0.1 s and more."""
+
+REQUESTS = "ZARR_DASK_REQUESTS"
+"""The environment variable for another number of requests in flight, whatever the latency is."""
+_QUICK, _SLOW = (
+    0.02,
+    0.1,
+)  # seconds to respond, for `MAX_CONCURRENT_REQUESTS` and for `MOST_AT_ONCE`
+_FADING = 0.02  # share by which a longer time replaces the shortest one with each request
+_EASE = 1.0  # seconds between two steps of slowing down, for the effect of the first to show
 
 
-def cores() -> int:
+def cpu_count() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class _Thread(threading.local):
+class _PoolThread(threading.local):
     """Marks threads of the pool, which do not wait for other threads of the pool."""
 
     is_ours = False
 
 
-_THREAD = _Thread()
+_THREAD = _PoolThread()
 
 
 def _mark_thread() -> None:
@@ -62,7 +79,11 @@ def _mark_thread() -> None:
 
 
 class _InFlight:
-    """Counter of the requests that this process may still send."""
+    """The requests of this process in flight, and how many there may be.
+
+    The number is halved when a service reports that it is too busy, and grows by one with each
+    round of successful requests.
+    """
 
     def __init__(self) -> None:
         self.forget()
@@ -70,19 +91,68 @@ class _InFlight:
     def forget(self) -> None:
         """Reset in a new process, which has no request in flight."""
         self._changed = threading.Condition()
-        self._free = SIDE_BY_SIDE
+        self._sent = 0
+        self._given = _given_requests()
+        self._slowed = float("-inf")
+        self._latency = inf  # the shortest time of recent requests, which is that of small ones
+        self.limit = float(self.most)
+
+    @property
+    def most(self) -> int:
+        """The number of requests in flight if no service is too busy."""
+        if self._given or self._latency == inf:
+            return self._given or MAX_CONCURRENT_REQUESTS
+        share = (self._latency - _QUICK) / (_SLOW - _QUICK)
+        return MAX_CONCURRENT_REQUESTS + round(
+            min(max(share, 0), 1) * (MOST_AT_ONCE - MAX_CONCURRENT_REQUESTS)
+        )
 
     def take(self, most: int) -> int:
         with self._changed:
-            self._changed.wait_for(lambda: self._free > 0)
-            taken = min(most, self._free)
-            self._free -= taken
+            self._changed.wait_for(lambda: self._sent < int(self.limit))
+            taken = min(most, int(self.limit) - self._sent)
+            self._sent += taken
             return taken
 
     def give_back(self, count: int) -> None:
         with self._changed:
-            self._free += count
+            self._sent -= count
             self._changed.notify(count)
+
+    def note_success(self, count: int, seconds: float) -> None:
+        """Note that some requests have succeeded, and how long they took."""
+        with self._changed:
+            if seconds < self._latency:
+                self._latency = seconds
+            elif count == 1:  # several take longer together
+                self._latency += (seconds - self._latency) * _FADING
+            before = int(self.limit)
+            self.limit = min(self.limit + count / self.limit, float(self.most))
+            if int(self.limit) > before:
+                self._changed.notify(int(self.limit) - before)
+
+    def slow_down(self) -> None:
+        with self._changed:
+            now = time.monotonic()
+            if now - self._slowed >= _EASE:
+                self._slowed = now
+                self.limit = max(self.limit / 2, 1.0)
+
+
+def _given_requests() -> int | None:
+    """Return the number of requests in flight that the environment asks for.
+
+    Raises
+    ------
+    ValueError
+        If it is not a whole number above 0.
+    """
+    given = os.environ.get(REQUESTS)
+    if not given:
+        return None
+    if not given.isdecimal() or not int(given):
+        raise ValueError(f"the environment's {REQUESTS} is {given!r}: expected a number above 0.")
+    return int(given)
 
 
 class _Pool:
@@ -100,13 +170,15 @@ class _Pool:
     def executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(cores(), "zarr_dask", _mark_thread)
+                self._executor = ThreadPoolExecutor(cpu_count(), "zarr_dask", _mark_thread)
             return self._executor
 
     def waiting(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._waiting is None:
-                self._waiting = ThreadPoolExecutor(SIDE_BY_SIDE, "zarr_dask-waiting")
+                self._waiting = ThreadPoolExecutor(
+                    max(MOST_AT_ONCE, _given_requests() or 0), "zarr_dask-waiting"
+                )
             return self._waiting
 
 
@@ -122,7 +194,7 @@ def waiting_threads() -> ThreadPoolExecutor:
     return _POOL.waiting()
 
 
-def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def map_waiting(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Call a function that waits for responses on every item, concurrently; return the results.
 
     Each call sees the context variables of the caller.
@@ -141,21 +213,21 @@ def wait_for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
     Examples
     --------
-    >>> wait_for_each(len, ["a", "", "abc"])
+    >>> map_waiting(len, ["a", "", "abc"])
     [1, 0, 3]
     """
-    return list(in_turn(function, items))
+    return list(imap_unbuffered(function, items))
 
 
-def in_turn(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield the results of `wait_for_each` in order, each as soon as it is available.
+def imap_unbuffered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield the results of `map_waiting` in order, each as soon as it is available.
 
     The calls begin immediately, not when the first result is taken. If the caller stops taking
     results, calls that have not begun are cancelled.
 
     Examples
     --------
-    >>> next(in_turn(len, ["a", "", "abc"]))
+    >>> next(imap_unbuffered(len, ["a", "", "abc"]))
     1
     """
     threads = waiting_threads()
@@ -188,15 +260,15 @@ _MEANWHILE = _Meanwhile()
 
 
 @contextmanager
-def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """Let this thread do some work when it first waits in the block (`wait_for_each`).
+def overlap_with_wait(work: Callable[[], object]) -> Iterator[None]:
+    """Let this thread do some work when it first waits in the block (`map_waiting`).
 
     The work is skipped if the thread never waits, so nothing may depend on it.
 
     Examples
     --------
-    >>> with meanwhile(lambda: print("waiting")):
-    ...     print(wait_for_each(len, ["a"]), wait_for_each(len, [""]))
+    >>> with overlap_with_wait(lambda: print("waiting")):
+    ...     print(map_waiting(len, ["a"]), map_waiting(len, [""]))
     waiting
     [1] [0]
     """
@@ -207,13 +279,13 @@ def meanwhile(work: Callable[[], object]) -> Iterator[None]:
         _MEANWHILE.work = None
 
 
-def has_work_meanwhile() -> bool:
+def has_overlap_work() -> bool:
     """True if this thread has work to do while it waits."""
     return _MEANWHILE.work is not None
 
 
 @contextmanager
-def in_flight(most: int = 1) -> Iterator[int]:
+def request_slots(most: int = 1) -> Iterator[int]:
     """Wait until this process may send one or more requests.
 
     Hold it only while the requests are in flight, not while waiting for anything else, such as
@@ -230,13 +302,23 @@ def in_flight(most: int = 1) -> Iterator[int]:
         Number of them that may be in flight at a time; at least one.
     """
     taken = _IN_FLIGHT.take(most)
+    begun = time.monotonic()
     try:
         yield taken
+        _IN_FLIGHT.note_success(taken, time.monotonic() - begun)
     finally:
         _IN_FLIGHT.give_back(taken)
 
 
-def abreast(*functions: Callable[[], Any]) -> list[Any]:
+def slow_down() -> None:
+    """Send half as many requests at a time, because a service has reported too many.
+
+    The number grows again with requests that succeed.
+    """
+    _IN_FLIGHT.slow_down()
+
+
+def run_concurrently(*functions: Callable[[], Any]) -> list[Any]:
     """Call functions that wait for responses, each in a thread of its own; return the results.
 
     Raises
@@ -249,7 +331,7 @@ def abreast(*functions: Callable[[], Any]) -> list[Any]:
     return [future.result() for future in futures]
 
 
-def for_each(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:
+def parallel_for(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:
     """Call `function` on every item.
 
     Parameters
@@ -270,7 +352,7 @@ def for_each(function: Callable[[T], object], items: Iterable[T], threads: int |
     """
     check_count("threads", threads, "one per core")
     waiting = iter(items)
-    if threads == 1 or cores() == 1 or _THREAD.is_ours:
+    if threads == 1 or cpu_count() == 1 or _THREAD.is_ours:
         for item in waiting:
             function(item)
         return
@@ -279,7 +361,7 @@ def for_each(function: Callable[[T], object], items: Iterable[T], threads: int |
         for item in first:
             function(item)
         return
-    _side_by_side(function, chain(first, waiting), min(threads or cores(), cores()))
+    _side_by_side(function, chain(first, waiting), min(threads or cpu_count(), cpu_count()))
 
 
 def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: int) -> None:

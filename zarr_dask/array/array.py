@@ -1,13 +1,13 @@
 """An array: a store, a path and the array's metadata.
 
 Reading goes through `zarr_dask.array.reader`, writing through `zarr_dask.array.writer`, one stored
-object at a time. A node is frozen: methods that change its metadata return a new node.
+object at a time. A handle follows its array: changes of the metadata that this process makes, by
+this handle or another, are seen by all of them (`zarr_dask.formats.handles`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -16,27 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_choice, check_flags
-from zarr_dask._util.display import facts_table, named_shape
-from zarr_dask._util.threads import for_each
+from zarr_dask._util.arguments import check_bools, check_choice
+from zarr_dask._util.display import format_shape, html_table
+from zarr_dask._util.threads import parallel_for
+from zarr_dask.array.attributes import Attributes, fixed
+from zarr_dask.array.common_names import ArrayNames
 from zarr_dask.array.reader import Reader
-from zarr_dask.array.resize import appended, checked_extents, clear_outside, resized
+from zarr_dask.array.resize import append_region, checked_extents, prune_outside, resize_grid
 from zarr_dask.array.revalidate import Confirmation, Shown, Standing
 from zarr_dask.array.source import ArraySource
 from zarr_dask.array.view import (
-    Selector,
+    IndexAccessor,
     View,
     block_parser,
-    check_memory,
-    no_memory,
+    check_out,
+    out_of_memory_error,
     read_selection,
     write_selection,
 )
-from zarr_dask.array.writer import write_part
+from zarr_dask.array.writer import write_object_part
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
-from zarr_dask.formats.edit import current, put_changed, with_attributes
+from zarr_dask.formats.edit import reload_metadata, with_attributes, write_changed_documents
 from zarr_dask.formats.pickling import pack, unpack
 from zarr_dask.grid.grid import Edges, Grid, Region, Shape
 from zarr_dask.indexing.basic import checked_region, parse_basic, parse_plain
@@ -48,7 +50,7 @@ from zarr_dask.indexing.transform import (
     parse_points,
 )
 from zarr_dask.journal import OnConflict, check_no_output, claimed
-from zarr_dask.stores.base import Store, is_far, list_sizes
+from zarr_dask.stores.base import Store, is_remote, list_sizes
 from zarr_dask.stores.wrappers.metered import unmetered
 
 if TYPE_CHECKING:
@@ -56,11 +58,11 @@ if TYPE_CHECKING:
 
     from zarr_dask.codecs.base import Codec
 
-__all__ = ["Array", "stored_sizes"]
+__all__ = ["Array", "object_sizes"]
 
 
 @dataclass(frozen=True, eq=False)
-class Array:
+class Array(ArrayNames):
     """An array in a store; made by `zarr_dask.open_array` and `zarr_dask.create_array`.
 
     Examples
@@ -123,7 +125,7 @@ class Array:
     @property
     def shards(self) -> Shape | None:
         """Shape of a stored object that holds several chunks; None if the array is not sharded."""
-        return self.write_chunks if self.meta.codecs.serializer.divides else None
+        return self.write_chunks if self.meta.codecs.serializer.is_sharding else None
 
     @property
     def write_chunks(self) -> Shape:
@@ -136,12 +138,18 @@ class Array:
     @property
     def fill_value(self) -> Any:
         """Value of elements that were never written; None if it is undefined."""
-        return None if self.meta.fill is None else self.meta.fill[()]
+        return None if self.meta.fill_value is None else self.meta.fill_value[()]
+
+    @property
+    def attrs(self) -> Attributes:
+        """The user's attributes, as a mapping that writes: ``array.attrs["units"] = "m"``."""
+        return Attributes(self)
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The user's attributes (a copy)."""
-        return deepcopy(dict(self.meta.attributes))
+        """The user's attributes, as a copy that raises on assignment; `attrs` changes them."""
+        found: dict[str, Any] = fixed(self.meta.attributes)
+        return found
 
     @property
     def user_attributes(self) -> dict[str, Any]:
@@ -175,11 +183,18 @@ class Array:
 
     def key(self, coords: Sequence[int]) -> str:
         """Return the key of the stored object at the given coordinates."""
-        return self.node_format.data_prefix(self.path) + self.meta.keys.key(coords)
+        return self.node_format.data_prefix(self.path) + self.meta.chunk_key_encoding.key(coords)
 
     def nbytes_stored(self) -> int:
         """Return the size in bytes of all stored objects, found by one listing."""
-        return sum(stored_sizes(self))
+        return sum(object_sizes(self))
+
+    def stored_keys(self) -> Iterator[str]:
+        """Yield the keys of all stored objects, found by one listing."""
+        prefix = self.node_format.data_prefix(self.path)
+        for key in self.store.list(prefix):
+            if self.meta.coords(key[len(prefix) :]) is not None:
+                yield key
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
@@ -200,16 +215,19 @@ class Array:
         )
 
     def _repr_html_(self) -> str:
-        facts = {
+        return html_table(f"zarr_dask.Array {self.where}", self.facts())
+
+    def facts(self) -> dict[str, object]:
+        """Return facts for display, by name."""
+        return {
             "format": self.format,
-            "shape": named_shape(self.shape, self.dimension_names),
+            "shape": format_shape(self.shape, self.dimension_names),
             "data type": self.meta.data_type.label,
             "chunks": self.chunks if self.shards else self.meta.grid.words,
             "shards": self.meta.grid.words if self.shards else "none",
             "codecs": ", ".join(codec.name for codec in self.codecs),
             "attributes": ", ".join(self.attributes) or "none",
         }
-        return facts_table(f"zarr_dask.Array {self.where}", facts)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -262,7 +280,7 @@ class Array:
         shape = tuple([-(-(s.stop - s.start) // s.step) for s in checked])
         if out is None:
             return self._read(checked, shape, threads)
-        check_memory(self, out, shape)
+        check_out(self, out, shape)
         self.reader.read_region(checked, out, threads)
         return out
 
@@ -272,8 +290,8 @@ class Array:
         try:
             out = reader.room(region, shape)
         except (ValueError, MemoryError) as error:
-            raise no_memory(self, shape, error) from error
-        reader.read_new(region, out, threads)
+            raise out_of_memory_error(self, shape, error) from error
+        reader.read_into_fresh(region, out, threads)
         return out
 
     @cached_property
@@ -317,13 +335,13 @@ class Array:
         DaskBackendError
             If dask's array-expr backend is turned on.
         """
-        from zarr_dask.graph import blocks_of, cuts_objects, read_ahead, read_array
+        from zarr_dask.graph import normalize_blocks, read_ahead, read_array, splits_objects
 
         meta = self.meta
         names = meta.dimension_names or ()
         itemsize = meta.data_type.typical_itemsize
-        blocks = blocks_of(chunks, meta.grid, meta.chunk_shape, itemsize, names)
-        keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
+        blocks = normalize_blocks(chunks, meta.grid, meta.chunk_shape, itemsize, names)
+        keep = splits_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
         source = self.source(None, keep_indices=keep)
         read = read_ahead if source.reads_ahead else read_array
         return read(source, blocks, self.token, name)
@@ -347,7 +365,7 @@ class Array:
             fetching it.
         """
         options, token = self.options, self.token
-        if keep_indices and not options.index_cache and not is_far(self.store):
+        if keep_indices and not options.index_cache and not is_remote(self.store):
             options = replace(options, index_cache=_KEPT_INDICES)
         if transform is not None:
             token = f"{token}-{transform.token}"
@@ -359,7 +377,7 @@ class Array:
         """Token that identifies the array and its metadata."""
         meta = self.meta
         facts = (self.store.identity, self.path, self.format, self.options, meta.grid)
-        more = (meta.data_type, bits_of(meta.fill), meta.codecs, meta.keys)
+        more = (meta.data_type, bits_of(meta.fill_value), meta.codecs, meta.chunk_key_encoding)
         rest = (meta.attributes, meta.dimension_names)
         return sha256(repr((facts, more, rest)).encode()).hexdigest()[:32]
 
@@ -387,10 +405,10 @@ class Array:
         >>> a.lazy[1:, None].T.shape
         (6, 1, 3)
         """
-        return View(self, IndexTransform.identity(self.shape))
+        return View(self._as_it_is(), IndexTransform.identity(self.shape))
 
     @property
-    def oindex(self) -> Selector:
+    def oindex(self) -> IndexAccessor:
         """Selects with lists or masks, each applied to its own dimension.
 
         Examples
@@ -403,10 +421,10 @@ class Array:
                [0, 0, 0, 0],
                [7, 0, 0, 7]], dtype=int16)
         """
-        return Selector(self, parse_outer)
+        return IndexAccessor(self, parse_outer)
 
     @property
-    def vindex(self) -> Selector:
+    def vindex(self) -> IndexAccessor:
         """Selects points: lists are broadcast against each other, and their axes come first.
 
         A mask of the array's shape selects the elements where it is true.
@@ -419,10 +437,10 @@ class Array:
         >>> a.vindex[[3, 1, 0], [5, 5, 1]]
         array([9, 0, 8], dtype=int16)
         """
-        return Selector(self, parse_points)
+        return IndexAccessor(self, parse_points)
 
     @property
-    def blocks(self) -> Selector:
+    def blocks(self) -> IndexAccessor:
         """Selects whole stored objects (shards, or chunks if there are none) by coordinates.
 
         Takes integers and slices without a step for the first dimensions; no dimension is dropped.
@@ -435,7 +453,7 @@ class Array:
         >>> a.blocks[1].tolist()
         [[5, 5, 5, 0, 0, 0], [5, 5, 5, 0, 0, 0]]
         """
-        return Selector(self, block_parser(self))
+        return IndexAccessor(self, block_parser(self))
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -492,7 +510,9 @@ class Array:
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
         self.check_no_output()
         parts, confirm = self.meta.grid.parts(region), self.confirmation()
-        for_each(lambda part: write_part(self, part, values, confirm=confirm), parts, threads)
+        parallel_for(
+            lambda part: write_object_part(self, part, values, confirm=confirm), parts, threads
+        )
 
     def confirmation(self) -> Confirmation:
         """What a call or task calls where it misses something: the array must still be there.
@@ -519,7 +539,7 @@ class Array:
     # --- changes of metadata ----------------------------------------------------------------------
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Array:
-        """Add or replace attributes in the store and return the changed array.
+        """Add or replace attributes in the store; as ``attrs.update``. Returns the array itself.
 
         Raises
         ------
@@ -533,10 +553,30 @@ class Array:
         meta = with_attributes(
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
-        return replace(self, meta=meta)
+        self.follow(meta)
+        return self
+
+    def follow(self, meta: ArrayMeta) -> None:
+        """Take the length, attributes and names of dimensions from metadata that were changed.
+
+        Metadata of another array, which has taken the place of this one, are not taken.
+        """
+        mine = self.meta
+        if meta is mine or not _is_same_array(mine, meta):
+            return
+        changed = mine.with_shape(meta.grid, meta.attributes, meta.dimension_names)
+        kept = {name: value for name, value in self.__dict__.items() if name not in _DERIVED}
+        self.__dict__.clear()
+        self.__dict__.update(kept, meta=changed)
+
+    def _as_it_is(self) -> Array:
+        """Return the array as it is now, which follows no changes."""
+        same = object.__new__(Array)
+        same.__dict__.update(self.__dict__)
+        return same
 
     def resize(self, shape: Any, prune: bool = False) -> Array:
-        """Resize the array in the store and return it; do not use the old object afterwards.
+        """Resize the array in the store. Returns the array itself, which has the new shape.
 
         Only the metadata change; stored objects are kept. Elements outside the new shape reappear
         when the array grows back, unless they are pruned. No other job may write to the array
@@ -578,29 +618,35 @@ class Array:
         >>> a.resize(1, prune=True).resize(4)[...]
         array([ 1, -1, -1, -1], dtype=int16)
         """
-        check_flags(prune=prune)
+        if type(prune) is int:
+            raise TypeError(
+                f"prune={prune}: expected True or False; the shape is one tuple: resize((30, 20))."
+            )
+        check_bools(prune=prune)
         new_shape = checked_extents(shape, self.ndim)
         check_no_output(self.store, self.path)
         with claimed(self.store, self.path):
-            return self._resized(new_shape, prune=prune)
+            self.follow(self._as_it_is().put_shape(new_shape, prune=prune))
+        return self
 
-    def _resized(self, new_shape: Shape, *, prune: bool) -> Array:
+    def put_shape(self, new_shape: Shape, *, prune: bool) -> ArrayMeta:
+        """Resize the array in the store, which this process has claimed; return its metadata."""
         place = (self.store, self.path, self.node_format)
         if prune:
-            present = current(*place, self.meta, self.options)
+            present = reload_metadata(*place, self.meta, self.options)
             _reshaped(self, present, new_shape)  # refuses what cannot be
             self.meta.check_writable(self.where)
             if any(map(int.__gt__, new_shape, self.shape)):
                 self._clear_outside(present)
-        changed = put_changed(
+        changed = write_changed_documents(
             *place, self.meta, lambda now: _reshaped(self, now, new_shape), self.options
         )
         if prune and any(map(int.__lt__, new_shape, self.shape)):
             self._clear_outside(changed)
-        return replace(self, meta=changed)
+        return changed
 
     def append(self, values: Any, axis: int = 0, on_conflict: OnConflict = "error") -> Array:
-        """The array with more elements at its end, written to the store.
+        """Write more elements at the end of the array. Returns the array itself, grown.
 
         The elements are written before the document, so that a reader never sees the array longer
         than what is in it. Objects that the old end cuts are read, changed and written; nothing
@@ -609,7 +655,8 @@ class Array:
         Parameters
         ----------
         values
-            Values of the array's shape, except along one dimension.
+            Values of the array's shape, except along one dimension; cast to its data type as
+            NumPy does on assignment.
         axis
             That dimension; counted from the end if negative.
         on_conflict
@@ -638,11 +685,12 @@ class Array:
         """
         check_choice("on_conflict", on_conflict, OnConflict)
         more = self.cast(values)
-        appended(self.shape, more.shape, axis)  # refuses what does not fit
+        append_region(self.shape, more.shape, axis)  # refuses what does not fit
         check_no_output(self.store, self.path)
         with claimed(self.store, self.path, on_conflict):
-            behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self
-            return _append(behind, more, axis)
+            behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self._as_it_is()
+            self.follow(_append(behind, more, axis))
+        return self
 
     def as_long_as_it_is(self, axis: int) -> Array:
         """The array as long along one dimension as others have made it since it was opened.
@@ -663,7 +711,7 @@ class Array:
     def _clear_outside(self, meta: ArrayMeta) -> None:
         """Delete or clear stored elements outside the shape."""
         prefix = self.node_format.data_prefix(self.path)
-        clear_outside(self.store, prefix, meta, self.where)
+        prune_outside(self.store, prefix, meta, self.where)
 
 
 def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = None) -> Array:
@@ -672,22 +720,36 @@ def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = Non
     return Array(store, path, meta, node_format, options, shown)
 
 
-def _append(array: Array, more: np.ndarray, axis: int) -> Array:
-    """The array with more elements at its end, which this process has claimed."""
-    shape, region = appended(array.shape, more.shape, axis)
+def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
+    """Write elements at the end, which this process has claimed, and return the new metadata."""
+    shape, region = append_region(array.shape, more.shape, axis)
     place = (array.store, array.path, array.node_format)
-    present = current(*place, array.meta, array.options)
+    present = reload_metadata(*place, array.meta, array.options)
     # no document says so yet
     replace(array, meta=_reshaped(array, present, shape), shown=None).write(region, more)
-    changed = put_changed(
+    return write_changed_documents(
         *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
     )
-    return replace(array, meta=changed)
+
+
+_DERIVED = frozenset({"reader", "token", "_packed"})
+"""What an array computes of its metadata, and keeps."""
+
+
+def _is_same_array(old: ArrayMeta, new: ArrayMeta) -> bool:
+    """True if metadata differ in the length, attributes or names of dimensions at most."""
+    return (
+        old.grid.ndim == new.grid.ndim
+        and old.chunk_key_encoding == new.chunk_key_encoding
+        and old.data_type == new.data_type
+        and bits_of(old.fill_value) == bits_of(new.fill_value)
+        and (old.codecs == new.codecs or repr(old.codecs) == repr(new.codecs))
+    )
 
 
 def _reshaped(array: Array, meta: ArrayMeta, shape: Shape) -> ArrayMeta:
-    sharded = meta.codecs.serializer.divides
-    changed = replace(meta, grid=resized(meta.grid, shape, sharded=sharded))
+    sharded = meta.codecs.serializer.is_sharding
+    changed = replace(meta, grid=resize_grid(meta.grid, shape, sharded=sharded))
     problems = list(changed.problems())
     if problems:
         raise MetadataError.of(array.where, problems)
@@ -698,7 +760,7 @@ _KEPT_INDICES = 1 << 26
 """Bytes of shard indices that a process caches if blocks are parts of shards."""
 
 
-def stored_sizes(array: Array) -> Iterator[int]:
+def object_sizes(array: Array) -> Iterator[int]:
     """Yield the size in bytes of each stored object that exists."""
     prefix = array.node_format.data_prefix(array.path)
     for key, nbytes in list_sizes(array.store, prefix):

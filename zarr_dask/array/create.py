@@ -2,50 +2,65 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
+from zarr_dask.array.cells import (
+    INNER_CHUNK_BYTES,
+    chunks_in_words,
+    dividing_chunks,
+    is_in_words,
+    items_by_axis,
+    parse_chunks_argument,
+    shards_in_words,
+    whole_chunks,
+)
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
-from zarr_dask.codecs.chain import Chain, build
+from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, data_type_of
+from zarr_dask.dtypes.bits import bits_of
+from zarr_dask.dtypes.variable import data_type_of_objects
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
     MetadataError,
-    Problem,
+    ValidationProblem,
 )
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Format, checked_attributes
+from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, Format, checked_attributes
 from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.missing_values import carry_missing_value
 from zarr_dask.formats.translate import TARGETS, translate
 from zarr_dask.grid.grid import Cells, Grid, Shape
 from zarr_dask.indexing.basic import checked_cells, checked_shape
 
 __all__ = [
+    "DEFAULT_FORMAT",
     "ArraySpec",
+    "LayoutOptions",
+    "NewArrayOptions",
     "array_meta",
-    "as_stored",
-    "auto_chunks",
-    "chunk_chain",
-    "converted",
-    "dividing_chunks",
+    "codec_configuration",
+    "convert_metadata",
+    "fast_chain",
     "given_names",
     "given_shape",
-    "plain_chain",
-    "quick_chain",
-    "regridded",
+    "same_bytes_metadata",
+    "uncompressed_chain",
+    "unsharded_chain",
+    "with_grid",
 ]
 
-_FORMAT = "v3"
-_CHUNK_BYTES = 4 << 20
-_INNER_CHUNK_BYTES = 1 << 20
+DEFAULT_FORMAT = "v3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +81,24 @@ class ArraySpec:
     chunk_key_encoding: Any = None
 
 
+class LayoutOptions(TypedDict, total=False):
+    """Keywords that say how a new array is stored; see `zarr_dask.create_array`."""
+
+    chunks: Any
+    shards: Any
+    codecs: Any
+    dimension_names: Any
+    attributes: Mapping[str, Any] | None
+    order: Literal["C", "F"]
+    chunk_key_encoding: Any
+
+
+class NewArrayOptions(LayoutOptions, total=False):
+    """Keywords that say what a new array is like; see `zarr_dask.create_array`."""
+
+    fill_value: Any
+
+
 def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     """Return the metadata of a new array.
 
@@ -81,7 +114,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     GridError, DataTypeError, MetadataError
         If the array cannot be created.
     """
-    node_format = format_named(spec.format or _FORMAT)
+    node_format = format_named(spec.format or DEFAULT_FORMAT)
     shape = given_shape(spec.shape)
     names = given_names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
@@ -93,7 +126,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
         raise MetadataError.of(at, chain)
     data_type = _named_by_codec(data_type, chain)
     if inner is not None:
-        chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
+        chain = CodecChain((), Sharding(inner, chain, node_format.shard_index_codecs))
     meta = ArrayMeta(
         grid,
         data_type,
@@ -107,6 +140,44 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     if problems:
         raise MetadataError.of(at, problems)
     return meta
+
+
+def given_values(data: Any) -> tuple[np.ndarray, Any]:
+    """Return values as given by a caller as a NumPy array, and the data type to store them as.
+
+    Raises
+    ------
+    TypeError
+        If they are lazy, an open node, or not values of one type.
+    """
+    if hasattr(data, "__dask_graph__"):
+        raise TypeError(
+            "the values are a dask collection, which is computed and written in parallel by "
+            "zarr_dask.to_zarr(x, group, 'name')."
+        )
+    if hasattr(data, "node_format"):
+        raise TypeError(
+            "the values are an open node: zarr_dask.copy(source, target) copies arrays and groups, "
+            "array[...] reads the values."
+        )
+    values = np.asarray(data)
+    if values.dtype.kind in "US" and not hasattr(data, "dtype"):
+        values = values.astype(object)  # texts in a list have any length
+    return values, data_type_of_objects(values) if values.dtype == object else values.dtype
+
+
+def shape_of_values(values: np.ndarray, shape: Any) -> Shape:
+    """Return the shape of a new array with values, which fill it, or are one value for all.
+
+    Raises
+    ------
+    GridError
+        If they have another shape.
+    """
+    wanted = values.shape if shape is None else given_shape(shape)
+    if values.shape not in {wanted, ()}:
+        raise GridError(f"data has the shape {values.shape}, the array {wanted}.")
+    return wanted
 
 
 def given_shape(shape: Any) -> Shape:
@@ -142,7 +213,7 @@ def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
     return data_type, stored if same else data_type.dtype
 
 
-def _named_by_codec(data_type: DataType, chain: Chain) -> DataType:
+def _named_by_codec(data_type: DataType, chain: CodecChain) -> DataType:
     """Return the data type of an object array as given by its codec: texts for ``vlen-utf8``."""
     if data_type.name == "object" and isinstance(chain.serializer, ObjectSerializer):
         return chain.serializer.data_type
@@ -150,29 +221,82 @@ def _named_by_codec(data_type: DataType, chain: Chain) -> DataType:
 
 
 def _listed(codecs: Any) -> Any:
-    """Return codecs as formats take them: a single object of another library is put in a list."""
-    return codecs if codecs is None or isinstance(codecs, Iterable | Codec) else [codecs]
+    """Return codecs as formats take them: objects of other libraries by their configuration."""
+    if codecs is None or isinstance(codecs, str | Codec | Mapping):
+        return codecs
+    items = codecs if isinstance(codecs, Iterable) else [codecs]
+    return [codec_configuration(item) for item in items]
+
+
+def codec_configuration(codec: Any) -> Any:
+    """Return the configuration of a codec of zarr-python or numcodecs; others are unchanged.
+
+    Only the configuration is used, so neither package needs to be imported here.
+    """
+    if isinstance(codec, str | Codec | Mapping):
+        return codec
+    for method in ("to_dict", "get_config"):
+        if hasattr(codec, method):
+            document = dict(getattr(codec, method)())
+            open_ = getattr(codec, "_tunable_attrs", ())  # filled in later by zarr-python
+            if "configuration" in document:
+                configuration = json.loads(json.dumps(document["configuration"]))
+                document["configuration"] = {
+                    k: v for k, v in configuration.items() if k not in open_
+                }
+            return document
+    return codec
 
 
 def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | None]:
     """Return the grid of stored objects, and the shape of inner chunks if they are shards."""
     ndim = len(shape)
-    automatic = isinstance(spec.chunks, str) and spec.chunks == "auto"
-    if spec.shards is None:
-        if automatic:
-            return Grid.regular(shape, auto_chunks(shape, itemsize, _CHUNK_BYTES)), None
-        return Grid.of(shape, checked_cells(spec.chunks, ndim, "chunks")), None
-    node_format = format_named(spec.format or _FORMAT)
+    at, names = "the new array", given_names(spec.dimension_names, ndim) or (None,) * ndim
+    wanted = "auto" if spec.chunks is None else spec.chunks
+    if spec.shards is None or spec.shards is False:
+        if is_in_words(wanted):
+            return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None
+        present = chunks_in_words("auto", shape, itemsize)
+        return Grid.of(shape, _cells(wanted, shape, names, present, "chunks", at)), None
+    node_format = format_named(spec.format or DEFAULT_FORMAT)
     if not node_format.has_shards:
         raise GridError(
             f"shards={spec.shards!r}: format {node_format.name!r} has no shards; use 'v3'."
         )
-    shards = Grid.of(shape, checked_cells(spec.shards, ndim, "shards"))
-    if automatic:
-        return shards, dividing_chunks(shards.common_cell, itemsize, _INNER_CHUNK_BYTES)
-    chunks = checked_shape(spec.chunks, ndim, "chunks")
+    if is_in_words(spec.shards):
+        present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)
+        chunks = (
+            chunks_in_words(wanted, shape, itemsize, INNER_CHUNK_BYTES)
+            if is_in_words(wanted)
+            else checked_shape(_cells(wanted, shape, names, present, "chunks", at), ndim, "chunks")
+        )
+        return Grid.regular(shape, shards_in_words(spec.shards, shape, itemsize, chunks)), chunks
+    if is_in_words(wanted):
+        cells = _cells(spec.shards, shape, names, tuple(max(n, 1) for n in shape), "shards", at)
+        shards = Grid.of(shape, cells)
+        if wanted in {False, "auto"}:
+            nbytes = INNER_CHUNK_BYTES if wanted else itemsize * prod(shards.common_cell)
+            return shards, dividing_chunks(shards.common_cell, itemsize, nbytes)
+        edges = chunks_in_words(wanted, shards.common_cell, itemsize)
+        return shards, dividing_chunks(shards.common_cell, itemsize, itemsize * prod(edges))
+    present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)
+    chunks = checked_shape(_cells(wanted, shape, names, present, "chunks", at), ndim, "chunks")
+    given = items_by_axis(spec.shards, names, chunks, "shards", at)
+    cells = _cells(given, shape, names, chunks, "shards", at)
+    shards = Grid.of(shape, whole_chunks(cells, chunks, given))
     check_divides(chunks, shards)
     return shards, chunks
+
+
+def _cells(
+    given: Any, shape: Shape, names: Sequence[str | None], present: Cells, what: str, at: str
+) -> Cells:
+    """Return the lengths or sizes of cells that are given by position, by name, or as -1."""
+    items = given if isinstance(given, list | tuple) else [given]
+    whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
+    if whole or isinstance(given, Mapping):
+        return parse_chunks_argument(given, shape, names, present, what, at)
+    return checked_cells(given, len(shape), what)
 
 
 def check_divides(chunks: Shape, shards: Grid) -> None:
@@ -185,45 +309,12 @@ def check_divides(chunks: Shape, shards: Grid) -> None:
     """
     if any(outer % inner for outer, inner in zip(shards.common_cell, chunks, strict=True)):
         raise GridError(
-            f"chunks={chunks} do not divide the shards, whose lengths are multiples of "
-            f"{shards.common_cell}: along each dimension the length of a shard must be a multiple "
-            "of that of its chunks."
+            f"shards={shards.common_cell} are not a multiple of chunks={chunks}, which do not "
+            "divide the shards: along each dimension a shard holds a whole number of chunks."
         )
 
 
-def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:
-    """Return near-cubic chunks of about `nbytes`, none longer than the array.
-
-    Examples
-    --------
-    >>> auto_chunks((1000, 1000, 3), 4, 4 << 20)
-    (591, 591, 3)
-    """
-    chunk = [max(n, 1) for n in shape]
-    budget = max(nbytes // itemsize, 1)
-    for remaining, axis in enumerate(sorted(range(len(chunk)), key=chunk.__getitem__)):
-        edge = max(round(budget ** (1 / (len(chunk) - remaining))), 1)
-        chunk[axis] = min(chunk[axis], edge)
-        budget = max(budget // chunk[axis], 1)
-    return tuple(chunk)
-
-
-def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
-    """Return the largest near-cubic chunks of about `nbytes` or less that divide the shards.
-
-    Examples
-    --------
-    >>> dividing_chunks((256, 256, 256), 4, 1 << 20)
-    (64, 64, 64)
-    """
-    target = auto_chunks(shards, itemsize, nbytes)
-    return tuple(
-        max(d for d in range(1, limit + 1) if length % d == 0)
-        for length, limit in zip(shards, target, strict=True)
-    )
-
-
-def regridded(
+def with_grid(
     meta: ArrayMeta,
     node_format: Format,
     chunks: Cells | None,
@@ -251,7 +342,7 @@ def regridded(
     GridError, MetadataError
         If the grids do not fit together, or the codecs do not fit the grids.
     """
-    chain = chunk_chain(meta)
+    chain = unsharded_chain(meta)
     cells: Cells = present if chunks is None else chunks
     if shards is not None:
         outer = Grid.of(meta.shape, shards)
@@ -260,8 +351,8 @@ def regridded(
             check_divides(inner, outer)
         elif any(length % size for length, size in zip(outer.common_cell, inner, strict=True)):
             itemsize = meta.data_type.typical_itemsize
-            inner = dividing_chunks(outer.common_cell, itemsize, _INNER_CHUNK_BYTES)
-        chain = Chain((), Sharding(inner, chain, node_format.shard_index_codecs))
+            inner = dividing_chunks(outer.common_cell, itemsize, INNER_CHUNK_BYTES)
+        chain = CodecChain((), Sharding(inner, chain, node_format.shard_index_codecs))
         cells = shards
     grid = Grid.of(meta.shape, cells)
     changed = replace(meta, grid=grid, codecs=chain)
@@ -271,7 +362,7 @@ def regridded(
     return changed
 
 
-def converted(
+def convert_metadata(
     meta: ArrayMeta,
     old: Format,
     new: Format,
@@ -304,7 +395,7 @@ def converted(
         If the new format lacks the data type or a codec, or the data type cannot hold the fill
         value.
     """
-    changed = replace(meta, codecs=chunk_chain(meta))
+    changed = replace(meta, codecs=unsharded_chain(meta))
     encoded_anew = codecs is not None or default_codecs
     if new != old:
         changed = _translated(changed, old, new, at, any_codecs=encoded_anew)
@@ -321,8 +412,8 @@ def converted(
     if isinstance(chain, list):
         raise MetadataError.of(at, chain)
     _check_convertible(changed.data_type, data_type, at)
-    fill = None if changed.fill is None else _fill(changed.fill[()], data_type, new, at)
-    return replace(changed, data_type=data_type, codecs=chain, fill=fill)
+    fill = None if changed.fill_value is None else _fill(changed.fill_value[()], data_type, new, at)
+    return replace(changed, data_type=data_type, codecs=chain, fill_value=fill)
 
 
 _KINDS = {**dict.fromkeys("biufc", "numbers"), "U": "texts", "S": "byte strings"}
@@ -340,7 +431,7 @@ def _check_convertible(old: DataType, new: DataType, at: str) -> None:
         )
 
 
-def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta | None:
+def same_bytes_metadata(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta | None:
     """Return metadata in another format that describe the same stored bytes.
 
     Parameters
@@ -365,12 +456,18 @@ def as_stored(meta: ArrayMeta, old: Format, new: Format, at: str) -> ArrayMeta |
     meta.check_writable("codecs of the source")
     if new == old:
         return meta
-    if meta.codecs.serializer.divides and not new.has_shards:
+    if meta.codecs.serializer.is_sharding and not new.has_shards:
         return None
     try:
-        return _translated(meta, old, new, at, any_codecs=False)
+        translated = _translated(meta, old, new, at, any_codecs=False)
     except MetadataError:
         return None
+    # objects that are absent stand for the fill value, which may be another one then
+    fills = [
+        meta.data_type.zero if one.fill_value is None else one.fill_value
+        for one in (meta, translated)
+    ]
+    return translated if bits_of(fills[0]) == bits_of(fills[1]) else None
 
 
 def _translated(
@@ -378,6 +475,7 @@ def _translated(
 ) -> ArrayMeta:
     """Return the metadata of an array that is rewritten in another format."""
     keys = _keys(None, new, at)
+    meta = carry_missing_value(meta, old, new)
     names = meta.dimension_names
     hidden = None if names is None else old.names_attribute
     attributes = {name: value for name, value in meta.attributes.items() if name != hidden}
@@ -388,32 +486,34 @@ def _translated(
         if not isinstance(translation.meta, ArrayMeta):
             raise MetadataError.of(f"{at} (give other codecs=)", list(translation.problems))
         meta = translation.meta
-    elif meta.fill is None and not new.has_undefined_fill:
-        meta = replace(meta, fill=meta.data_type.zero)
+    elif meta.fill_value is None and not new.has_undefined_fill:
+        meta = replace(meta, fill_value=meta.data_type.zero)
     attributes = new.attributes(attributes, names)
-    return replace(meta, keys=keys, attributes=attributes, dimension_names=names, extra={})
+    return replace(
+        meta, chunk_key_encoding=keys, attributes=attributes, dimension_names=names, extra={}
+    )
 
 
-def _for_type(chain: Chain, data_type: DataType) -> Chain:
+def _for_type(chain: CodecChain, data_type: DataType) -> CodecChain:
     """Return the same codecs, with a byte order if elements grow from one byte to several."""
     if chain.serializer == Bytes(None) and data_type.itemsize > 1:
         return replace(chain, serializer=Bytes("little"))
     return chain
 
 
-def plain_chain(meta: ArrayMeta) -> Chain:
+def uncompressed_chain(meta: ArrayMeta) -> CodecChain:
     """Return the fastest codecs for the elements of an array, whatever its own codecs are."""
-    chain = chunk_chain(meta)
-    return chain if meta.data_type.variable else Chain((), Bytes("little"))
+    chain = unsharded_chain(meta)
+    return chain if meta.data_type.variable else CodecChain((), Bytes("little"))
 
 
-def quick_chain(meta: ArrayMeta) -> Chain:
+def fast_chain(meta: ArrayMeta) -> CodecChain:
     """Return codecs that shrink the elements of an array at little cost in time."""
-    plain = plain_chain(meta)
+    plain = uncompressed_chain(meta)
     return plain if meta.data_type.variable else replace(plain, bytes=(Blosc("lz4"),))
 
 
-def chunk_chain(meta: ArrayMeta) -> Chain:
+def unsharded_chain(meta: ArrayMeta) -> CodecChain:
     """Return the codecs of a chunk without sharding; array codecs around shards come first."""
     meta.check_writable("codecs of the source")
     codecs = meta.codecs.codecs
@@ -421,8 +521,8 @@ def chunk_chain(meta: ArrayMeta) -> Chain:
     while (inner := _serializer(codecs).inner_codecs) is not None:
         around += [codec for codec in codecs if isinstance(codec, ArrayCodec)]
         codecs = inner
-    chain = build([*around, *codecs])
-    if isinstance(chain, Problem):
+    chain = make_chain([*around, *codecs])
+    if isinstance(chain, ValidationProblem):
         raise MetadataError.of("codecs of the source", [chain])
     return chain
 
@@ -431,9 +531,9 @@ def _serializer(codecs: Sequence[Codec]) -> Serializer:
     return next(codec for codec in codecs if isinstance(codec, Serializer))
 
 
-def _keys(wanted: Any, node_format: Format, at: str) -> ChunkKeys:
+def _keys(wanted: Any, node_format: Format, at: str) -> ChunkKeyEncoding:
     keys = node_format.chunk_keys(wanted)
-    if isinstance(keys, Problem):
+    if isinstance(keys, ValidationProblem):
         raise MetadataError.of(at, [keys])
     return keys
 

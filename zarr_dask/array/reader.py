@@ -5,8 +5,8 @@ objects, which is how selections are read. However many pieces are taken of a st
 bytes, and the index of a shard, are requested once.
 
 Objects of a local store are read one by one, concurrently on threads. If each request has latency
-(`Coalescing.requests`), they are read in batches: the indices of many shards by one call of the
-store, then the chunks of all of them by another.
+(`ReadPolicy.max_concurrent_requests`), they are read in batches: the indices of many shards by one
+call of the store, then the chunks of all of them by another.
 
 An object that does not decode is fetched once more, because transfers are cut off more often than
 files are damaged; only then is it an error, which names its key and its coordinates. So is one that
@@ -29,12 +29,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from zarr_dask._util.arguments import check_count
-from zarr_dask._util.buffers import provide
-from zarr_dask._util.threads import cores, for_each, meanwhile
+from zarr_dask._util.buffers import prefault
+from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
 from zarr_dask.array.revalidate import Standing
-from zarr_dask.codecs.base import Cut
-from zarr_dask.codecs.chain import BoundChain, fill_absent
-from zarr_dask.codecs.fetch import Fetch, answer
+from zarr_dask.codecs.base import ChunkRead
+from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk
+from zarr_dask.codecs.fetch import Fetch, drive_fetch
 from zarr_dask.errors import (
     ChunkMissingError,
     CorruptObjectError,
@@ -44,29 +44,29 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
-from zarr_dask.grid.grid import Region, Shape, cut
+from zarr_dask.grid.grid import Region, Shape, view_region
 from zarr_dask.stores.base import (
     Buffer,
     IndexRange,
-    OpenValue,
     Range,
+    RangeReader,
     Store,
-    Version,
-    abandon,
-    can_peek,
+    TaggedBytes,
+    cancel_reads,
     coalesce,
-    distributed,
+    etag_of,
+    get_ranges_if_match,
+    iter_split_coalesced,
     open_value,
-    read_versions,
-    same_version,
-    validator_of,
+    require_same_etag,
+    supports_cheap_random_reads,
 )
-from zarr_dask.stores.wrappers.index_cache import INDICES, Place
+from zarr_dask.stores.wrappers.index_cache import INDICES, CacheKey
 
-__all__ = ["Piece", "Reader", "read_pieces"]
+__all__ = ["ObjectSlice", "Reader", "read_pieces"]
 
 
-class Piece(NamedTuple):
+class ObjectSlice(NamedTuple):
     """A part of one stored object, and the memory to read it into."""
 
     coords: tuple[int, ...]
@@ -79,7 +79,7 @@ class Piece(NamedTuple):
     """True if all of it that lies in the array is taken: its bytes are requested at once."""
 
 
-class Readable(Protocol):
+class HasReader(Protocol):
     """Interface of an array that can be read."""
 
     @property
@@ -88,7 +88,9 @@ class Readable(Protocol):
         ...
 
 
-def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = None) -> None:
+def read_pieces(
+    array: HasReader, pieces: Iterable[ObjectSlice], threads: int | None = None
+) -> None:
     """Read pieces of stored objects into their memory.
 
     Parameters
@@ -117,7 +119,7 @@ def read_pieces(array: Readable, pieces: Iterable[Piece], threads: int | None = 
     >>> a[...] = np.arange(24).reshape(4, 6)
     >>> out = np.empty((2, 1, 1), "i2")
     >>> inside = (slice(2, 3, 1), slice(0, 1, 1))
-    >>> read_pieces(a, [Piece((0, 1), inside, out[0]), Piece((0, 0), inside, out[1])])
+    >>> read_pieces(a, [ObjectSlice((0, 1), inside, out[0]), ObjectSlice((0, 0), inside, out[1])])
     >>> out.ravel()
     array([15, 12], dtype=int16)
     """
@@ -138,8 +140,8 @@ class _Object(NamedTuple):
 
     key: str
     coords: tuple[int, ...]
-    bound: BoundChain
-    cuts: Sequence[Cut]
+    bound: BoundCodecChain
+    cuts: Sequence[ChunkRead]
     whole: bool
     """Whether all of its bytes are asked for at once."""
     absence: _Absence
@@ -176,7 +178,7 @@ class Reader:
         sparing: bool = False,
     ) -> None:
         self._store, self._path, self._prefix = store, path, prefix
-        self._meta, self._grid, self._keys = meta, meta.grid, meta.keys
+        self._meta, self._grid, self._keys = meta, meta.grid, meta.chunk_key_encoding
         self._options = options
         self._standing = standing
         self._unseen = standing is not None and not standing.shown.here
@@ -185,8 +187,8 @@ class Reader:
         self._reorders = meta.largest_bound().reorders
         self._most_kept = options.index_cache
         self._identity = store.identity if self._most_kept else ""
-        self._together = store.coalescing.requests
-        self._peeks = can_peek(store)
+        self._together = store.coalescing.max_concurrent_requests
+        self._peeks = supports_cheap_random_reads(store)
 
     def room(self, region: Region, shape: Shape) -> np.ndarray:
         """Return memory for a region.
@@ -200,10 +202,10 @@ class Reader:
             Raised by NumPy if there is not enough memory.
         """
         if self._reorders:
-            only = self._grid.only_cell(region)
+            only = self._grid.single_chunk(region)
             bound = None if only is None else self._meta.bound(only[0])
             if bound is not None and bound.spec.shape == shape:
-                return bound.room()
+                return bound.empty_chunk()
         return np.empty(shape, self._dtype)
 
     def key_of(self, coords: tuple[int, ...]) -> str:
@@ -213,8 +215,8 @@ class Reader:
     def sparing(self) -> Reader:
         """Return a reader that holds only the required blocks of a chunk, not the whole chunk.
 
-        This needs chunks that can be read block by block (`BoundChain.block`); for others, reading
-        raises `WholeNeededError`.
+        This needs chunks that can be read block by block (`BoundCodecChain.partial_decode_nbytes`);
+        for others, reading raises `NotPartiallyDecodableError`.
         """
         place = (self._store, self._path, self._prefix)
         return Reader(*place, self._meta, self._options, standing=self._standing, sparing=True)
@@ -223,34 +225,36 @@ class Reader:
         """Put a region of the array into `out`, which has its shape and the array's data type."""
         self._see()
         absence = _Absence()
-        only = None if self._reading.sparing else self._grid.only_cell(region)
+        only = None if self._reading.sparing else self._grid.single_chunk(region)
         if only is not None:
             self._read_one(out, *only, absence)
         else:
             objects = (
-                self._part(cut(out, part.out), part.coords, part.inside, part.whole, absence)
+                self._part(
+                    view_region(out, part.out), part.coords, part.inside, part.whole, absence
+                )
                 for part in self._grid.parts(region)
             )
             self._read_all(objects, partial(self._grid.count_parts, region), threads)
         self._confirm(absence)
 
-    def read_new(self, region: Region, out: np.ndarray, threads: int | None) -> None:
+    def read_into_fresh(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Read a region as `read_region`, into memory that has not been written to yet.
 
         If requests have latency, the system provides that memory while waiting for the responses.
         """
-        fits = _WORTH_PROVIDING <= out.nbytes <= self._store.coalescing.in_flight
+        fits = _WORTH_PROVIDING <= out.nbytes <= self._store.coalescing.max_bytes_in_flight
         if self._together == 1 or not fits:
             self.read_region(region, out, threads)
             return
-        with meanwhile(partial(provide, out)):
+        with overlap_with_wait(partial(prefault, out)):
             self.read_region(region, out, threads)
 
-    def read_pieces(self, pieces: Iterable[Piece], threads: int | None) -> None:
+    def read_pieces(self, pieces: Iterable[ObjectSlice], threads: int | None) -> None:
         """See `read_pieces`."""
         self._see()
         absence = _Absence()
-        by_object: dict[tuple[int, ...], list[Piece]] = {}
+        by_object: dict[tuple[int, ...], list[ObjectSlice]] = {}
         for piece in pieces:
             by_object.setdefault(piece.coords, []).append(piece)
         objects = (self._object(coords, some, absence) for coords, some in by_object.items())
@@ -281,12 +285,13 @@ class Reader:
         if out.shape == bound.spec.shape:
             inside = None
         elif not whole and (
-            bound.partial or (bound.peeks and self._peeks and bound.divides((Cut(inside, out),)))
+            bound.partial
+            or (bound.peeks and self._peeks and bound.worth_partial_read((ChunkRead(inside, out),)))
         ):
             self._read(self._part(out, coords, inside, whole, absence))
             return
         try:
-            buffer = self._store.borrow(self.key_of(coords))
+            buffer = self._store.get_transient(self.key_of(coords))
             if buffer is not None:
                 bound.decode(buffer, inside, out, self._reading)
                 return
@@ -309,23 +314,25 @@ class Reader:
         bound = self._meta.bound(coords)
         if out.shape == bound.spec.shape:
             inside, whole = None, True
-        key, cuts = self.key_of(coords), (Cut(inside, out),)
+        key, cuts = self.key_of(coords), (ChunkRead(inside, out),)
         whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
         whole = whole or not self._in_part(bound, cuts)
         return _Object(key, coords, bound, cuts, whole, absence)
 
-    def _in_part(self, bound: BoundChain, cuts: Sequence[Cut]) -> bool:
+    def _in_part(self, bound: BoundCodecChain, cuts: Sequence[ChunkRead]) -> bool:
         """True if an object can be read without requesting all of its bytes."""
         peeks = self._peeks or self._reading.sparing
-        return bound.partial or (peeks and bound.divides(cuts))
+        return bound.partial or (peeks and bound.worth_partial_read(cuts))
 
     def _object(
-        self, coords: tuple[int, ...], pieces: Sequence[Piece], absence: _Absence
+        self, coords: tuple[int, ...], pieces: Sequence[ObjectSlice], absence: _Absence
     ) -> _Object:
         """The object that some pieces are of."""
         bound = self._meta.bound(coords)
         shape = bound.spec.shape
-        cuts = [Cut(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces]
+        cuts = [
+            ChunkRead(None if out.shape == shape else inside, out) for _, inside, out, _ in pieces
+        ]
         whole = (
             not self._in_part(bound, cuts)
             or any(piece.whole for piece in pieces)
@@ -338,12 +345,12 @@ class Reader:
     ) -> None:
         """Read objects one by one or in batches, as the store requires; `count` counts them."""
         if self._together == 1:
-            for_each(self._read, objects, threads)
+            parallel_for(self._read, objects, threads)
             return
         check_count("threads", threads, "one per core")
-        workers = 1 if threads == 1 else min(threads or cores(), cores())
+        workers = 1 if threads == 1 else min(threads or cpu_count(), cpu_count())
         size = max(1, min(self._together, -(-count() // workers)))
-        for_each(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)
+        parallel_for(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)
 
     # --- one object -------------------------------------------------------------------------------
 
@@ -390,14 +397,14 @@ class Reader:
     def _attempt(self, wanted: _Object, *, again: bool) -> None:
         """Read an object; `again` ignores cached indices."""
         if wanted.whole:
-            buffer = self._store.borrow(wanted.key)
+            buffer = self._store.get_transient(wanted.key)
             if buffer is not None:
                 wanted.bound.decode_cuts(buffer, wanted.cuts, self._reading)
             present = buffer is not None
         else:
             with open_value(self._store, wanted.key) as value:
                 ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
-                present = answer(self._fetch(wanted), ask or value.get_ranges)
+                present = drive_fetch(self._fetch(wanted), ask or value.get_ranges)
         if not present and again:
             raise CorruptObjectError("it was removed while it was being read")
         if not present:
@@ -409,10 +416,10 @@ class Reader:
     def _fill(self, wanted: _Object) -> None:
         """Fill the parts of an absent object with the fill value."""
         if self._reading.absent_is_error:
-            raise self._located(ChunkMissingError(self._meta.absence_hint), wanted)
+            raise self._located(ChunkMissingError(self._meta.missing_chunks_hint), wanted)
         wanted.absence.found = True
         for _, out in wanted.cuts:
-            fill_absent(out, wanted.bound.spec, self._reading)
+            fill_missing_chunk(out, wanted.bound.spec, self._reading)
 
     def _located(self, error: ChunkMissingError, wanted: _Object) -> ChunkMissingError:
         return error if error.key else error.at(self._where, wanted.key, wanted.coords)
@@ -424,7 +431,7 @@ class Reader:
     # --- cached indices ---------------------------------------------------------------------------
 
     def _ask(
-        self, value: OpenValue, key: str, again: bool, ranges: Sequence[Range]
+        self, value: RangeReader, key: str, again: bool, ranges: Sequence[Range]
     ) -> Iterable[Buffer] | None:
         """Return bytes of a value; indices may come from the cache."""
         # the validator is fetched before the bytes, so that these are never older than it
@@ -446,7 +453,7 @@ class Reader:
         """Return indices from the cache of this process, if it holds all of them."""
         found: list[Buffer] = []
         for wanted in ranges:
-            content = INDICES.get(Place(self._identity, key, wanted), validator)
+            content = INDICES.get(CacheKey(self._identity, key, wanted), validator)
             if content is None:
                 return None
             found.append(content)
@@ -460,7 +467,7 @@ class Reader:
         found: Sequence[Buffer] | None,
     ) -> None:
         for wanted, content in zip(ranges, found or (), strict=found is not None):
-            place = Place(self._identity, key, wanted)
+            place = CacheKey(self._identity, key, wanted)
             INDICES.put(place, validator, bytes(content), self._most_kept)
 
     # --- objects in batches -----------------------------------------------------------------------
@@ -487,7 +494,7 @@ class Reader:
         policy = self._store.coalescing
         taken: list[_Begun] = []
         requests = nbytes = 0
-        while requests < policy.requests and nbytes < policy.in_flight:
+        while requests < policy.max_concurrent_requests and nbytes < policy.max_bytes_in_flight:
             if begun:
                 one = begun.popleft()
             elif (wanted := next(waiting, None)) is not None:
@@ -505,7 +512,7 @@ class Reader:
         """Read on as long as indices are cached; True if there is more to request."""
         key = one.wanted.key
         while self._most_kept and _are_indices(one.ranges):
-            one.tag = validator_of(self._store, key)
+            one.tag = etag_of(self._store, key)
             if one.tag is None:
                 return True
             found = self._kept(key, one.ranges, one.tag)
@@ -523,7 +530,7 @@ class Reader:
             for one, (ranges, _) in zip(taken, joint, strict=True)
             for wanted in ranges
         ]
-        fetched = read_versions(self._store, requests)
+        fetched = get_ranges_if_match(self._store, requests)
         coming = iter(fetched)
         try:
             for one, (ranges, places) in zip(taken, joint, strict=True):
@@ -531,15 +538,15 @@ class Reader:
                 yield self._received(one, share, places)
                 deque(share, maxlen=0)  # skip the rest that was not consumed
         finally:
-            abandon(fetched)
+            cancel_reads(fetched)
 
     def _received(
-        self, one: _Begun, share: Iterator[Version | None], places: Sequence[tuple[int, int]]
+        self, one: _Begun, share: Iterator[TaggedBytes | None], places: Sequence[tuple[int, int]]
     ) -> Iterable[Buffer] | None:
         """Return the bytes that an object requested, as they arrive."""
         try:
-            found, tag = same_version(share, one.tag, repr(one.wanted.key))
-            coming = None if found is None else distributed(found, places, one.ranges)
+            found, tag = require_same_etag(share, one.tag, repr(one.wanted.key))
+            coming = None if found is None else iter_split_coalesced(found, places, one.ranges)
             if one.tag is None or not _are_indices(one.ranges) or not self._most_kept:
                 one.tag = tag
                 return coming
@@ -579,7 +586,7 @@ class _Begun:
         self.ranges = next(fetch)
         """Ranges that it requests now."""
         self.tag: Hashable = None
-        """Validator of the value that is read, once known; see `read_versions`."""
+        """Validator of the value that is read, once known; see `get_ranges_if_match`."""
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.threads import for_each
+from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.writer import decoded
 from zarr_dask.dtypes import is_full_of
 from zarr_dask.errors import GridError
@@ -22,7 +22,7 @@ from zarr_dask.grid.grid import Dimension, Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import index_of
 from zarr_dask.stores.base import Store
 
-__all__ = ["appended", "checked_extents", "clear_outside", "resized"]
+__all__ = ["append_region", "checked_extents", "prune_outside", "resize_grid"]
 
 
 def checked_extents(shape: Any, ndim: int) -> Shape:
@@ -43,7 +43,7 @@ def checked_extents(shape: Any, ndim: int) -> Shape:
     return lengths
 
 
-def appended(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
+def append_region(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
     """Return the shape with more elements at the end of one dimension, and the region they fill.
 
     Raises
@@ -53,7 +53,7 @@ def appended(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
 
     Examples
     --------
-    >>> appended((2, 3), (5, 3), 0)
+    >>> append_region((2, 3), (5, 3), 0)
     ((7, 3), (slice(2, 7, 1), slice(0, 3, 1)))
     """
     ndim = len(shape)
@@ -81,7 +81,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def resized(grid: Grid, shape: Shape, *, sharded: bool) -> Grid:
+def resize_grid(grid: Grid, shape: Shape, *, sharded: bool) -> Grid:
     """Return the grid of the same stored objects for another shape.
 
     If cells of declared sizes end before the new extent, one more cell is added that reaches it.
@@ -91,9 +91,9 @@ def resized(grid: Grid, shape: Shape, *, sharded: bool) -> Grid:
     Examples
     --------
     >>> grid = Grid((Edges.of((2, 4), 6), Fixed(4, 8)))
-    >>> resized(grid, (9, 3), sharded=False).dimensions
+    >>> resize_grid(grid, (9, 3), sharded=False).dimensions
     (Edges(runs=((2, 1), (4, 1), (3, 1)), extent=9), Fixed(size=4, extent=3))
-    >>> resized(grid, (9, 3), sharded=True).dimensions[0]
+    >>> resize_grid(grid, (9, 3), sharded=True).dimensions[0]
     Edges(runs=((2, 1), (4, 2)), extent=9)
     """
     return Grid(tuple(_resized(d, n, sharded) for d, n in zip(grid.dimensions, shape, strict=True)))
@@ -109,7 +109,7 @@ def _resized(dimension: Dimension, extent: int, sharded: bool) -> Dimension:
     return Edges((*dimension.runs, (-(-missing // unit) * unit, 1)), extent)
 
 
-def clear_outside(store: Store, prefix: str, meta: ArrayMeta, where: str) -> None:
+def prune_outside(store: Store, prefix: str, meta: ArrayMeta, where: str) -> None:
     """Clear all stored elements outside the shape of an array.
 
     Objects completely outside are deleted; the outside part of objects at the border gets the fill
@@ -131,14 +131,14 @@ def clear_outside(store: Store, prefix: str, meta: ArrayMeta, where: str) -> Non
     """
     met = []
     for key in store.list(prefix):
-        coords = meta.keys.coords(key[len(prefix) :], meta.grid.ndim)
+        coords = meta.chunk_key_encoding.coords(key[len(prefix) :], meta.grid.ndim)
         if coords is not None and not _is_inside(meta.grid, coords):
             met.append((key, coords))
 
     def clear(item: tuple[str, tuple[int, ...]]) -> None:
         _clear(store, *item, meta, where)
 
-    for_each(clear, met, None)
+    parallel_for(clear, met, None)
 
 
 def _is_inside(grid: Grid, coords: Sequence[int]) -> bool:
@@ -161,11 +161,11 @@ def _clear(store: Store, key: str, coords: Sequence[int], meta: ArrayMeta, where
     if stored is None:
         return
     chunk = decoded(meta, coords, stored, where, key)
-    if _is_filled_outside(chunk, inside, meta.data_type.unwritten(meta.fill)):
+    if _is_filled_outside(chunk, inside, meta.data_type.fill_or_zero(meta.fill_value)):
         return
-    kept = meta.unwritten(chunk.shape)
+    kept = meta.full_of_fill(chunk.shape)
     kept[inside] = chunk[inside]
-    if meta.is_unwritten(kept):
+    if meta.is_all_fill(kept):
         store.delete(key)
     else:
         store.set(key, meta.bound(coords).encode(kept))

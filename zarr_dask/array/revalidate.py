@@ -32,7 +32,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import read_consolidated
 from zarr_dask.grid.dimension import Dimension, Edges, Fixed
-from zarr_dask.stores.base import Store, is_far, validator_of
+from zarr_dask.stores.base import Store, etag_of, is_remote
 
 __all__ = ["Confirmation", "Shown", "Standing", "this_process"]
 
@@ -67,7 +67,7 @@ class Standing:
         NodeNotFoundError, MetadataChangedError
             As `check`.
         """
-        if is_far(self.store):
+        if is_remote(self.store):
             return
         seen = _SEEN.get(self._place)
         if seen is None:
@@ -88,7 +88,7 @@ class Standing:
         place = self._place
         seen = _SEEN.get(place)
         # asked for before the document, which may be newer than it, but not older
-        validator = None if is_far(self.store) else validator_of(self.store, place.key)
+        validator = None if is_remote(self.store) else etag_of(self.store, place.key)
         if seen is not None and validator is not None and seen.validator == validator:
             self._compare(seen.meta)
             return
@@ -105,12 +105,12 @@ class Standing:
                 present = self.node_format.read(self.store, self.path, self.options, found=found)
         self._compare(present)
         if isinstance(present, ArrayMeta):
-            _SEEN.put(place, _Seen(validator, text, present))
+            _SEEN.put(place, _SeenDocument(validator, text, present))
 
     @property
-    def _place(self) -> _Place:
+    def _place(self) -> _DocumentKey:
         key = self.node_format.node_keys(self.path)[0]
-        return _Place(self.store.identity, key, self.options)
+        return _DocumentKey(self.store.identity, key, self.options)
 
     def _check_consolidated(self) -> None:
         """As `check`, where the node has no document of its own."""
@@ -176,10 +176,10 @@ def _continues(old: ArrayMeta, new: ArrayMeta) -> bool:
     return old is new or (
         len(old.grid.dimensions) == len(new.grid.dimensions)
         and all(map(_reaches, old.grid.dimensions, new.grid.dimensions))
-        and old.keys == new.keys
+        and old.chunk_key_encoding == new.chunk_key_encoding
         and old.skipped == new.skipped
         and old.data_type == new.data_type
-        and bits_of(old.fill) == bits_of(new.fill)
+        and bits_of(old.fill_value) == bits_of(new.fill_value)
         # what holds a NaN differs from itself, but is written alike
         and (old.codecs == new.codecs or repr(old.codecs) == repr(new.codecs))
     )
@@ -210,7 +210,7 @@ def _begins_with(longer: Edges, shorter: Edges) -> bool:
 # --- what this process has seen -------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
+class _DocumentKey(NamedTuple):
     """Which document, and how it is read."""
 
     store: str
@@ -219,7 +219,7 @@ class _Place(NamedTuple):
     options: ReadOptions
 
 
-class _Seen(NamedTuple):
+class _SeenDocument(NamedTuple):
     """A document as it was."""
 
     validator: Hashable
@@ -236,14 +236,14 @@ class _Documents:
     def forget(self) -> None:
         """Keep nothing any more; in a new process nobody else holds the lock."""
         self._lock = threading.Lock()
-        self._kept: OrderedDict[_Place, _Seen] = OrderedDict()
+        self._kept: OrderedDict[_DocumentKey, _SeenDocument] = OrderedDict()
 
-    def get(self, place: _Place) -> _Seen | None:
+    def get(self, place: _DocumentKey) -> _SeenDocument | None:
         """What is kept of a document."""
         with self._lock:
             return self._kept.get(place)
 
-    def put(self, place: _Place, seen: _Seen) -> None:
+    def put(self, place: _DocumentKey, seen: _SeenDocument) -> None:
         """Keep a document if it is small; the oldest of too many goes."""
         with self._lock:
             self._kept.pop(place, None)

@@ -11,10 +11,11 @@ from zarr_dask.array.view import SelectedArray, read_selection
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.indexing.basic import parse_basic
-from zarr_dask.indexing.plan import Gathering
+from zarr_dask.indexing.plan import SelectionPlan
 from zarr_dask.indexing.transform import IndexTransform, has_lists, parse_numpy
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.index_prefetch import can_read_ahead
+from zarr_dask.stores.patience import in_task
 
 __all__ = ["ArraySource", "SourceArray"]
 
@@ -91,8 +92,8 @@ class ArraySource:
         """Return the key of the single stored object that holds a region; None if several do."""
         wanted: Region | None = region
         if self.transform is not None:
-            wanted = Gathering(self.transform.within(region)).region
-        only = None if wanted is None else self.array.meta.grid.only_cell(wanted)
+            wanted = SelectionPlan(self.transform.within(region)).region
+        only = None if wanted is None else self.array.meta.grid.single_chunk(wanted)
         return None if only is None else self.array.reader.key_of(only[0])
 
     # --- methods that tasks call
@@ -100,6 +101,10 @@ class ArraySource:
 
     def __getitem__(self, key: Any) -> Any:
         """Return elements by NumPy's indexing."""
+        with in_task():
+            return self._read(key)
+
+    def _read(self, key: Any) -> Any:
         if self.transform is not None:
             selected = self.transform.then(parse_numpy(key, self.shape))
             return read_selection(self.array, selected, threads=1)

@@ -1,8 +1,8 @@
 """Selections of arrays: read at once, written, or kept as a `View` that reads on demand.
 
 `read_selection` and `write_selection` handle every index beyond NumPy's basic indexing. `View` is
-an array and a selection; ``oindex``, ``vindex`` and ``blocks`` are `Selector` objects. Knows an
-array as `SelectedArray`: its reader, and how a stored object is written.
+an array and a selection; ``oindex``, ``vindex`` and ``blocks`` are `IndexAccessor` objects. Knows
+an array as `SelectedArray`: its reader, and how a stored object is written.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from zarr_dask._util.threads import for_each
-from zarr_dask.array.reader import Piece, Reader
-from zarr_dask.array.writer import WrittenArray, write_part
+from zarr_dask._util.threads import parallel_for
+from zarr_dask.array.reader import ObjectSlice, Reader
+from zarr_dask.array.writer import WrittenArray, write_object_part
 from zarr_dask.errors import DataTypeError, SelectionError
 from zarr_dask.grid.grid import Shape
 from zarr_dask.indexing.basic import assignable
-from zarr_dask.indexing.plan import Gathering, Taking, out_index
+from zarr_dask.indexing.plan import ChunkSelection, SelectionPlan, output_index
 from zarr_dask.indexing.transform import (
     IndexTransform,
     parse_blocks,
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     import dask.array as da
 
 __all__ = [
+    "IndexAccessor",
     "SelectedArray",
-    "Selector",
     "View",
     "block_parser",
-    "check_memory",
+    "check_out",
     "memory_for",
-    "no_memory",
+    "out_of_memory_error",
     "read_selection",
     "write_selection",
 ]
@@ -99,10 +99,10 @@ def memory_for(array: SelectedArray, shape: Shape) -> np.ndarray:
     try:
         return np.empty(shape, array.dtype)
     except (ValueError, MemoryError) as error:
-        raise no_memory(array, shape, error) from error
+        raise out_of_memory_error(array, shape, error) from error
 
 
-def no_memory(array: SelectedArray, shape: Shape, error: Exception) -> SelectionError:
+def out_of_memory_error(array: SelectedArray, shape: Shape, error: Exception) -> SelectionError:
     """Return the error for a region that is too large for memory."""
     return SelectionError(
         f"{array.where}: the region has shape {shape} and {prod(shape)} elements, for which "
@@ -111,7 +111,7 @@ def no_memory(array: SelectedArray, shape: Shape, error: Exception) -> Selection
     )
 
 
-def check_memory(array: SelectedArray, out: np.ndarray, shape: Shape) -> None:
+def check_out(array: SelectedArray, out: np.ndarray, shape: Shape) -> None:
     """Raise if an output array given by a caller does not fit.
 
     Raises
@@ -157,10 +157,10 @@ def read_selection(
         1 for the calling thread only; by default all threads of this process, one per core.
     """
     if out is not None:
-        check_memory(array, out, transform.shape)
+        check_out(array, out, transform.shape)
     if not transform.size:
         return memory_for(array, transform.shape) if out is None else out
-    gathering = Gathering(transform)
+    gathering = SelectionPlan(transform)
     if out is not None and gathering.viewable:
         _gather(array, gathering, gathering.gathered(out), threads)
         return out
@@ -173,24 +173,24 @@ def read_selection(
 
 
 def _gather(
-    array: SelectedArray, gathering: Gathering, gathered: np.ndarray, threads: int | None
+    array: SelectedArray, gathering: SelectionPlan, gathered: np.ndarray, threads: int | None
 ) -> None:
     region = gathering.region
     if region is not None:
         array.reader.read_region(region, gathered, threads)
         return
     meta = array.meta
-    pieces: list[Piece] = []
-    boxes: list[tuple[Taking, np.ndarray]] = []
+    pieces: list[ObjectSlice] = []
+    boxes: list[tuple[ChunkSelection, np.ndarray]] = []
     held = 0
 
     def read() -> None:
         array.reader.read_pieces(pieces, threads)
         for taking, box in boxes:
-            place = out_index(taking.out, gathered.shape)
+            place = output_index(taking.out, gathered.shape)
             gathered[place] = gathering.picked(taking, box)
 
-    for taking in gathering.takings(meta.grid, meta.chunk_shape, _SPARSE):
+    for taking in gathering.chunk_selections(meta.grid, meta.chunk_shape, _SPARSE):
         if taking.exact:
             destination = gathering.in_source_order(taking, gathered)
         else:
@@ -199,7 +199,7 @@ def _gather(
             )
             boxes.append((taking, destination))
             held += destination.nbytes
-        pieces.append(Piece(taking.coords, taking.box, destination))
+        pieces.append(ObjectSlice(taking.coords, taking.box, destination))
         if held > _MOST_HELD or len(pieces) >= _MOST_PIECES:
             read()
             pieces, boxes, held = [], [], 0
@@ -235,11 +235,13 @@ def write_selection(
     if not transform.size:
         return
     array.check_no_output()
-    gathering = Gathering(transform)
+    gathering = SelectionPlan(transform)
     gathered = gathering.gathered(values)
     parts = gathering.assignments(array.meta.grid)
     confirm = array.confirmation()
-    for_each(lambda part: write_part(array, part, gathered, confirm=confirm), parts, threads)
+    parallel_for(
+        lambda part: write_object_part(array, part, gathered, confirm=confirm), parts, threads
+    )
 
 
 # --- selecting in other ways than array[...] ------------------------------------------------------
@@ -249,7 +251,7 @@ Parser = Callable[[Any, Shape], IndexTransform]
 
 
 @dataclass(frozen=True)
-class Selector:
+class IndexAccessor:
     """An array that is indexed in another way than ``array[...]``, and read at once.
 
     ``array.oindex``, ``array.vindex`` and ``array.blocks`` are of this type.
@@ -259,6 +261,9 @@ class Selector:
     """The indexed array."""
     parse: Parser
     """Parser of the index."""
+
+    def __repr__(self) -> str:
+        return f"<zarr_dask.Selector, to be indexed, of {self.array!r}>"
 
     def __getitem__(self, key: Any) -> Any:
         """Return the selected elements; a scalar where NumPy returns one."""
@@ -442,10 +447,10 @@ class View:
         """
         from zarr_dask.graph import (
             blocks_of_selection,
-            cuts_objects,
             read_ahead,
             read_array,
-            read_shares,
+            read_per_block,
+            splits_objects,
         )
 
         meta, transform = self.array.meta, self.transform
@@ -454,9 +459,9 @@ class View:
         blocks = blocks_of_selection(
             chunks, transform, meta.grid, meta.chunk_shape, itemsize, names
         )
-        keep = cuts_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
+        keep = splits_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
         source = self.array.source(transform, keep_indices=keep)
         if transform.has_lists:
-            return read_shares(source, blocks, source.token, name)
+            return read_per_block(source, blocks, source.token, name)
         read = read_ahead if source.reads_ahead else read_array
         return read(source, blocks, source.token, name)

@@ -7,20 +7,20 @@ elements all have the fill value is not stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
 
-from zarr_dask.codecs.base import Reading
+from zarr_dask.codecs.base import DecodeOptions
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid.grid import Part, cut
+from zarr_dask.grid.grid import Part, view_region
 from zarr_dask.stores.base import Buffer, Store
-from zarr_dask.stores.streaming_put import put_pieces
+from zarr_dask.stores.streaming_put import put_stream
 
-__all__ = ["WrittenArray", "decoded", "write_cell", "write_part"]
+__all__ = ["WrittenArray", "decoded", "updated", "write_object", "write_object_part"]
 
 
 class WrittenArray(Protocol):
@@ -46,7 +46,7 @@ class WrittenArray(Protocol):
         ...
 
 
-def write_part(
+def write_object_part(
     array: WrittenArray,
     part: Part,
     values: np.ndarray,
@@ -88,13 +88,24 @@ def write_part(
         If existing elements are kept and do not decode.
     """
     array.meta.check_writable(array.where)
-    elements = cut(values, part.out)
-    if elements.shape != array.meta.bound(part.coords).spec.shape:
-        elements = _completed(array, part, elements, confirm)
-    return write_cell(array, part.coords, elements, note, waiting, fence)
+    elements = view_region(values, part.out)
+    bound = array.meta.bound(part.coords)
+    if elements.shape == bound.spec.shape:
+        return write_object(array, part.coords, elements, note, waiting, fence)
+    key = array.key(part.coords)
+    stored = None if part.whole else array.store.get(key)
+    if stored is None and not part.whole and confirm is not None:
+        confirm()
+    pieces = None if stored is None else updated(array, part, elements, stored)
+    if pieces is not None:
+        put_stream(array.store, key, pieces, note, waiting, fence)
+        return True
+    chunk = decoded(array.meta, part.coords, stored, array.where, key)
+    chunk[part.inside] = elements
+    return write_object(array, part.coords, chunk, note, waiting, fence)
 
 
-def write_cell(
+def write_object(
     array: WrittenArray,
     coords: Sequence[int],
     elements: np.ndarray,
@@ -102,32 +113,63 @@ def write_cell(
     waiting: AbstractContextManager[None] | None = None,
     fence: Callable[[], None] | None = None,
 ) -> bool:
-    """Write as `write_part`, given all elements of an object, those beyond the array included.
+    """Write as `write_object_part`, given all elements of an object, beyond the array too.
 
     The caller must have checked that the array can be written.
     """
     key = array.key(coords)
-    if array.meta.is_unwritten(elements):
+    if array.meta.is_all_fill(elements):
         if fence is not None:
             fence()
         array.store.delete(key)
         return False
     pieces = array.meta.bound(coords).pieces(elements)
-    put_pieces(array.store, key, pieces, note, waiting, fence)
+    put_stream(array.store, key, pieces, note, waiting, fence)
     return True
 
 
-def _completed(
-    array: WrittenArray, part: Part, elements: np.ndarray, confirm: Callable[[], None] | None
-) -> np.ndarray:
-    """All elements of a stored object: what is there, or nothing yet, with these in their place."""
-    key = array.key(part.coords)
-    stored = None if part.whole else array.store.get(key)
-    if stored is None and not part.whole and confirm is not None:
-        confirm()
-    chunk = decoded(array.meta, part.coords, stored, array.where, key)
-    chunk[part.inside] = elements
-    return chunk
+def updated(
+    array: WrittenArray, part: Part, elements: np.ndarray, stored: Buffer
+) -> Iterator[Buffer] | None:
+    """Return the bytes of an object after a part of it has changed; None if all must be decoded.
+
+    Chunks of a shard outside the part are not decoded: their bytes are copied.
+
+    Parameters
+    ----------
+    array
+        Array that the object belongs to.
+    part
+        The object, and the part of it that changes.
+    elements
+        New elements of the part.
+    stored
+        Bytes of the object as it is.
+
+    Raises
+    ------
+    CorruptObjectError
+        If an index, or a chunk that changes in part, does not decode; while pieces are taken, too.
+    """
+    if {type(s) for s in part.inside} - {slice} or any(
+        s.step not in {None, 1} for s in part.inside
+    ):
+        return None  # elements that are selected one by one
+    key, coords = array.key(part.coords), tuple(part.coords)
+    try:
+        pieces = array.meta.bound(coords).updated(stored, part.inside, elements)
+    except CorruptObjectError as error:
+        raise error.at(array.where, key, coords) from error
+    return None if pieces is None else _located(pieces, array.where, key, coords)
+
+
+def _located(
+    pieces: Iterator[Buffer], where: str, key: str, coords: tuple[int, ...]
+) -> Iterator[Buffer]:
+    try:
+        yield from pieces
+    except CorruptObjectError as error:
+        raise error.at(where, key, coords) from error
 
 
 def decoded(
@@ -152,10 +194,10 @@ def decoded(
         If it does not decode.
     """
     bound = meta.bound(coords)
-    chunk = meta.unwritten(bound.spec.shape)
+    chunk = meta.full_of_fill(bound.spec.shape)
     if stored is not None:
         try:
-            bound.decode(stored, None, chunk, Reading())
+            bound.decode(stored, None, chunk, DecodeOptions())
         except CorruptObjectError as error:
             raise error.at(where, key, tuple(coords)) from error
     return chunk

@@ -12,9 +12,9 @@ import os
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import compare, copy, info, migrate, ome, plan_file, rechunk, verify
+from zarr_dask.cli import compare, copy, info, ingest, migrate, ome, plan_file, rechunk, verify
 from zarr_dask.cli import inventory as survey
-from zarr_dask.cli.errors import Commands, traceback_option
+from zarr_dask.cli.errors import ErrorHandlingGroup, traceback_option
 from zarr_dask.stores.open import BACKEND
 
 __all__ = ["main"]
@@ -27,7 +27,7 @@ def _remember_backend(_: click.Context, __: click.Parameter, value: str | None) 
 
 
 @click.group(
-    cls=Commands,
+    cls=ErrorHandlingGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:
@@ -61,10 +61,11 @@ def main() -> None:
 for _command in (
     info.info,
     info.tree,
-    survey.survey,
+    survey.inventory,
     rechunk.rechunk,
     rechunk.plan,
     copy.copy,
+    ingest.ingest,
     plan_file.run,
     plan_file.status,
     plan_file.finish,

@@ -10,8 +10,8 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import printable, say
-from zarr_dask.cli.signals import interruptible
+from zarr_dask.cli.output import echo, terminal_safe
+from zarr_dask.cli.signals import handle_signals
 
 __all__ = ["compare"]
 
@@ -52,17 +52,17 @@ def compare(
     part = _part(sample)
     with (
         cluster(scheduler, scheduler_file, workers) as client,
-        interruptible("not everything was compared."),
+        handle_signals("not everything was compared."),
     ):
         found = zd.compare(a, b, part, client, **options)
     if as_json:
-        say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         for line in str(found).splitlines():
-            say(printable(line))
+            echo(terminal_safe(line))
         for one in found.arrays:
             if one.digest is not None:
-                say(f"  {one.digest}  {printable(one.path or '/')}")
+                echo(f"  {one.digest}  {terminal_safe(one.path or '/')}")
     context.exit(found.exit_code)
 
 

@@ -12,7 +12,7 @@ from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import FORMAT, job_options, run_options
 from zarr_dask.cli.output import say_plan
 from zarr_dask.cli.pictures import PictureType
-from zarr_dask.cli.rechunk import carry_out, draw, write_plan
+from zarr_dask.cli.rechunk import run_plan, save_plot, write_plan
 
 __all__ = ["copy"]
 
@@ -78,11 +78,11 @@ def copy(
         plan = plan_copy(src, dst, client=client, overwrite=overwrite or resume, **options)
         plan = replace(plan, overwrite=overwrite)
         if plot is not None:
-            draw(plan, plot)
+            save_plot(plan, plot)
         if dry_run or output is not None:
             if not quiet:
                 say_plan(plan)
             if output is not None:
                 write_plan(plan, output)
             return
-        carry_out(plan, client, quiet=quiet, as_json=as_json, resume=resume, verify=verify)
+        run_plan(plan, client, quiet=quiet, as_json=as_json, resume=resume, verify=verify)

@@ -10,10 +10,17 @@ from typing import Any, TypeVar
 
 import click
 
-from zarr_dask.cli.output import printable, wrapped
+from zarr_dask.cli.output import terminal_safe, wrapped
 from zarr_dask.errors import ZarrDaskError
 
-__all__ = ["Commands", "Decorated", "Interrupted", "Terminated", "as_options", "traceback_option"]
+__all__ = [
+    "Decorated",
+    "ErrorHandlingGroup",
+    "Interrupted",
+    "Terminated",
+    "as_options",
+    "traceback_option",
+]
 
 _TRACEBACK = "zarr_dask.traceback"
 
@@ -22,7 +29,7 @@ class _Failure(click.ClickException):
     """An error of the package, as a message wrapped to the width of the terminal."""
 
     def show(self, file: Any = None) -> None:
-        first, *rest = printable(self.message).splitlines() or [""]
+        first, *rest = terminal_safe(self.message).splitlines() or [""]
         lines = [wrapped(first, "  ", "Error: ").removeprefix("Error: ")]
         lines += [wrapped(line.lstrip(), "    ", "  ") for line in rest]
         click.echo(click.style("Error: ", fg="red") + "\n".join(lines), file=file, err=file is None)
@@ -44,7 +51,7 @@ class Terminated(Interrupted):
     exit_code = 143
 
 
-class Commands(click.Group):
+class ErrorHandlingGroup(click.Group):
     """Commands that print errors as messages."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -62,7 +69,7 @@ class Commands(click.Group):
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    sys.stderr.write(f"Warning: {printable(str(message))}\n")  # above progress bars, if any
+    sys.stderr.write(f"Warning: {terminal_safe(str(message))}\n")  # above progress bars, if any
 
 
 def as_options(message: str) -> str:

@@ -12,7 +12,7 @@ from zarr_dask.errors import StoreError
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zip import ZipStore
-from zarr_dask.stores.open import open_store, overlap
+from zarr_dask.stores.open import contains_or_equal, open_store
 
 __all__ = ["check_outside"]
 
@@ -32,7 +32,7 @@ def check_outside(file: Path | None, option: str, *urls: str) -> None:
     place = os.path.realpath(file)
     for url in urls:
         root = _local_root(url)
-        if root is not None and overlap(root, place):
+        if root is not None and contains_or_equal(root, place):
             raise _inside(file, option, url)
     for above in Path(place).parents:
         with suppress(StoreError):  # a folder that cannot be read

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask._util.display import named_shape
-from zarr_dask.array.array import stored_sizes
+from zarr_dask._util.display import format_shape
+from zarr_dask.array.array import object_sizes
 from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import printable, say, say_field, say_title, shortened
+from zarr_dask.cli.output import abbreviate, echo, say_field, say_title, terminal_safe
 from zarr_dask.errors import MetadataError
 from zarr_dask.stores.open import backend_of
 
@@ -58,7 +58,7 @@ def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
     if backend:
         facts["backend"] = backend
     if as_json:
-        say(json.dumps(_strict(facts), indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(_strict(facts), indent=2, ensure_ascii=False, allow_nan=False))
     elif isinstance(node, zd.Group):
         _say_group(node, facts)
     else:
@@ -76,15 +76,17 @@ def tree(url: str, path: str) -> None:
     """
     node = zd.open(url, path)
     if isinstance(node, zd.Group):
-        say(printable(node.tree()))
+        echo(terminal_safe(node.tree()))
         return
     name = node.path.rsplit("/", 1)[-1] or "/"
-    say(printable(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.meta.grids}"))
+    echo(
+        terminal_safe(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.meta.grids}")
+    )
 
 
 def _stored(array: zd.Array) -> tuple[int, int]:
     """Return number and bytes of the stored objects that exist, by one listing."""
-    sizes = list(stored_sizes(array))
+    sizes = list(object_sizes(array))
     return len(sizes), sum(sizes)
 
 
@@ -115,7 +117,7 @@ def _array_facts(array: zd.Array, stored: tuple[int, int] | None) -> dict[str, A
 
 def _fill_fact(array: zd.Array) -> Any:
     """Return the fill value as JSON; None if there is none."""
-    fill = array.meta.fill
+    fill = array.meta.fill_value
     return None if fill is None else array.meta.data_type.to_json(fill)
 
 
@@ -147,7 +149,7 @@ def _say_group(group: zd.Group, facts: Mapping[str, Any]) -> None:
         if kind not in facts:
             continue
         names = facts[kind]
-        listed = f": {shortened(', '.join(names))}" if names else ""
+        listed = f": {abbreviate(', '.join(names))}" if names else ""
         say_field(kind, f"{len(names)}{listed}")
     say_field("attributes", *_attribute_lines(group.attributes))
 
@@ -171,7 +173,7 @@ def _say_array(array: zd.Array, facts: Mapping[str, Any]) -> None:
     say_title(array, "array")
     say_field("format", array.format)
     _say_backend(facts)
-    say_field("shape", named_shape(array.shape, array.dimension_names))
+    say_field("shape", format_shape(array.shape, array.dimension_names))
     say_field("data type", array.meta.data_type.label)
     say_field("chunks", grid(array.chunks, str(array.chunks)) if array.shards else stored)
     say_field("shards", stored if array.shards else "none")
@@ -219,4 +221,4 @@ def _attribute_lines(attributes: Mapping[str, Any]) -> Iterator[str]:
     if not attributes:
         yield "none"
     for name, value in attributes.items():
-        yield f"{name}: {shortened(json.dumps(value, ensure_ascii=False))}"
+        yield f"{name}: {abbreviate(json.dumps(value, ensure_ascii=False))}"

@@ -1,4 +1,4 @@
-"""``zarr-dask survey``: lists the nodes below a folder, as a table or as JSON."""
+"""``zarr-dask inventory``: lists the nodes below a folder, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import printable, say, wrapped
+from zarr_dask.cli.output import echo, terminal_safe, wrapped
 
 if TYPE_CHECKING:
-    from zarr_dask.jobs.inventory.inventory import NodeSurvey, Survey
+    from zarr_dask.jobs.inventory.inventory import Inventory, NodeInventory
 
-__all__ = ["survey"]
+__all__ = ["inventory"]
 
 
 @click.command()
@@ -24,28 +24,28 @@ __all__ = ["survey"]
 @click.argument("path", default="")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @traceback_option
-def survey(root: str, path: str, as_json: bool) -> None:
+def inventory(root: str, path: str, as_json: bool) -> None:
     """List the nodes below a folder, and their requirements.
 
     ROOT may hold many hierarchies of all formats. For every node it lists format, shape, data type,
     codecs, stored objects and sizes; required options and packages; and why a node cannot be read.
     No chunk is read. PATH is a path below ROOT. The exit code is 1 if there is nothing.
     """
-    found = zd.survey(root, path)
+    found = zd.inventory(root, path)
     if as_json:
-        say(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
     if not found.nodes and not found.other_objects:
         is_file = Path(found.where).is_file()
         hint = "It is a file, and no zip archive." if is_file else "Check the path."
-        raise click.ClickException(printable(f"there is nothing at {found.where}. {hint}"))
+        raise click.ClickException(terminal_safe(f"there is nothing at {found.where}. {hint}"))
     if not as_json:
         _say(found)
 
 
-def _say(found: Survey) -> None:
-    say(f"{click.style('survey', bold=True)} {printable(found.where)}")
+def _say(found: Inventory) -> None:
+    echo(f"{click.style('inventory', bold=True)} {terminal_safe(found.where)}")
     for line in _table(found.nodes):
-        say(printable(line))
+        echo(terminal_safe(line))
     for heading, member in (
         ("needs", "needs"),
         ("warnings", "warnings"),
@@ -53,13 +53,13 @@ def _say(found: Survey) -> None:
     ):
         said = [(node.path, text) for node in found.nodes for text in getattr(node, member)]
         if said:
-            say(click.style(f"{heading}:", fg="cyan"))
+            echo(click.style(f"{heading}:", fg="cyan"))
         for where, text in said:
-            say(wrapped(printable(f"{where or '/'}: {text}"), "    ", "  "))
-    say(wrapped(_totals(found), "  "))
+            echo(wrapped(terminal_safe(f"{where or '/'}: {text}"), "    ", "  "))
+    echo(wrapped(_totals(found), "  "))
 
 
-def _table(nodes: Sequence[NodeSurvey]) -> Iterator[str]:
+def _table(nodes: Sequence[NodeInventory]) -> Iterator[str]:
     """Yield one line for each node, in columns; nothing if there are none."""
     from zarr_dask.jobs.engine.plan import format_bytes
 
@@ -73,7 +73,7 @@ def _table(nodes: Sequence[NodeSurvey]) -> Iterator[str]:
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-def _row(node: NodeSurvey, words: Callable[[float], str]) -> tuple[str, ...]:
+def _row(node: NodeInventory, words: Callable[[float], str]) -> tuple[str, ...]:
     start = (node.path or "/", node.format or "?")
     if node.kind != "array":
         return (*start, "group" if node.kind == "group" else "unreadable", "", "", "", "", "")
@@ -88,7 +88,7 @@ def _row(node: NodeSurvey, words: Callable[[float], str]) -> tuple[str, ...]:
     )
 
 
-def _totals(found: Survey) -> str:
+def _totals(found: Inventory) -> str:
     from zarr_dask.jobs.engine.plan import format_bytes
 
     totals = found.to_json()["totals"]

@@ -10,16 +10,16 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.errors import as_options, traceback_option
-from zarr_dask.cli.output import say, say_plan, wrapped
+from zarr_dask.cli.output import echo, say_plan, wrapped
 from zarr_dask.cli.progress import migration_progress
-from zarr_dask.cli.signals import interruptible
+from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import ZarrDaskError
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.migrate.plan import MigrationPlan
     from zarr_dask.ome import OmeMigration
 
-__all__ = ["carry_out_migration", "migrate", "wrong_usage"]
+__all__ = ["migrate", "run_migration", "wrong_usage"]
 
 
 @click.command(
@@ -86,9 +86,9 @@ def migrate(
         plan = zd.plan_migration(
             src, dst, path=path, format=format, data=data, remove_old=remove_old, read=read
         )
-    report = carry_out_migration(plan, plan.run, dry_run=dry_run, quiet=quiet)
+    report = run_migration(plan, plan.run, dry_run=dry_run, quiet=quiet)
     if report is not None:
-        say(wrapped(f"done: {report}", "  "))
+        echo(wrapped(f"done: {report}", "  "))
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def wrong_usage() -> Iterator[None]:
         raise click.UsageError(as_options(str(error))) from error
 
 
-def carry_out_migration(
+def run_migration(
     plan: MigrationPlan | OmeMigration,
     run: Callable[[Callable[[int], None] | None], object],
     *,
@@ -144,7 +144,7 @@ def carry_out_migration(
         return None
     state = f"{plan.where} can be read as before. Run the same command again {to_go_on}"
     with (
-        interruptible(state, "what is being copied"),
+        handle_signals(state, "what is being copied"),
         nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance,
     ):
         report = run(advance)

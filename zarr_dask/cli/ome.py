@@ -14,7 +14,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.ome_jobs import convert, pyramid
-from zarr_dask.cli.output import printable, say, say_field, say_title, wrapped
+from zarr_dask.cli.output import echo, say_field, say_title, terminal_safe, wrapped
 from zarr_dask.errors import ABSENT
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ def validate(url: str, path: str, strict: bool, as_json: bool) -> None:
     """
     found = zd.ome.validate(url, path, strict=strict)
     if as_json:
-        say(json.dumps([_facts(one) for one in found], indent=2, ensure_ascii=False))
+        echo(json.dumps([_facts(one) for one in found], indent=2, ensure_ascii=False))
     else:
         for one in found:
-            say(wrapped(printable(str(one)), "    ", "  "))
-        say("valid" if not found else f"{len(found)} rule{'s' * (len(found) > 1)} broken")
+            echo(wrapped(terminal_safe(str(one)), "    ", "  "))
+        echo("valid" if not found else f"{len(found)} rule{'s' * (len(found) > 1)} broken")
     if any(one.level == "must" for one in found):
         raise click.exceptions.Exit(1)
 
@@ -133,7 +133,7 @@ def thumbnail(url: str, out: Path, path: str, size: int) -> None:
     except OSError as error:
         raise click.FileError(str(out), error.strerror) from error
     height, width, _ = pixels.shape
-    say(f"{printable(str(out))}: {width} x {height} pixels")
+    echo(f"{terminal_safe(str(out))}: {width} x {height} pixels")
 
 
 ome.add_command(convert)

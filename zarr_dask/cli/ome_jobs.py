@@ -11,18 +11,18 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.migrate import carry_out_migration, wrong_usage
+from zarr_dask.cli.migrate import run_migration, wrong_usage
 from zarr_dask.cli.options import CodecsType, GridType, SizeType
-from zarr_dask.cli.output import say, say_plan, wrapped
+from zarr_dask.cli.output import echo, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress
-from zarr_dask.cli.signals import interruptible
+from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import NodeTypeError
-from zarr_dask.jobs.engine.zip_targets import archive_or_place
+from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.ome import Image, Labelled
+    from zarr_dask.ome import Image, LabelImage
     from zarr_dask.ome.plan import ImageWritePlan
 
 __all__ = ["convert", "pyramid"]
@@ -97,14 +97,14 @@ def convert(
     """
     with (
         cluster(scheduler, scheduler_file, workers) as client,
-        archive_or_place(dst or url, None) as (place, _),
+        open_target_or_archive(dst or url, None) as (place, _),
     ):
         places = (place, None) if dst is None else (url, place)
         with wrong_usage():
             plan = zd.ome.plan_migration(
                 places[0], dst=places[1], resume=resume, client=client, **options
             )
-        report = carry_out_migration(
+        report = run_migration(
             plan,
             lambda advance: plan.run(client, advance, resume=resume),
             dry_run=dry_run,
@@ -112,7 +112,7 @@ def convert(
             to_go_on="to go on, with --resume if pixels are written anew.",
         )
     if report is not None:
-        say(wrapped(f"done: {report}", "  "))
+        echo(wrapped(f"done: {report}", "  "))
 
 
 # --- pyramids -------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def pyramid(
     replaces = overwrite and not dry_run and not options.get("path")
     with (
         cluster(scheduler, scheduler_file, workers) as client,
-        archive_or_place(dst or src, None, replaces=replaces) as (place, _),
+        open_target_or_archive(dst or src, None, replaces=replaces) as (place, _),
     ):
         with wrong_usage():
             if dst is None:
@@ -285,10 +285,10 @@ def pyramid(
             f"nothing of {dst or src} is to be seen yet. Run the same command again with --resume "
             "to go on, or without it to start over."
         )
-        with interruptible(state), nullcontext() if quiet else image_progress() as progress:
+        with handle_signals(state), nullcontext() if quiet else image_progress() as progress:
             report = plan.run(client, progress, resume=resume)
     if not quiet:
-        say(wrapped(f"done: {report}", "  "))
+        echo(wrapped(f"done: {report}", "  "))
 
 
 def _plan_of_level(
@@ -326,13 +326,13 @@ def _pixels(src: str) -> tuple[zd.Array, dict[str, Any]]:
     return first.array, told
 
 
-def _labelled(label: Image) -> Labelled:
+def _labelled(label: Image) -> LabelImage:
     """Return a label image with the meaning of its values."""
     meaning = label.metadata.image_label
     colors = () if meaning is None else meaning.colors or ()
     properties = () if meaning is None else meaning.properties or ()
     known: Mapping[int, Any] = {one.value: one.rgba for one in colors if one.rgba is not None}
-    return zd.ome.Labelled(
+    return zd.ome.LabelImage(
         label.levels[0].array,
         label.axes,
         known or None,

@@ -15,21 +15,22 @@ import zarr_dask as zd
 from zarr_dask._util import display as tree
 
 if TYPE_CHECKING:
-    from zarr_dask.jobs.engine.report import Measured
+    from zarr_dask.jobs.copy.plan import CopyPlan
+    from zarr_dask.jobs.engine.report import ReportBase
     from zarr_dask.jobs.migrate.plan import MigrationPlan
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
     from zarr_dask.ome import OmeMigration
     from zarr_dask.ome.plan import ImageWritePlan
 
 __all__ = [
-    "printable",
-    "say",
+    "abbreviate",
+    "echo",
     "say_field",
     "say_plan",
     "say_report",
     "say_title",
-    "shortened",
+    "terminal_safe",
     "wrapped",
 ]
 
@@ -38,12 +39,12 @@ _MAX_VALUE = 400
 """Maximum number of characters shown of an attribute; ``--json`` shows all."""
 
 
-def printable(text: str) -> str:
+def terminal_safe(text: str) -> str:
     """Return text that cannot control a terminal; names and attributes are untrusted."""
-    return "\n".join(map(tree.printable, text.split("\n")))
+    return "\n".join(map(tree.escape_control_chars, text.split("\n")))
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Print a line; characters that the terminal cannot encode are escaped."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -74,42 +75,42 @@ def wrapped(line: str, indent: str, first: str = "") -> str:
 
 
 def say_plan(
-    plan: RechunkPlan | JointPlan | MigrationPlan | OmeMigration | ImageWritePlan,
+    plan: RechunkPlan | JointRechunkPlan | CopyPlan | MigrationPlan | OmeMigration | ImageWritePlan,
 ) -> None:
     """Print a plan, wrapped with its indents."""
-    for line in printable(plan.explain()).splitlines():
+    for line in terminal_safe(plan.explain()).splitlines():
         words = line.lstrip()
         lead = line[: len(line) - len(words)]
-        say(wrapped(words, f"{lead}        ", lead))
+        echo(wrapped(words, f"{lead}        ", lead))
 
 
-def say_report(report: Measured, *, as_json: bool) -> None:
+def say_report(report: ReportBase, *, as_json: bool) -> None:
     """Print the results of a job beside the predictions of its plan, or as one JSON object."""
     if as_json:
-        say(json.dumps(report.to_json(), indent=2, allow_nan=False))
+        echo(json.dumps(report.to_json(), indent=2, allow_nan=False))
         return
-    first, *rest = printable(report.explain()).splitlines()
-    say(wrapped(f"done: {first}", "  "))
+    first, *rest = terminal_safe(report.explain()).splitlines()
+    echo(wrapped(f"done: {first}", "  "))
     for line in rest:
-        say(line)
+        echo(line)
 
 
 def say_field(label: str, *lines: str) -> None:
     """Print a label and its value, in two columns."""
     lead = f"  {label:{_LABEL - 2}}"
     for line in lines:
-        words = printable(line).lstrip()
+        words = terminal_safe(line).lstrip()
         indent = _LABEL + len(line) - len(line.lstrip())
         folded = wrapped(words, " " * (indent + 2), " " * indent)
-        say(click.style(lead, fg="cyan") + folded[_LABEL:])
+        echo(click.style(lead, fg="cyan") + folded[_LABEL:])
         lead = " " * _LABEL
 
 
 def say_title(node: zd.Array | zd.Group, kind: str) -> None:
     """Print the kind and location of a node."""
-    say(f"{click.style(kind, bold=True)} {printable(node.where)}")
+    echo(f"{click.style(kind, bold=True)} {terminal_safe(node.where)}")
 
 
-def shortened(text: str) -> str:
+def abbreviate(text: str) -> str:
     """Truncate a text to a few lines, with a note where to find the rest."""
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]} ... (--json shows all)"

@@ -10,28 +10,23 @@ import shlex
 from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import printable, say
-from zarr_dask.cli.signals import Told, interruptible, told_to_stop
+from zarr_dask.cli.output import echo, terminal_safe
+from zarr_dask.cli.signals import StopRequested, handle_signals, stop_requested
 from zarr_dask.errors import PlanError
-from zarr_dask.jobs.engine.lifecycle import held
-from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.lifecycle import job_lock
+from zarr_dask.jobs.engine.plan import pluralize
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.jobs.rechunk.job import RechunkJob
-    from zarr_dask.jobs.rechunk.joint_job import JointJob, StageLike
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
-    from zarr_dask.jobs.rechunk.plan import RechunkPlan
-
-    Plan = RechunkPlan | JointPlan
-    Job = RechunkJob | JointJob
+    from zarr_dask.jobs.engine.execute import Plan
+    from zarr_dask.jobs.engine.job import BoundJob
 
 __all__ = ["finish", "run", "script", "status"]
 
@@ -41,7 +36,7 @@ _IDLE = 300 << 20
 """Memory of an idle process with the package imported, and a small reserve."""
 
 
-class PartType(click.ParamType[tuple[int, int]]):
+class PartOption(click.ParamType[tuple[int, int]]):
     """``I/N``: the I-th of N parts."""
 
     name = "I/N"
@@ -82,7 +77,7 @@ Examples:
 )
 @_FILE
 @click.option("--stage", type=click.IntRange(min=1), help="Do this stage only, from 1.")
-@click.option("--part", type=PartType(), default="1/1", help="Do this part of the stage.")
+@click.option("--part", type=PartOption(), default="1/1", help="Do this part of the stage.")
 @click.option("--threads", type=click.IntRange(min=1), help="Tasks at a time; as planned.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 @_JOURNAL
@@ -119,40 +114,36 @@ def run(
     if plan.is_finished() and _resumed(plan, journal) is None:
         if verify:
             _compare_here(plan, threads)
-        say(f"{printable(plan.where)} is finished already")
+        echo(f"{terminal_safe(plan.where)} is finished already")
         return
-    with told_to_stop("the stored objects at hand") as stop:
+    with stop_requested("the stored objects at hand") as stop:
         job = _begun(plan, journal)
-        with held(job.journal):
+        with job_lock(job.journal):
             for number in numbers:
                 tasks = _share(job, plan, number, part, all_stages=stage is None)
                 done, retried = _do(job, number, tasks, threads or plan.threads_per_process, stop)
                 if not quiet:
-                    again = f", {counted(retried, 'request')} tried again" if retried else ""
-                    say(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
+                    again = f", {pluralize(retried, 'request')} tried again" if retried else ""
+                    echo(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
                 stop.leave()
             if stage is None:
                 _end(job, plan, verify=verify, threads=threads, stop=stop)
 
 
-def _begun(plan: Plan, journal: str | None) -> Job:
-    from zarr_dask.jobs.engine.lifecycle import begin_shared
+def _begun(plan: Plan, journal: str | None) -> BoundJob:
+    from zarr_dask.jobs.engine.lifecycle import join_job
 
-    return cast("Job", begin_shared(plan.as_job(), journal))
+    return join_job(plan, journal)
 
 
-def _resumed(plan: Plan, journal: str | None) -> Job | None:
+def _resumed(plan: Plan, journal: str | None) -> BoundJob | None:
     from zarr_dask.jobs.engine.lifecycle import resume
 
-    return cast("Job | None", resume(plan.as_job(), journal))
-
-
-def _stages(plan: Plan) -> Sequence[StageLike]:
-    return plan.stages
+    return resume(plan, journal)
 
 
 def _share(
-    job: Job, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
+    job: BoundJob, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
 ) -> Sequence[int]:
     """Return the numbers of a part's tasks that remain to be done."""
     if all_stages:
@@ -164,10 +155,10 @@ def _share(
 
 
 def _do(
-    job: Job, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
+    job: BoundJob, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
 ) -> tuple[int, int]:
     """Return the number of tasks done, and of requests retried for them."""
-    from zarr_dask._util.threads import for_each
+    from zarr_dask._util.threads import parallel_for
 
     bound = job.stage(stage)
     done: list[int] = []
@@ -179,7 +170,7 @@ def _do(
             if not stop():
                 done.append(number)
 
-    for_each(copy, numbers, threads)
+    parallel_for(copy, numbers, threads)
     return len(done), sum(retried)
 
 
@@ -196,17 +187,17 @@ def status(plan_file: Path, *, journal: str | None) -> None:
     job = _resumed(plan, journal)
     if job is None:
         if plan.is_finished():
-            say(f"{printable(plan.where)} is finished")
+            echo(f"{terminal_safe(plan.where)} is finished")
             return
-        say("not begun")
+        echo("not begun")
         raise SystemExit(1)
     left = job.left()
-    for number, stage in enumerate(_stages(plan)):
+    for number, stage in enumerate(plan.stages):
         done = stage.tasks - len(left[number])
         share = done / stage.tasks if stage.tasks else 1
-        say(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({share:.0%})")
+        echo(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({share:.0%})")
     if not any(left):
-        say('all tasks are done; "zarr-dask finish" makes the target visible')
+        echo('all tasks are done; "zarr-dask finish" makes the target visible')
     raise SystemExit(1)
 
 
@@ -253,21 +244,21 @@ def finish(
         job.check_complete()
     state = f"{plan.where} is not compared. Run the same command again."
     if len(places) == 1 and threads is None:
-        with cluster(scheduler, scheduler_file, workers) as client, interruptible(state):
+        with cluster(scheduler, scheduler_file, workers) as client, handle_signals(state):
             _compare_on(plan, client)
     elif verify:
-        with interruptible(state):
+        with handle_signals(state):
             _compare_here(plan, threads)
     if job is not None:
         job.finish()
-    say(f"{printable(plan.where)} is finished" + (" already" if job is None else ""))
+    echo(f"{terminal_safe(plan.where)} is finished" + (" already" if job is None else ""))
 
 
-def _compare_here(plan: Plan, threads: int | None, stop: Told | None = None) -> None:
+def _compare_here(plan: Plan, threads: int | None, stop: StopRequested | None = None) -> None:
     """Compare sources and targets in this process."""
-    from zarr_dask.jobs.rechunk.execute import matched_here
+    from zarr_dask.jobs.engine.execute import verify_copies_locally
 
-    matched_here(plan, threads, stop)
+    verify_copies_locally(plan, threads, stop)
     if stop is not None:
         stop.leave()
 
@@ -275,13 +266,15 @@ def _compare_here(plan: Plan, threads: int | None, stop: Told | None = None) -> 
 def _compare_on(plan: Plan, client: Client | None) -> None:
     """Compare sources and targets on a cluster."""
     from zarr_dask.jobs.engine import find_workers
-    from zarr_dask.jobs.rechunk.execute import matched
+    from zarr_dask.jobs.engine.execute import verify_copies
 
     workers = find_workers(client)
-    matched(plan.matchings(workers.threads_per_process), workers, lambda _: None)
+    verify_copies(plan.comparisons(workers.threads_per_process), workers, lambda _: None)
 
 
-def _end(job: Job, plan: Plan, *, verify: bool, threads: int | None, stop: Told) -> None:
+def _end(
+    job: BoundJob, plan: Plan, *, verify: bool, threads: int | None, stop: StopRequested
+) -> None:
     """Finish a job, after comparing target and source if requested."""
     if verify:
         job.check_complete()
@@ -318,22 +311,22 @@ def script(
     file = shlex.quote(str(plan_file.absolute()))
     if journal is not None:
         file += f" --journal {shlex.quote(journal)}"
-    say("#!/bin/sh")
-    say("set -e")
+    echo("#!/bin/sh")
+    echo("set -e")
     after = ""
-    for number, stage in enumerate(_stages(plan), 1):
+    for number, stage in enumerate(plan.stages, 1):
         count = max(
             min(stage.tasks, parts or _MOST_PARTS), 1
         )  # even without tasks: it starts the job
         part = f"--stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
         command = _run_by_shell(f"zarr-dask run {file} {part}")
-        say(
+        echo(
             f"stage{number}=$(sbatch --parsable --job-name=zarr-stage-{number} "
             f"--array=1-{count} --signal=B:TERM@60 {options}{after} --wrap={command})"
         )
         after = f" --dependency=afterok:$stage{number}"
     command = _run_by_shell(f"zarr-dask finish {file}")
-    say(f"sbatch --job-name=zarr-finish{after} --wrap={command}")
+    echo(f"sbatch --job-name=zarr-finish{after} --wrap={command}")
 
 
 def _run_by_shell(command: str) -> str:
@@ -345,7 +338,7 @@ def _load(file: Path) -> Plan:
     from zarr_dask.jobs.plan_file import load_plan
 
     try:
-        return load_plan(file.read_text(encoding="utf-8"))
+        return load_plan(file.read_text(encoding="utf-8")).as_job()
     except UnicodeDecodeError as error:
         raise PlanError(f"{file}: expected the JSON of a plan, in UTF-8 ({error}).") from error
     except PlanError as error:

@@ -18,23 +18,24 @@ from zarr_dask.jobs.engine.progress_bars import byte_bars, stage_bars, stage_nam
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from zarr_dask.jobs.copy.plan import CopyPlan
     from zarr_dask.jobs.migrate.plan import MigrationPlan
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import Progress, RechunkPlan
     from zarr_dask.ome import OmeMigration
 
-__all__ = ["Lines", "image_progress", "migration_progress", "rechunk_progress"]
+__all__ = ["PlainProgress", "image_progress", "migration_progress", "rechunk_progress"]
 
 
 @contextmanager
 def rechunk_progress(
-    plan: RechunkPlan | JointPlan, *, verify: bool = False
+    plan: RechunkPlan | JointRechunkPlan | CopyPlan, *, verify: bool = False
 ) -> Iterator[Callable[[Progress], None]]:
     """Yield a function that shows the progress of a job: a bar for each stage, or lines."""
     console = _terminal()
     names = stage_names(len(plan.stages), verify=verify)
     if console is None:
-        yield Lines(names)
+        yield PlainProgress(names)
         return
     totals = [*plan.totals, plan.nbytes]
     with stage_bars(console, dict(zip(names, totals, strict=False))) as advance:
@@ -48,7 +49,7 @@ def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[
 
     console = _terminal()
     if console is None:
-        lines, lock = Lines(["copying"]), Lock()
+        lines, lock = PlainProgress(["copying"]), Lock()
 
         def say(nbytes: int) -> None:
             with lock:
@@ -64,7 +65,7 @@ def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[
 @contextmanager
 def image_progress() -> Iterator[Callable[[Progress], None] | Literal[True]]:
     """Yield a function that shows how much of an image has been read, or True for a bar."""
-    yield Lines(["writing"]) if _terminal() is None else True
+    yield PlainProgress(["writing"]) if _terminal() is None else True
 
 
 def _terminal() -> Console | None:
@@ -77,7 +78,7 @@ def _terminal() -> Console | None:
 
 
 @dataclass
-class Lines:
+class PlainProgress:
     """Prints a line for every tenth of a stage, but at most one per second."""
 
     names: Sequence[str]

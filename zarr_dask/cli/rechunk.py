@@ -16,10 +16,10 @@ import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import array_options, job_options, run_options
-from zarr_dask.cli.output import printable, say, say_plan, say_report, shortened
+from zarr_dask.cli.output import abbreviate, echo, say_plan, say_report, terminal_safe
 from zarr_dask.cli.pictures import PictureType, save_picture
 from zarr_dask.cli.progress import rechunk_progress
-from zarr_dask.cli.signals import interruptible
+from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import NodeTypeError
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.stores.base import join
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from zarr_dask.jobs.copy.plan import CopyPlan
-    from zarr_dask.jobs.rechunk.joint_plan import JointPlan, JointRechunkPlan
+    from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
 
-__all__ = ["carry_out", "draw", "plan", "rechunk", "write_plan"]
+__all__ = ["plan", "rechunk", "run_plan", "save_plot", "write_plan"]
 
 
 @click.command(
@@ -55,11 +55,11 @@ def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
     """
     run = {name: options.pop(name) for name in ("resume", "verify", "as_json")}
     with _planned(src, dst, **options) as (plan, client):
-        carry_out(plan, client, quiet=quiet, **run)
+        run_plan(plan, client, quiet=quiet, **run)
 
 
-def carry_out(
-    plan: RechunkPlan | JointPlan,
+def run_plan(
+    plan: RechunkPlan | JointRechunkPlan | CopyPlan,
     client: Client | None,
     *,
     quiet: bool,
@@ -81,7 +81,7 @@ def carry_out(
         "without it to start over."
     )
     with (
-        interruptible(state),
+        handle_signals(state),
         nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance,
     ):
         report = plan.run(client, advance, resume=resume, verify=verify)
@@ -122,7 +122,7 @@ def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **option
         if output is not None:
             write_plan(made, output)
         if plot is not None:
-            draw(made, plot)
+            save_plot(made, plot)
 
 
 def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
@@ -132,13 +132,13 @@ def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> N
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.FileError(str(file), error.strerror) from error
-    say(f"written to {printable(str(file))}")
+    echo(f"written to {terminal_safe(str(file))}")
 
 
-def draw(plan: RechunkPlan | JointPlan, file: Path) -> None:
+def save_plot(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
     """Draw a plan into a file, in the format given by its extension."""
     save_picture(plan.plot(), file)
-    say(f"drawn in {printable(str(file))}")
+    echo(f"drawn in {terminal_safe(str(file))}")
 
 
 # --- the cluster ----------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _source(src: str) -> zd.Array:
     if isinstance(node, zd.Array):
         return node
     arrays = [path for path, _ in node.arrays(recursive=True)]
-    held = shortened(", ".join(arrays)) or "none"
+    held = abbreviate(", ".join(arrays)) or "none"
     raise NodeTypeError(
         f"{node.where} is a group; SRC must be an array, or name arrays in it with --array (copy "
         f"takes whole groups). Arrays in it: {held}."

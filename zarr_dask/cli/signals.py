@@ -18,7 +18,7 @@ from types import FrameType
 
 from zarr_dask.cli.errors import Interrupted, Terminated
 
-__all__ = ["Told", "interruptible", "told_to_stop"]
+__all__ = ["StopRequested", "handle_signals", "stop_requested"]
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _SHOW_CURSOR = b"\x1b[?25h\n"
@@ -33,7 +33,7 @@ class _Stopped(KeyboardInterrupt):
         self.number = number
 
 
-class Told:
+class StopRequested:
     """A flag for polling that is set when a signal arrives."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ def _exit_code(number: int) -> int:
 
 
 @contextmanager
-def interruptible(state: str, waits_for: str = "the tasks that are running") -> Iterator[None]:
+def handle_signals(state: str, waits_for: str = "the tasks that are running") -> Iterator[None]:
     """Run a job that a signal interrupts with a message.
 
     Parameters
@@ -89,9 +89,9 @@ def interruptible(state: str, waits_for: str = "the tasks that are running") -> 
 
 
 @contextmanager
-def told_to_stop(waits_for: str) -> Iterator[Told]:
+def stop_requested(waits_for: str) -> Iterator[StopRequested]:
     """Yield a flag that a signal sets, instead of ending the process."""
-    told = Told()
+    told = StopRequested()
     with _taking_signals(told.by, waits_for):
         yield told
 

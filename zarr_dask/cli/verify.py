@@ -11,9 +11,9 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import printable, say
+from zarr_dask.cli.output import echo, terminal_safe
 from zarr_dask.cli.pictures import PictureType, save_picture
-from zarr_dask.cli.signals import interruptible
+from zarr_dask.cli.signals import handle_signals
 
 __all__ = ["verify"]
 
@@ -61,14 +61,14 @@ def verify(
     """
     with (
         cluster(scheduler, scheduler_file, workers) as client,
-        interruptible("not everything was looked at."),
+        handle_signals("not everything was looked at."),
     ):
         report = zd.verify(url, path, client=client, **options)
     if as_json:
-        say(json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         for line in str(report).splitlines():
-            say(printable(line))
+            echo(terminal_safe(line))
     if plot is not None:
         save_picture(report.plot(), plot)
     context.exit(report.exit_code)

@@ -13,19 +13,19 @@ from zarr_dask.codecs.base import (
     ArrayCodec,
     BoundSerializer,
     ChunkSpec,
-    Reading,
+    DecodeOptions,
+    EncodedSize,
     Serializer,
-    Size,
 )
 from zarr_dask.dtypes import is_small, leaves, native, swappable, value_bits
-from zarr_dask.errors import ABSENT, CorruptObjectError, Problem
+from zarr_dask.errors import ABSENT, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
 __all__ = [
     "Bytes",
     "Endian",
-    "MixedBytes",
+    "StructBytes",
     "Transpose",
     "element_bytes",
     "endian_of",
@@ -53,12 +53,12 @@ class Bytes(Serializer):
         """See `Codec.configuration`."""
         return {} if self.endian is None else {"endian": self.endian}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that elements have a fixed size, and a byte order if they have several bytes."""
         if spec.data_type.variable:
             yield _no_fixed_size(spec)
         elif self.endian is None and element_bytes(spec.dtype) > 1:
-            yield Problem(
+            yield ValidationProblem(
                 "configuration.endian",
                 ABSENT,
                 f"'little' or 'big', because {spec.data_type.name} has several bytes",
@@ -71,7 +71,7 @@ class Bytes(Serializer):
 
 
 @dataclass(frozen=True)
-class MixedBytes(Serializer):
+class StructBytes(Serializer):
     """Records whose fields have byte orders of their own; only v2 has these.
 
     Parameters
@@ -82,17 +82,17 @@ class MixedBytes(Serializer):
 
     Examples
     --------
-    >>> MixedBytes.of(np.dtype([("a", "<i4"), ("b", ">f8", (2,))]))
-    MixedBytes(stored='[["a", "<i4"], ["b", ">f8", [2]]]')
+    >>> StructBytes.of(np.dtype([("a", "<i4"), ("b", ">f8", (2,))]))
+    StructBytes(stored='[["a", "<i4"], ["b", ">f8", [2]]]')
     """
 
     stored: str
     name: ClassVar[str] = "mixed_bytes"
 
     @staticmethod
-    def of(stored: np.dtype[Any]) -> MixedBytes:
+    def of(stored: np.dtype[Any]) -> StructBytes:
         """Return the serializer for stored records, with their byte orders."""
-        return MixedBytes(json.dumps(_descr(stored)))
+        return StructBytes(json.dumps(_descr(stored)))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -103,17 +103,19 @@ class MixedBytes(Serializer):
         """See `Codec.configuration`."""
         return {"stored": json.loads(self.stored)}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the fields of the records are those of the array."""
         if native(self.dtype) != spec.dtype:
-            yield Problem("configuration.stored", self.stored, f"the fields of {spec.dtype}")
+            yield ValidationProblem(
+                "configuration.stored", self.stored, f"the fields of {spec.dtype}"
+            )
 
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """See `Serializer.bind`."""
         return _BoundBytes(spec, self.dtype)
 
 
-def serializer_of(stored: np.dtype[Any]) -> Bytes | MixedBytes:
+def serializer_of(stored: np.dtype[Any]) -> Bytes | StructBytes:
     """Return the serializer for stored elements, with their byte orders.
 
     Examples
@@ -122,7 +124,7 @@ def serializer_of(stored: np.dtype[Any]) -> Bytes | MixedBytes:
     Bytes(endian='big')
     """
     if len(_endians(stored)) > 1:
-        return MixedBytes.of(stored)
+        return StructBytes.of(stored)
     return Bytes(endian_of(stored))
 
 
@@ -137,7 +139,7 @@ def endian_of(dtype: np.dtype[Any]) -> Endian | None:
     Raises
     ------
     ValueError
-        If its fields have different byte orders, which need `MixedBytes`.
+        If its fields have different byte orders, which need `StructBytes`.
     """
     found = _endians(dtype)
     if len(found) > 1:
@@ -162,10 +164,10 @@ def _endians(dtype: np.dtype[Any]) -> set[Endian]:
     }
 
 
-def _no_fixed_size(spec: ChunkSpec) -> Problem:
+def _no_fixed_size(spec: ChunkSpec) -> ValidationProblem:
     name = spec.data_type.name
     expected = f"a codec for elements without a fixed size ('vlen-utf8' for texts), as {name} has"
-    return Problem("name", "bytes", expected)
+    return ValidationProblem("name", "bytes", expected)
 
 
 def _descr(dtype: np.dtype[Any]) -> Any:
@@ -193,17 +195,17 @@ def _dtype_of_descr(descr: Any) -> np.dtype[Any]:
 class _BoundBytes(BoundSerializer):
     def __init__(self, spec: ChunkSpec, stored: np.dtype[Any]) -> None:
         self.spec = spec
-        self.size = Size.of(spec.nbytes)
+        self.size = EncodedSize.of(spec.nbytes)
         self._memory = swappable(spec.dtype)
         self._stored = stored
         self._loose = tuple(_loose(spec.dtype))
         self._texts = tuple(path for path, leaf in leaves(spec.dtype) if leaf.kind == "U")
         # if nothing is swapped or checked, the memory is stored unchanged
         plain = not self._loose and not self._texts
-        self.direct = plain and self._stored == self._memory
-        turned = self._stored == self._memory.newbyteorder() and not self.direct
+        self.is_memory_layout = plain and self._stored == self._memory
+        turned = self._stored == self._memory.newbyteorder() and not self.is_memory_layout
         if plain and self._memory.kind in "iuf" and turned:
-            self.swapped = self._memory
+            self.byteswapped_dtype = self._memory
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         contiguous = np.ascontiguousarray(array.view(self._memory), dtype=self._stored)
@@ -214,7 +216,7 @@ class _BoundBytes(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
+        reading: DecodeOptions,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         raw = np.frombuffer(buffer, np.uint8)
         if raw.size != self.size.exact:
@@ -284,10 +286,10 @@ class Transpose(ArrayCodec):
         """See `Codec.configuration`."""
         return {"order": list(self.order)}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the order has every dimension once."""
         if sorted(self.order) != list(range(len(spec.shape))):
-            yield Problem(
+            yield ValidationProblem(
                 "configuration.order",
                 list(self.order),
                 f"a permutation of the {len(spec.shape)} dimensions 0 to {len(spec.shape) - 1}",
@@ -301,8 +303,8 @@ class Transpose(ArrayCodec):
         """See `ArrayCodec.view`."""
         return array.transpose(self.order)
 
-    def behind(self, encoded: np.ndarray) -> np.ndarray:
-        """See `ArrayCodec.behind`."""
+    def inverse_view(self, encoded: np.ndarray) -> np.ndarray:
+        """See `ArrayCodec.inverse_view`."""
         return encoded.transpose([self.order.index(axis) for axis in range(len(self.order))])
 
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:  # noqa: ARG002

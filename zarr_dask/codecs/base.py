@@ -19,11 +19,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from zarr_dask._util.buffers import scratch
+from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.codecs.byte_ranges import Spans
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
@@ -31,18 +31,18 @@ __all__ = [
     "ABSENT_PLACE",
     "ArrayCodec",
     "BoundSerializer",
+    "ByteRequest",
     "BytesCodec",
+    "ChunkRead",
     "ChunkSpec",
     "Codec",
-    "Cut",
-    "Decoded",
-    "Inside",
-    "Reading",
+    "DecodeOptions",
+    "DecodedBytes",
+    "EncodedSize",
+    "NotPartiallyDecodableError",
     "Serializer",
-    "Size",
-    "Wanted",
-    "WholeNeededError",
-    "joined",
+    "ShardIndex",
+    "concat_buffers",
 ]
 
 
@@ -52,14 +52,14 @@ class ChunkSpec:
 
     shape: Shape
     data_type: DataType
-    fill: np.ndarray | None = field(compare=False)
+    fill_value: np.ndarray | None = field(compare=False)
     """A 0-d array, or None if absent chunks have no defined value."""
     variable_bytes: int = VARIABLE_BYTES
     """Most encoded bytes, if the elements have no fixed size."""
     fill_bytes: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fill_bytes", bits_of(self.fill))
+        object.__setattr__(self, "fill_bytes", bits_of(self.fill_value))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -77,7 +77,7 @@ class ChunkSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class EncodedSize:
     """The number of bytes of an encoded chunk."""
 
     exact: int | None
@@ -86,21 +86,21 @@ class Size:
     """An upper bound for any correct encoder; decoders refuse to produce more."""
 
     @staticmethod
-    def of(nbytes: int) -> Size:
+    def of(nbytes: int) -> EncodedSize:
         """Return an exact size."""
-        return Size(nbytes, nbytes)
+        return EncodedSize(nbytes, nbytes)
 
-    def compressed(self) -> Size:
+    def compressed(self) -> EncodedSize:
         """Return the size after a compressor, which can make random data slightly longer."""
-        return Size(None, self.most + self.most // 32 + (1 << 16))
+        return EncodedSize(None, self.most + self.most // 32 + (1 << 16))
 
-    def plus(self, nbytes: int) -> Size:
+    def plus(self, nbytes: int) -> EncodedSize:
         """Return the size with a few more bytes."""
-        return Size(None if self.exact is None else self.exact + nbytes, self.most + nbytes)
+        return EncodedSize(None if self.exact is None else self.exact + nbytes, self.most + nbytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DecodeOptions:
     """Options for reading, passed along with every fetch."""
 
     absent_is_error: bool = False
@@ -108,15 +108,15 @@ class Reading:
     sparing: bool = False
     """For chunks that are read block by block, hold only the wanted blocks.
 
-    If that is impossible, raise `WholeNeededError`.
+    If that is impossible, raise `NotPartiallyDecodableError`.
     """
 
 
-class WholeNeededError(Exception):
-    """A chunk cannot be read block by block; only raised if `Reading.sparing` is set."""
+class NotPartiallyDecodableError(Exception):
+    """A chunk cannot be read block by block; only raised if `DecodeOptions.sparing` is set."""
 
 
-class Cut(NamedTuple):
+class ChunkRead(NamedTuple):
     """The wanted part of a chunk, and its destination."""
 
     region: Region | None
@@ -125,7 +125,7 @@ class Cut(NamedTuple):
     """Memory of the region's shape."""
 
 
-class Wanted(NamedTuple):
+class ByteRequest(NamedTuple):
     """The wanted part of the bytes that a chunk decodes to."""
 
     nbytes: int
@@ -137,7 +137,7 @@ class Wanted(NamedTuple):
     """The parts of that range that must be decoded."""
 
 
-class Decoded(NamedTuple):
+class DecodedBytes(NamedTuple):
     """Bytes that a chunk, or a part of it, decodes to."""
 
     memory: np.ndarray
@@ -163,7 +163,7 @@ class Codec(ABC):
         configuration = self.configuration()
         return {"name": self.name, **({"configuration": configuration} if configuration else {})}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:  # noqa: ARG002
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:  # noqa: ARG002
         """Yield problems of using this codec on such chunks; fields are relative to the codec."""
         return iter(())
 
@@ -193,7 +193,7 @@ class ArrayCodec(Codec):
         """Return the encoded form as a view of the same memory, to read from or to decode into."""
         return None
 
-    def behind(self, encoded: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
+    def inverse_view(self, encoded: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
         """Return the array whose `view` is `encoded`, in the same memory."""
         return None
 
@@ -226,13 +226,13 @@ class ArrayCodec(Codec):
         return shape
 
 
-class Inside(NamedTuple):
+class ShardIndex(NamedTuple):
     """The contents of a shard's index."""
 
     places: np.ndarray
     """Offset and number of bytes of each chunk; both are `ABSENT_PLACE` for absent ones."""
     chunk: Any
-    """The codecs of a chunk: a `zarr_dask.codecs.chain.BoundChain`."""
+    """The codecs of a chunk: a `zarr_dask.codecs.chain.BoundCodecChain`."""
     index_nbytes: int
     """Bytes of the index itself."""
     index_first: bool
@@ -247,39 +247,39 @@ class BoundSerializer(ABC):
     """A serializer for chunks of one `ChunkSpec`."""
 
     spec: ChunkSpec
-    size: Size
+    size: EncodedSize
     """Bytes of an encoded chunk."""
-    direct: bool = False
+    is_memory_layout: bool = False
     """True if the bytes are the memory of a C-contiguous array, unchanged."""
-    swapped: np.dtype[Any] | None = None
-    """The type whose bytes are swapped, if it is otherwise `direct`; else None."""
+    byteswapped_dtype: np.dtype[Any] | None = None
+    """The type whose bytes are swapped, if it is otherwise `is_memory_layout`; else None."""
     partial: bool = False
     """True if `read` may need only some of the bytes."""
-    in_pieces: bool = False
+    streams_chunks: bool = False
     """True if `pieces` holds only one chunk at a time, and never all of its results."""
 
     @property
-    def working(self) -> int:
+    def workspace_nbytes(self) -> int:
         """Bytes that decoding or encoding needs besides the chunk and its encoded form."""
         return 0
 
     @property
-    def reading(self) -> int:
-        """As `working`, for decoding only."""
-        return self.working
+    def decode_workspace_nbytes(self) -> int:
+        """As `workspace_nbytes`, for decoding only."""
+        return self.workspace_nbytes
 
     @property
-    def tables(self) -> int:
-        """Bytes that encoding needs in addition; see `BytesCodec.tables`."""
+    def encoder_state_nbytes(self) -> int:
+        """Bytes that encoding needs in addition; see `BytesCodec.encoder_state_nbytes`."""
         return 0
 
     @property
-    def decoding(self) -> int:
-        """Bytes that decoding needs in addition; see `BytesCodec.decoding`."""
+    def decoder_state_nbytes(self) -> int:
+        """Bytes that decoding needs in addition; see `BytesCodec.decoder_state_nbytes`."""
         return 0
 
     @property
-    def turned(self) -> int:
+    def byteswap_nbytes(self) -> int:
         """Bytes of the copy of an inner chunk in the other byte order; only for encoding."""
         return 0
 
@@ -291,13 +291,37 @@ class BoundSerializer(ABC):
         """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
         return self.encode(array)
 
+    def updated(
+        self,
+        buffer: Buffer,  # noqa: ARG002  (only what holds chunks of its own can keep some)
+        region: Region,  # noqa: ARG002
+        elements: np.ndarray,  # noqa: ARG002
+    ) -> Iterator[Buffer] | None:
+        """Return the bytes after some elements have changed, without decoding what stays.
+
+        Parameters
+        ----------
+        buffer
+            All bytes of the chunk as it is.
+        region
+            Region of the chunk that changes.
+        elements
+            New elements of the region.
+
+        Returns
+        -------
+        iterator of buffers, or None
+            Pieces as of `pieces`; None if the chunk must be decoded and encoded as a whole.
+        """
+        return None
+
     @abstractmethod
     def decode(
-        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: DecodeOptions
     ) -> None:
         """Decode a region of the chunk (None: all of it) into `out`, from all of its bytes."""
 
-    def read(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
+    def read(self, cuts: Sequence[ChunkRead], reading: DecodeOptions) -> Fetch[bool]:
         """Decode some cuts like `decode`, requesting the bytes; return False if there are none."""
         received = yield (WHOLE,)
         if received is None:
@@ -307,7 +331,7 @@ class BoundSerializer(ABC):
             self.decode(buffer, region, out, reading)
         return True
 
-    def inside(self) -> Fetch[Inside | None]:
+    def read_index(self) -> Fetch[ShardIndex | None]:
         """Return the index of a shard; None if there are no bytes or no inner chunks.
 
         Raises
@@ -322,7 +346,7 @@ class BoundSerializer(ABC):
 class Serializer(Codec):
     """From an array to bytes."""
 
-    divides: ClassVar[bool] = False
+    is_sharding: ClassVar[bool] = False
     """True if it divides its chunk into smaller ones: the array's stored objects are shards."""
 
     @property
@@ -344,32 +368,32 @@ class BytesCodec(Codec):
 
     may_alias: ClassVar[bool] = False
     """True if the result of `encode` may share memory with its argument."""
-    copies: ClassVar[int] = 1
+    peak_copies: ClassVar[int] = 1
     """Number of copies of the chunk's bytes during this step; streams grow by doubling."""
-    divisible: ClassVar[bool] = False
-    """True if `read_spans` may need only some of the bytes."""
+    supports_partial_decode: ClassVar[bool] = False
+    """True if `partial_decode` may need only some of the bytes."""
 
-    def held_into(self, nbytes: int) -> int:
-        """Return the bytes that `decode_into` holds for a size; at most `copies` times as many."""
-        return self.copies * nbytes
+    def decode_into_peak_nbytes(self, nbytes: int) -> int:
+        """Return the bytes that `decode_into` holds for a size; at most `peak_copies` times it."""
+        return self.peak_copies * nbytes
 
-    def tables(self, nbytes: int) -> int:  # noqa: ARG002
+    def encoder_state_nbytes(self, nbytes: int) -> int:  # noqa: ARG002
         """Return the most bytes that `encode` needs besides its input and its result.
 
         This covers all tables for finding repetitions; a few hundred kilobytes are not counted.
         """
         return 0
 
-    def decoding(self, nbytes: int) -> int:  # noqa: ARG002
+    def decoder_state_nbytes(self, nbytes: int) -> int:  # noqa: ARG002
         """Return the most bytes that `decode_into` needs besides its input and its result."""
         return 0
 
-    def block(self, nbytes: int) -> int:  # noqa: ARG002
-        """Return the bytes of a block of `read_spans`; 0 if it always decodes everything."""
+    def partial_decode_nbytes(self, nbytes: int) -> int:  # noqa: ARG002
+        """Return the bytes of a block of `partial_decode`; 0 if it always decodes everything."""
         return 0
 
     @abstractmethod
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """Return the size of the result of `encode` for a size of its input."""
 
     @abstractmethod
@@ -377,7 +401,7 @@ class BytesCodec(Codec):
         """Return the encoded bytes; `itemsize` is that of the elements in them."""
 
     @abstractmethod
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """Return the decoded bytes.
 
         Raises
@@ -388,10 +412,12 @@ class BytesCodec(Codec):
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """Decode like `decode`, into memory (1-d, uint8) that the result must fill exactly."""
-        decoded = self.decode(buffer, Size.of(out.size))
+        decoded = self.decode(buffer, EncodedSize.of(out.size))
         out[:] = np.frombuffer(decoded, np.uint8)
 
-    def read_spans(self, wanted: Wanted, *, sparing: bool = False) -> Fetch[Decoded | None]:
+    def partial_decode(
+        self, wanted: ByteRequest, *, sparing: bool = False
+    ) -> Fetch[DecodedBytes | None]:
         """Decode like `decode_into`, requesting the bytes; only those in some spans must be right.
 
         Damage to other bytes may go unnoticed, and their place in the memory may hold anything.
@@ -405,25 +431,25 @@ class BytesCodec(Codec):
 
         Returns
         -------
-        Decoded or None
+        DecodedBytes or None
             None if there is nothing to decode.
 
         Raises
         ------
-        WholeNeededError
+        NotPartiallyDecodableError
             If that is impossible and `sparing` is set.
         """
         if sparing:
-            raise WholeNeededError
+            raise NotPartiallyDecodableError
         received = yield (WHOLE,)
         if received is None:
             return None
         (buffer,) = received
-        memory = scratch("decoded", wanted.nbytes)
+        memory = thread_buffer("decoded", wanted.nbytes)
         self.decode_into(buffer, memory)
-        return Decoded(memory, 0)
+        return DecodedBytes(memory, 0)
 
 
-def joined(buffers: Sequence[Buffer]) -> Buffer:
+def concat_buffers(buffers: Sequence[Buffer]) -> Buffer:
     """Join buffers into one."""
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["in_blocks"]
+__all__ = ["map_blocks"]
 
 _BLOCK = 1 << 16  # elements
 
 
-def in_blocks(
+def map_blocks(
     function: Callable[[np.ndarray], np.ndarray],
     array: np.ndarray,
     before: np.dtype[Any],
@@ -32,7 +32,7 @@ def in_blocks(
     Examples
     --------
     >>> f8, i8 = np.dtype("f8"), np.dtype("i8")
-    >>> in_blocks(lambda values: np.rint(values), np.array([[0.4], [1.6]]), f8, i8)
+    >>> map_blocks(lambda values: np.rint(values), np.array([[0.4], [1.6]]), f8, i8)
     array([[0],
            [2]])
     """

@@ -11,7 +11,7 @@ from itertools import product
 
 from zarr_dask.grid.grid import Region, Shape
 
-__all__ = ["Spans", "spans_of"]
+__all__ = ["Spans", "byte_ranges_of"]
 
 Spans = Sequence[tuple[int, int]]
 """Offset of the first byte and of the one after the last, in ascending order, without contact."""
@@ -22,7 +22,7 @@ _SHORTEST = 1 << 14
 """Shortest gap in bytes that is worth skipping."""
 
 
-def spans_of(shape: Shape, itemsize: int, regions: Sequence[Region]) -> Spans:
+def byte_ranges_of(shape: Shape, itemsize: int, regions: Sequence[Region]) -> Spans:
     """Return the bytes that contain all elements of some regions.
 
     Parameters
@@ -35,7 +35,7 @@ def spans_of(shape: Shape, itemsize: int, regions: Sequence[Region]) -> Spans:
     Examples
     --------
     >>> rows = (slice(0, 4, 1), slice(128, 256, 1), slice(0, 512, 1))
-    >>> spans_of((4, 512, 512), 4, [rows])[:2]
+    >>> byte_ranges_of((4, 512, 512), 4, [rows])[:2]
     [(262144, 524288), (1310720, 1572864)]
     """
     strides = [itemsize]

@@ -1,8 +1,8 @@
 """A chain of codecs, bound to a kind of chunk: all encoding and decoding of chunks.
 
-`Chain` is the value that metadata holds; `Chain.bind` returns the `BoundChain` for one `ChunkSpec`,
-cached by chunk shape. A bound chain encodes a chunk, decodes it into a given array, and reads a
-region of it through a `Fetch` that requests as few bytes as the codecs allow.
+`CodecChain` is the value that metadata holds; `CodecChain.bind` returns the `BoundCodecChain` for
+one `ChunkSpec`, cached by chunk shape. A bound chain encodes a chunk, decodes it into a given
+array, and reads a region of it through a `Fetch` that requests as few bytes as the codecs allow.
 """
 
 from __future__ import annotations
@@ -15,35 +15,41 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.buffers import scratch
+from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.codecs.base import (
     ArrayCodec,
     BoundSerializer,
+    ByteRequest,
     BytesCodec,
+    ChunkRead,
     ChunkSpec,
     Codec,
-    Cut,
-    Decoded,
-    Inside,
-    Reading,
+    DecodedBytes,
+    DecodeOptions,
+    EncodedSize,
     Serializer,
-    Size,
-    Wanted,
-    joined,
+    ShardIndex,
+    concat_buffers,
 )
-from zarr_dask.codecs.byte_ranges import spans_of
-from zarr_dask.codecs.copyto import put
-from zarr_dask.codecs.fetch import Fetch, answer_from
-from zarr_dask.codecs.unknown import SkippedArrays, SkippedBytes
-from zarr_dask.errors import ChunkMissingError, Problem, UnknownCodecError
+from zarr_dask.codecs.byte_ranges import byte_ranges_of
+from zarr_dask.codecs.copyto import fast_copyto
+from zarr_dask.codecs.fetch import Fetch, drive_fetch_from_bytes
+from zarr_dask.codecs.unknown import UnknownArrayCodec, UnknownBytesCodec
+from zarr_dask.errors import ChunkMissingError, UnknownCodecError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
-__all__ = ["BoundChain", "Chain", "build", "decoded_here", "fill_absent"]
+__all__ = [
+    "BoundCodecChain",
+    "CodecChain",
+    "fill_missing_chunk",
+    "make_chain",
+    "thread_decoded_nbytes",
+]
 
 
 @dataclass(frozen=True)
-class Chain:
+class CodecChain:
     """Array codecs, one serializer, bytes codecs, in the order of encoding."""
 
     arrays: tuple[ArrayCodec, ...]
@@ -59,9 +65,11 @@ class Chain:
     def skipped(self) -> tuple[str, ...]:
         """Names of unknown codecs, also within shards; they make the array read-only."""
         inner = self.serializer.inner_codecs or ()
-        names = [c.name for c in self.codecs if isinstance(c, SkippedArrays | SkippedBytes)]
-        chain = build(inner) if inner else None
-        return (*names, *chain.skipped) if isinstance(chain, Chain) else tuple(names)
+        names = [
+            c.name for c in self.codecs if isinstance(c, UnknownArrayCodec | UnknownBytesCodec)
+        ]
+        chain = make_chain(inner) if inner else None
+        return (*names, *chain.skipped) if isinstance(chain, CodecChain) else tuple(names)
 
     def check_writable(self, at: str) -> None:
         """Raise if a codec is not known; `at` is the location, for the message.
@@ -73,12 +81,16 @@ class Chain:
         """
         if self.skipped:
             expected = "known codecs: unknown ones may be skipped in reading, but not in writing"
-            raise UnknownCodecError(at, [Problem("codecs", list(self.skipped), expected, "codec")])
+            raise UnknownCodecError(
+                at, [ValidationProblem("codecs", list(self.skipped), expected, "codec")]
+            )
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Yield problems of using this chain on such chunks."""
         if len(self.codecs) > _MOST_CODECS:
-            yield Problem("codecs", f"{len(self.codecs)} codecs", f"at most {_MOST_CODECS}")
+            yield ValidationProblem(
+                "codecs", f"{len(self.codecs)} codecs", f"at most {_MOST_CODECS}"
+            )
             return
         position = 0
         for array_codec in self.arrays:
@@ -98,8 +110,8 @@ class Chain:
         for codec in self.arrays:
             spec = codec.output(spec)
             largest = max(largest, spec.dtype.itemsize)
-        inner = build(self.serializer.inner_codecs) if self.serializer.inner_codecs else None
-        return max(largest, inner.largest_item(spec)) if isinstance(inner, Chain) else largest
+        inner = make_chain(self.serializer.inner_codecs) if self.serializer.inner_codecs else None
+        return max(largest, inner.largest_item(spec)) if isinstance(inner, CodecChain) else largest
 
     def inner_shape(self, shape: Shape) -> Shape:
         """Return the shape of the unit of decoding within a chunk of `shape`."""
@@ -113,15 +125,15 @@ class Chain:
             inner = codec.inner_shape(inner)
         return inner
 
-    def bind(self, spec: ChunkSpec) -> BoundChain:
+    def bind(self, spec: ChunkSpec) -> BoundCodecChain:
         """Return the chain for chunks of a spec; cached."""
-        cache: dict[tuple[Any, ...], BoundChain] = self.__dict__.setdefault("_bound", {})
+        cache: dict[tuple[Any, ...], BoundCodecChain] = self.__dict__.setdefault("_bound", {})
         key = (spec.shape, spec.data_type, spec.fill_bytes, spec.variable_bytes)
         bound = cache.get(key)
         if bound is None:
             if len(cache) >= _KEPT:
                 cache.clear()
-            bound = cache[key] = BoundChain(self, spec)
+            bound = cache[key] = BoundCodecChain(self, spec)
         return bound
 
     def __getstate__(self) -> dict[str, Any]:
@@ -136,10 +148,10 @@ _MOST_CODECS = 64  # each may make the bytes a little longer, and takes time
 _KEPT = 256  # chunk shapes of one array: one if regular, otherwise rarely more than a few dozen
 
 
-def _placed(problems: Iterator[Problem], position: int) -> Iterator[Problem]:
+def _placed(problems: Iterator[ValidationProblem], position: int) -> Iterator[ValidationProblem]:
     for problem in problems:
         field = f"codecs[{position}].{problem.field}".rstrip(".")
-        yield Problem(field, problem.found, problem.expected, problem.kind)
+        yield ValidationProblem(field, problem.found, problem.expected, problem.kind)
 
 
 def _rows_of(spec: ChunkSpec) -> tuple[int, int]:
@@ -161,7 +173,7 @@ class _Decoded(threading.local):
 _DECODED = _Decoded()
 
 
-def decoded_here() -> int:
+def thread_decoded_nbytes() -> int:
     """Return the full bytes of all chunks that the current thread has decoded so far.
 
     Each chunk counts as a whole, even if only some of its blocks were decoded: the set of chunks
@@ -170,10 +182,10 @@ def decoded_here() -> int:
     return _DECODED.nbytes
 
 
-class BoundChain:
+class BoundCodecChain:
     """A chain for chunks of one shape, data type and fill value."""
 
-    def __init__(self, chain: Chain, spec: ChunkSpec) -> None:
+    def __init__(self, chain: CodecChain, spec: ChunkSpec) -> None:
         self.spec = spec
         stages: list[tuple[ArrayCodec, ChunkSpec]] = []
         for codec in chain.arrays:
@@ -186,38 +198,40 @@ class BoundChain:
         sizes = [self._serializer.size]
         for bytes_codec in chain.bytes:
             sizes.append(bytes_codec.size(sizes[-1]))
-        self.size: Size = sizes[-1]
+        self.size: EncodedSize = sizes[-1]
         self._bytes = chain.bytes
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
         pointwise = all(codec.pointwise for codec in chain.arrays)
         self.partial = self._serializer.partial and not chain.bytes and pointwise
-        self.in_pieces = self._serializer.in_pieces and not chain.bytes
+        self.streams_chunks = self._serializer.streams_chunks and not chain.bytes
         largest = max(self.spec.nbytes, self._encoded.nbytes)
-        steps = sum(codec.copies for codec in chain.bytes) * largest
+        steps = sum(codec.peak_copies for codec in chain.bytes) * largest
         changes = sum(
             codec.output(given).nbytes + given.nbytes
             for codec, given in self._stages
             if not codec.moves
         )
-        self.working: int = self._serializer.working + steps + changes
+        self.workspace_nbytes: int = self._serializer.workspace_nbytes + steps + changes
         """Bytes that decoding or encoding needs besides the chunk and its encoded form."""
         self._largest = largest
-        self._swapped = self._serializer.swapped
+        self._swapped = self._serializer.byteswapped_dtype
         turns = self._swapped is not None and bool(chain.bytes)
-        self.turned: int = self._encoded.nbytes if turns else self._serializer.turned
+        self.byteswap_nbytes: int = (
+            self._encoded.nbytes if turns else self._serializer.byteswap_nbytes
+        )
         """Bytes of the copy in the other byte order, which only encoding makes."""
-        in_place = self._serializer.direct or self._swapped is not None
+        in_place = self._serializer.is_memory_layout or self._swapped is not None
         self._to_memory = bool(chain.bytes) and in_place
         self.reorders = bool(self._stages) and all(codec.moves for codec, _ in self._stages)
         """True if the encoded elements are in another order."""
         self.counted = 0 if self._serializer.partial else self.spec.nbytes
-        """The increment of `decoded_here`; 0 for a shard, whose chunks are counted."""
+        """The increment of `thread_decoded_nbytes`; 0 for a shard, whose chunks are counted."""
         only = self._to_memory and len(chain.bytes) == 1 and self._swapped is None
         self._straight = only and not self._stages
         """True if one codec turns bytes directly into elements: the fast path for small reads."""
         self.decodes_to_memory = self._to_memory and not self._stages
         """True if a chunk is decoded into memory that has its elements in order."""
-        packs = self.decodes_to_memory and self._serializer.direct
+        packs = self.decodes_to_memory and self._serializer.is_memory_layout
         self.encodes_from_memory = packs and not self._bytes[0].may_alias
         """True if a chunk is encoded from such memory, which may be reused afterwards."""
         if self._to_memory:
@@ -225,38 +239,38 @@ class BoundChain:
             self._last_decoder = self._decoders[-1][0]
             self._decoded_size = self._encoded.nbytes
         large = self._to_memory and self._decoded_size >= _WORTH_DIVIDING
-        self._divisible = large and self._last_decoder.divisible and pointwise
+        self._divisible = large and self._last_decoder.supports_partial_decode and pointwise
         """True if it may pay to decode only the wanted part of a chunk."""
         self.peeks = self._divisible and len(chain.bytes) == 1
-        """True if it may pay to request only some bytes of a chunk; see `divides`."""
+        """True if it may pay to request only some bytes of a chunk; see `worth_partial_read`."""
         self._axis, self._row = _rows_of(self._encoded)
 
     @property
-    def reading(self) -> int:
-        """As `working`, for decoding only."""
-        less = self._serializer.working - self._serializer.reading
+    def decode_workspace_nbytes(self) -> int:
+        """As `workspace_nbytes`, for decoding only."""
+        less = self._serializer.workspace_nbytes - self._serializer.decode_workspace_nbytes
         if self._to_memory:
             last, largest = self._last_decoder, self._largest
-            less += last.copies * largest - last.held_into(largest)
-        return self.working - less
+            less += last.peak_copies * largest - last.decode_into_peak_nbytes(largest)
+        return self.workspace_nbytes - less
 
     @property
-    def tables(self) -> int:
-        """Bytes that encoding needs besides `working`, for tables of repetitions."""
-        here = [codec.tables(self._largest) for codec in self._bytes]
-        return max(self._serializer.tables, *here, 0)
+    def encoder_state_nbytes(self) -> int:
+        """Bytes that encoding needs besides `workspace_nbytes`, for tables of repetitions."""
+        here = [codec.encoder_state_nbytes(self._largest) for codec in self._bytes]
+        return max(self._serializer.encoder_state_nbytes, *here, 0)
 
     @property
-    def decoding(self) -> int:
-        """Bytes that decoding needs besides `working`, for blocks in progress."""
-        here = [codec.decoding(self._largest) for codec in self._bytes]
-        return max(self._serializer.decoding, *here, 0)
+    def decoder_state_nbytes(self) -> int:
+        """Bytes that decoding needs besides `workspace_nbytes`, for blocks in progress."""
+        here = [codec.decoder_state_nbytes(self._largest) for codec in self._bytes]
+        return max(self._serializer.decoder_state_nbytes, *here, 0)
 
     @property
-    def block(self) -> int:
+    def partial_decode_nbytes(self) -> int:
         """Largest block in bytes, if rows of a chunk can be read block by block; else 0."""
         as_they_are = self.peeks and not self._stages
-        return self._last_decoder.block(self._largest) if as_they_are else 0
+        return self._last_decoder.partial_decode_nbytes(self._largest) if as_they_are else 0
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -270,6 +284,14 @@ class BoundChain:
         array = self._changed(array)
         return [self._compressed(array)] if self._bytes else self._serializer.pieces(array)
 
+    def updated(
+        self, buffer: Buffer, region: Region, elements: np.ndarray
+    ) -> Iterator[Buffer] | None:
+        """See `BoundSerializer.updated`; array codecs would have to encode parts of a chunk."""
+        if not self.partial or self._stages:
+            return None
+        return self._serializer.updated(buffer, region, elements)
+
     def _changed(self, array: np.ndarray) -> np.ndarray:
         """Return a chunk after the array codecs."""
         for codec, spec in self._stages:
@@ -277,23 +299,27 @@ class BoundChain:
         return array
 
     def _compressed(self, array: np.ndarray) -> Buffer:
-        buffer = joined(self._serializer.encode(self._contiguous(array)))
+        buffer = concat_buffers(self._serializer.encode(self._contiguous(array)))
         for bytes_codec in self._bytes:
             buffer = bytes_codec.encode(buffer, self._encoded.data_type.itemsize)
         return buffer
 
     def _contiguous(self, array: np.ndarray) -> np.ndarray:
         """Return the elements in C order, in memory of this thread if possible."""
-        if array.flags.c_contiguous or not self._serializer.direct or self._bytes[0].may_alias:
+        if (
+            array.flags.c_contiguous
+            or not self._serializer.is_memory_layout
+            or self._bytes[0].may_alias
+        ):
             return array
-        memory = scratch("decoded", array.nbytes).view(array.dtype).reshape(array.shape)
-        put(array, into=memory)
+        memory = thread_buffer("decoded", array.nbytes).view(array.dtype).reshape(array.shape)
+        fast_copyto(array, into=memory)
         return memory
 
     # --- reading --------------------------------------------------------------------------------
 
     def decode(
-        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: DecodeOptions
     ) -> None:
         """Decode a region of a chunk (None: all of it) into `out`, from all of its bytes.
 
@@ -311,7 +337,12 @@ class BoundChain:
             self._decode_encoded(buffer, region, out, reading)
 
     def _decode_from(
-        self, stage: int, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+        self,
+        stage: int,
+        buffer: Buffer,
+        region: Region | None,
+        out: np.ndarray,
+        reading: DecodeOptions,
     ) -> None:
         """Decode like `decode`, from an array codec on, with `region` and `out` of its input."""
         for position, (codec, spec) in enumerate(self._stages[stage:], stage):
@@ -337,7 +368,7 @@ class BoundChain:
         return np.empty(spec.shape if region is None else _shape_of(region), spec.dtype)
 
     def _decode_encoded(
-        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: DecodeOptions
     ) -> None:
         """Decode like `decode`, after the array codecs; all arguments are in encoded terms."""
         if not self._to_memory:
@@ -351,30 +382,32 @@ class BoundChain:
         if region is None and out.flags.c_contiguous:
             self._decode_last(buffer, out.ravel().view(_BYTE))
             return
-        if region is not None and self._divisible and self._few((Cut(region, out),)):
-            found = answer_from(self._last_decoder.read_spans(self._wanted((region,))), buffer)
+        if region is not None and self._divisible and self._few((ChunkRead(region, out),)):
+            found = drive_fetch_from_bytes(
+                self._last_decoder.partial_decode(self._wanted((region,))), buffer
+            )
             if found is not None:
                 self._put_stored(found, region, out)
             return
-        memory = scratch("decoded", self._decoded_size)
+        memory = thread_buffer("decoded", self._decoded_size)
         self._decode_last(buffer, memory)
         chunk = memory.view(self._encoded.dtype).reshape(self._encoded.shape)
-        put(chunk if region is None else chunk[region], into=out)
+        fast_copyto(chunk if region is None else chunk[region], into=out)
 
-    def _wanted(self, regions: Sequence[Region]) -> Wanted:
+    def _wanted(self, regions: Sequence[Region]) -> ByteRequest:
         """Return the bytes of some regions, in encoded terms.
 
         There is memory for whole rows along the first dimension that has more than one element.
         """
         shape, itemsize = self._encoded.shape, self._encoded.dtype.itemsize
-        spans = spans_of(shape, itemsize, regions)
+        spans = byte_ranges_of(shape, itemsize, regions)
         row = self._row
         if not row or not spans:
-            return Wanted(self._decoded_size, 0, self._decoded_size if spans else 0, spans)
+            return ByteRequest(self._decoded_size, 0, self._decoded_size if spans else 0, spans)
         first, stop = spans[0][0] // row * row, -(-spans[-1][1] // row) * row
-        return Wanted(self._decoded_size, first, stop, spans)
+        return ByteRequest(self._decoded_size, first, stop, spans)
 
-    def _put_stored(self, found: Decoded, region: Region, out: np.ndarray) -> None:
+    def _put_stored(self, found: DecodedBytes, region: Region, out: np.ndarray) -> None:
         """Copy a region of a chunk from memory that has its rows as they are stored."""
         if not out.size:
             return
@@ -390,13 +423,13 @@ class BoundChain:
             memory = memory[first : first + shape[axis] * self._row]
             within = slice(0, shape[axis], taken.step)
             region = (*region[:axis], within, *region[axis + 1 :])
-        put(memory.view(dtype).reshape(shape)[region], into=out)
+        fast_copyto(memory.view(dtype).reshape(shape)[region], into=out)
 
-    def inside(self) -> Fetch[Inside | None]:
+    def read_index(self) -> Fetch[ShardIndex | None]:
         """Return the index of a shard; None if there is none, or it must be decoded."""
         if not self.partial:
             return None
-        return (yield from self._serializer.inside())
+        return (yield from self._serializer.read_index())
 
     def encoded_region(self, region: Region) -> Region:
         """Return a region in the serializer's terms, if all array codecs are pointwise."""
@@ -410,23 +443,25 @@ class BoundChain:
         if self._swapped is not None:
             memory.view(self._swapped).byteswap(inplace=True)
 
-    def room(self) -> np.ndarray:
+    def empty_chunk(self) -> np.ndarray:
         """Return memory for a chunk, in the stored order of its elements if possible."""
         array = np.empty(self._encoded.shape, self._encoded.dtype)
         for codec, _ in reversed(self._stages):
-            decoded = codec.behind(array)
+            decoded = codec.inverse_view(array)
             if decoded is None:
                 return np.empty(self.spec.shape, self.spec.dtype)
             array = decoded
         return array
 
     def read(
-        self, region: Region | None, out: np.ndarray, reading: Reading, *, whole: bool
+        self, region: Region | None, out: np.ndarray, reading: DecodeOptions, *, whole: bool
     ) -> Fetch[bool]:
         """Fetch one region of a chunk (None: all of it) into `out`; see `read_cuts`."""
-        return self.read_cuts((Cut(region, out),), reading, whole=whole)
+        return self.read_cuts((ChunkRead(region, out),), reading, whole=whole)
 
-    def read_cuts(self, cuts: Sequence[Cut], reading: Reading, *, whole: bool) -> Fetch[bool]:
+    def read_cuts(
+        self, cuts: Sequence[ChunkRead], reading: DecodeOptions, *, whole: bool
+    ) -> Fetch[bool]:
         """Fetch some regions of a chunk, each byte of it at most once.
 
         Parameters
@@ -443,7 +478,7 @@ class BoundChain:
         bool
             False if there is nothing stored; the memory is then unchanged.
         """
-        in_part = not whole and (self.partial or self.divides(cuts))
+        in_part = not whole and (self.partial or self.worth_partial_read(cuts))
         if not in_part or any(cut.region is None for cut in cuts):
             received = yield (WHOLE,)
             if received is None:
@@ -453,11 +488,11 @@ class BoundChain:
             return True
         return (yield from self._read_parts(cuts, reading))
 
-    def divides(self, cuts: Sequence[Cut]) -> bool:
+    def worth_partial_read(self, cuts: Sequence[ChunkRead]) -> bool:
         """True if reading these may take only some bytes, of a value that can be peeked at."""
         return self.peeks and self._few(cuts)
 
-    def _few(self, cuts: Sequence[Cut]) -> bool:
+    def _few(self, cuts: Sequence[ChunkRead]) -> bool:
         """True if the cuts are such a small part of a chunk that locating their bytes pays."""
         wanted = len(cuts) * _EACH_REGION
         for region, out in cuts:
@@ -466,7 +501,9 @@ class BoundChain:
             wanted += out.nbytes
         return wanted <= self._decoded_size * 5 // 8
 
-    def decode_cuts(self, buffer: Buffer, cuts: Sequence[Cut], reading: Reading) -> None:
+    def decode_cuts(
+        self, buffer: Buffer, cuts: Sequence[ChunkRead], reading: DecodeOptions
+    ) -> None:
         """Decode some cuts like `decode`, from bytes that are decoded once.
 
         Raises
@@ -481,29 +518,29 @@ class BoundChain:
         if self._divisible and self._few(cuts):
             for codec, size in self._first_decoders:
                 buffer = codec.decode(buffer, size)
-            answer_from(self._read_parts(cuts, reading), buffer)
+            drive_fetch_from_bytes(self._read_parts(cuts, reading), buffer)
             return
         spec = self.spec
         if spec.dtype.hasobject:
             chunk = np.empty(spec.shape, spec.dtype)
         else:
-            chunk = scratch("chunk", spec.nbytes).view(spec.dtype).reshape(spec.shape)
+            chunk = thread_buffer("chunk", spec.nbytes).view(spec.dtype).reshape(spec.shape)
         self.decode(buffer, None, chunk, reading)
         for region, out in cuts:
-            put(chunk if region is None else chunk[region], into=out)
+            fast_copyto(chunk if region is None else chunk[region], into=out)
 
-    def _read_parts(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
+    def _read_parts(self, cuts: Sequence[ChunkRead], reading: DecodeOptions) -> Fetch[bool]:
         """Read through the array codecs, all of which are pointwise."""
         decoding: list[tuple[ArrayCodec, ChunkSpec, np.ndarray, np.ndarray]] = []
         for position, (codec, spec) in enumerate(self._stages):
-            inner: list[Cut] = []
+            inner: list[ChunkRead] = []
             for region, out in cuts:
                 within = None if region is None else codec.region(region)
                 encoded = codec.view(out)
                 if encoded is None:
                     encoded = self._room_after(position, within)
                     decoding.append((codec, spec, encoded, out))
-                inner.append(Cut(within, encoded))
+                inner.append(ChunkRead(within, encoded))
             cuts = inner
         if self.partial:
             present = yield from self._serializer.read(cuts, reading)
@@ -514,11 +551,11 @@ class BoundChain:
                 codec.decode(encoded, spec, out)
         return present
 
-    def _read_divided(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
+    def _read_divided(self, cuts: Sequence[ChunkRead], reading: DecodeOptions) -> Fetch[bool]:
         """Read like `_read_parts`, after the array codecs, decoding only the wanted blocks."""
         parts = [(region, out) for region, out in cuts if region is not None]
         wanted = self._wanted([region for region, _ in parts])
-        found = yield from self._last_decoder.read_spans(wanted, sparing=reading.sparing)
+        found = yield from self._last_decoder.partial_decode(wanted, sparing=reading.sparing)
         if found is None:
             return False
         _DECODED.nbytes += self.counted
@@ -527,7 +564,7 @@ class BoundChain:
         return True
 
 
-def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading) -> None:
+def fill_missing_chunk(out: np.ndarray, spec: ChunkSpec, reading: DecodeOptions) -> None:
     """Fill the memory of an absent chunk with the fill value; with zeros if the array has none.
 
     Raises
@@ -537,24 +574,24 @@ def fill_absent(out: np.ndarray, spec: ChunkSpec, reading: Reading) -> None:
     """
     if reading.absent_is_error:
         raise ChunkMissingError
-    out[...] = spec.data_type.unwritten(spec.fill)
+    out[...] = spec.data_type.fill_or_zero(spec.fill_value)
 
 
-def build(codecs: Sequence[Codec]) -> Chain | Problem:
+def make_chain(codecs: Sequence[Codec]) -> CodecChain | ValidationProblem:
     """Return a chain of codecs in a valid order, or the problem with their order."""
     arrays = [codec for codec in codecs if isinstance(codec, ArrayCodec)]
     serializers = [codec for codec in codecs if isinstance(codec, Serializer)]
     compressors = [codec for codec in codecs if isinstance(codec, BytesCodec)]
     names = [codec.name for codec in codecs]
     if len(serializers) != 1:
-        return Problem(
+        return ValidationProblem(
             "",
             names,
             "exactly one codec from array to bytes ('bytes' or 'sharding_indexed')",
         )
-    chain = Chain(tuple(arrays), serializers[0], tuple(compressors))
+    chain = CodecChain(tuple(arrays), serializers[0], tuple(compressors))
     if list(chain.codecs) != list(codecs):
-        return Problem(
+        return ValidationProblem(
             "", names, "array-to-array codecs first, then array-to-bytes, then bytes-to-bytes"
         )
     return chain

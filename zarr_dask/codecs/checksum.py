@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import google_crc32c
 import numpy as np
 
-from zarr_dask.codecs.base import BytesCodec, Size
+from zarr_dask.codecs.base import BytesCodec, EncodedSize
 from zarr_dask.errors import ChecksumError, CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
@@ -71,7 +71,7 @@ class Crc32c(BytesCodec):
         """See `Codec.configuration`."""
         return {}
 
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """See `BytesCodec.size`."""
         return size.plus(4)
 
@@ -79,7 +79,7 @@ class Crc32c(BytesCodec):
         """See `BytesCodec.encode`."""
         return b"".join((buffer, crc32c(buffer).to_bytes(4, "little")))
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         view = memoryview(buffer)
         expected = size.plus(4)

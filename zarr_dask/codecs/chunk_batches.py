@@ -15,17 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.buffers import borrowed
-from zarr_dask.codecs.copyto import put
-from zarr_dask.grid.grid import Part, Region, Shape, cut
+from zarr_dask._util.buffers import reserve_buffer
+from zarr_dask.codecs.copyto import fast_copyto
+from zarr_dask.grid.grid import Part, Region, Shape, view_region
 
-__all__ = ["LARGEST_RUN", "PlaceOf", "at_once", "packed", "runs_of", "settling"]
+__all__ = [
+    "LARGEST_RUN",
+    "PlaceOf",
+    "batch_decoder",
+    "contiguous_batch",
+    "decode_in_place",
+    "iter_chunk_batches",
+]
 
 LARGEST_RUN = 1 << 19
 """Largest run in bytes, unless one chunk is larger."""
 
 
-def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
+def iter_chunk_batches(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
     """Yield the chunks of an array in C order, as views of several chunks each.
 
     Parameters
@@ -37,7 +44,7 @@ def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
 
     Examples
     --------
-    >>> [run.tolist() for run in runs_of(np.arange(8).reshape(2, 4), (2, 2))]
+    >>> [run.tolist() for run in iter_chunk_batches(np.arange(8).reshape(2, 4), (2, 2))]
     [[[[0, 1], [4, 5]], [[2, 3], [6, 7]]]]
     """
     counts = tuple(map(int.__floordiv__, array.shape, chunk_shape))
@@ -54,7 +61,7 @@ def runs_of(array: np.ndarray, chunk_shape: Shape) -> Iterator[np.ndarray]:
 
 
 @contextmanager
-def packed(run: np.ndarray) -> Iterator[np.ndarray]:
+def contiguous_batch(run: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the chunks with each in contiguous memory, valid until the end of the context.
 
     A single chunk is not copied.
@@ -62,9 +69,9 @@ def packed(run: np.ndarray) -> Iterator[np.ndarray]:
     if len(run) == 1 or run[0, ...].flags.c_contiguous:
         yield run
         return
-    with borrowed("run", run.nbytes) as memory:
+    with reserve_buffer("run", run.nbytes) as memory:
         chunks = memory.view(run.dtype).reshape(run.shape)
-        put(run, into=chunks)
+        fast_copyto(run, into=chunks)
         yield chunks
 
 
@@ -75,13 +82,13 @@ It must be filled before the next call.
 """
 
 
-def at_once(out: np.ndarray) -> PlaceOf:
+def decode_in_place(out: np.ndarray) -> PlaceOf:
     """Return a function for decoding parts directly into `out`."""
-    return lambda part: cut(out, part.out)
+    return lambda part: view_region(out, part.out)
 
 
 @contextmanager
-def settling(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
+def batch_decoder(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
     """Decode whole chunks in runs; they are in `out` when the context ends without an error.
 
     Parameters
@@ -94,7 +101,7 @@ def settling(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
     Examples
     --------
     >>> out, right = np.zeros((2, 4)), (slice(0, 2, 1), slice(2, 4, 1))
-    >>> with settling(out, (2, 2)) as place_of:
+    >>> with batch_decoder(out, (2, 2)) as place_of:
     ...     place_of(Part((0, 1), right, right, whole=True))[...] = 5
     >>> out
     array([[0., 0., 5., 5.],
@@ -102,10 +109,10 @@ def settling(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
     """
     axis, count = _longest_run(out, chunk_shape)
     if count < 2:
-        yield at_once(out)
+        yield decode_in_place(out)
         return
-    with borrowed("run", count * prod(chunk_shape) * out.itemsize) as memory:
-        run = _Run(out, axis, memory.view(out.dtype).reshape(count, *chunk_shape))
+    with reserve_buffer("run", count * prod(chunk_shape) * out.itemsize) as memory:
+        run = _ChunkBatch(out, axis, memory.view(out.dtype).reshape(count, *chunk_shape))
         yield run.place_of
         run.settle()
 
@@ -125,7 +132,7 @@ def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:
     return longer[-1], min(LARGEST_RUN // nbytes, out.shape[longer[-1]] // chunk_shape[longer[-1]])
 
 
-class _Run:
+class _ChunkBatch:
     """Decoded chunks that are neighbours in an array.
 
     Parameters
@@ -149,7 +156,7 @@ class _Run:
         """See `PlaceOf`."""
         region = part.out
         if tuple([one.stop - one.start for one in region]) != self._lengths:
-            return cut(self._out, region)
+            return view_region(self._out, region)
         if not self._goes_on(region):
             self.settle()
         self._regions.append(region)
@@ -175,5 +182,5 @@ class _Run:
         count, shape = len(self._regions), joint.shape
         # one dimension becomes two, without a copy whatever the strides are
         split = joint.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
-        put(self._room[:count], into=np.moveaxis(split, axis, 0))
+        fast_copyto(self._room[:count], into=np.moveaxis(split, axis, 0))
         self._regions.clear()

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Size
-from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.codecs.base import BytesCodec, ChunkSpec, EncodedSize
+from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["Conditional"]
@@ -34,7 +34,7 @@ class Conditional(BytesCodec):
     header_bits: int | None = None
     name: ClassVar[str] = "conditional"
     may_alias: ClassVar[bool] = False
-    copies: ClassVar[int] = 3
+    peak_copies: ClassVar[int] = 3
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -46,27 +46,27 @@ class Conditional(BytesCodec):
         """Bytes of the header."""
         return -(-len(self.codecs) // 8) if self.header_bits is None else self.header_bits // 8
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Yield the problems of its codecs."""
         for position, codec in enumerate(self.codecs):
             for problem in codec.problems(spec):
                 place = f"configuration.codecs[{position}].{problem.field}".rstrip(".")
-                yield Problem(place, problem.found, problem.expected, problem.kind)
+                yield ValidationProblem(place, problem.found, problem.expected, problem.kind)
 
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """See `BytesCodec.size`."""
         most = size
         for codec in self.codecs:
             most = codec.size(most)
-        return Size(None, max(size.most, most.most) + self._header)
+        return EncodedSize(None, max(size.most, most.most) + self._header)
 
-    def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`: the codecs run one at a time."""
-        return max((codec.tables(nbytes) for codec in self.codecs), default=0)
+    def encoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.encoder_state_nbytes`: the codecs run one at a time."""
+        return max((codec.encoder_state_nbytes(nbytes) for codec in self.codecs), default=0)
 
-    def decoding(self, nbytes: int) -> int:
-        """See `BytesCodec.decoding`."""
-        return max((codec.decoding(nbytes) for codec in self.codecs), default=0)
+    def decoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.decoder_state_nbytes`."""
+        return max((codec.decoder_state_nbytes(nbytes) for codec in self.codecs), default=0)
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`."""
@@ -74,13 +74,34 @@ class Conditional(BytesCodec):
         for position, codec in enumerate(self.codecs):
             before = memoryview(buffer).nbytes
             encoded = codec.encode(buffer, itemsize)
-            if codec.size(Size.of(before)).exact is not None or len(encoded) < before:
+            if codec.size(EncodedSize.of(before)).exact is not None or len(encoded) < before:
                 mask |= 1 << position
                 buffer = encoded
         return b"".join((mask.to_bytes(self._header, "little"), buffer))
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
+        first, body, expected = self._all_but_first(buffer, size)
+        if first is not None:
+            body = first.decode(body, expected)
+        if len(body) > size.most or (size.exact is not None and len(body) != size.exact):
+            raise CorruptObjectError(f"it has {len(body)} bytes, but the chunk has {size.most}")
+        return body
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`; the codec that is undone last fills the memory."""
+        first, body, _ = self._all_but_first(buffer, EncodedSize.of(out.size))
+        if first is not None:
+            first.decode_into(body, out)
+            return
+        if len(body) != out.size:
+            raise CorruptObjectError(f"it has {len(body)} bytes, but the chunk has {out.size}")
+        out[:] = np.frombuffer(body, np.uint8)
+
+    def _all_but_first(
+        self, buffer: Buffer, size: EncodedSize
+    ) -> tuple[BytesCodec | None, Buffer, EncodedSize]:
+        """Undo the applied codecs but the first; return it, its input, and the size it gives."""
         view = memoryview(buffer)
         if len(view) < self._header:
             raise CorruptObjectError(f"{len(view)} bytes are fewer than its {self._header} of bits")
@@ -94,8 +115,6 @@ class Conditional(BytesCodec):
         for codec in applied:
             sizes.append(codec.size(sizes[-1]))
         body: Buffer = view[self._header :]
-        for codec, expected in zip(reversed(applied), reversed(sizes[:-1]), strict=True):
+        for codec, expected in zip(reversed(applied[1:]), reversed(sizes[1:-1]), strict=True):
             body = codec.decode(body, expected)
-        if len(body) > size.most or (size.exact is not None and len(body) != size.exact):
-            raise CorruptObjectError(f"it has {len(body)} bytes, but the chunk has {size.most}")
-        return body
+        return (applied[0] if applied else None), body, size

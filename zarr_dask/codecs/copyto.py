@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["put"]
+__all__ = ["fast_copyto"]
 
 _MANY = 1 << 15  # bytes: deciding how to copy takes 3 us, which is little compared to that
 _LONGEST = (1 << 31) - 1  # largest size in bytes of an element in NumPy
 
 
-def put(elements: np.ndarray, into: np.ndarray) -> None:
+def fast_copyto(elements: np.ndarray, into: np.ndarray) -> None:
     """Do ``into[...] = elements``, which takes NumPy up to twice as long for short rows.
 
     NumPy copies a row element by element. If the row is one element, it is copied at once.
@@ -19,7 +19,7 @@ def put(elements: np.ndarray, into: np.ndarray) -> None:
     --------
     >>> values = np.arange(1 << 16, dtype="f4").reshape(-1, 64)
     >>> part = np.empty((1024, 16), "f4")
-    >>> put(values[:, 16:32], into=part)
+    >>> fast_copyto(values[:, 16:32], into=part)
     >>> bool((part == values[:, 16:32]).all())
     True
     """

@@ -3,8 +3,8 @@
 A codec that needs only some bytes of a value requests them through a `Fetch`: a generator that
 yields ranges and receives the buffers. The codec never sees a store or a key; the driver of the
 generator decides where to read and how to batch requests. A chunk inside a shard is the same
-generator with its ranges moved (`window`), and many chunks are generators run together (`abreast`),
-so nested shards need no code of their own.
+generator with its ranges moved (`fetch_within`), and many chunks are generators run together
+(`interleave`), so nested shards need no code of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from typing import TypeVar
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer, Range
 
-__all__ = ["Fetch", "abreast", "answer", "answer_from", "check_length", "window"]
+__all__ = [
+    "Fetch",
+    "check_length",
+    "drive_fetch",
+    "drive_fetch_from_bytes",
+    "fetch_within",
+    "interleave",
+]
 
 T = TypeVar("T")
 
@@ -28,7 +35,7 @@ request many ranges in ascending order, and use each buffer at once.
 """
 
 
-def answer(fetch: Fetch[T], read: Callable[[Sequence[Range]], Iterable[Buffer] | None]) -> T:
+def drive_fetch(fetch: Fetch[T], read: Callable[[Sequence[Range]], Iterable[Buffer] | None]) -> T:
     """Run `fetch` to its end, with `read` returning the bytes that it requests."""
     try:
         wanted = next(fetch)
@@ -38,10 +45,10 @@ def answer(fetch: Fetch[T], read: Callable[[Sequence[Range]], Iterable[Buffer] |
         return stop.value  # type: ignore[no-any-return]
 
 
-def answer_from(fetch: Fetch[T], value: Buffer) -> T:
+def drive_fetch_from_bytes(fetch: Fetch[T], value: Buffer) -> T:
     """Run `fetch` on bytes in memory."""
     view = memoryview(value)
-    return answer(fetch, lambda wanted: [_cut(view, item) for item in wanted])
+    return drive_fetch(fetch, lambda wanted: [_cut(view, item) for item in wanted])
 
 
 def _cut(view: memoryview, wanted: Range) -> memoryview:
@@ -49,7 +56,7 @@ def _cut(view: memoryview, wanted: Range) -> memoryview:
     return view[start:stop]
 
 
-def window(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
+def fetch_within(fetch: Fetch[T], start: int, length: int) -> Fetch[T]:
     """Return the same `fetch` on bytes that are part of a longer value."""
     try:
         wanted = next(fetch)
@@ -92,7 +99,7 @@ def _moved(wanted: Range, start: int, length: int) -> Range:
     return type(wanted)(start + first, start + last)
 
 
-def abreast(fetches: Sequence[Fetch[T]]) -> Fetch[list[T]]:
+def interleave(fetches: Sequence[Fetch[T]]) -> Fetch[list[T]]:
     """Run many fetches on one value, with joint requests for their ranges."""
     results: list[T | None] = [None] * len(fetches)
     waiting: list[tuple[int, Sequence[Range]]] = []

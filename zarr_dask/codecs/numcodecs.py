@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numcodecs
 import numpy as np
 
-from zarr_dask.codecs.base import BytesCodec, Size
+from zarr_dask.codecs.base import BytesCodec, EncodedSize
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DataTypeError
 from zarr_dask.stores.base import Buffer
 
@@ -65,7 +65,7 @@ class Filter(BytesCodec):
     dtype: str | None = None
     name: ClassVar[str] = "numcodecs"
     may_alias: ClassVar[bool] = True
-    copies: ClassVar[int] = 2
+    peak_copies: ClassVar[int] = 2
 
     @staticmethod
     def of(config: Mapping[str, Any], dtype: str | None = None) -> Filter:
@@ -119,22 +119,22 @@ class Filter(BytesCodec):
         before, after = _RESIZING[self.id]
         return str(np.dtype(options.get(after) or options[before]).str)
 
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """See `BytesCodec.size`."""
         if self.id in _CHECKSUMS:
             return size.plus(_CHECKSUMS[self.id])
         if self.id == "base64":
             exact = None if size.exact is None else 4 * -(-size.exact // 3)
-            return Size(exact, 4 * -(-size.most // 3))
+            return EncodedSize(exact, 4 * -(-size.most // 3))
         if self.id == "packbits":
-            return Size(None if size.exact is None else -(-size.exact // 8) + 1, size.most)
+            return EncodedSize(None if size.exact is None else -(-size.exact // 8) + 1, size.most)
         if self.id in _RESIZING:
             before, after = _RESIZING[self.id]
             options = json.loads(self.options)
             old = np.dtype(options[before]).itemsize
             new = np.dtype(options.get(after) or options[before]).itemsize
             exact = None if size.exact is None else size.exact // old * new
-            return Size(exact, size.most // old * new)
+            return EncodedSize(exact, size.most // old * new)
         return size
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
@@ -152,7 +152,7 @@ class Filter(BytesCodec):
         except _FAILURES as error:
             raise DataTypeError(f"filter {self.id!r} cannot encode a chunk ({error}).") from error
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         if self.id == "base64" and len(buffer) > self.size(size).most:
             raise CorruptObjectError(
@@ -169,6 +169,16 @@ class Filter(BytesCodec):
                 f"{size.most if size.exact is None else size.exact}"
             )
         return decoded
+
+    def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """See `BytesCodec.decode_into`; shuffled bytes go straight to their places."""
+        if self.id != "shuffle" or len(memoryview(buffer).cast("B")) != out.size:
+            super().decode_into(buffer, out)
+            return
+        try:
+            _codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8), out=out)
+        except _FAILURES as error:
+            raise CorruptObjectError(f"filter {self.id!r} cannot decode it ({error})") from error
 
 
 def _bytes(result: Any) -> memoryview:

@@ -1,7 +1,7 @@
 """Codecs by their names in Zarr v3 metadata, checked once when it is read.
 
-An unknown name or an invalid configuration becomes a `Problem` with its location in the metadata.
-`zarr_dask.codecs.registry_numcodecs` does the same for the spelling of numcodecs.
+An unknown name or an invalid configuration becomes a `ValidationProblem` with its location in the
+metadata. `zarr_dask.codecs.registry_numcodecs` does the same for the spelling of numcodecs.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from functools import partial
 from typing import Any, Literal
 
 from zarr_dask._util.json_fields import (
-    Members,
-    anything,
-    between,
+    FieldReader,
+    any_value,
+    is_codec_list,
     is_int,
+    is_int_in,
     is_ints,
-    is_steps,
-    one_of,
+    is_one_of,
 )
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Serializer
-from zarr_dask.codecs.chain import Chain, build
+from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress.blosc import BLOSC_CNAMES, BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.compress.deflate import Gzip
@@ -35,35 +36,40 @@ from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.codecs.conditional import Conditional
 from zarr_dask.codecs.numeric.bitround import BitRound
 from zarr_dask.codecs.numeric.cast_value import CastValue
-from zarr_dask.codecs.numeric.filters import PREFIX, PREFIXED_FILTERS, ArrayFilter, Prefixed
+from zarr_dask.codecs.numeric.filters import (
+    PREFIX,
+    PREFIXED_FILTERS,
+    ArrayFilter,
+    NumcodecsBytesCodec,
+)
 from zarr_dask.codecs.numeric.packbits import PackBits
 from zarr_dask.codecs.numeric.pcodec import Pcodec
 from zarr_dask.codecs.numeric.scale_offset import ScaleOffset
 from zarr_dask.codecs.numeric.zfp import Zfp, Zfpy
-from zarr_dask.codecs.numeric.zfp_expert import Expert
+from zarr_dask.codecs.numeric.zfp_expert import ZfpExpertParams
 from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
 from zarr_dask.codecs.reshape import Reshape
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
-from zarr_dask.codecs.unknown import SkippedArrays, SkippedBytes, may_be_skipped
+from zarr_dask.codecs.unknown import UnknownArrayCodec, UnknownBytesCodec, may_be_ignored
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import ABSENT, MetadataError, Problem
+from zarr_dask.errors import ABSENT, MetadataError, ValidationProblem
 
 __all__ = [
-    "Stored",
-    "Unremarkable",
+    "ParseContext",
+    "StrictParseContext",
     "chain_from_v3",
     "codec_from_v3",
-    "completed",
-    "encoded_type",
+    "encoded_data_type",
     "is_array_codec",
     "is_serializer",
     "v3_names",
+    "with_codec_defaults",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ParseContext:
     """The source of stored codec metadata, which may have older spellings, with a warning."""
 
     at: str
@@ -77,7 +83,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Unremarkable(Stored):
+class StrictParseContext(ParseContext):
     """Raises for metadata that would be read with a warning, if it is read only once."""
 
     def warn(self, message: str) -> None:
@@ -88,27 +94,27 @@ class Unremarkable(Stored):
         MetadataError
             Always.
         """
-        raise MetadataError.of(self.at, [Problem("", message, "nothing to warn of")])
+        raise MetadataError.of(self.at, [ValidationProblem("", message, "nothing to warn of")])
 
 
-class CodecMembers(Members):
+class CodecMembers(FieldReader):
     """The configuration of a codec.
 
     Parameters
     ----------
     members, place
-        See `Members`.
+        See `FieldReader`.
     stored
         Its source; None for a user's value.
     """
 
-    def __init__(self, members: Mapping[str, Any], place: str, stored: Stored | None) -> None:
+    def __init__(self, members: Mapping[str, Any], place: str, stored: ParseContext | None) -> None:
         super().__init__(members, place)
         self.stored = stored
 
 
-def _bytes(members: Members) -> Codec:
-    endian = members.take("endian", one_of("little", "big"), "'little' or 'big'", None)
+def _bytes(members: FieldReader) -> Codec:
+    endian = members.take("endian", is_one_of("little", "big"), "'little' or 'big'", None)
     return Bytes(endian)
 
 
@@ -116,7 +122,7 @@ def _endian(members: CodecMembers) -> Codec | None:
     if members.stored is None:
         place = members.place.removesuffix(".configuration")
         expected = "'bytes', as this codec is called now"
-        members.problems.append(Problem(f"{place}.name", "endian", expected))
+        members.problems.append(ValidationProblem(f"{place}.name", "endian", expected))
         return None
     _warn_of_old_spelling(members.stored, members, "a codec 'endian', now called 'bytes'")
     return _bytes(members)
@@ -136,46 +142,48 @@ def _transpose(members: CodecMembers) -> Codec | None:
     return Transpose(tuple(order or ()))
 
 
-def _warn_of_old_spelling(stored: Stored, members: Members, what: str) -> None:
+def _warn_of_old_spelling(stored: ParseContext, members: FieldReader, what: str) -> None:
     stored.warn(f"{members.place} is of a draft of Zarr v3: it has {what}.")
 
 
-def _gzip(members: Members) -> Codec:
-    return Gzip(members.take("level", between(range(10)), "an integer from 0 to 9"))
+def _gzip(members: FieldReader) -> Codec:
+    return Gzip(members.take("level", is_int_in(range(10)), "an integer from 0 to 9"))
 
 
-def _zstd(members: Members) -> Codec:
-    level = members.take("level", between(ZSTD_LEVELS), "an integer from -131072 to 22")
+def _zstd(members: FieldReader) -> Codec:
+    level = members.take("level", is_int_in(ZSTD_LEVELS), "an integer from -131072 to 22")
     checksum = members.take("checksum", lambda v: isinstance(v, bool), "true or false", False)
     return Zstd(level, checksum)
 
 
-def _crc32c(members: Members) -> Codec:  # noqa: ARG001  (nothing to configure)
+def _crc32c(members: FieldReader) -> Codec:  # noqa: ARG001  (nothing to configure)
     return Crc32c()
 
 
-def _blosc(members: Members) -> Codec:
-    shuffle = members.take("shuffle", one_of(*BLOSC_SHUFFLES), f"one of {list(BLOSC_SHUFFLES)}")
+def _blosc(members: FieldReader) -> Codec:
+    shuffle = members.take("shuffle", is_one_of(*BLOSC_SHUFFLES), f"one of {list(BLOSC_SHUFFLES)}")
     # the type size may be left out if nothing is shuffled
     typesize_default = None if shuffle == "noshuffle" else ABSENT
     return Blosc(
-        members.take("cname", one_of(*BLOSC_CNAMES), f"one of {list(BLOSC_CNAMES)}"),
-        members.take("clevel", between(range(10)), "an integer from 0 to 9"),
+        members.take("cname", is_one_of(*BLOSC_CNAMES), f"one of {list(BLOSC_CNAMES)}"),
+        members.take("clevel", is_int_in(range(10)), "an integer from 0 to 9"),
         shuffle,
         members.take(
-            "typesize", between(range(1, 1 << 31)), "a positive integer", typesize_default
+            "typesize", is_int_in(range(1, 1 << 31)), "a positive integer", typesize_default
         ),
-        members.take("blocksize", between(range(1 << 31)), "an integer of at least 0", 0),
+        members.take("blocksize", is_int_in(range(1 << 31)), "an integer of at least 0", 0),
     )
 
 
 def _sharding(members: CodecMembers) -> Codec | None:
     shape = members.take("chunk_shape", is_ints, "a list of integers, one per dimension")
-    codecs = members.take("codecs", is_steps, "a list of at most 1000 codecs")
-    index_codecs = members.take("index_codecs", is_steps, "a list of at most 1000 codecs", None)
-    location = members.take("index_location", one_of("start", "end"), "'start' or 'end'", "end")
+    codecs = members.take("codecs", is_codec_list, "a list of at most 1000 codecs")
+    index_codecs = members.take(
+        "index_codecs", is_codec_list, "a list of at most 1000 codecs", None
+    )
+    location = members.take("index_location", is_one_of("start", "end"), "'start' or 'end'", "end")
     chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.stored)
-    index: Chain | None
+    index: CodecChain | None
     if index_codecs is None:
         index = DEFAULT_INDEX_CODECS
         if members.stored is not None and not members.problems:
@@ -191,8 +199,8 @@ def _sharding(members: CodecMembers) -> Codec | None:
 
 
 def _inner_chain(
-    members: CodecMembers, name: str, documents: list[Any], stored: Stored | None
-) -> Chain | None:
+    members: CodecMembers, name: str, documents: list[Any], stored: ParseContext | None
+) -> CodecChain | None:
     place = members.at(name)
     if not documents:
         members.blame(name, documents, "at least one codec")
@@ -204,7 +212,7 @@ def _inner_chain(
     return chain
 
 
-def _index_chain(members: CodecMembers, chain: Chain | None) -> Chain | None:
+def _index_chain(members: CodecMembers, chain: CodecChain | None) -> CodecChain | None:
     """Return the codecs of an index; its integers are little-endian by default."""
     if chain is None:
         return None
@@ -219,22 +227,22 @@ def _index_chain(members: CodecMembers, chain: Chain | None) -> Chain | None:
     return replace(chain, serializer=Bytes("little"))
 
 
-def _warn_of_index(stored: Stored, members: Members, found: str, taken: str) -> None:
+def _warn_of_index(stored: ParseContext, members: FieldReader, found: str, taken: str) -> None:
     stored.warn(f"{members.place} has {found}; {taken} is taken for granted.")
 
 
 def _n5_default(members: CodecMembers) -> Codec | None:
-    codecs = members.take("codecs", is_steps, "a list of at most 1000 codecs")
+    codecs = members.take("codecs", is_codec_list, "a list of at most 1000 codecs")
     chain = None if codecs is None else _inner_chain(members, "codecs", codecs, members.stored)
     return None if chain is None else N5Default(chain)
 
 
 def _conditional(members: CodecMembers) -> Codec | None:
-    documents = members.take("codecs", is_steps, "a list of at most 1000 codecs")
+    documents = members.take("codecs", is_codec_list, "a list of at most 1000 codecs")
     fewest = -(-len(documents or ()) // 8) * 8
     bits = members.take(
         "header_bits",
-        between(range(fewest, _MOST_HEADER_BITS + 1, 8)),
+        is_int_in(range(fewest, _MOST_HEADER_BITS + 1, 8)),
         f"a multiple of 8 from {fewest} to {_MOST_HEADER_BITS}",
         None,
     )
@@ -247,24 +255,26 @@ def _conditional(members: CodecMembers) -> Codec | None:
         elif isinstance(made, BytesCodec):
             codecs.append(made)
         else:
-            members.problems.append(Problem(place, made.name, "a codec from bytes to bytes"))
+            members.problems.append(
+                ValidationProblem(place, made.name, "a codec from bytes to bytes")
+            )
     return Conditional(tuple(codecs), bits)
 
 
 _MOST_HEADER_BITS = 1 << 16
 
 
-def _zfp(members: Members) -> Codec | None:
+def _zfp(members: FieldReader) -> Codec | None:
     modes = ("reversible", "expert", *Zfp.names)
-    mode = members.take("mode", one_of(*modes), f"one of {list(modes)}")
+    mode = members.take("mode", is_one_of(*modes), f"one of {list(modes)}")
     if mode is None:
         members.rest().clear()
         return None
     if mode == "reversible":
         return Zfp()
     if mode == "expert":
-        numbers = [members.take(name, is_int, "an integer") for name in Expert._fields]
-        return None if None in numbers else Zfp(mode, expert=Expert(*numbers))
+        numbers = [members.take(name, is_int, "an integer") for name in ZfpExpertParams._fields]
+        return None if None in numbers else Zfp(mode, expert=ZfpExpertParams(*numbers))
     name = Zfp.names[mode]
     fits, expected = _ZFP_PARAMETERS[name]
     return Zfp(mode, members.take(name, fits, expected))
@@ -277,37 +287,37 @@ def _is_number(value: Any) -> bool:
 _ZFP_PARAMETERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tolerance": (_is_number, "a number of at least 0"),
     "rate": (lambda v: _is_number(v) and 0 < v <= 128, "a number above 0, up to 128"),
-    "precision": (between(range(1, 129)), "an integer from 1 to 128"),
+    "precision": (is_int_in(range(1, 129)), "an integer from 1 to 128"),
 }
 
 
-def _zfpy(members: Members) -> Codec:
+def _zfpy(members: FieldReader) -> Codec:
     options = dict(members.rest())
     mode = members.take("mode", lambda v: is_int(v) and v in Zfpy.modes, "2, 3 or 4", 4)
     for name, (fits, expected) in _ZFP_PARAMETERS.items():
         used = Zfpy.modes.get(mode) == name
-        members.take(name, fits if used else anything, expected, -1)
-    members.take("compression_kwargs", anything, "anything", None)
+        members.take(name, fits if used else any_value, expected, -1)
+    members.take("compression_kwargs", any_value, "anything", None)
     return Zfpy(json.dumps(options))
 
 
-def _pcodec(members: Members) -> Codec:
+def _pcodec(members: FieldReader) -> Codec:
     options = dict(members.rest())
-    members.take("level", between(range(13)), "an integer from 0 to 12", 8)
+    members.take("level", is_int_in(range(13)), "an integer from 0 to 12", 8)
     for name in ("mode_spec", "delta_spec", "paging_spec"):
         members.take(name, lambda v: isinstance(v, str), "a text", None)
-    order = between(range(8))
+    order = is_int_in(range(8))
     members.take("delta_encoding_order", lambda v: v is None or order(v), "0 to 7, or null", None)
-    pages = between(range(1, 1 << 32))
+    pages = is_int_in(range(1, 1 << 32))
     members.take("equal_pages_up_to", pages, "a positive integer", 1 << 18)
     return Pcodec(json.dumps(options))
 
 
-def _prefixed(identifier: str, members: Members) -> Codec | None:
+def _prefixed(identifier: str, members: FieldReader) -> Codec | None:
     """Return a codec from bytes to bytes by its id in numcodecs, with the same spelling."""
     options = dict(members.rest())
     members.rest().clear()
-    if identifier == "shuffle" and not between(range(1, 1 << 31))(options.get("elementsize")):
+    if identifier == "shuffle" and not is_int_in(range(1, 1 << 31))(options.get("elementsize")):
         found = options.get("elementsize", ABSENT)
         members.blame("elementsize", found, "a positive integer")
         return None
@@ -315,7 +325,7 @@ def _prefixed(identifier: str, members: Members) -> Codec | None:
     if isinstance(codec, list):
         members.problems.extend(codec)
         return None
-    return Prefixed.of(codec, identifier, options)
+    return NumcodecsBytesCodec.of(codec, identifier, options)
 
 
 _PREFIXED = (
@@ -366,7 +376,7 @@ _URI = re.compile(
 """Names of codecs that zarrs and numcodecs wrote before these had others."""
 
 
-def _present_name(name: str, place: str, stored: Stored) -> str:
+def _present_name(name: str, place: str, stored: ParseContext) -> str:
     """Return the present name of a codec that was named by a URI; other names unchanged."""
     match = _URI.fullmatch(name)
     if match is None:
@@ -377,7 +387,9 @@ def _present_name(name: str, place: str, stored: Stored) -> str:
     return now if now in _V3 else name
 
 
-def codec_from_v3(document: Any, place: str, stored: Stored | None = None) -> Codec | list[Problem]:
+def codec_from_v3(
+    document: Any, place: str, stored: ParseContext | None = None
+) -> Codec | list[ValidationProblem]:
     """Return a codec from its v3 form: a name, or an object of ``name`` and ``configuration``.
 
     Parameters
@@ -394,30 +406,29 @@ def codec_from_v3(document: Any, place: str, stored: Stored | None = None) -> Co
     if isinstance(document, str):
         document = {"name": document}
     if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
-        return [Problem(place, document, "a codec: an object with a 'name'")]
+        return [ValidationProblem(place, document, "a codec: an object with a 'name'")]
     if not isinstance(document.get("must_understand", True), bool):
         found = document["must_understand"]
-        return [Problem(f"{place}.must_understand", found, "true or false")]
+        return [ValidationProblem(f"{place}.must_understand", found, "true or false")]
     name = document["name"]
     if name not in _V3 and stored is not None:
         name = _present_name(name, place, stored)
     if name not in _V3:
-        known = ", ".join(v3_names())
-        return [Problem(f"{place}.name", name, f"a known codec ({known})", "codec")]
+        return [ValidationProblem(f"{place}.name", name, _known(name), "codec")]
     configuration = document.get("configuration", {})
     if not isinstance(configuration, Mapping):
-        return [Problem(f"{place}.configuration", configuration, "an object")]
+        return [ValidationProblem(f"{place}.configuration", configuration, "an object")]
     members = CodecMembers(configuration, f"{place}.configuration", stored)
     if place.count("configuration") > _DEEPEST:
-        return [Problem(place, name, f"shards nested at most {_DEEPEST} deep")]
+        return [ValidationProblem(place, name, f"shards nested at most {_DEEPEST} deep")]
     codec = _V3[name](members)
     members.refuse_rest()
     return members.problems or codec  # type: ignore[return-value]
 
 
 def chain_from_v3(
-    documents: Sequence[Any], place: str = "codecs", stored: Stored | None = None
-) -> Chain | list[Problem]:
+    documents: Sequence[Any], place: str = "codecs", stored: ParseContext | None = None
+) -> CodecChain | list[ValidationProblem]:
     """Return a chain from a list of codecs in v3 form, or all problems with it.
 
     Parameters
@@ -430,7 +441,7 @@ def chain_from_v3(
         Its source; None for a user's value.
     """
     codecs: list[Codec] = []
-    problems: list[Problem] = []
+    problems: list[ValidationProblem] = []
     on: Literal["arrays", "bytes"] = "arrays"
     for position, document in enumerate(documents):
         at = f"{place}[{position}]"
@@ -446,23 +457,23 @@ def chain_from_v3(
             on = "bytes"
     if problems:
         return problems
-    chain = build(codecs)
-    if isinstance(chain, Problem):
-        return [Problem(place, chain.found, chain.expected)]
+    chain = make_chain(codecs)
+    if isinstance(chain, ValidationProblem):
+        return [ValidationProblem(place, chain.found, chain.expected)]
     return chain
 
 
 def _skipped(
-    document: Any, place: str, on: Literal["arrays", "bytes"], stored: Stored
+    document: Any, place: str, on: Literal["arrays", "bytes"], stored: ParseContext
 ) -> Codec | None:
     """Return a placeholder for an unknown codec that may be skipped; None for all others."""
-    if not may_be_skipped(document) or document["name"] in _V3:
+    if not may_be_ignored(document) or document["name"] in _V3:
         return None
     stored.warn(
         f"{place} is an unknown codec, {document['name']!r}, that need not be understood. It is "
         "skipped in reading; nothing can be written."
     )
-    kind = SkippedArrays if on == "arrays" else SkippedBytes
+    kind = UnknownArrayCodec if on == "arrays" else UnknownBytesCodec
     return kind(json.dumps(dict(document)))
 
 
@@ -499,7 +510,7 @@ def is_array_codec(item: Any) -> bool:
     return isinstance(item, ArrayCodec) or name_of(item) in _ARRAY_CODECS
 
 
-def encoded_type(items: Sequence[Any], data_type: DataType, ndim: int) -> DataType:
+def encoded_data_type(items: Sequence[Any], data_type: DataType, ndim: int) -> DataType:
     """Return the data type of elements after the array codecs in a list of codecs or metadata."""
     spec = ChunkSpec((1,) * ndim, data_type, None)
     for item in filter(is_array_codec, items):
@@ -509,7 +520,7 @@ def encoded_type(items: Sequence[Any], data_type: DataType, ndim: int) -> DataTy
     return spec.data_type
 
 
-def completed(item: Any, itemsize: int) -> Any:
+def with_codec_defaults(item: Any, itemsize: int) -> Any:
     """Return a codec with the members that metadata must have and a user may leave out."""
     if isinstance(item, Blosc):
         return item.resolved(itemsize)
@@ -528,3 +539,11 @@ def completed(item: Any, itemsize: int) -> Any:
     if item == "zstd":
         return {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
     return item
+
+
+def _known(name: str) -> str:
+    """Return a phrase for the codecs that are known, the most similar one first."""
+    names = v3_names()
+    prefixed = f"{PREFIX}{name}"
+    hint = f" Did you mean {prefixed!r}?" if prefixed in names else did_you_mean(name, names)
+    return f"a known codec ({', '.join(names)}).{hint}"

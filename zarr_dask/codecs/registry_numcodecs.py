@@ -20,14 +20,14 @@ from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
 from zarr_dask.codecs.compress.lz4 import Lz4
 from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, Zstd
 from zarr_dask.codecs.numcodecs import FILTERS, Filter
-from zarr_dask.codecs.numeric.filters import PREFIX, Prefixed
+from zarr_dask.codecs.numeric.filters import PREFIX, NumcodecsBytesCodec
 from zarr_dask.codecs.numeric.pcodec import Pcodec
 from zarr_dask.codecs.numeric.zfp import Zfpy
 from zarr_dask.codecs.objects.categorize import Categorize
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.objects.object_json import Json2, Msgpack2, Pickle
 from zarr_dask.codecs.objects.vlen import VlenArray, VlenBytes, VlenUtf8
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 
 __all__ = [
     "WHOLE_CHUNK_CODECS",
@@ -108,7 +108,7 @@ _COMPRESSORS: dict[str, Callable[[dict[str, Any]], BytesCodec]] = {
 
 def codec_from_numcodecs(
     document: Any, place: str, dtype: str | None = None
-) -> BytesCodec | list[Problem]:
+) -> BytesCodec | list[ValidationProblem]:
     """Return a codec from a numcodecs configuration: an object with an ``id``.
 
     Parameters
@@ -121,7 +121,7 @@ def codec_from_numcodecs(
         Type string of the elements that the codec is given.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
-        return [Problem(place, document, "a codec: an object with an 'id'")]
+        return [ValidationProblem(place, document, "a codec: an object with an 'id'")]
     document = {member: _number(member, value) for member, value in document.items()}
     config = dict(document)
     name = config.pop("id")
@@ -131,14 +131,18 @@ def codec_from_numcodecs(
                 config.pop(member, None)
             codec = _COMPRESSORS[name](config)
             if config:
-                return [Problem(place, sorted(config), f"no such members of {name!r}")]
+                return [ValidationProblem(place, sorted(config), f"no such members of {name!r}")]
             return codec
         if name in FILTERS:
             return Filter.of(document, dtype)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
+        return [
+            ValidationProblem(
+                place, dict(document), f"a configuration that {name!r} takes ({error})"
+            )
+        ]
     known = ", ".join(sorted({*_COMPRESSORS, *FILTERS, *WHOLE_CHUNK_CODECS}))
-    return [Problem(f"{place}.id", name, f"a known codec ({known})", "codec")]
+    return [ValidationProblem(f"{place}.id", name, f"a known codec ({known})", "codec")]
 
 
 _NUMBERS = frozenset({"level", "clevel", "shuffle", "blocksize", "elementsize"})
@@ -242,7 +246,7 @@ def numcodecs_names() -> tuple[str, ...]:
 
 def object_serializer_from_numcodecs(
     document: Any, place: str, *, allow_pickle: bool
-) -> Serializer | list[Problem]:
+) -> Serializer | list[ValidationProblem]:
     """Return the codec from objects to bytes of a v2 array, from its numcodecs configuration.
 
     Parameters
@@ -257,7 +261,7 @@ def object_serializer_from_numcodecs(
 
     Returns
     -------
-    ObjectSerializer or list of Problem
+    ObjectSerializer or list of ValidationProblem
         The codec, whose ``data_type`` is that of the array, or the problems with it.
 
     Examples
@@ -266,24 +270,28 @@ def object_serializer_from_numcodecs(
     VlenUtf8()
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
-        return [Problem(place, document, "an object codec: an object with an 'id'")]
+        return [ValidationProblem(place, document, "an object codec: an object with an 'id'")]
     config = dict(document)
     name = config.pop("id")
     if name not in _OBJECTS:
         known = ", ".join(sorted(_OBJECTS))
-        return [Problem(f"{place}.id", name, f"a known object codec ({known})", "codec")]
+        return [ValidationProblem(f"{place}.id", name, f"a known object codec ({known})", "codec")]
     if name == Pickle.name and not allow_pickle:
         expected = (
             "a codec that runs no code: a pickle runs that of whoever wrote it. If you trust them, "
             "read with ReadOptions(allow_pickle=True)"
         )
-        return [Problem(f"{place}.id", name, expected, "codec")]
+        return [ValidationProblem(f"{place}.id", name, expected, "codec")]
     try:
         codec = _OBJECTS[name](config)
     except (TypeError, ValueError, KeyError) as error:
-        return [Problem(place, dict(document), f"a configuration that {name!r} takes ({error})")]
+        return [
+            ValidationProblem(
+                place, dict(document), f"a configuration that {name!r} takes ({error})"
+            )
+        ]
     if config:
-        return [Problem(place, sorted(config), f"no such members of {name!r}")]
+        return [ValidationProblem(place, sorted(config), f"no such members of {name!r}")]
     return codec
 
 
@@ -299,7 +307,7 @@ def numcodecs_from_codec(codec: Codec) -> dict[str, Any] | None:
         return codec.configuration()
     if isinstance(codec, ObjectSerializer):
         return {"id": codec.name, **codec.configuration()}
-    if isinstance(codec, Prefixed):
+    if isinstance(codec, NumcodecsBytesCodec):
         return {"id": codec.id, **codec.configuration()}
     if isinstance(codec, Pcodec | Zfpy):
         return {"id": codec.name.removeprefix(PREFIX), **codec.configuration()}

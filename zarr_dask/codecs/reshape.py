@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, is_int, is_ints, is_list
+from zarr_dask._util.json_fields import FieldReader, is_int, is_ints, is_list
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 from zarr_dask.grid.grid import Shape
 
 __all__ = ["REST", "Reshape"]
@@ -42,7 +42,7 @@ class Reshape(ArrayCodec):
     pointwise: ClassVar[bool] = False
 
     @staticmethod
-    def of(members: Members) -> Reshape:
+    def of(members: FieldReader) -> Reshape:
         """Parse the members of its configuration, and add problems to them."""
         lengths = members.take(
             "shape",
@@ -55,23 +55,25 @@ class Reshape(ArrayCodec):
         """See `Codec.configuration`."""
         return {"shape": [list(n) if isinstance(n, tuple) else n for n in self.lengths]}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the elements fit, and that the lengths are made of the named dimensions."""
         place, found = "configuration.shape", self.configuration()["shape"]
         named = [d for n in self.lengths if isinstance(n, tuple) for d in n]
         if any(d not in range(len(spec.shape)) for d in named):
-            yield Problem(place, found, f"dimensions from 0 to {len(spec.shape) - 1}")
+            yield ValidationProblem(place, found, f"dimensions from 0 to {len(spec.shape) - 1}")
             return
         if len(self.lengths) > _MOST_DIMENSIONS:
-            yield Problem(place, found, f"at most {_MOST_DIMENSIONS} dimensions", "grid")
+            yield ValidationProblem(place, found, f"at most {_MOST_DIMENSIONS} dimensions", "grid")
             return
         if any(low >= high for low, high in pairwise(named)):
-            yield Problem(place, found, "dimensions in ascending order, each once at most")
+            yield ValidationProblem(
+                place, found, "dimensions in ascending order, each once at most"
+            )
             return
         shape = self._shape(spec.shape)
         if prod(shape) != prod(spec.shape):
             expected = f"a shape of the {prod(spec.shape)} elements of {list(spec.shape)}"
-            yield Problem(place, found, expected, "grid")
+            yield ValidationProblem(place, found, expected, "grid")
             return
         for position, dimensions in enumerate(self.lengths):
             if not isinstance(dimensions, tuple) or not dimensions:
@@ -82,7 +84,7 @@ class Reshape(ArrayCodec):
                 expected = (
                     f"{before} elements before dimensions {list(dimensions)} and {after} after"
                 )
-                yield Problem(f"{place}[{position}]", found, expected, "grid")
+                yield ValidationProblem(f"{place}[{position}]", found, expected, "grid")
 
     def _shape(self, shape: Shape) -> Shape:
         """Return the encoded shape for `shape`; with fewer elements if they do not fit."""

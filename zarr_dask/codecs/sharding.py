@@ -7,36 +7,43 @@ region of it is fetched in two rounds: the index, and then the chunks that the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from zarr_dask._util.buffers import Gathered
+from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
     ABSENT_PLACE,
     BoundSerializer,
+    ChunkRead,
     ChunkSpec,
     Codec,
-    Cut,
-    Inside,
-    Reading,
+    DecodeOptions,
+    EncodedSize,
     Serializer,
-    Size,
+    ShardIndex,
 )
-from zarr_dask.codecs.chain import Chain, fill_absent
+from zarr_dask.codecs.chain import CodecChain, fill_missing_chunk
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.chunk_batches import LARGEST_RUN, at_once, packed, runs_of, settling
-from zarr_dask.codecs.fetch import Fetch, abreast, check_length, window
+from zarr_dask.codecs.chunk_batches import (
+    LARGEST_RUN,
+    batch_decoder,
+    contiguous_batch,
+    decode_in_place,
+    iter_chunk_batches,
+)
+from zarr_dask.codecs.fetch import Fetch, check_length, fetch_within, interleave
 from zarr_dask.dtypes import data_type_of, which_are_full_of
-from zarr_dask.errors import ChunkMissingError, CorruptObjectError, Problem
-from zarr_dask.grid.grid import Grid, Part, Region, Shape, cut
+from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ValidationProblem
+from zarr_dask.grid.grid import Grid, Part, Region, Shape, view_region
 from zarr_dask.stores.base import Buffer, IndexRange, Range
 
 __all__ = ["DEFAULT_INDEX_CODECS", "IndexLocation", "Sharding"]
@@ -49,7 +56,7 @@ _ABSENT = ABSENT_PLACE
 _INDEX_DTYPE = np.dtype("uint64")
 _MAX_KEPT_PARTS = 1 << 16
 
-DEFAULT_INDEX_CODECS = Chain((), Bytes("little"), (Crc32c(),))
+DEFAULT_INDEX_CODECS = CodecChain((), Bytes("little"), (Crc32c(),))
 """The codecs that the specification recommends: little-endian integers and a checksum."""
 
 
@@ -70,11 +77,11 @@ class Sharding(Serializer):
     """
 
     chunk_shape: Shape
-    codecs: Chain
-    index_codecs: Chain = DEFAULT_INDEX_CODECS
+    codecs: CodecChain
+    index_codecs: CodecChain = DEFAULT_INDEX_CODECS
     index_location: IndexLocation = "end"
     name: ClassVar[str] = "sharding_indexed"
-    divides: ClassVar[bool] = True
+    is_sharding: ClassVar[bool] = True
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -94,13 +101,13 @@ class Sharding(Serializer):
         """See `Serializer.inner_shape`."""
         return self.codecs.inner_shape(self.chunk_shape)
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the inner chunks fill the shard, and the index has a fixed size."""
         if len(self.chunk_shape) != len(spec.shape) or any(
             inner < 1 or outer % inner
             for outer, inner in zip(spec.shape, self.chunk_shape, strict=True)
         ):
-            yield Problem(
+            yield ValidationProblem(
                 "configuration.chunk_shape",
                 list(self.chunk_shape),
                 f"lengths that divide those of the shard, {list(spec.shape)}",
@@ -114,7 +121,7 @@ class Sharding(Serializer):
         index_problems = [_inside("index_codecs", p) for p in self.index_codecs.problems(index)]
         yield from index_problems
         if not index_problems and self.index_codecs.bind(index).size.exact is None:
-            yield Problem(
+            yield ValidationProblem(
                 "configuration.index_codecs",
                 [codec.name for codec in self.index_codecs.codecs],
                 "codecs whose output has a fixed size, such as 'bytes' and 'crc32c'",
@@ -125,9 +132,11 @@ class Sharding(Serializer):
         return _BoundSharding(self, spec)
 
 
-def _inside(member: str, problem: Problem) -> Problem:
+def _inside(member: str, problem: ValidationProblem) -> ValidationProblem:
     place = problem.field.removeprefix("codecs")
-    return Problem(f"configuration.{member}{place}", problem.found, problem.expected, problem.kind)
+    return ValidationProblem(
+        f"configuration.{member}{place}", problem.found, problem.expected, problem.kind
+    )
 
 
 def _index_spec(shape: Shape, chunk_shape: Shape) -> ChunkSpec:
@@ -147,63 +156,72 @@ class _BoundSharding(BoundSerializer):
         self._index.counted = 0  # it holds no elements
         self._index_size = self._index.size.most
         self._index_first = codec.index_location == "start"
-        self.in_pieces = not self._index_first and not self._inner.partial
+        self.streams_chunks = not self._index_first and not self._inner.partial
         # gaps between chunks are valid, so the bound is generous
         inner_most = self._inner.size.most
-        self.size = Size(None, 2 * (prod(self._grid.counts) * inner_most + self._index_size))
+        self.size = EncodedSize(None, 2 * (prod(self._grid.counts) * inner_most + self._index_size))
 
     @property
-    def working(self) -> int:
-        """See `BoundSerializer.working`; chunks are copied in runs."""
-        return max(self._inner.working, self._runs)
+    def workspace_nbytes(self) -> int:
+        """See `BoundSerializer.workspace_nbytes`; chunks are copied in runs."""
+        return max(self._inner.workspace_nbytes, self._runs)
 
     @property
-    def reading(self) -> int:
-        """See `BoundSerializer.reading`."""
-        return max(self._inner.reading, self._runs)
+    def decode_workspace_nbytes(self) -> int:
+        """See `BoundSerializer.decode_workspace_nbytes`."""
+        return max(self._inner.decode_workspace_nbytes, self._runs)
 
     @property
     def _runs(self) -> int:
         return min(LARGEST_RUN, self.spec.nbytes) if self._inner.decodes_to_memory else 0
 
     @property
-    def tables(self) -> int:
-        """See `BoundSerializer.tables`."""
-        return self._inner.tables
+    def encoder_state_nbytes(self) -> int:
+        """See `BoundSerializer.encoder_state_nbytes`."""
+        return self._inner.encoder_state_nbytes
 
     @property
-    def decoding(self) -> int:
-        """See `BoundSerializer.decoding`."""
-        return self._inner.decoding
+    def decoder_state_nbytes(self) -> int:
+        """See `BoundSerializer.decoder_state_nbytes`."""
+        return self._inner.decoder_state_nbytes
 
     @property
-    def turned(self) -> int:
-        """See `BoundSerializer.turned`."""
-        return self._inner.turned
+    def byteswap_nbytes(self) -> int:
+        """See `BoundSerializer.byteswap_nbytes`."""
+        return self._inner.byteswap_nbytes
 
     # --- writing --------------------------------------------------------------------------------
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
-        with Gathered() as gathered:
+        with SegmentedBuffer() as gathered:
             for piece in self.pieces(array):
                 gathered.add(piece)
         return gathered.buffers()
 
     def pieces(self, array: np.ndarray) -> Iterator[Buffer]:
         index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
+        return self._with_index(self._chunks(array, index), index)
+
+    def _with_index(self, chunks: Iterator[Buffer], index: np.ndarray) -> Iterator[Buffer]:
+        """Yield the bytes of chunks and of their index, which is complete when they are."""
         if not self._index_first:
-            yield from self._chunks(array, index, 0)
+            yield from chunks
             yield from self._index.encode(index)
             return
-        with Gathered() as gathered:
-            for piece in self._chunks(array, index, self._index_size):
+        with SegmentedBuffer() as gathered:
+            for piece in chunks:
                 gathered.add(piece)
         yield from self._index.encode(index)
         yield from gathered.buffers()
 
-    def _chunks(self, array: np.ndarray, index: np.ndarray, offset: int) -> Iterator[Buffer]:
+    @property
+    def _first_byte(self) -> int:
+        """Offset of the first chunk."""
+        return self._index_size if self._index_first else 0
+
+    def _chunks(self, array: np.ndarray, index: np.ndarray) -> Iterator[Buffer]:
         """Yield the bytes of the stored chunks in order, and note their positions in the index."""
-        places = index.reshape(-1, 2)
+        places, offset = index.reshape(-1, 2), self._first_byte
         for number, chunk in self._stored_chunks(array):
             start = offset
             for piece in self._inner.pieces(chunk):
@@ -213,17 +231,97 @@ class _BoundSharding(BoundSerializer):
 
     def _stored_chunks(self, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the stored chunks with their numbers, each valid until the next one is taken."""
-        fill, packs, first = self.spec.fill, self._inner.encodes_from_memory, 0
-        for run in runs_of(array, self._inner.spec.shape):
+        fill, packs, first = self.spec.fill_value, self._inner.encodes_from_memory, 0
+        for run in iter_chunk_batches(array, self._inner.spec.shape):
             numbers: Sequence[int] = range(len(run))
             if fill is not None:
                 absent = which_are_full_of(run, fill)
                 numbers = [number for number in numbers if not absent[number]]
             if numbers:
-                with packed(run) if packs else nullcontext(run) as chunks:
+                with contiguous_batch(run) if packs else nullcontext(run) as chunks:
                     for number in numbers:
                         yield first + number, chunks[number, ...]
             first += len(run)
+
+    # --- changing some chunks -------------------------------------------------------------------
+
+    def updated(
+        self, buffer: Buffer, region: Region, elements: np.ndarray
+    ) -> Iterator[Buffer] | None:
+        """See `BoundSerializer.updated`: the bytes of chunks outside the region stay as they are.
+
+        None if there are no such chunks, or the index does not place them within the shard.
+        """
+        shard = memoryview(buffer)
+        places = self._decode_index(self._cut_index(shard)).reshape(-1, 2)
+        parts = {self._number(part.coords): part for part in self._grid.parts(region)}
+        kept = (places != _ABSENT).any(axis=1)
+        kept[list(parts)] = False
+        if not kept.any() or not _lie_within(places[kept], len(shard)):
+            return None
+        index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
+        return self._with_index(
+            self._updated_chunks(shard, places, kept, parts, elements, index), index
+        )
+
+    def _updated_chunks(
+        self,
+        shard: memoryview,
+        places: np.ndarray,
+        kept: np.ndarray,
+        parts: Mapping[int, Part],
+        elements: np.ndarray,
+        index: np.ndarray,
+    ) -> Iterator[Buffer]:
+        """Yield the bytes of all chunks in their order, kept and changed, and note their places."""
+        noted, offset, done = index.reshape(-1, 2), self._first_byte, 0
+        for number in (*sorted(parts), len(places)):
+            numbers = np.flatnonzero(kept[done:number]) + done
+            lengths = places[numbers, 1]
+            noted[numbers, 0] = offset + np.cumsum(lengths) - lengths
+            noted[numbers, 1] = lengths
+            for first, stop in _joined_ranges(places[numbers]):
+                offset += stop - first
+                yield shard[first:stop]
+            done = number + 1
+            if number == len(places):
+                return
+            pieces = self._changed_chunk(shard, places[number], parts[number], elements)
+            if pieces is not None:
+                start = offset
+                for piece in pieces:
+                    offset += len(piece)
+                    yield piece
+                noted[number] = start, offset - start
+
+    def _changed_chunk(
+        self, shard: memoryview, place: np.ndarray, part: Part, elements: np.ndarray
+    ) -> Iterable[Buffer] | None:
+        """Return the bytes of one chunk after a part of it has changed; None if it is all fill."""
+        spec, chunk = self._inner.spec, view_region(elements, part.out)
+        if chunk.shape != spec.shape:
+            new, found = chunk, self._checked_place(part.coords, place)
+            chunk = np.empty(spec.shape, spec.dtype)
+            if found is None:
+                chunk[...] = spec.data_type.fill_or_zero(spec.fill_value)
+            else:
+                stored = shard[found[0] : sum(found)]
+                try:
+                    check_length(stored, *found)
+                    pieces = self._inner.updated(stored, part.inside, new)
+                    if pieces is not None:
+                        return pieces
+                    self._inner.decode(stored, None, chunk, DecodeOptions())
+                except CorruptObjectError as error:
+                    raise error.inside(part.coords) from error
+            chunk[part.inside] = new
+        if spec.fill_value is not None and which_are_full_of(chunk[np.newaxis], spec.fill_value)[0]:
+            return None
+        return self._inner.pieces(chunk)
+
+    def _number(self, coords: Coords) -> int:
+        """Return the position of a chunk in the index."""
+        return int(np.ravel_multi_index(coords, self._grid.counts)) if coords else 0
 
     @cached_property
     def _all_parts(self) -> Sequence[Part]:
@@ -232,7 +330,7 @@ class _BoundSharding(BoundSerializer):
     # --- reading from all bytes -----------------------------------------------------------------
 
     def decode(
-        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: DecodeOptions
     ) -> None:
         shard = memoryview(buffer)
         index = self._decode_index(self._cut_index(shard))
@@ -244,7 +342,7 @@ class _BoundSharding(BoundSerializer):
         region: Region | None,
         index: np.ndarray,
         out: np.ndarray,
-        reading: Reading,
+        reading: DecodeOptions,
     ) -> Iterator[tuple[Part, Buffer]]:
         """Yield the parts of a region with the bytes of their chunks; fill those of absent ones."""
         length = len(shard)
@@ -252,17 +350,17 @@ class _BoundSharding(BoundSerializer):
             if offset + nbytes <= length:
                 yield part, shard[offset : offset + nbytes]
             elif offset == nbytes == _ABSENT:
-                self._fill(part.coords, cut(out, part.out), reading)
+                self._fill(part.coords, view_region(out, part.out), reading)
             else:
                 raise _outside(offset, nbytes, length).inside(part.coords)
 
     def _decode_parts(
-        self, parts: Iterable[tuple[Part, Buffer]], out: np.ndarray, reading: Reading
+        self, parts: Iterable[tuple[Part, Buffer]], out: np.ndarray, reading: DecodeOptions
     ) -> None:
         """Decode chunks, or parts of them, each from its bytes, into `out`."""
         shape, decode = self._inner.spec.shape, self._inner.decode
         runs = self._inner.decodes_to_memory
-        with settling(out, shape) if runs else nullcontext(at_once(out)) as place_of:
+        with batch_decoder(out, shape) if runs else nullcontext(decode_in_place(out)) as place_of:
             for part, buffer in parts:
                 place = place_of(part)
                 try:
@@ -290,23 +388,23 @@ class _BoundSharding(BoundSerializer):
     def _decode_index(self, encoded: Buffer) -> np.ndarray:
         index = np.empty(self._index_spec.shape, _INDEX_DTYPE)
         try:
-            self._index.decode(encoded, None, index, Reading())
+            self._index.decode(encoded, None, index, DecodeOptions())
         except CorruptObjectError as error:
             raise CorruptObjectError(f"its shard index does not decode: {error.reason}") from error
         return index
 
-    def _fill(self, coords: Coords, out: np.ndarray, reading: Reading) -> None:
+    def _fill(self, coords: Coords, out: np.ndarray, reading: DecodeOptions) -> None:
         try:
-            fill_absent(out, self.spec, reading)
+            fill_missing_chunk(out, self.spec, reading)
         except ChunkMissingError as error:
             raise error.inside(coords) from None
 
-    def inside(self) -> Fetch[Inside | None]:
-        """See `BoundSerializer.inside`."""
+    def read_index(self) -> Fetch[ShardIndex | None]:
+        """See `BoundSerializer.read_index`."""
         index = yield from self._read_index()
         if index is None:
             return None
-        return Inside(index, self._inner, self._index_size, self._index_first)
+        return ShardIndex(index, self._inner, self._index_size, self._index_first)
 
     def _read_index(self) -> Fetch[np.ndarray | None]:
         size = self._index_size
@@ -318,7 +416,7 @@ class _BoundSharding(BoundSerializer):
 
     # --- reading regions ------------------------------------------------------------------------
 
-    def read(self, cuts: Sequence[Cut], reading: Reading) -> Fetch[bool]:
+    def read(self, cuts: Sequence[ChunkRead], reading: DecodeOptions) -> Fetch[bool]:
         index = yield from self._read_index()
         if index is None:
             return False
@@ -330,7 +428,7 @@ class _BoundSharding(BoundSerializer):
             return True
         chunks.sort(key=attrgetter("offset", "nbytes"))
         if self._inner.partial:
-            yield from abreast([self._part_of(chunk, reading) for chunk in chunks])
+            yield from interleave([self._part_of(chunk, reading) for chunk in chunks])
             return True
         received = yield [Range(chunk.offset, chunk.offset + chunk.nbytes) for chunk in chunks]
         if received is None:
@@ -344,12 +442,12 @@ class _BoundSharding(BoundSerializer):
         return True
 
     def _read_region(
-        self, region: Region | None, out: np.ndarray, index: np.ndarray, reading: Reading
+        self, region: Region | None, out: np.ndarray, index: np.ndarray, reading: DecodeOptions
     ) -> Fetch[None]:
         """Read one region, from chunks that are read as a whole."""
         if region is None:
             region = self._grid.everything
-        only = self._grid.only_cell(region)
+        only = self._grid.single_chunk(region)
         if only is not None:
             yield from self._read_one(only[0], only[1], out, index, reading)
             return
@@ -357,7 +455,7 @@ class _BoundSharding(BoundSerializer):
         for part in self._grid.parts(region):
             place = self._place(part.coords, index)
             if place is None:
-                self._fill(part.coords, cut(out, part.out), reading)
+                self._fill(part.coords, view_region(out, part.out), reading)
             else:
                 placed.append((*place, part))
         if not placed:
@@ -374,7 +472,7 @@ class _BoundSharding(BoundSerializer):
         inside: Region,
         out: np.ndarray,
         index: np.ndarray,
-        reading: Reading,
+        reading: DecodeOptions,
     ) -> Fetch[None]:
         """Read a region of one chunk: the fast path of `_read_region` for small reads."""
         place = self._place(coords, index)
@@ -394,7 +492,7 @@ class _BoundSharding(BoundSerializer):
             raise error.inside(coords) from error
 
     def _present_chunks(
-        self, cuts: Sequence[Cut], index: np.ndarray, reading: Reading
+        self, cuts: Sequence[ChunkRead], index: np.ndarray, reading: DecodeOptions
     ) -> list[_Chunk]:
         """Return the stored chunks that some cuts overlap; fill the cuts of absent chunks."""
         chunks: list[_Chunk] = []
@@ -407,27 +505,30 @@ class _BoundSharding(BoundSerializer):
                 chunks.append(_Chunk(coords, *place, inner))
         return chunks
 
-    def _cuts_by_chunk(self, cuts: Sequence[Cut]) -> dict[Coords, list[Cut]]:
+    def _cuts_by_chunk(self, cuts: Sequence[ChunkRead]) -> dict[Coords, list[ChunkRead]]:
         """Return the wanted parts of each inner chunk."""
-        found: dict[Coords, list[Cut]] = {}
+        found: dict[Coords, list[ChunkRead]] = {}
         shape = self._inner.spec.shape
         for region, out in cuts:
             region = self._grid.everything if region is None else region  # noqa: PLW2901
-            only = self._grid.only_cell(region)
+            only = self._grid.single_chunk(region)
             if only is not None:
                 coords, inside, _ = only
-                piece = Cut(None if out.shape == shape else inside, out)
+                piece = ChunkRead(None if out.shape == shape else inside, out)
                 found.setdefault(coords, []).append(piece)
                 continue
             for part in self._grid.parts(region):
-                destination = cut(out, part.out)
-                piece = Cut(None if destination.shape == shape else part.inside, destination)
+                destination = view_region(out, part.out)
+                piece = ChunkRead(None if destination.shape == shape else part.inside, destination)
                 found.setdefault(part.coords, []).append(piece)
         return found
 
     def _place(self, coords: Coords, index: np.ndarray) -> tuple[int, int] | None:
         """Return the offset and length of a chunk; None if it is absent."""
-        offset, nbytes = index[coords].tolist()
+        return self._checked_place(coords, index[coords])
+
+    def _checked_place(self, coords: Coords, place: np.ndarray) -> tuple[int, int] | None:
+        offset, nbytes = place.tolist()
         if offset == nbytes == _ABSENT:
             return None
         if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
@@ -436,11 +537,11 @@ class _BoundSharding(BoundSerializer):
             ).inside(coords)
         return offset, nbytes
 
-    def _part_of(self, chunk: _Chunk, reading: Reading) -> Fetch[None]:
+    def _part_of(self, chunk: _Chunk, reading: DecodeOptions) -> Fetch[None]:
         """Read a chunk that need not be read as a whole."""
         inner = self._inner.read_cuts(chunk.cuts, reading, whole=False)
         try:
-            present = yield from window(inner, chunk.offset, chunk.nbytes)
+            present = yield from fetch_within(inner, chunk.offset, chunk.nbytes)
         except (CorruptObjectError, ChunkMissingError) as error:
             raise error.inside(chunk.coords) from error
         if not present:
@@ -453,7 +554,7 @@ class _Chunk(NamedTuple):
     coords: Coords
     offset: int
     nbytes: int
-    cuts: list[Cut]
+    cuts: list[ChunkRead]
     """The wanted parts."""
 
 
@@ -467,6 +568,27 @@ def _arrived(
         except CorruptObjectError as error:
             raise error.inside(part.coords) from error
         yield part, buffer
+
+
+def _lie_within(places: np.ndarray, nbytes: int) -> bool:
+    """True if ranges of bytes lie within a shard, and are not longer than it all together.
+
+    Ranges that overlap could make a new shard of any size.
+    """
+    offsets, lengths = places.T
+    if (offsets > nbytes).any() or (lengths > nbytes).any():  # so that no sum overflows
+        return False
+    return bool((offsets + lengths <= nbytes).all()) and int(lengths.sum()) <= nbytes
+
+
+def _joined_ranges(places: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of bytes in their order, those as one that lie one behind the other."""
+    if not len(places):
+        return
+    offsets, stops = places[:, 0], places.sum(axis=1)
+    breaks = np.flatnonzero(offsets[1:] != stops[:-1]) + 1
+    for first, last in pairwise((0, *breaks.tolist(), len(places))):
+        yield int(offsets[first]), int(stops[last - 1])
 
 
 def _removed() -> CorruptObjectError:

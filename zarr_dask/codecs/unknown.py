@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Size
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, EncodedSize
 from zarr_dask.errors import CorruptObjectError, DataTypeError
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["SkippedArrays", "SkippedBytes", "may_be_skipped"]
+__all__ = ["UnknownArrayCodec", "UnknownBytesCodec", "may_be_ignored"]
 
 
-def may_be_skipped(document: Any) -> bool:
+def may_be_ignored(document: Any) -> bool:
     """True if this is the metadata of a codec that readers need not know."""
     return (
         isinstance(document, Mapping)
@@ -55,7 +55,7 @@ class _Skipped(Codec):
 
 
 @dataclass(frozen=True)
-class SkippedArrays(_Skipped, ArrayCodec):
+class UnknownArrayCodec(_Skipped, ArrayCodec):
     """A skipped codec from array to array."""
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
@@ -76,12 +76,12 @@ class SkippedArrays(_Skipped, ArrayCodec):
 
 
 @dataclass(frozen=True)
-class SkippedBytes(_Skipped, BytesCodec):
+class UnknownBytesCodec(_Skipped, BytesCodec):
     """A skipped codec from bytes to bytes."""
 
-    copies: ClassVar[int] = 0
+    peak_copies: ClassVar[int] = 0
 
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """See `BytesCodec.size`."""
         return size
 
@@ -89,7 +89,7 @@ class SkippedBytes(_Skipped, BytesCodec):
         """See `BytesCodec.encode`."""
         raise self._refusal()
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         if len(buffer) != (len(buffer) if size.exact is None else size.exact):
             raise CorruptObjectError(

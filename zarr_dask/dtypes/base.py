@@ -65,7 +65,7 @@ class DataType(ABC):
         """
         return np.zeros((), self.dtype)
 
-    def unwritten(self, fill: np.ndarray | None) -> np.ndarray:
+    def fill_or_zero(self, fill: np.ndarray | None) -> np.ndarray:
         """Return the value of elements that were never written: the fill value, or else zero."""
         return self.zero if fill is None else fill
 

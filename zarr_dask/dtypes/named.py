@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, between, is_int, is_list
+from zarr_dask._util.json_fields import FieldReader, is_int, is_int_in, is_list
 from zarr_dask.dtypes.base import LARGEST_ITEM, DataType
 from zarr_dask.dtypes.bits import native
 from zarr_dask.dtypes.fixed import NullTerminatedBytes, RawBytes, Utf32
@@ -24,7 +24,7 @@ from zarr_dask.dtypes.small import (
 from zarr_dask.dtypes.structs import Subarray, struct_of
 from zarr_dask.dtypes.times import UNITS, Time
 from zarr_dask.dtypes.variable import BYTES, OBJECTS, TEXTS
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 
 __all__ = ["CORE_NAMES", "data_type_from_v3", "data_type_of", "scalar", "v3_names"]
 
@@ -188,7 +188,9 @@ def _is_known(name: str) -> bool:
     return known and name not in _CONFIGURED
 
 
-def data_type_from_v3(document: Any, place: str = "data_type") -> DataType | list[Problem]:
+def data_type_from_v3(
+    document: Any, place: str = "data_type"
+) -> DataType | list[ValidationProblem]:
     """Return a data type from its v3 form: a name, or an object of ``name`` and ``configuration``.
 
     Parameters
@@ -200,7 +202,7 @@ def data_type_from_v3(document: Any, place: str = "data_type") -> DataType | lis
 
     Returns
     -------
-    DataType or list of Problem
+    DataType or list of ValidationProblem
         All problems, if it is not a data type.
 
     Raises
@@ -216,25 +218,25 @@ def data_type_from_v3(document: Any, place: str = "data_type") -> DataType | lis
     return _from_v3(document, place, _Nesting())
 
 
-def _from_v3(document: Any, place: str, nesting: _Nesting) -> DataType | list[Problem]:
+def _from_v3(document: Any, place: str, nesting: _Nesting) -> DataType | list[ValidationProblem]:
     form = document if isinstance(document, Mapping) else {"name": document}
     name, configuration = form.get("name"), form.get("configuration", {})
     extra = set(form) - {"name", "configuration", "must_understand"}
     if not isinstance(name, str) or not isinstance(configuration, Mapping) or extra:
         expected = "a name, or an object with a 'name'"
-        return [Problem(place, document, expected, "data_type")]
-    members = Members(configuration, f"{place}.configuration")
+        return [ValidationProblem(place, document, expected, "data_type")]
+    members = FieldReader(configuration, f"{place}.configuration")
     made = _configured(name, members, nesting) if name in _CONFIGURED else _plain(name, members)
     if made is None and not members.problems:
         expected = f"a known data type ({', '.join(v3_names())})"
-        return [Problem(place, name, expected, "data_type")]
+        return [ValidationProblem(place, name, expected, "data_type")]
     members.refuse_rest()
     if made is None or members.problems:
         return members.problems
     return made
 
 
-def _plain(name: str, members: Members) -> DataType | None:
+def _plain(name: str, members: FieldReader) -> DataType | None:
     """Return a data type without configuration; None if there is none of this name."""
     if name in CORE_NAMES:
         return _number(name, CORE_NAMES[name])
@@ -250,10 +252,10 @@ def _plain(name: str, members: Members) -> DataType | None:
     return _PLAIN.get(name)
 
 
-def _raw(name: str, bits: int, members: Members) -> DataType | None:
+def _raw(name: str, bits: int, members: FieldReader) -> DataType | None:
     if bits % 8 or bits // 8 > LARGEST_ITEM:
         expected = f"a multiple of 8 bits, {8 * LARGEST_ITEM} at most"
-        members.problems.append(Problem(members.place, name, expected, "data_type"))
+        members.problems.append(ValidationProblem(members.place, name, expected, "data_type"))
         return None
     return RawBytes(name, np.dtype(f"V{bits // 8}"))
 
@@ -265,7 +267,7 @@ _PLAIN: dict[str, DataType] = {
 }
 
 
-def _configured(name: str, members: Members, nesting: _Nesting) -> DataType | None:
+def _configured(name: str, members: FieldReader, nesting: _Nesting) -> DataType | None:
     if name in ("struct", "structured"):
         return _struct(name, members, nesting)
     if name in _TIMES:
@@ -282,18 +284,18 @@ _SIZED: dict[str, tuple[type[DataType], str, int]] = {
 _CONFIGURED = (*_TIMES, *_SIZED, "struct", "structured")
 
 
-def _time(name: str, members: Members) -> DataType | None:
+def _time(name: str, members: FieldReader) -> DataType | None:
     unit = members.take(
         "unit", lambda v: v in (*UNITS, "\u03bcs", "\u00b5s"), f"one of {', '.join(UNITS)}"
     )
-    factor = members.take("scale_factor", between(range(1, 1 << 31)), "1 to 2**31 - 1")
+    factor = members.take("scale_factor", is_int_in(range(1, 1 << 31)), "1 to 2**31 - 1")
     if unit is None or factor is None:
         return None
     spelled = "us" if unit in ("\u03bcs", "\u00b5s") else unit
     return Time(name, np.dtype(f"{_TIMES[name]}[{factor}{spelled}]"))
 
 
-def _sized(name: str, members: Members) -> DataType | None:
+def _sized(name: str, members: FieldReader) -> DataType | None:
     cls, kind, unit = _SIZED[name]
     length = members.take(
         "length_bytes",
@@ -303,7 +305,7 @@ def _sized(name: str, members: Members) -> DataType | None:
     return None if length is None else cls(name, np.dtype(f"{kind}{length // unit}"))
 
 
-def _struct(name: str, members: Members, nesting: _Nesting) -> DataType | None:
+def _struct(name: str, members: FieldReader, nesting: _Nesting) -> DataType | None:
     items = members.take("fields", lambda v: is_list(v) and v, "a list of at least one field")
     if items is None:
         return None
@@ -332,7 +334,7 @@ def _struct(name: str, members: Members, nesting: _Nesting) -> DataType | None:
 
 
 def _field(
-    item: Any, place: str, members: Members, nesting: _Nesting
+    item: Any, place: str, members: FieldReader, nesting: _Nesting
 ) -> tuple[str, DataType] | None:
     """Return one field: an object, or a pair as in zarr-python before ``struct`` was registered."""
     if isinstance(item, Mapping):
@@ -344,7 +346,7 @@ def _field(
         field, document, extra = None, None, set()
     if not isinstance(field, str) or not field or document is None or extra:
         expected = "an object of a 'name' that is not empty and a 'data_type'"
-        members.problems.append(Problem(place, item, expected))
+        members.problems.append(ValidationProblem(place, item, expected))
         return None
     made = _from_v3(document, f"{place}.data_type", nesting)
     if isinstance(made, list):
@@ -352,6 +354,6 @@ def _field(
         return None
     if made.variable:
         expected = "a data type of a fixed size"
-        members.problems.append(Problem(f"{place}.data_type", document, expected))
+        members.problems.append(ValidationProblem(f"{place}.data_type", document, expected))
         return None
     return field, made

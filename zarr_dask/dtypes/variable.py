@@ -26,7 +26,7 @@ def _unboxed(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Texts(DataType):
+class VariableLengthUTF8(DataType):
     """``string``: texts of any length."""
 
     @property
@@ -130,7 +130,7 @@ def data_type_of_objects(values: np.ndarray) -> DataType:
     return data_type
 
 
-TEXTS = Texts("string", np.dtype(object))
+TEXTS = VariableLengthUTF8("string", np.dtype(object))
 BYTES = ByteStrings("bytes", np.dtype(object))
 OBJECTS = Objects("object", np.dtype(object))
 

@@ -1,8 +1,9 @@
 """The common model of all formats: metadata in one form, however they are written.
 
 `ArrayMeta` and `GroupMeta` hold metadata in one form for all formats: byte order belongs to the
-``bytes`` codec, column-major order is a ``transpose`` codec, the layout of keys is a `ChunkKeys`
-value, "no fill value" is None. Code outside this package never depends on a version.
+``bytes`` codec, column-major order is a ``transpose`` codec, the layout of keys is a
+`ChunkKeyEncoding` value, "no fill value" is None. Code outside this package never depends on a
+version.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_flags, check_given
-from zarr_dask.codecs.base import ChunkSpec, Reading
-from zarr_dask.codecs.chain import BoundChain, Chain
+from zarr_dask._util.arguments import check_bools, check_type
+from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
+from zarr_dask.codecs.chain import BoundCodecChain, CodecChain
 from zarr_dask.dtypes import DataType, full_of, is_full_of
-from zarr_dask.errors import GridError, Problem, StoreKeyError, UnknownCodecError
+from zarr_dask.errors import GridError, StoreKeyError, UnknownCodecError, ValidationProblem
 from zarr_dask.formats.documents import (
     DEFAULT_LIMITS,
-    Found,
+    FetchedDocuments,
     Limits,
     checked_attributes,
     checked_documents,
@@ -39,9 +40,9 @@ from zarr_dask.stores.base import Store
 
 __all__ = [
     "ArrayMeta",
-    "ChunkKeys",
+    "ChunkKeyEncoding",
+    "FetchedDocuments",
     "Format",
-    "Found",
     "GroupMeta",
     "Limits",
     "NodeMeta",
@@ -94,7 +95,7 @@ class ReadOptions:
         time; none by default. A cached index is used only if the store confirms that its shard is
         unchanged (by its ETag, or its size and time). A remote store is queried for that each time;
         if it cannot tell, nothing is cached.
-    one_listing
+    walk_by_full_listing
         Walk hierarchies by one listing of all keys in every store. By default this is done only if
         it costs no more than listing a folder; otherwise there is one listing for each group. A
         full listing includes the keys of all chunks, and saves requests if there are many groups
@@ -124,13 +125,13 @@ class ReadOptions:
     allow_pickle: bool = False
     limits: Limits = DEFAULT_LIMITS
     index_cache: int = 0
-    one_listing: bool = False
+    walk_by_full_listing: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits={self.limits!r}: expected zarr_dask.Limits(...).")
-        flags = ("consolidated", "fallback_dtypes", "allow_pickle", "one_listing")
-        check_flags(**{name: getattr(self, name) for name in flags})
+        flags = ("consolidated", "fallback_dtypes", "allow_pickle", "walk_by_full_listing")
+        check_bools(**{name: getattr(self, name) for name in flags})
         size: Any = self.index_cache
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
             raise ValueError(
@@ -154,17 +155,17 @@ class ReadOptions:
         TypeError
             If `read` is neither.
         """
-        check_given("read", read, ReadOptions, "zarr_dask.ReadOptions(...)")
+        check_type("read", read, ReadOptions, "zarr_dask.ReadOptions(...)")
         return ReadOptions() if read is None else read
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> DecodeOptions:
         """Options that the codecs need."""
-        return Reading(absent_is_error=self.missing == "error")
+        return DecodeOptions(absent_is_error=self.missing == "error")
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkKeys:
+class ChunkKeyEncoding:
     """Keys of stored objects, below the data prefix of their array."""
 
     name: Literal["default", "v2", "draft", "draft_c0"]
@@ -177,9 +178,9 @@ class ChunkKeys:
 
         Examples
         --------
-        >>> ChunkKeys("default", "/").key((1, 23)), ChunkKeys("v2", ".").key(())
+        >>> ChunkKeyEncoding("default", "/").key((1, 23)), ChunkKeyEncoding("v2", ".").key(())
         ('c/1/23', '0')
-        >>> ChunkKeys("draft", "/").key((1, 23))
+        >>> ChunkKeyEncoding("draft", "/").key((1, 23))
         'c1/23'
         """
         numbers = self.separator.join(map(str, coords))
@@ -207,20 +208,20 @@ class ChunkKeys:
 
         Examples
         --------
-        >>> ChunkKeys("default", "/").folder(2), ChunkKeys("default", ".").folder(2)
+        >>> ChunkKeyEncoding("default", "/").folder(2), ChunkKeyEncoding("default", ".").folder(2)
         ('c/', '')
         """
         return "c/" if ndim and self.name == "default" and self.separator == "/" else ""
 
     @property
-    def mistakable(self) -> ChunkKeys | None:
+    def ambiguous_separator(self) -> ChunkKeyEncoding | None:
         """The layout that metadata with a wrong separator would name instead of this one.
 
         None if the keys themselves show their layout.
         """
         if self.name != "v2":
             return None
-        return ChunkKeys("v2", "/" if self.separator == "." else ".")
+        return ChunkKeyEncoding("v2", "/" if self.separator == "." else ".")
 
 
 @dataclass(frozen=True)
@@ -230,17 +231,17 @@ class ArrayMeta:
     grid: Grid
     """Grid of the stored objects."""
     data_type: DataType
-    fill: np.ndarray | None
+    fill_value: np.ndarray | None
     """A 0-d array; None if there is no fill value, which some formats allow."""
-    codecs: Chain
-    keys: ChunkKeys
+    codecs: CodecChain
+    chunk_key_encoding: ChunkKeyEncoding
     attributes: Mapping[str, Any] = field(default_factory=dict)
     dimension_names: tuple[str | None, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Unknown fields of the metadata that readers may ignore, kept unchanged."""
     limits: Limits = field(default=DEFAULT_LIMITS, compare=False)
     """Limits that decoding enforces."""
-    absence_hint: str = field(default="", compare=False)
+    missing_chunks_hint: str = field(default="", compare=False)
     """A possible reason why existing chunks seem absent; empty if there is none."""
     skipped: tuple[str, ...] = ()
     """Unknown parts other than codecs that were skipped; the array is then read-only.
@@ -248,7 +249,7 @@ class ArrayMeta:
     These are storage transformers, and a data type that was read as its fallback.
     """
 
-    def in_other_lengths(
+    def with_shape(
         self,
         grid: Grid,
         attributes: Mapping[str, Any],
@@ -282,7 +283,7 @@ class ArrayMeta:
     @property
     def grids(self) -> str:
         """Chunks and shards as text; ranges from smallest to largest if they differ."""
-        if self.codecs.serializer.divides:
+        if self.codecs.serializer.is_sharding:
             return f"{self.chunk_shape} in shards {self.grid.words}"
         return self.grid.words
 
@@ -296,61 +297,65 @@ class ArrayMeta:
         """
         if self.skipped:
             expected = "nothing unknown: it may be skipped in reading, but not in writing"
-            raise UnknownCodecError(at, [Problem("", list(self.skipped), expected, "codec")])
+            raise UnknownCodecError(
+                at, [ValidationProblem("", list(self.skipped), expected, "codec")]
+            )
         self.codecs.check_writable(at)
 
     def coords(self, key: str) -> tuple[int, ...] | None:
         """Return the coordinates in a key below the data prefix; None if no object has it."""
-        coords = self.keys.coords(key, self.grid.ndim)
+        coords = self.chunk_key_encoding.coords(key, self.grid.ndim)
         return coords if coords is not None and self.grid.has_cell(coords) else None
 
-    def bound(self, coords: Sequence[int]) -> BoundChain:
+    def bound(self, coords: Sequence[int]) -> BoundCodecChain:
         """Return the codecs for the stored object at some coordinates."""
         if self._one_bound is not None:
             return self._one_bound
         return self.codecs.bind(self._spec(self.grid.shape_of(coords)))
 
-    def largest_bound(self) -> BoundChain:
+    def largest_bound(self) -> BoundCodecChain:
         """Return the codecs for the largest possible stored object."""
         return self.codecs.bind(self._spec(self.grid.largest_cell))
 
     @cached_property
-    def _one_bound(self) -> BoundChain | None:
+    def _one_bound(self) -> BoundCodecChain | None:
         cell = self.grid.cell_shape
         return None if cell is None else self.codecs.bind(self._spec(cell))
 
     def _spec(self, shape: Shape) -> ChunkSpec:
-        return ChunkSpec(shape, self.data_type, self.fill, self.limits.variable_bytes)
+        return ChunkSpec(shape, self.data_type, self.fill_value, self.limits.variable_bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         # an array is part of each task: leave out computed attributes and usual defaults
         left_out = {"_one_bound", "chunk_shape"}
-        left_out |= {name for name in ("absence_hint", "skipped") if not getattr(self, name)}
+        left_out |= {name for name in ("missing_chunks_hint", "skipped") if not getattr(self, name)}
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
-    def unwritten(self, shape: Shape) -> np.ndarray:
+    def full_of_fill(self, shape: Shape) -> np.ndarray:
         """Return elements before anything is written, in new memory."""
-        return full_of(shape, self.dtype, self.data_type.unwritten(self.fill))
+        return full_of(shape, self.dtype, self.data_type.fill_or_zero(self.fill_value))
 
-    def is_unwritten(self, elements: np.ndarray) -> bool:
+    def is_all_fill(self, elements: np.ndarray) -> bool:
         """True if a stored object of these elements can be omitted: all have the fill value."""
-        return self.fill is not None and is_full_of(elements, self.fill)
+        return self.fill_value is not None and is_full_of(elements, self.fill_value)
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ValidationProblem]:
         """Yield the problems of the combined parts."""
         if self.grid.ndim > _MOST_DIMENSIONS:
-            yield Problem("shape", list(self.shape), f"at most {_MOST_DIMENSIONS} dimensions")
+            yield ValidationProblem(
+                "shape", list(self.shape), f"at most {_MOST_DIMENSIONS} dimensions"
+            )
             return
         limits = self.limits
         found = self._codec_problems()
         yield from found
         if not found:
             # bytes codecs around a shard must decode it before its chunks can be read
-            whole = self.codecs.serializer.divides and self.codecs.bytes
+            whole = self.codecs.serializer.is_sharding and self.codecs.bytes
             unit = self.grid.largest_cell if whole else self.chunk_shape
             nbytes = prod(unit) * self.codecs.largest_item(self._spec(unit))
             if nbytes > limits.chunk_bytes:
-                yield Problem(
+                yield ValidationProblem(
                     "chunk shape",
                     list(unit),
                     f"at most {limits.chunk_bytes} decoded bytes per chunk, not {nbytes} "
@@ -358,7 +363,7 @@ class ArrayMeta:
                     "grid",
                 )
 
-    def _codec_problems(self) -> list[Problem]:
+    def _codec_problems(self) -> list[ValidationProblem]:
         """Return the problems of the codecs for the largest cells, or else for smaller ones."""
         found = self._problems_of(self.grid.largest_cell)
         for axis, dimension in enumerate(self.grid.dimensions):
@@ -366,12 +371,12 @@ class ArrayMeta:
                 found = self._edge_problems(axis, dimension)
         return found
 
-    def _edge_problems(self, axis: int, edges: Edges) -> list[Problem]:
+    def _edge_problems(self, axis: int, edges: Edges) -> list[ValidationProblem]:
         """Return the problems of the codecs for one of the sizes of cells along a dimension."""
         largest = self.grid.largest_cell
         sizes = sorted({size for size, _ in edges.runs})
 
-        def problems_of(size: int) -> list[Problem]:
+        def problems_of(size: int) -> list[ValidationProblem]:
             return self._problems_of((*largest[:axis], size, *largest[axis + 1 :]))
 
         common = problems_of(edges.common)  # a divisor of it divides every size
@@ -380,7 +385,7 @@ class ArrayMeta:
         rest = common if len(sizes) > _MOST_TRIED else []
         return next(filter(None, map(problems_of, sizes[:_MOST_TRIED])), rest)
 
-    def _problems_of(self, shape: Shape) -> list[Problem]:
+    def _problems_of(self, shape: Shape) -> list[ValidationProblem]:
         return list(self.codecs.problems(self._spec(shape)))
 
 
@@ -421,7 +426,7 @@ class NodeReader(Protocol):
         ...
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Found
+        self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """Read the node at `path`; None if there is none.
 
@@ -447,7 +452,7 @@ class Format(NodeReader, Protocol):
         ...
 
     @property
-    def shard_index_codecs(self) -> Chain:
+    def shard_index_codecs(self) -> CodecChain:
         """The codecs of the index of a new shard."""
         ...
 
@@ -495,7 +500,7 @@ class Format(NodeReader, Protocol):
 
     def chain(
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
-    ) -> Chain | list[Problem]:
+    ) -> CodecChain | list[ValidationProblem]:
         """Return the codecs of a chunk, from the arguments of a user.
 
         Parameters
@@ -513,7 +518,7 @@ class Format(NodeReader, Protocol):
         """
         ...
 
-    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+    def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
         """Return the layout of keys, from the argument of a user (None: the default)."""
         ...
 

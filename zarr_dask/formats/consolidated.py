@@ -25,13 +25,13 @@ from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MetadataError,
-    Problem,
     StoreError,
     StoreKeyError,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import (
+    FetchedDocuments,
     Format,
-    Found,
     GroupMeta,
     Limits,
     NodeMeta,
@@ -48,15 +48,15 @@ from zarr_dask.stores.base import (
     Listing,
     Range,
     Store,
-    Version,
+    TaggedBytes,
     VersionRequest,
     check_key,
+    get_ranges_if_match,
     join,
-    read_versions,
 )
-from zarr_dask.stores.listing import below_of, listing_of
+from zarr_dask.stores.listing import build_tree, list_from_tree
 from zarr_dask.stores.open import local_path
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = [
     "Consolidated",
@@ -70,7 +70,7 @@ __all__ = [
     "is_consolidated",
     "read_consolidated",
     "recorded_documents",
-    "warn_of_stale",
+    "warn_stale_consolidated",
     "with_consolidated",
     "without_consolidated",
     "without_recorded",
@@ -93,7 +93,7 @@ Documents = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Consolidated(Wrapper):
+class Consolidated(StoreWrapper):
     """A store whose documents below a prefix are known; other requests go to the wrapped store."""
 
     scope: str
@@ -113,27 +113,27 @@ class Consolidated(Wrapper):
         fetched = iter(self.store.get_ranges(others) if others else [])
         return [self._part(*one) if self._knows(one[0]) else next(fetched) for one in requests]
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
         others = [request for request in requests if not self._knows(request[0])]
-        fetched = iter(read_versions(self.store, others) if others else [])
+        fetched = iter(get_ranges_if_match(self.store, others) if others else [])
         return [
             self._known_version(key, wanted) if self._knows(key) else next(fetched)
             for key, wanted, _ in requests
         ]
 
-    def _known_version(self, key: str, wanted: Range) -> Version | None:
+    def _known_version(self, key: str, wanted: Range) -> TaggedBytes | None:
         content = self._part(key, wanted)
-        return None if content is None else Version(content, None)
+        return None if content is None else TaggedBytes(content, None)
 
     def list_dir(self, prefix: str = "") -> Listing:
         """List known documents directly below a prefix, and prefixes with any below."""
         if not prefix.startswith(self.scope):
             return self.store.list_dir(prefix)
-        return listing_of(self._below, prefix)
+        return list_from_tree(self._below, prefix)
 
     @property
-    def lists_at_once(self) -> bool:
+    def has_cheap_recursive_listing(self) -> bool:
         """False, because every folder is in memory already."""
         return False
 
@@ -144,7 +144,7 @@ class Consolidated(Wrapper):
         text = self._text(key)
         return None if text is None else len(text)
 
-    def parsed(self, keys: Iterable[str]) -> Found | None:
+    def parsed(self, keys: Iterable[str]) -> FetchedDocuments | None:
         """Return known documents as JSON objects; None if one of them is not known."""
         found: dict[str, Mapping[str, Any] | None] = {}
         for key in keys:
@@ -162,7 +162,9 @@ class Consolidated(Wrapper):
             return None if document is None else json.dumps(document).encode()
         except RecursionError as error:
             expected = "a document that is not nested so deeply"
-            raise MetadataError(where(self, key), [Problem(key, "...", expected)]) from error
+            raise MetadataError(
+                where(self, key), [ValidationProblem(key, "...", expected)]
+            ) from error
 
     def _part(self, key: str, wanted: Range) -> bytes | None:
         text = self._text(key)
@@ -171,7 +173,7 @@ class Consolidated(Wrapper):
     @cached_property
     def _below(self) -> Mapping[str, set[str]]:
         """Keys and prefixes (with a "/") directly below each prefix."""
-        return below_of(self.documents, self.scope)
+        return build_tree(self.documents, self.scope)
 
 
 def _is_document(key: str, endings: tuple[str, ...]) -> bool:
@@ -187,7 +189,7 @@ def with_consolidated(
     node_format: Format,
     meta: NodeMeta,
     options: ReadOptions,
-    found: Found | None = None,
+    found: FetchedDocuments | None = None,
 ) -> Store:
     """Return the store with the consolidated metadata of a group, if they exist and are usable.
 
@@ -235,7 +237,7 @@ def recorded_documents(
     node_format: Format,
     meta: GroupMeta,
     limits: Limits,
-    found: Found | None = None,
+    found: FetchedDocuments | None = None,
 ) -> Documents | None:
     """Return the consolidated metadata of a group; None if it has none.
 
@@ -302,7 +304,8 @@ def _from_v2(store: Store, path: str, document: Mapping[str, Any], limits: Limit
     if document.get("zarr_consolidated_format") != 1:
         found = document.get("zarr_consolidated_format")
         raise MetadataError(
-            where(store, key), [Problem("zarr_consolidated_format", found, "the integer 1")]
+            where(store, key),
+            [ValidationProblem("zarr_consolidated_format", found, "the integer 1")],
         )
     entries = _objects(where(store, key), "metadata", document.get("metadata"), limits)
     prefix = prefix_of(path)
@@ -325,7 +328,9 @@ def _from_draft(store: Store, document: Mapping[str, Any], limits: Limits) -> Do
 def _from_inline(store: Store, path: str, recorded: Any, limits: Limits) -> Documents:
     at = where(store, join(path, "zarr.json"))
     if not isinstance(recorded, Mapping) or recorded.get("kind") != "inline":
-        raise MetadataError(at, [Problem(_INLINE, recorded, 'an object of the kind "inline"')])
+        raise MetadataError(
+            at, [ValidationProblem(_INLINE, recorded, 'an object of the kind "inline"')]
+        )
     documents: dict[str, Mapping[str, Any]] = {}
     pending = [(path, recorded)]
     while pending:
@@ -349,13 +354,13 @@ def _objects(
         isinstance(v, dict | Mapping)  # dict first: its check is much faster
         for v in value.values()
     ):
-        raise MetadataError(at, [Problem(place, value, "an object of documents by key")])
+        raise MetadataError(at, [ValidationProblem(place, value, "an object of documents by key")])
     count, most = len(value) + len(before or ()), _most_documents(limits)
     if count > most:
         expected = (
             f"at most {most} (ReadOptions(limits=Limits(metadata_memory=...)) sets another bound)"
         )
-        raise MetadataError(at, [Problem(place, f"{count} documents", expected)])
+        raise MetadataError(at, [ValidationProblem(place, f"{count} documents", expected)])
     return value
 
 
@@ -399,14 +404,18 @@ def consolidated_documents(
     make = {"v2": _to_v2, "v3": _to_inline}.get(node_format.name)
     if make is None:
         expected = "format v2 or v3: others have no consolidated metadata"
-        raise MetadataError(where(store, path), [Problem("format", node_format.name, expected)])
+        raise MetadataError(
+            where(store, path), [ValidationProblem("format", node_format.name, expected)]
+        )
     key, document = make(path, documents)
     text = json.dumps(document, indent=2).encode()
     bounds = ((len(text), _MOST_BYTES, "bytes"), (len(documents), _MOST_DOCUMENTS, "documents"))
     for count, most, what in bounds:
         if count > most:
             expected = f"consolidated metadata of at most {most} {what}; consolidate groups below"
-            raise MetadataError(where(store, path), [Problem(key, f"{count} {what}", expected)])
+            raise MetadataError(
+                where(store, path), [ValidationProblem(key, f"{count} {what}", expected)]
+            )
     return {key: text}
 
 
@@ -447,7 +456,7 @@ def _in_order(keys: Iterable[str]) -> list[str]:
 # --- out of date ----------------------------------------------------------------------------------
 
 
-def warn_of_stale(store: Store, path: str, node_format: Format) -> None:
+def warn_stale_consolidated(store: Store, path: str, node_format: Format) -> None:
     """Warn if consolidated metadata somewhere above describe a node that has just changed.
 
     This takes one batch of requests for the documents of the groups above. For local files, groups

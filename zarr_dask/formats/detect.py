@@ -14,7 +14,14 @@ from typing import NamedTuple
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, NodeNotFoundError
-from zarr_dask.formats.base import Format, Found, NodeMeta, ReadOptions, read_documents, where
+from zarr_dask.formats.base import (
+    FetchedDocuments,
+    Format,
+    NodeMeta,
+    ReadOptions,
+    read_documents,
+    where,
+)
 from zarr_dask.formats.consolidated import consolidated_key
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
@@ -27,7 +34,7 @@ from zarr_dask.formats.v3draft import (
     draft_for_new,
     existing_draft,
 )
-from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.base import Store, is_remote
 
 __all__ = [
     "FORMATS",
@@ -63,11 +70,24 @@ def format_named(name: str) -> Format:
         If there is no format of that name.
     """
     known_formats = (*FORMATS, *DRAFTS)
+    wanted = spelled_format(name)
     for candidate in known_formats:
-        if candidate.name == name:
+        if candidate.name == wanted:
             return candidate
     known = ", ".join(repr(candidate.name) for candidate in known_formats)
     raise ValueError(f"format={name!r}: expected one of {known}, or None to find it out.")
+
+
+def spelled_format(name: object) -> object:
+    """Return the name of a format that is given as a number or a text: 3 is ``"v3"``.
+
+    Examples
+    --------
+    >>> spelled_format(3), spelled_format("2"), spelled_format("v3draft")
+    ('v3', 'v2', 'v3draft')
+    """
+    is_number = isinstance(name, int) and not isinstance(name, bool)
+    return f"v{name}" if is_number or (isinstance(name, str) and name.isdecimal()) else name
 
 
 def format_at(store: Store, name: str, options: ReadOptions) -> Format:
@@ -103,7 +123,7 @@ class FoundNode(NamedTuple):
 
     format: Format
     meta: NodeMeta
-    documents: Found
+    documents: FetchedDocuments
     """Documents that were fetched to read it, by key."""
 
 
@@ -144,10 +164,10 @@ def find_node(
         True to request the document with nothing but consolidated metadata as well, if the format
         may have one. This affects remote stores only, because requests cost nothing elsewhere.
     """
-    far = is_far(store)
+    far = is_remote(store)
     if format is not None:
         chosen = format_at(store, format, options)
-        found: Found = {}
+        found: FetchedDocuments = {}
         if far and consolidated and (besides := consolidated_key(path, chosen)) is not None:
             found = read_documents(store, [*chosen.node_keys(path), besides], options.limits)
         meta = chosen.read(store, path, options, found=found)
@@ -163,7 +183,7 @@ def find_node(
         if node is not None:
             return node
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
-    raise NodeNotFoundError(where(store, path), keys, "Check the path, and the mode of opening.")
+    raise NodeNotFoundError(where(store, path), keys, "Check the path.")
 
 
 def _node_of(

@@ -17,13 +17,13 @@ import jiter
 import numpy as np
 
 from zarr_dask.dtypes import VARIABLE_BYTES
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.stores.base import Buffer, Range, Store
 
 __all__ = [
     "DEFAULT_LIMITS",
     "Document",
-    "Found",
+    "FetchedDocuments",
     "Limits",
     "checked_attributes",
     "checked_documents",
@@ -38,7 +38,7 @@ __all__ = [
 
 Document = bytes | Mapping[str, Any]
 """A document as it is stored, or the JSON object parsed from it."""
-Found = Mapping[str, Document | None]
+FetchedDocuments = Mapping[str, Document | None]
 """Documents by key; None for absent ones."""
 
 
@@ -107,7 +107,7 @@ def checked_documents(
                 f"a document of at most {limits.metadata_bytes} bytes "
                 "(ReadOptions(limits=Limits(metadata_bytes=...)) sets another bound)"
             )
-            raise MetadataError(where(store, key), [Problem(key, "more bytes", expected)])
+            raise MetadataError(where(store, key), [ValidationProblem(key, "more bytes", expected)])
         documents[key] = None if value is None else bytes(value)
     return documents
 
@@ -150,7 +150,9 @@ def load_json(
 
 
 def _refusal(store: Store, key: str, found: object, expected: str) -> MetadataError:
-    return MetadataError(where(store, key), [Problem(key.rsplit("/", 1)[-1], found, expected)])
+    return MetadataError(
+        where(store, key), [ValidationProblem(key.rsplit("/", 1)[-1], found, expected)]
+    )
 
 
 def parse_json(text: bytes, limits: Limits, *, strictly: bool = True) -> Any:
@@ -279,7 +281,22 @@ def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]
         return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))
     except (ValueError, TypeError, RecursionError) as error:
         expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
-        raise MetadataError(at, [Problem("attributes", str(error), expected)]) from error
+        name, hint = _not_json(attributes)
+        field = f"attributes.{name}" if name else "attributes"
+        raise MetadataError(at, [ValidationProblem(field, str(error), expected + hint)]) from error
+
+
+def _not_json(attributes: Any) -> tuple[str, str]:
+    """Return the name of the first attribute that is not JSON, and a hint for its type."""
+    if not isinstance(attributes, Mapping):
+        return "", " in a mapping from names to values"
+    for name, value in attributes.items():
+        try:
+            json.dumps({name: value}, allow_nan=False, default=_json_value)
+        except (ValueError, TypeError, RecursionError):
+            is_time = hasattr(value, "isoformat")
+            return str(name), "; value.isoformat() makes a text" if is_time else ""
+    return "", ""
 
 
 def _json_value(value: object) -> object:

@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from zarr_dask._util.threads import abreast
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import MetadataChangedError
 from zarr_dask.formats.base import (
     ArrayMeta,
+    FetchedDocuments,
     Format,
-    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -26,11 +26,18 @@ from zarr_dask.formats.base import (
     checked_documents,
     where,
 )
-from zarr_dask.formats.consolidated import warn_of_stale
-from zarr_dask.stores.base import Store, is_far
-from zarr_dask.stores.compare_and_swap import ConditionalStore, conditional_at, until_put
+from zarr_dask.formats.consolidated import warn_stale_consolidated
+from zarr_dask.formats.handles import tell_handles
+from zarr_dask.stores.base import Store, is_remote
+from zarr_dask.stores.compare_and_swap import ConditionalStore, cas_store_or_none, until_put
 
-__all__ = ["change_attributes", "current", "put_changed", "put_new", "with_attributes"]
+__all__ = [
+    "change_attributes",
+    "reload_metadata",
+    "with_attributes",
+    "write_changed_documents",
+    "write_if_absent",
+]
 
 AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
 
@@ -61,16 +68,19 @@ def with_attributes(
     def more(present: AnyMeta) -> AnyMeta:
         return replace(present, attributes={**present.attributes, **given})
 
-    changed = put_changed(store, path, node_format, meta, more, options)
+    changed = write_changed_documents(store, path, node_format, meta, more, options)
     if node_format.names_attribute not in given:
         return changed
     # an attribute names the dimensions: read the names from the new documents
     found = node_format.documents(changed, path)
     named = node_format.read(store, path, options, found=found)
-    return named if isinstance(named, type(changed)) else changed
+    if not isinstance(named, type(changed)):
+        return changed
+    tell_handles(store, path, named)
+    return named
 
 
-def current(
+def reload_metadata(
     store: Store, path: str, node_format: Format, meta: AnyMeta, options: ReadOptions
 ) -> AnyMeta:
     """Return the metadata with the attributes that the store holds now.
@@ -101,7 +111,7 @@ def _as_it_is(
     return replace(meta, attributes=present.attributes)
 
 
-def put_changed(
+def write_changed_documents(
     store: Store,
     path: str,
     node_format: Format,
@@ -122,7 +132,7 @@ def put_changed(
     meta
         What it must be, whatever its attributes are.
     change
-        Makes new metadata of it as it is now; may be called several times.
+        Makes new metadata of it is now; may be called several times.
     options
         How to read.
     warns
@@ -142,7 +152,7 @@ def put_changed(
 
     changed = _put_latest(store, path, node_format, checked, options)
     if warns:
-        warn_of_stale(store, path, node_format)
+        warn_stale_consolidated(store, path, node_format)
     return changed
 
 
@@ -156,6 +166,8 @@ def change_attributes(
     node_format: Format,
     change: Callable[[dict[str, Any]], Mapping[str, Any]],
     options: ReadOptions,
+    *,
+    warns: bool = False,
 ) -> None:
     """Change the attributes of a node by a function, without losing concurrent changes.
 
@@ -169,6 +181,8 @@ def change_attributes(
         Returns the new attributes; may be called several times.
     options
         Options for reading.
+    warns
+        True to warn if consolidated metadata above are out of date then.
 
     Raises
     ------
@@ -185,6 +199,8 @@ def change_attributes(
         return present, replace(present, attributes=wanted)
 
     _put_latest(store, path, node_format, changed, options)
+    if warns:
+        warn_stale_consolidated(store, path, node_format)
 
 
 _Meta = TypeVar("_Meta", bound=NodeMeta)
@@ -199,7 +215,7 @@ def _put_latest(
 ) -> _Meta:
     """Put what is made of a node as it is now; made again if another one has put something."""
     keys = node_format.node_keys(path)
-    tagged = conditional_at(store, keys[0])
+    tagged = cas_store_or_none(store, keys[0])
     latest: list[_Meta] = []
 
     def put(tags: dict[str, Hashable]) -> bool:
@@ -213,6 +229,7 @@ def _put_latest(
         return _put(store, tagged, new, tags)
 
     until_put(f"the metadata of {where(store, path)}", put)
+    tell_handles(store, path, latest[0])
     return latest[0]
 
 
@@ -231,10 +248,10 @@ def _put(
     return True
 
 
-def put_new(store: Store, documents: Mapping[str, bytes]) -> None:
+def write_if_absent(store: Store, documents: Mapping[str, bytes]) -> None:
     """Write documents in their order if they are absent; existing ones are kept."""
     for key, text in documents.items():
-        tagged = conditional_at(store, key)
+        tagged = cas_store_or_none(store, key)
         if tagged is not None:
             tagged.set_if(key, [text], None)
         elif store.size(key) is None:
@@ -247,12 +264,16 @@ def _read(
     keys: tuple[str, ...],
     options: ReadOptions,
     tags: dict[str, Hashable],
-) -> Found:
+) -> FetchedDocuments:
     """Documents by key, and the tags of their values; nothing from a store without tags."""
     if tagged is None:
         return {}
     asking = [partial(tagged.get_tagged, key) for key in keys]
-    answers = abreast(*asking) if is_far(store) and len(keys) > 1 else [ask() for ask in asking]
+    answers = (
+        run_concurrently(*asking)
+        if is_remote(store) and len(keys) > 1
+        else [ask() for ask in asking]
+    )
     found = dict(zip(keys, answers, strict=True))
     tags.update({key: tag for key, (_, tag) in found.items()})
     return checked_documents(

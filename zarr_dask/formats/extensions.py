@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zarr_dask._util.json_fields import Members, is_object
+from zarr_dask._util.json_fields import FieldReader, is_object
 
 __all__ = ["Extension", "may_be_ignored", "take_extension"]
 
@@ -23,7 +23,7 @@ class Extension:
     configuration: Mapping[str, Any]
 
     @staticmethod
-    def of(value: Any, members: Members) -> Extension | None:
+    def of(value: Any, members: FieldReader) -> Extension | None:
         """Parse an extension in its short or its long form; None if it is neither.
 
         Parameters
@@ -35,7 +35,7 @@ class Extension:
         """
         if isinstance(value, str):
             return Extension(value, {})
-        form = Members(value, members.place)
+        form = FieldReader(value, members.place)
         name = form.take("name", lambda v: isinstance(v, str) and v != "", "a name")
         configuration = form.take("configuration", is_object, "an object", {})
         form.take("must_understand", lambda v: isinstance(v, bool), "true or false", True)
@@ -44,13 +44,13 @@ class Extension:
         return None if form.problems else Extension(name, configuration)
 
 
-def take_extension(members: Members, name: str) -> Extension | None:
+def take_extension(members: FieldReader, name: str) -> Extension | None:
     """Return the extension in a field of a document; None, with problems added, if it has none."""
     expected = "a name, or an object with a 'name'"
     value = members.take(name, lambda v: isinstance(v, str) or is_object(v), expected)
     if value is None:
         return None
-    inside = Members({}, members.at(name))
+    inside = FieldReader({}, members.at(name))
     extension = Extension.of(value, inside)
     members.problems.extend(inside.problems)
     return extension

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from zarr_dask._util.json_fields import Members, between, is_ints, is_list, one_of
+from zarr_dask._util.json_fields import FieldReader, is_int_in, is_ints, is_list, is_one_of
 from zarr_dask.codecs.arrays import Transpose
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import GridError
-from zarr_dask.formats.base import ChunkKeys, stored_grid
+from zarr_dask.formats.base import ChunkKeyEncoding, stored_grid
 from zarr_dask.formats.extensions import take_extension
 from zarr_dask.grid.grid import Dimension, Edges, Fixed, Grid, Shape
 
@@ -30,13 +30,15 @@ _LONGEST = 1 << 63
 _MOST_RUNS = 1 << 20
 """Maximum number of runs of equal cells along a dimension; real arrays have thousands."""
 
-_is_length = between(range(1, _LONGEST))
+_is_length = is_int_in(range(1, _LONGEST))
 
 
 # --- grids ----------------------------------------------------------------------------------------
 
 
-def take_grid(members: Members, shape: Sequence[int] | None, codecs: Chain | None) -> Grid | None:
+def take_grid(
+    members: FieldReader, shape: Sequence[int] | None, codecs: CodecChain | None
+) -> Grid | None:
     """Parse the grid of stored objects of an array.
 
     Parameters
@@ -51,7 +53,7 @@ def take_grid(members: Members, shape: Sequence[int] | None, codecs: Chain | Non
     extension = take_extension(members, "chunk_grid")
     if extension is None:
         return None
-    configuration = Members(extension.configuration, "chunk_grid.configuration")
+    configuration = FieldReader(extension.configuration, "chunk_grid.configuration")
     if extension.name == "regular":
         grid = _regular(configuration, shape, codecs)
     elif extension.name == "rectilinear":
@@ -66,7 +68,7 @@ def take_grid(members: Members, shape: Sequence[int] | None, codecs: Chain | Non
 
 
 def _regular(
-    configuration: Members, shape: Sequence[int] | None, codecs: Chain | None
+    configuration: FieldReader, shape: Sequence[int] | None, codecs: CodecChain | None
 ) -> Grid | None:
     cell = configuration.take("chunk_shape", is_ints, "a list of integers, one per dimension")
     if shape is None or cell is None:
@@ -82,7 +84,7 @@ def _regular(
         return None
 
 
-def _divisor(codecs: Chain | None) -> Shape | None:
+def _divisor(codecs: CodecChain | None) -> Shape | None:
     """Return the lengths that must divide those of a stored object if it is a shard."""
     if codecs is None or not isinstance(codecs.serializer, Sharding):
         return None
@@ -96,8 +98,8 @@ def _divisor(codecs: Chain | None) -> Shape | None:
     return shape
 
 
-def _rectilinear(configuration: Members, shape: Sequence[int] | None) -> Grid | None:
-    kind = configuration.take("kind", one_of("inline"), "'inline'")
+def _rectilinear(configuration: FieldReader, shape: Sequence[int] | None) -> Grid | None:
+    kind = configuration.take("kind", is_one_of("inline"), "'inline'")
     expected = "a list of integers and lists, one per dimension"
     edges = configuration.take("chunk_shapes", is_list, expected)
     if kind is None or shape is None or edges is None:
@@ -113,7 +115,7 @@ def _rectilinear(configuration: Members, shape: Sequence[int] | None) -> Grid | 
     return Grid(tuple(dimensions)) if len(dimensions) == len(made) else None
 
 
-def _dimension(configuration: Members, place: str, item: Any, extent: int) -> Dimension | None:
+def _dimension(configuration: FieldReader, place: str, item: Any, extent: int) -> Dimension | None:
     if _is_length(item):
         return Fixed(item, extent)
     if not isinstance(item, list) or len(item) > _MOST_RUNS:
@@ -159,14 +161,14 @@ def grid_to_v3(grid: Grid) -> dict[str, Any]:
 _SEPARATORS = {"default": "/", "v2": "."}
 
 
-def chunk_keys_from_v3(value: Any) -> ChunkKeys | None:
+def chunk_keys_from_v3(value: Any) -> ChunkKeyEncoding | None:
     """Parse a chunk key encoding in v3 form; None if it is not valid."""
-    members = Members({"chunk_key_encoding": value})
+    members = FieldReader({"chunk_key_encoding": value})
     keys = take_chunk_keys(members)
     return None if members.problems else keys
 
 
-def take_chunk_keys(members: Members) -> ChunkKeys | None:
+def take_chunk_keys(members: FieldReader) -> ChunkKeyEncoding | None:
     """Return the layout of keys that a document states."""
     extension = take_extension(members, "chunk_key_encoding")
     if extension is None:
@@ -175,17 +177,17 @@ def take_chunk_keys(members: Members) -> ChunkKeys | None:
         expected = "a known chunk key encoding (default, v2)"
         members.blame("chunk_key_encoding", extension.name, expected, "grid")
         return None
-    configuration = Members(extension.configuration, "chunk_key_encoding.configuration")
+    configuration = FieldReader(extension.configuration, "chunk_key_encoding.configuration")
     default = _SEPARATORS[extension.name]
-    separator = configuration.take("separator", one_of("/", "."), "'/' or '.'", default)
+    separator = configuration.take("separator", is_one_of("/", "."), "'/' or '.'", default)
     configuration.refuse_rest()
     members.problems.extend(configuration.problems)
     if configuration.problems:
         return None
     name = cast('Literal["default", "v2"]', extension.name)
-    return ChunkKeys(name, separator)
+    return ChunkKeyEncoding(name, separator)
 
 
-def chunk_keys_to_v3(keys: ChunkKeys) -> dict[str, Any]:
+def chunk_keys_to_v3(keys: ChunkKeyEncoding) -> dict[str, Any]:
     """Return a layout of keys as in documents."""
     return {"name": keys.name, "configuration": {"separator": keys.separator}}

@@ -29,7 +29,7 @@ from zarr_dask.dtypes import (
     parts_of_complex,
     scalar,
 )
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 
 __all__ = [
     "dtype_from_json",
@@ -72,7 +72,7 @@ _EXPECTED = (
 # --- data types -----------------------------------------------------------------------------------
 
 
-def dtype_from_json(document: Any, place: str = "dtype") -> np.dtype[Any] | list[Problem]:
+def dtype_from_json(document: Any, place: str = "dtype") -> np.dtype[Any] | list[ValidationProblem]:
     """Return the dtype as stored that a document names, or all problems with it.
 
     Examples
@@ -83,14 +83,16 @@ def dtype_from_json(document: Any, place: str = "dtype") -> np.dtype[Any] | list
     ['float32']
     """
     if _has_too_many_fields(document):
-        return [Problem(place, "a struct", f"at most {_MOST_FIELDS} fields", "data_type")]
+        return [ValidationProblem(place, "a struct", f"at most {_MOST_FIELDS} fields", "data_type")]
     problems = list(_type_problems(document, place, 0))
     if problems:
         return problems
     try:
         made: np.dtype[Any] = np.dtype(_numpy_form(document))
     except (TypeError, ValueError) as error:  # names that clash
-        return [Problem(place, document, f"fields that NumPy takes ({error})", "data_type")]
+        return [
+            ValidationProblem(place, document, f"fields that NumPy takes ({error})", "data_type")
+        ]
     return made
 
 
@@ -108,19 +110,21 @@ def _has_too_many_fields(document: Any) -> bool:
 _LISTED_PER_FIELD = 4  # the field itself, its name, its type, its shape
 
 
-def _type_problems(document: Any, place: str, depth: int) -> Iterator[Problem]:
+def _type_problems(document: Any, place: str, depth: int) -> Iterator[ValidationProblem]:
     if isinstance(document, str):
         if _string_size(document) is None:
-            yield Problem(place, document, _EXPECTED, "data_type")
+            yield ValidationProblem(place, document, _EXPECTED, "data_type")
         elif depth and document[1] == "O":
-            yield Problem(place, document, "no objects within structs", "data_type")
+            yield ValidationProblem(place, document, "no objects within structs", "data_type")
         return
     if not isinstance(document, list) or not document:
         expected = f"{_EXPECTED}; or a list of fields"
-        yield Problem(place, document, expected, "data_type")
+        yield ValidationProblem(place, document, expected, "data_type")
         return
     if depth == _DEEPEST:
-        yield Problem(place, "structs", f"structs nested at most {_DEEPEST} deep", "data_type")
+        yield ValidationProblem(
+            place, "structs", f"structs nested at most {_DEEPEST} deep", "data_type"
+        )
         return
     found = False
     for position, field in enumerate(document):
@@ -130,17 +134,17 @@ def _type_problems(document: Any, place: str, depth: int) -> Iterator[Problem]:
     size = 0 if found else _size(document)
     if size > _LARGEST_ITEM:
         expected = f"elements of at most {_LARGEST_ITEM} bytes, not {size}"
-        yield Problem(place, document, expected, "data_type")
+        yield ValidationProblem(place, document, expected, "data_type")
 
 
-def _field_problems(field: Any, place: str, depth: int) -> Iterator[Problem]:
+def _field_problems(field: Any, place: str, depth: int) -> Iterator[ValidationProblem]:
     if not isinstance(field, list) or len(field) not in (2, 3) or not isinstance(field[0], str):
         expected = "a field: a list of its name, its type, and the shape if it has one"
-        yield Problem(place, field, expected, "data_type")
+        yield ValidationProblem(place, field, expected, "data_type")
         return
     if len(field) == 3 and not all(is_int(n) and n > 0 for n in _subarray(field)):
         expected = "the shape of a subarray: a list of integers of at least 1"
-        yield Problem(f"{place}[2]", field[2], expected, "data_type")
+        yield ValidationProblem(f"{place}[2]", field[2], expected, "data_type")
     yield from _type_problems(field[1], f"{place}[1]", depth + 1)
 
 
@@ -213,12 +217,14 @@ def _field_to_json(name: str, dtype: np.dtype[Any]) -> list[Any]:
     return [name, dtype_to_json(base), list(shape)]
 
 
-def memory_type(stored: np.dtype[Any], place: str = "dtype") -> DataType | Problem:
+def memory_type(stored: np.dtype[Any], place: str = "dtype") -> DataType | ValidationProblem:
     """Return the data type in memory of a stored dtype other than object."""
     try:
         return data_type_of(native(stored))
     except TypeError as error:
-        return Problem(place, dtype_to_json(stored), f"a known data type ({error})", "data_type")
+        return ValidationProblem(
+            place, dtype_to_json(stored), f"a known data type ({error})", "data_type"
+        )
 
 
 def without_unit(dtype: np.dtype[Any]) -> bool:

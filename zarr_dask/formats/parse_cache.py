@@ -19,7 +19,7 @@ from zarr_dask._util.json_fields import is_lengths
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Fixed, Grid, Shape
 
-__all__ = ["MOST_KNOWN", "as_bytes", "from_bytes", "like", "usual_shape"]
+__all__ = ["MOST_KNOWN", "as_bytes", "from_bytes", "is_plain_shape", "with_shape"]
 
 MOST_KNOWN = 256
 """Maximum number of kinds of arrays cached by each format."""
@@ -49,12 +49,12 @@ def from_bytes(key: bytes) -> dict[str, Any]:
     return document
 
 
-def usual_shape(shape: Any) -> TypeGuard[list[int]]:
+def is_plain_shape(shape: Any) -> TypeGuard[list[int]]:
     """True if a value is a valid shape of an array with elements."""
     return is_lengths(shape) and 0 not in shape
 
 
-def like(
+def with_shape(
     known: ArrayMeta,
     shape: Sequence[int],
     attributes: Mapping[str, Any],
@@ -62,7 +62,7 @@ def like(
 ) -> ArrayMeta:
     """Return an array like another one with other lengths, cut into the same cells."""
     grid = _grid(known.grid.largest_cell, tuple(shape))
-    return known.in_other_lengths(grid, attributes, names)
+    return known.with_shape(grid, attributes, names)
 
 
 @lru_cache(maxsize=MOST_KNOWN)

@@ -3,8 +3,8 @@
 `translate` converts the metadata of a node to another format without reading stored objects. Byte
 order becomes part of the ``bytes`` codec, memory order a ``transpose``. Filters of numbers become
 array codecs before it, all other filters and the compressor bytes codecs after it. Anything that
-has no such form is a `Problem`; visible differences for readers (no fill value, for instance) are
-notes. Each new codec chain is tested on a few values that the old one has encoded.
+has no such form is a `ValidationProblem`; visible differences for readers (no fill value, for
+instance) are notes. Each new codec chain is tested on a few values that the old one has encoded.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.codecs.arrays import Bytes, MixedBytes, endian_of
-from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, Reading, joined
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.arrays import Bytes, StructBytes, endian_of
+from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, DecodeOptions, concat_buffers
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.compress.deflate import Gzip
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.numeric.filters import PREFIX
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
-from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, Problem
+from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
-    ChunkKeys,
+    ChunkKeyEncoding,
     Format,
     GroupMeta,
     NodeMeta,
     ReadOptions,
 )
 from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.missing_values import FILL_VALUE, has_mask
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v2_document import DIMENSIONS
@@ -50,17 +51,17 @@ __all__ = [
     "TARGETS",
     "Translation",
     "default_keys",
-    "former_keys",
-    "masked_otherwise",
-    "older",
+    "legacy_key_encodings",
+    "older_formats",
     "translate",
+    "xarray_mask_differences",
 ]
 
 TARGETS: tuple[Format, ...] = (V3, V2)
 """Formats that a node can be migrated to."""
 
 
-def older(target: Format, store: Store, options: ReadOptions) -> tuple[Format, ...]:
+def older_formats(target: Format, store: Store, options: ReadOptions) -> tuple[Format, ...]:
     """Return the formats that can be migrated to another one, with the draft named by the root.
 
     Raises
@@ -75,31 +76,31 @@ def older(target: Format, store: Store, options: ReadOptions) -> tuple[Format, .
     return others if draft is None else (draft, *others)
 
 
-def default_keys(target: Format, keys: ChunkKeys) -> ChunkKeys:
+def default_keys(target: Format, keys: ChunkKeyEncoding) -> ChunkKeyEncoding:
     """Return the layout of keys for stored objects that are copied anyway.
 
     Examples
     --------
-    >>> default_keys(V3, ChunkKeys("v2", "."))
-    ChunkKeys(name='default', separator='/')
-    >>> default_keys(V2, ChunkKeys("default", "/"))
-    ChunkKeys(name='v2', separator='/')
+    >>> default_keys(V3, ChunkKeyEncoding("v2", "."))
+    ChunkKeyEncoding(name='default', separator='/')
+    >>> default_keys(V2, ChunkKeyEncoding("default", "/"))
+    ChunkKeyEncoding(name='v2', separator='/')
     """
     if target != V3:
-        return ChunkKeys("v2", keys.separator)
-    return ChunkKeys("default", "/" if keys.name == "v2" else keys.separator)
+        return ChunkKeyEncoding("v2", keys.separator)
+    return ChunkKeyEncoding("default", "/" if keys.name == "v2" else keys.separator)
 
 
-def former_keys(ndim: int) -> tuple[ChunkKeys, ...]:
+def legacy_key_encodings(ndim: int) -> tuple[ChunkKeyEncoding, ...]:
     """Return the layouts of keys that an array of `ndim` dimensions may have in an older format.
 
     Examples
     --------
-    >>> former_keys(1)  # nothing to separate
-    (ChunkKeys(name='v2', separator='.'),)
+    >>> legacy_key_encodings(1)  # nothing to separate
+    (ChunkKeyEncoding(name='v2', separator='.'),)
     """
-    dots = ChunkKeys("v2", ".")
-    return (dots, ChunkKeys("v2", "/")) if ndim > 1 else (dots,)
+    dots = ChunkKeyEncoding("v2", ".")
+    return (dots, ChunkKeyEncoding("v2", "/")) if ndim > 1 else (dots,)
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,13 @@ class Translation:
 
     meta: NodeMeta | None
     """None if there are problems."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ValidationProblem, ...] = ()
     """Properties that the other format cannot express for the same stored bytes."""
     notes: tuple[str, ...] = ()
     """Information for users: values that are expressed differently, or more exactly than before."""
 
 
-def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Translation:
+def translate(meta: NodeMeta, target: Format, keys: ChunkKeyEncoding | None) -> Translation:
     """Translate a node to another format.
 
     Parameters
@@ -129,18 +130,23 @@ def translate(meta: NodeMeta, target: Format, keys: ChunkKeys | None) -> Transla
     if isinstance(meta, GroupMeta) or keys is None:
         return Translation(GroupMeta(meta.attributes))
     if target != V3:
-        return _without_new_codecs(replace(meta, keys=keys, extra={}), target)
-    work = _Work()
+        return _without_new_codecs(replace(meta, chunk_key_encoding=keys, extra={}), target)
+    work = _Translation()
     work.problems.extend(_type_problems(meta))
     codecs = None if work.problems else _chain(meta.codecs, meta, work)
     if codecs is None:
         return Translation(None, tuple(work.problems), tuple(work.notes))
-    fill = meta.fill
+    fill = meta.fill_value
     if fill is None:
         fill = meta.data_type.zero
         work.notes.append("fill value: there is none (null); it becomes zero, as which it is read")
     translated = replace(
-        meta, codecs=codecs, keys=keys, fill=fill, attributes=_attributes(meta, work), extra={}
+        meta,
+        codecs=codecs,
+        chunk_key_encoding=keys,
+        fill_value=fill,
+        attributes=_attributes(meta, work),
+        extra={},
     )
     checked = _checked(translated, target)
     return replace(checked, notes=(*work.notes, *checked.notes))
@@ -159,7 +165,7 @@ def _without_new_codecs(meta: ArrayMeta, target: Format) -> Translation:
         return checked
     names = [codec.name for codec in meta.codecs.codecs]
     expected = f"codecs whose {target.name} form decodes to the same values"
-    return Translation(None, (Problem("codecs", names, expected, "codec"),))
+    return Translation(None, (ValidationProblem("codecs", names, expected, "codec"),))
 
 
 def _checked(meta: ArrayMeta, target: Format) -> Translation:
@@ -172,14 +178,14 @@ def _checked(meta: ArrayMeta, target: Format) -> Translation:
 
 
 @dataclass
-class _Work:
+class _Translation:
     """Problems and notes of a translation in progress."""
 
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ValidationProblem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def masked_otherwise(
+def xarray_mask_differences(
     old: NodeMeta, old_format: Format, new: NodeMeta, new_format: Format
 ) -> tuple[str, ...]:
     """Return notes about an array in which xarray masks other elements in the other format.
@@ -194,35 +200,23 @@ def masked_otherwise(
     if not (isinstance(old, ArrayMeta) and isinstance(new, ArrayMeta)):
         return ()
     was_v3, is_v3 = old_format == V3, new_format == V3
-    if is_v3 and not was_v3 and _has_a_mask(old):
+    if is_v3 and not was_v3 and has_mask(old) and FILL_VALUE not in new.attributes:
         return (
-            f"fill value: xarray takes elements equal to {new.fill} for missing values before v3, "
-            "and in v3 the attribute _FillValue, which there is none of: they become numbers to "
-            f'it. If they are missing values, update_attributes({{"_FillValue": {new.fill}}}) '
-            "afterwards",
+            f"fill value: xarray takes elements equal to {new.fill_value} for missing values "
+            "before v3, and in v3 the attribute _FillValue, which there is none of: they become "
+            "numbers to it. If they are missing values, "
+            f'update_attributes({{"_FillValue": {new.fill_value}}}) afterwards',
         )
-    if was_v3 and not is_v3 and _has_a_mask(new):
+    if was_v3 and not is_v3 and has_mask(new) and FILL_VALUE not in old.attributes:
         return (
-            f"fill value: xarray takes elements equal to {new.fill} for missing values before v3, "
-            "and in v3 only where the attribute _FillValue says so: they are no numbers to it any "
-            "more. If they are numbers, open with use_zarr_fill_value_as_mask=False",
+            f"fill value: xarray takes elements equal to {new.fill_value} for missing values "
+            "before v3, and in v3 only where the attribute _FillValue says so: they are no numbers "
+            "to it any more. If they are numbers, open with use_zarr_fill_value_as_mask=False",
         )
     return ()
 
 
-def _has_a_mask(meta: ArrayMeta) -> bool:
-    """True if xarray masks other elements in v3 than before; NaN is always masked."""
-    fill: Any = meta.fill
-    is_number = np.asarray(fill).dtype.kind in "iuf"
-    return (
-        is_number
-        and bool(fill == fill)  # noqa: PLR0124  (NaN is not)
-        and meta.dimension_names is not None
-        and "_FillValue" not in meta.attributes
-    )
-
-
-def _attributes(meta: ArrayMeta, work: _Work) -> dict[str, Any]:
+def _attributes(meta: ArrayMeta, work: _Translation) -> dict[str, Any]:
     """Return the attributes without the names of dimensions, which v3 stores in a field."""
     attributes = dict(meta.attributes)
     names = attributes.get(DIMENSIONS)
@@ -235,27 +229,29 @@ def _attributes(meta: ArrayMeta, work: _Work) -> dict[str, Any]:
 # --- data types -----------------------------------------------------------------------------------
 
 
-def _type_problems(meta: ArrayMeta) -> Iterator[Problem]:
+def _type_problems(meta: ArrayMeta) -> Iterator[ValidationProblem]:
     data_type = meta.data_type
     rewrite = "write the array anew (zarr_dask.to_zarr) to migrate it"
     if meta.skipped:
         expected = f"a data type that is known, not one to be read as its fallback; {rewrite}"
-        yield Problem("data_type", ", ".join(meta.skipped), expected, "data_type")
+        yield ValidationProblem("data_type", ", ".join(meta.skipped), expected, "data_type")
     if data_type.name == "object":
         codec = meta.codecs.serializer.name
         expected = f"a data type of v3: it has none for objects of codec {codec!r}; {rewrite}"
-        yield Problem("dtype", "|O", expected, "data_type")
+        yield ValidationProblem("dtype", "|O", expected, "data_type")
     for name in _subarray_fields(data_type.dtype):
         expected = f"fields without a shape: v3 has none that are arrays; {rewrite}"
-        yield Problem(f"dtype field {name!r}", str(data_type.dtype), expected, "data_type")
+        yield ValidationProblem(
+            f"dtype field {name!r}", str(data_type.dtype), expected, "data_type"
+        )
     serializer = meta.codecs.serializer
-    if isinstance(serializer, MixedBytes):
+    if isinstance(serializer, StructBytes):
         orders = ", ".join(f"{name!r} {order}" for name, order in _byte_orders(serializer.dtype))
         expected = (
             f"fields of one byte order: v3 has one for all of them, and here are {orders}; "
             f"{rewrite}"
         )
-        yield Problem("dtype", serializer.stored, expected, "data_type")
+        yield ValidationProblem("dtype", serializer.stored, expected, "data_type")
 
 
 def _subarray_fields(dtype: np.dtype[Any], place: str = "") -> Iterator[str]:
@@ -280,7 +276,7 @@ def _byte_orders(stored: np.dtype[Any], place: str = "") -> Iterator[tuple[str, 
 # --- codecs ---------------------------------------------------------------------------------------
 
 
-def _chain(chain: Chain, meta: ArrayMeta, work: _Work) -> Chain | None:
+def _chain(chain: CodecChain, meta: ArrayMeta, work: _Translation) -> CodecChain | None:
     """Return the same codec chain in v3; None if there are problems."""
     documents = _documents(chain, meta, work)
     if work.problems:
@@ -289,16 +285,18 @@ def _chain(chain: Chain, meta: ArrayMeta, work: _Work) -> Chain | None:
     if isinstance(made, list):
         work.problems.extend(made)
         return None
-    problems = list(made.problems(ChunkSpec(meta.grid.largest_cell, meta.data_type, meta.fill)))
+    problems = list(
+        made.problems(ChunkSpec(meta.grid.largest_cell, meta.data_type, meta.fill_value))
+    )
     work.problems.extend(problems)
-    if not problems and not chain.serializer.divides and not _same_values(chain, made, meta):
+    if not problems and not chain.serializer.is_sharding and not _same_values(chain, made, meta):
         found = [codec.name for codec in chain.codecs]
         expected = "codecs whose v3 form decodes to the same values"
-        work.problems.append(Problem("codecs", found, expected, "codec"))
+        work.problems.append(ValidationProblem("codecs", found, expected, "codec"))
     return None if work.problems else made
 
 
-def _documents(chain: Chain, meta: ArrayMeta, work: _Work) -> list[Any]:
+def _documents(chain: CodecChain, meta: ArrayMeta, work: _Translation) -> list[Any]:
     serializer = chain.serializer
     if isinstance(serializer, Sharding):
         inner = _documents(serializer.codecs, meta, work)
@@ -320,14 +318,16 @@ def _documents(chain: Chain, meta: ArrayMeta, work: _Work) -> list[Any]:
     ]
 
 
-def _stored(chain: Chain, meta: ArrayMeta) -> np.dtype[Any] | None:
+def _stored(chain: CodecChain, meta: ArrayMeta) -> np.dtype[Any] | None:
     """Return the dtype given to the serializer, with its byte order; None if not fixed."""
     if not isinstance(chain.serializer, Bytes):
         return None
     return meta.dtype.newbyteorder(">" if chain.serializer.endian == "big" else "<")
 
 
-def _filters(codecs: Sequence[BytesCodec], work: _Work) -> tuple[list[Filter], list[BytesCodec]]:
+def _filters(
+    codecs: Sequence[BytesCodec], work: _Translation
+) -> tuple[list[Filter], list[BytesCodec]]:
     """Split codecs into filters of numbers and the codecs after them."""
     numbers = [codec for codec in takewhile(_is_of_numbers, codecs) if isinstance(codec, Filter)]
     others = list(codecs[len(numbers) :])
@@ -338,7 +338,9 @@ def _filters(codecs: Sequence[BytesCodec], work: _Work) -> tuple[list[Filter], l
                 f"filters of numbers before all others: {before!r} comes first and makes bytes of "
                 "them, which v3 cannot take for numbers again. Write the array anew"
             )
-            work.problems.append(Problem(f"filters[{position}]", _name(codec), expected, "codec"))
+            work.problems.append(
+                ValidationProblem(f"filters[{position}]", _name(codec), expected, "codec")
+            )
     return numbers, others
 
 
@@ -354,23 +356,25 @@ _INPUT = {"astype": "decode_dtype", "bitround": "", "packbits": ""}
 """Option that names the input type of a filter, if not ``dtype``."""
 
 
-def _after(codec: Filter, given: np.dtype[Any] | None, work: _Work) -> np.dtype[Any] | None:
+def _after(codec: Filter, given: np.dtype[Any] | None, work: _Translation) -> np.dtype[Any] | None:
     """Return the dtype of a filter's output, with its byte order."""
     options = codec.configuration()
     member = _INPUT.get(codec.id, "dtype")
     if codec.id == "categorize" or given is None:
         expected = "a filter that v3 has for this data type. Write the array anew"
-        work.problems.append(Problem("filters", codec.id, expected, "codec"))
+        work.problems.append(ValidationProblem("filters", codec.id, expected, "codec"))
         return None
     if member and options.get(member) and np.dtype(options[member]) != given:
         # in v2 its input is bytes, interpreted as any type; in v3 its input is numbers
         expected = f"{given.str!r}, the type of what the filter {codec.id!r} is given"
-        work.problems.append(Problem(f"filters.{member}", options[member], expected, "codec"))
+        work.problems.append(
+            ValidationProblem(f"filters.{member}", options[member], expected, "codec")
+        )
         return None
     return np.dtype(codec.output_dtype(given.str))
 
 
-def _v3_form(codec: BytesCodec, itemsize: int, work: _Work) -> Any:
+def _v3_form(codec: BytesCodec, itemsize: int, work: _Translation) -> Any:
     """Return a filter or a compressor as a codec of v3, or its document."""
     if isinstance(codec, Blosc):
         if codec.shuffle is None:
@@ -417,16 +421,16 @@ _MOST_TRIED = 4096
 """Maximum number of its elements; further dimensions have a length of 1."""
 
 
-def _same_values(old: Chain, new: Chain, meta: ArrayMeta) -> bool:
+def _same_values(old: CodecChain, new: CodecChain, meta: ArrayMeta) -> bool:
     """True if the new chain decodes the encoding of the old one to the same values."""
     shape = _small(meta.chunk_shape)
-    spec = ChunkSpec(shape, meta.data_type, meta.fill)
+    spec = ChunkSpec(shape, meta.data_type, meta.fill_value)
     with np.errstate(all="ignore"):  # lossy filters are not made for these values
-        buffer = joined(old.bind(spec).encode(_sample(shape, meta)))
+        buffer = concat_buffers(old.bind(spec).encode(_sample(shape, meta)))
         before, after = (np.empty(shape, meta.dtype) for _ in range(2))
-        old.bind(spec).decode(buffer, None, before, Reading())
+        old.bind(spec).decode(buffer, None, before, DecodeOptions())
         try:
-            new.bind(spec).decode(buffer, None, after, Reading())
+            new.bind(spec).decode(buffer, None, after, DecodeOptions())
         except (CorruptObjectError, DataTypeError):
             return False
     return _identical(before, after)

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, anything, is_int, is_object, one_of
+from zarr_dask._util.json_fields import FieldReader, any_value, is_int, is_object, is_one_of
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.base import BytesCodec
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Lzma, Zlib
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
-    ChunkKeys,
-    Found,
+    ChunkKeyEncoding,
+    FetchedDocuments,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -51,11 +51,11 @@ from zarr_dask.formats.v2_document import (
     DIMENSIONS,
     chain_from_v2,
     dimension_names,
-    inexpressible,
     order_of,
     stored_dtype,
     take_dtype,
     take_grid,
+    unsupported_fields,
 )
 from zarr_dask.stores.base import Store, join
 
@@ -71,7 +71,7 @@ class FormatV1:
 
     name: str = "v1"
     has_shards: bool = False
-    shard_index_codecs: Chain = DEFAULT_INDEX_CODECS
+    shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = True
     has_implicit_groups: bool = True
     names_attribute: str | None = DIMENSIONS
@@ -81,7 +81,7 @@ class FormatV1:
         return (join(path, "meta"), join(path, "attrs"))
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Found
+        self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """See `Format.read`."""
         array_key, attributes_key = self.node_keys(path)
@@ -119,7 +119,7 @@ class FormatV1:
         array_key, attributes_key = self.node_keys(path)
         if isinstance(meta, GroupMeta):
             expected = "an array: v1 has no groups. Use v2 or v3"
-            raise MetadataError(path or "/", [Problem("node", "group", expected)])
+            raise MetadataError(path or "/", [ValidationProblem("node", "group", expected)])
         return {
             attributes_key: dump_json(meta.attributes),
             array_key: dump_json(_array_document(meta, array_key)),
@@ -136,22 +136,28 @@ class FormatV1:
         stored: np.dtype[Any],
         order: str,
         ndim: int,
-    ) -> Chain | list[Problem]:
+    ) -> CodecChain | list[ValidationProblem]:
         """See `Format.chain`."""
         if wanted is None:
             wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}]
         elif isinstance(wanted, Mapping | str):
             wanted = [wanted]
         if stored.hasobject:
-            return [Problem("dtype", str(stored), "elements of a fixed size in v1", "data_type")]
+            return [
+                ValidationProblem(
+                    "dtype", str(stored), "elements of a fixed size in v1", "data_type"
+                )
+            ]
         documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
         return chain_from_v2(documents, stored, order, ndim)
 
-    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+    def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
         """See `Format.chunk_keys`."""
         keys = chunk_keys_with_separator(wanted)
-        if isinstance(keys, Problem) or keys.separator != ".":
-            return Problem("chunk_key_encoding", wanted, "a separator of '.' in v1", "grid")
+        if isinstance(keys, ValidationProblem) or keys.separator != ".":
+            return ValidationProblem(
+                "chunk_key_encoding", wanted, "a separator of '.' in v1", "grid"
+            )
         return keys
 
     def attributes(
@@ -186,14 +192,14 @@ def parse(
     MetadataError
         With all problems of the document.
     """
-    members = Members(document)
+    members = FieldReader(document)
     members.take("zarr_format", lambda value: value == 1 and is_int(value), "the integer 1")
     grid = take_grid(members)
     if grid is not None and grid.ndim == 0:
         members.blame("shape", [], "at least one dimension: v1 has no key for the chunk of none")
     stored = _type(members)
     fill = _fill_value(members, stored)
-    order = members.take("order", one_of("C", "F"), "'C' or 'F'")
+    order = members.take("order", is_one_of("C", "F"), "'C' or 'F'")
     compressor = _compressor(members)
     if members.problems or grid is None or stored is None:
         raise MetadataError.of(at, members.problems)
@@ -201,9 +207,9 @@ def parse(
     documents = [] if compressor is None else [("compression", compressor)]
     codecs = chain_from_v2(documents, stored, order, grid.ndim)
     data_type = memory_type(stored)
-    if not isinstance(codecs, Chain) or isinstance(data_type, Problem):
-        problems = [] if isinstance(codecs, Chain) else codecs
-        problems += [data_type] if isinstance(data_type, Problem) else []
+    if not isinstance(codecs, CodecChain) or isinstance(data_type, ValidationProblem):
+        problems = [] if isinstance(codecs, CodecChain) else codecs
+        problems += [data_type] if isinstance(data_type, ValidationProblem) else []
         raise MetadataError.of(at, problems)
     names = dimension_names(attributes, grid.ndim)
     meta = ArrayMeta(
@@ -211,7 +217,7 @@ def parse(
         data_type,
         fill,
         codecs,
-        ChunkKeys("v2", "."),
+        ChunkKeyEncoding("v2", "."),
         attributes,
         names,
         limits=options.limits,
@@ -222,7 +228,7 @@ def parse(
     return meta
 
 
-def _type(members: Members) -> np.dtype[Any] | None:
+def _type(members: FieldReader) -> np.dtype[Any] | None:
     stored = take_dtype(members)
     if stored is not None and stored.hasobject:
         members.blame("dtype", dtype_to_json(stored), "elements of a fixed size", "data_type")
@@ -230,8 +236,8 @@ def _type(members: Members) -> np.dtype[Any] | None:
     return stored
 
 
-def _fill_value(members: Members, stored: np.dtype[Any] | None) -> np.ndarray | None:
-    value = members.take("fill_value", anything, "a value of the data type, or null")
+def _fill_value(members: FieldReader, stored: np.dtype[Any] | None) -> np.ndarray | None:
+    value = members.take("fill_value", any_value, "a value of the data type, or null")
     if stored is None or value is None:
         return None
     try:
@@ -253,7 +259,7 @@ def _fill_from_json(value: Any, stored: np.dtype[Any]) -> np.ndarray:
     return fill_from_json(value, stored)
 
 
-def _compressor(members: Members) -> dict[str, Any] | None:
+def _compressor(members: FieldReader) -> dict[str, Any] | None:
     """Return the numcodecs configuration of ``compression`` and ``compression_opts``."""
     expected = "the name of a compressor, or null"
     name = members.take("compression", lambda v: v is None or isinstance(v, str), expected)
@@ -303,7 +309,7 @@ def _order_in_chunks(
 
 
 def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
-    problems = [*inexpressible(meta, "v1"), *_v1_cannot_say(meta)]
+    problems = [*unsupported_fields(meta, "v1"), *_v1_cannot_say(meta)]
     if problems:
         raise MetadataError.of(at, problems)
     stored = stored_dtype(meta)
@@ -313,7 +319,7 @@ def _array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
         "compression": compression,
         "compression_opts": options,
         "dtype": dtype_to_json(stored),
-        "fill_value": None if meta.fill is None else _fill_to_json(meta.fill, stored),
+        "fill_value": None if meta.fill_value is None else _fill_to_json(meta.fill_value, stored),
         "order": order_of(meta),
         "shape": list(meta.shape),
         "zarr_format": 1,
@@ -332,31 +338,37 @@ def _compression(codecs: Sequence[BytesCodec]) -> tuple[str, Any]:
     return "none", None
 
 
-def _v1_cannot_say(meta: ArrayMeta) -> list[Problem]:
+def _v1_cannot_say(meta: ArrayMeta) -> list[ValidationProblem]:
     problems = []
     if meta.grid.ndim == 0:
-        problems.append(Problem("shape", [], "at least one dimension in v1"))
+        problems.append(ValidationProblem("shape", [], "at least one dimension in v1"))
     if len(meta.codecs.bytes) > 1:
         names = [codec.name for codec in meta.codecs.bytes]
-        problems.append(Problem("codecs", names, "one compressor at most: v1 has no filters"))
+        problems.append(
+            ValidationProblem("codecs", names, "one compressor at most: v1 has no filters")
+        )
     for codec in meta.codecs.bytes[:1]:
         if not isinstance(codec, Blosc | Zlib | Bz2 | Lzma):
             expected = "one of blosc, bz2, lzma and zlib, which v1 has"
-            problems.append(Problem("codecs[0]", codec.name, expected, "codec"))
+            problems.append(ValidationProblem("codecs[0]", codec.name, expected, "codec"))
         if isinstance(codec, Blosc) and (codec.shuffle is None or codec.blocksize):
             expected = "a shuffle of 0, 1 or 2 and no blocksize, all that v1 can say"
-            problems.append(Problem("codecs[0]", codec.configuration(), expected))
-    if meta.keys.separator != ".":
-        problems.append(Problem("chunk_key_encoding", meta.keys.separator, "'.' in v1"))
+            problems.append(ValidationProblem("codecs[0]", codec.configuration(), expected))
+    if meta.chunk_key_encoding.separator != ".":
+        problems.append(
+            ValidationProblem("chunk_key_encoding", meta.chunk_key_encoding.separator, "'.' in v1")
+        )
     stored = stored_dtype(meta)
     if stored.names is not None and any(stored[name].subdtype for name in stored.names):
-        problems.append(Problem("dtype", str(stored), "fields without shapes in v1", "data_type"))
-    if not problems and meta.fill is not None:
+        problems.append(
+            ValidationProblem("dtype", str(stored), "fields without shapes in v1", "data_type")
+        )
+    if not problems and meta.fill_value is not None:
         try:
-            _fill_to_json(meta.fill, stored)
+            _fill_to_json(meta.fill_value, stored)
         except ValueError as error:
             expected = f"a value that v1 can say ({error})"
-            problems.append(Problem("fill_value", str(meta.fill), expected))
+            problems.append(ValidationProblem("fill_value", str(meta.fill_value), expected))
     return problems
 
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, is_int
+from zarr_dask._util.json_fields import FieldReader, is_int
 from zarr_dask._util.warnings import warn
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
-    ChunkKeys,
-    Found,
+    ChunkKeyEncoding,
+    FetchedDocuments,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -36,8 +36,8 @@ from zarr_dask.formats.grids import chunk_keys_from_v3
 from zarr_dask.formats.v2_document import (
     DIMENSIONS,
     array_document,
+    cached_parse,
     chain_from_v2,
-    like_a_known_one,
     parse,
 )
 from zarr_dask.stores.base import Store
@@ -58,7 +58,7 @@ class FormatV2:
 
     name: str = "v2"
     has_shards: bool = False
-    shard_index_codecs: Chain = DEFAULT_INDEX_CODECS
+    shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = True
     has_implicit_groups: bool = False
     names_attribute: str | None = DIMENSIONS
@@ -69,7 +69,7 @@ class FormatV2:
         return (f"{below}.zarray", f"{below}.zattrs", f"{below}.zgroup")
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Found
+        self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """See `Format.read`."""
         array_key, attributes_key, group_key = self.node_keys(path)
@@ -91,14 +91,14 @@ class FormatV2:
                     "what lies below it is not."
                 )
             document = load_json(store, array_key, array_text, options.limits)
-            alike = like_a_known_one(document, attributes, options)
+            alike = cached_parse(document, attributes, options)
             if alike is not None:
                 return alike
             return parse(document, attributes, where(store, array_key), options)
         group_text = documents[group_key]
         if group_text is None:
             return None
-        members = Members(load_json(store, group_key, group_text, options.limits))
+        members = FieldReader(load_json(store, group_key, group_text, options.limits))
         members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
         if members.problems:
             raise MetadataError(where(store, group_key), members.problems)
@@ -136,7 +136,7 @@ class FormatV2:
 
     def chain(
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
-    ) -> Chain | list[Problem]:
+    ) -> CodecChain | list[ValidationProblem]:
         """See `Format.chain`."""
         if wanted is None:
             wanted = [default_compressor(data_type)]
@@ -150,12 +150,14 @@ class FormatV2:
                     "an object codec first, such as {'id': 'json2'}; or the data type 'string' or "
                     "'bytes', which have one"
                 )
-                return [Problem("codecs", [item for _, item in documents], expected, "codec")]
+                return [
+                    ValidationProblem("codecs", [item for _, item in documents], expected, "codec")
+                ]
             documents.insert(0, ("codecs", {"id": codec}))
         # users who request pickles have accepted their risk
         return chain_from_v2(documents, stored, order, ndim, allow_pickle=True)
 
-    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+    def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
         """See `Format.chunk_keys`."""
         return chunk_keys_with_separator(wanted)
 
@@ -169,17 +171,17 @@ class FormatV2:
         return {DIMENSIONS: list(names), **others}
 
 
-def chunk_keys_with_separator(wanted: Any) -> ChunkKeys | Problem:
+def chunk_keys_with_separator(wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
     """Return a layout of keys that consist of coordinates only (None: joined by dots)."""
     if wanted is None:
-        return ChunkKeys("v2", ".")
+        return ChunkKeyEncoding("v2", ".")
     if isinstance(wanted, Mapping) and "separator" in wanted:  # as in zarr-python
         configuration = {"separator": wanted["separator"]}
         wanted = {"name": wanted.get("name", "v2"), "configuration": configuration}
     keys = chunk_keys_from_v3(wanted)
     if keys is None or keys.name != "v2":
         expected = "'v2' in format v2, with a separator of '/' or '.'"
-        return Problem("chunk_key_encoding", wanted, expected, "grid")
+        return ValidationProblem("chunk_key_encoding", wanted, expected, "grid")
     return keys
 
 

@@ -14,18 +14,18 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask._util.json_fields import (
-    Members,
-    anything,
+    FieldReader,
+    any_value,
     are_names,
     is_int,
     is_ints,
     is_lengths,
     is_list,
-    one_of,
+    is_one_of,
 )
-from zarr_dask.codecs.arrays import Bytes, MixedBytes, Transpose, serializer_of
+from zarr_dask.codecs.arrays import Bytes, StructBytes, Transpose, serializer_of
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
 from zarr_dask.codecs.numeric.filters import PREFIX
 from zarr_dask.codecs.numeric.pcodec import Pcodec
@@ -41,8 +41,8 @@ from zarr_dask.codecs.registry_numcodecs import (
     object_serializer_from_numcodecs,
 )
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import GridError, MetadataError, Problem
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, Limits, ReadOptions, stored_grid
+from zarr_dask.errors import GridError, MetadataError, ValidationProblem
+from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, Limits, ReadOptions, stored_grid
 from zarr_dask.formats.numpy_dtype_json import (
     dtype_from_json,
     dtype_to_json,
@@ -52,17 +52,22 @@ from zarr_dask.formats.numpy_dtype_json import (
     object_fill_from_json,
     without_unit,
 )
-from zarr_dask.formats.parse_cache import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
+from zarr_dask.formats.parse_cache import (
+    MOST_KNOWN,
+    as_bytes,
+    from_bytes,
+    is_plain_shape,
+    with_shape,
+)
 from zarr_dask.grid.grid import Grid
 
 __all__ = [
     "DIMENSIONS",
     "array_document",
+    "cached_parse",
     "chain_from_v2",
     "data_type_in_memory",
     "dimension_names",
-    "inexpressible",
-    "like_a_known_one",
     "names_of_nczarr",
     "numcodecs_steps",
     "order_of",
@@ -70,6 +75,7 @@ __all__ = [
     "stored_dtype",
     "take_dtype",
     "take_grid",
+    "unsupported_fields",
 ]
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
@@ -78,17 +84,17 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 # --- reading --------------------------------------------------------------------------------------
 
 
-def like_a_known_one(
+def cached_parse(
     document: Mapping[str, Any], attributes: Mapping[str, Any], options: ReadOptions
 ) -> ArrayMeta | None:
     """Return the metadata if a known document differs only in shape and attributes, or None."""
     common = dict(document)
     shape = common.pop("shape", None)
-    key = as_bytes(common) if usual_shape(shape) else None
+    key = as_bytes(common) if is_plain_shape(shape) else None
     known = None if key is None else _known(key, len(shape), *_matters(options))
     if known is None:
         return None
-    return like(known, shape, attributes, _names(document, attributes, len(shape)))
+    return with_shape(known, shape, attributes, _names(document, attributes, len(shape)))
 
 
 def _matters(options: ReadOptions) -> tuple[Literal[".", "/"] | None, bool, Limits]:
@@ -108,7 +114,7 @@ def _known(
     document = from_bytes(common)
     options = ReadOptions(dimension_separator=separator, allow_pickle=allow_pickle, limits=limits)
     shape = document.get("chunks")
-    if not usual_shape(shape) or len(shape) != ndim:
+    if not is_plain_shape(shape) or len(shape) != ndim:
         return None
     try:
         return parse({**document, "shape": shape}, {}, "", options)
@@ -126,12 +132,12 @@ def parse(
     MetadataError
         With all problems of the document.
     """
-    members = Members(document)
+    members = FieldReader(document)
     members.take("zarr_format", lambda value: value == 2 and is_int(value), "the integer 2")
     grid = take_grid(members)
     stored = take_dtype(members)
-    order = members.take("order", one_of("C", "F"), "'C' or 'F'")
-    separator = members.take("dimension_separator", one_of(".", "/"), "'.' or '/'", ".")
+    order = members.take("order", is_one_of("C", "F"), "'C' or 'F'")
+    separator = members.take("dimension_separator", is_one_of(".", "/"), "'.' or '/'", ".")
     ndim = 0 if grid is None else grid.ndim
     codecs = _codecs(members, order, stored, ndim, allow_pickle=options.allow_pickle)
     data_type = data_type_in_memory(members, "dtype", stored, codecs)
@@ -145,11 +151,11 @@ def parse(
         data_type,
         fill,
         codecs,
-        ChunkKeys("v2", options.dimension_separator or separator),
+        ChunkKeyEncoding("v2", options.dimension_separator or separator),
         attributes,
         names,
         limits=options.limits,
-        absence_hint=_UNSAID_SEPARATOR if unsaid and grid.ndim > 1 else "",
+        missing_chunks_hint=_UNSAID_SEPARATOR if unsaid and grid.ndim > 1 else "",
     )
     problems = list(meta.problems())
     if problems:
@@ -164,7 +170,7 @@ _UNSAID_SEPARATOR = (
 )
 
 
-def take_grid(members: Members) -> Grid | None:
+def take_grid(members: FieldReader) -> Grid | None:
     """Return the grid given by ``shape`` and ``chunks``."""
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     cell = members.take("chunks", is_ints, "a list of integers, one per dimension")
@@ -177,7 +183,7 @@ def take_grid(members: Members) -> Grid | None:
         return None
 
 
-def take_dtype(members: Members) -> np.dtype[Any] | None:
+def take_dtype(members: FieldReader) -> np.dtype[Any] | None:
     """Return the dtype as stored, which ``dtype`` names."""
     expected = "a NumPy type string, or a list of fields"
     document = members.take("dtype", lambda value: isinstance(value, str | list), expected)
@@ -191,7 +197,7 @@ def take_dtype(members: Members) -> np.dtype[Any] | None:
 
 
 def data_type_in_memory(
-    members: Members, name: str, stored: np.dtype[Any] | None, codecs: Chain | None
+    members: FieldReader, name: str, stored: np.dtype[Any] | None, codecs: CodecChain | None
 ) -> DataType | None:
     """Return the data type of a stored dtype named by `name`; for objects, that of their codec."""
     if stored is None:
@@ -200,16 +206,16 @@ def data_type_in_memory(
         serializer = None if codecs is None else codecs.serializer
         return serializer.data_type if isinstance(serializer, ObjectSerializer) else None
     made = memory_type(stored, members.at(name))
-    if isinstance(made, Problem):
+    if isinstance(made, ValidationProblem):
         members.problems.append(made)
         return None
     return made
 
 
 def _fill_value(
-    members: Members, stored: np.dtype[Any] | None, data_type: DataType | None
+    members: FieldReader, stored: np.dtype[Any] | None, data_type: DataType | None
 ) -> np.ndarray | None:
-    value = members.take("fill_value", anything, "a value of the data type, or null")
+    value = members.take("fill_value", any_value, "a value of the data type, or null")
     if stored is None or data_type is None or value is None:
         return None
     try:
@@ -223,16 +229,16 @@ def _fill_value(
 
 
 def _codecs(
-    members: Members,
+    members: FieldReader,
     order: str | None,
     stored: np.dtype[Any] | None,
     ndim: int,
     *,
     allow_pickle: bool,
-) -> Chain | None:
+) -> CodecChain | None:
     expected = f"a list of at most {_MOST_FILTERS} filters, or null"
     filters = members.take("filters", _is_filter_list, expected)
-    compressor = members.take("compressor", anything, "an object with an 'id', or null")
+    compressor = members.take("compressor", any_value, "an object with an 'id', or null")
     if stored is None or order is None:
         return None
     documents = [(f"filters[{i}]", item) for i, item in enumerate(filters or [])]
@@ -259,7 +265,7 @@ def chain_from_v2(
     ndim: int,
     *,
     allow_pickle: bool = False,
-) -> Chain | list[Problem]:
+) -> CodecChain | list[ValidationProblem]:
     """Return the codec chain of a v2 array.
 
     Parameters
@@ -276,7 +282,7 @@ def chain_from_v2(
         True to allow pickled objects.
     """
     serializer, documents, running = _serializer(documents, stored, allow_pickle=allow_pickle)
-    problems: list[Problem] = [] if isinstance(serializer, Serializer) else serializer
+    problems: list[ValidationProblem] = [] if isinstance(serializer, Serializer) else serializer
     steps: list[BytesCodec] = []
     for place, document in documents:
         made = codec_from_numcodecs(document, place, running)
@@ -291,7 +297,7 @@ def chain_from_v2(
     arrays: tuple[ArrayCodec, ...] = ()
     if order == "F" and ndim > 1 and not isinstance(serializer, _NESTING):
         arrays = (Transpose(tuple(reversed(range(ndim)))),)
-    return Chain(arrays, serializer, tuple(steps))
+    return CodecChain(arrays, serializer, tuple(steps))
 
 
 _NESTING = (Json2, Msgpack2, Pickle)
@@ -300,7 +306,7 @@ _NESTING = (Json2, Msgpack2, Pickle)
 
 def _serializer(
     documents: Sequence[tuple[str, Any]], stored: np.dtype[Any], *, allow_pickle: bool
-) -> tuple[Serializer | list[Problem], Sequence[tuple[str, Any]], str]:
+) -> tuple[Serializer | list[ValidationProblem], Sequence[tuple[str, Any]], str]:
     """Return the serializer, the remaining codecs, and their input type."""
     if not stored.hasobject:
         whole = _whole_chunk_codec(documents, stored)
@@ -309,7 +315,7 @@ def _serializer(
         return serializer_of(stored), documents, stored.str
     if not documents:
         expected = "an object codec, such as 'vlen-utf8', because the data type is '|O'"
-        return [Problem("filters", None, expected, "codec")], documents, "|u1"
+        return [ValidationProblem("filters", None, expected, "codec")], documents, "|u1"
     (place, document), *rest = documents
     made = object_serializer_from_numcodecs(document, place, allow_pickle=allow_pickle)
     running = made.astype if isinstance(made, Categorize) else "|u1"
@@ -318,14 +324,14 @@ def _serializer(
 
 def _whole_chunk_codec(
     documents: Sequence[tuple[str, Any]], stored: np.dtype[Any]
-) -> Serializer | list[Problem] | None:
+) -> Serializer | list[ValidationProblem] | None:
     """Return the first codec if its input is numbers and the shape of a chunk, not bytes."""
     place, document = documents[0] if documents else ("", None)
     if not isinstance(document, Mapping) or document.get("id") not in WHOLE_CHUNK_CODECS:
         return None
     if stored.str[0] == ">":
         expected = "a codec for big-endian numbers: this one takes little-endian ones only"
-        return [Problem(place, document["id"], expected, "codec")]
+        return [ValidationProblem(place, document["id"], expected, "codec")]
     configuration = {name: value for name, value in document.items() if name != "id"}
     made = codec_from_v3({"name": PREFIX + document["id"], "configuration": configuration}, place)
     return made if isinstance(made, Serializer | list) else None
@@ -384,9 +390,9 @@ def array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
     MetadataError
         With everything that v2 cannot express.
     """
-    problems = inexpressible(meta, "v2")
+    problems = unsupported_fields(meta, "v2")
     stored = stored_dtype(meta)
-    if not problems and meta.fill is not None:
+    if not problems and meta.fill_value is not None:
         problems = _fill_problems(meta, stored)
     if problems:
         raise MetadataError.of(at, problems)
@@ -400,7 +406,7 @@ def array_document(meta: ArrayMeta, at: str) -> dict[str, Any]:
         "fill_value": _fill_document(meta, stored),
         "order": order_of(meta),
         "filters": filters or None,
-        "dimension_separator": meta.keys.separator,
+        "dimension_separator": meta.chunk_key_encoding.separator,
     }
 
 
@@ -428,25 +434,29 @@ def _is_filter(codec: BytesCodec) -> bool:
 
 
 def _fill_document(meta: ArrayMeta, stored: np.dtype[Any]) -> Any:
-    if meta.fill is None:
+    if meta.fill_value is None:
         return None
     if stored.hasobject:
-        return meta.data_type.to_json(meta.fill)
-    return fill_to_json(meta.fill, stored)
+        return meta.data_type.to_json(meta.fill_value)
+    return fill_to_json(meta.fill_value, stored)
 
 
-def _fill_problems(meta: ArrayMeta, stored: np.dtype[Any]) -> list[Problem]:
+def _fill_problems(meta: ArrayMeta, stored: np.dtype[Any]) -> list[ValidationProblem]:
     try:
         _fill_document(meta, stored)
     except ValueError as error:
-        return [Problem("fill_value", str(meta.fill), f"a value that v2 can say ({error})")]
+        return [
+            ValidationProblem(
+                "fill_value", str(meta.fill_value), f"a value that v2 can say ({error})"
+            )
+        ]
     return []
 
 
 def stored_dtype(meta: ArrayMeta) -> np.dtype[Any]:
     """Return the dtype of the elements as stored, with the byte order of the serializer."""
     serializer = meta.codecs.serializer
-    if isinstance(serializer, MixedBytes):
+    if isinstance(serializer, StructBytes):
         return serializer.dtype
     endian = serializer.endian if isinstance(serializer, Bytes) else None
     return meta.dtype.newbyteorder(">" if endian == "big" else "<")
@@ -463,36 +473,40 @@ def _would_read_as(stored: np.dtype[Any], data_type: DataType) -> bool:
     return not isinstance(found, list) and type(memory_type(found)) is type(data_type)
 
 
-def inexpressible(meta: ArrayMeta, name: str) -> list[Problem]:
+def unsupported_fields(meta: ArrayMeta, name: str) -> list[ValidationProblem]:
     """Return everything that v1 and v2 cannot express of an array; `name` is that of the format."""
     problems = []
     if meta.grid.cell_shape is None:
         expected = f"chunks of one shape: {name} has no others. Use v3"
-        problems.append(Problem("chunks", "chunks of several shapes", expected, "grid"))
+        problems.append(ValidationProblem("chunks", "chunks of several shapes", expected, "grid"))
     reverse = (Transpose(tuple(reversed(range(meta.grid.ndim)))),)
     if meta.codecs.arrays not in ((), reverse):
         names = [codec.name for codec in meta.codecs.arrays]
         expected = f"order 'C' or 'F': {name} has no other array codecs"
-        problems.append(Problem("order", names, expected))
+        problems.append(ValidationProblem("order", names, expected))
     serializer = meta.codecs.serializer
-    if serializer.divides:
+    if serializer.is_sharding:
         expected = f"no shards: {name} has none. Use v3"
-        problems.append(Problem("shards", serializer.name, expected, "codec"))
-    elif not isinstance(serializer, Bytes | MixedBytes | ObjectSerializer | _WHOLE_CHUNK):
+        problems.append(ValidationProblem("shards", serializer.name, expected, "codec"))
+    elif not isinstance(serializer, Bytes | StructBytes | ObjectSerializer | _WHOLE_CHUNK):
         expected = f"a codec that {name} can name"
-        problems.append(Problem("codecs", serializer.name, expected, "codec"))
+        problems.append(ValidationProblem("codecs", serializer.name, expected, "codec"))
     for position, codec in enumerate(meta.codecs.bytes):
         if numcodecs_from_codec(codec) is None:
             place = f"codecs[{position}]"
-            problems.append(Problem(place, codec.name, f"a codec that {name} can name", "codec"))
-    if meta.keys.name != "v2":
+            problems.append(
+                ValidationProblem(place, codec.name, f"a codec that {name} can name", "codec")
+            )
+    if meta.chunk_key_encoding.name != "v2":
         expected = f"'v2' in format {name}"
-        problems.append(Problem("chunk_key_encoding", meta.keys.name, expected))
+        problems.append(
+            ValidationProblem("chunk_key_encoding", meta.chunk_key_encoding.name, expected)
+        )
     stored = stored_dtype(meta)
     if not stored.hasobject and not _would_read_as(stored, meta.data_type):
         expected = f"a data type that {name} can name"
-        problems.append(Problem("dtype", meta.data_type.name, expected, "data_type"))
+        problems.append(ValidationProblem("dtype", meta.data_type.name, expected, "data_type"))
     elif without_unit(stored):
         expected = "datetimes and timedeltas with a unit, such as '<M8[ns]'"
-        problems.append(Problem("dtype", str(meta.dtype), expected, "data_type"))
+        problems.append(ValidationProblem("dtype", str(meta.dtype), expected, "data_type"))
     return problems

@@ -14,37 +14,38 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask._util.json_fields import (
-    Members,
-    anything,
+    FieldReader,
+    any_value,
     are_names,
+    is_codec_list,
     is_int,
     is_lengths,
     is_list,
     is_object,
-    is_steps,
 )
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry import (
-    Stored,
-    Unremarkable,
+    ParseContext,
+    StrictParseContext,
     chain_from_v3,
-    completed,
-    encoded_type,
+    encoded_data_type,
     is_array_codec,
     is_serializer,
+    with_codec_defaults,
 )
+from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
-    ChunkKeys,
-    Found,
+    ChunkKeyEncoding,
+    FetchedDocuments,
     GroupMeta,
     Limits,
     NodeMeta,
@@ -64,7 +65,13 @@ from zarr_dask.formats.grids import (
     take_chunk_keys,
     take_grid,
 )
-from zarr_dask.formats.parse_cache import MOST_KNOWN, as_bytes, from_bytes, like, usual_shape
+from zarr_dask.formats.parse_cache import (
+    MOST_KNOWN,
+    as_bytes,
+    from_bytes,
+    is_plain_shape,
+    with_shape,
+)
 from zarr_dask.formats.v3draft_2023 import node_of_2023
 from zarr_dask.stores.base import Store, join
 
@@ -79,7 +86,7 @@ class FormatV3:
 
     name: str = "v3"
     has_shards: bool = True
-    shard_index_codecs: Chain = DEFAULT_INDEX_CODECS
+    shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = False
     has_implicit_groups: bool = False
     names_attribute: str | None = None
@@ -89,7 +96,7 @@ class FormatV3:
         return (join(path, _DOCUMENT),)
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Found
+        self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """See `Format.read`."""
         key = join(path, _DOCUMENT)
@@ -115,7 +122,7 @@ class FormatV3:
     def child_names(self, store: Store, path: str) -> list[str]:
         """See `Format.child_names`."""
         names = child_prefixes(store, prefix_of(path))
-        return [name for name in names if self.is_node_name(name) or name in _OF_XARRAY]
+        return [name for name in names if self.is_node_name(name)]
 
     def root_documents(self) -> dict[str, bytes]:
         """See `Format.root_documents`."""
@@ -131,24 +138,32 @@ class FormatV3:
         return {key: dump_json(document)}
 
     def is_node_name(self, name: str) -> bool:
-        """False for names with two leading underscores, which are reserved (core, "Node names")."""
-        return (
-            bool(name) and not name.startswith("__") and name != _DOCUMENT and name.strip(".") != ""
-        )
+        """False for names with two leading underscores, which are reserved (core, "Node names").
+
+        Those two that xarray gives to variables without a name are taken all the same.
+        """
+        if name.startswith("__"):
+            return name in _OF_XARRAY
+        return bool(name) and name != _DOCUMENT and name.strip(".") != ""
 
     def chain(
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
-    ) -> Chain | list[Problem]:
+    ) -> CodecChain | list[ValidationProblem]:
         """See `Format.chain`."""
         try:
             data_type.document()
         except ValueError as error:
-            return [Problem("dtype", data_type.label, f"a data type of v3 ({error})", "data_type")]
+            return [
+                ValidationProblem(
+                    "dtype", data_type.label, f"a data type of v3 ({error})", "data_type"
+                )
+            ]
         items = [_default_compressor(data_type)] if wanted is None else wanted
         if isinstance(items, str | Codec | Mapping):
             items = [items]
-        encoded = encoded_type(items, data_type, ndim)
-        documents = [completed(item, _shuffled_bytes(encoded)) for item in items]
+        items = [_of_v3(item) for item in items]
+        encoded = encoded_data_type(items, data_type, ndim)
+        documents = [with_codec_defaults(item, _shuffled_bytes(encoded)) for item in items]
         if not any(is_serializer(item) for item in documents):
             position = sum(is_array_codec(item) for item in documents)
             elements = stored if encoded == data_type else encoded.dtype
@@ -157,17 +172,17 @@ class FormatV3:
             documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
         return chain_from_v3(documents)
 
-    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+    def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
         """See `Format.chunk_keys`."""
         if wanted is None:
-            return ChunkKeys("default", "/")
+            return ChunkKeyEncoding("default", "/")
         if isinstance(wanted, Mapping) and "separator" in wanted:  # as in zarr-python
             name = wanted.get("name", "default")
             wanted = {"name": name, "configuration": {"separator": wanted["separator"]}}
         keys = chunk_keys_from_v3(wanted)
         if keys is None:
             expected = "'default' or 'v2', with a separator of '/' or '.'"
-            return Problem("chunk_key_encoding", wanted, expected, "grid")
+            return ValidationProblem("chunk_key_encoding", wanted, expected, "grid")
         return keys
 
     def attributes(
@@ -182,6 +197,21 @@ class FormatV3:
 V3 = FormatV3()
 _OF_XARRAY = ("__xarray_dataarray_variable__", "__values__")
 """Names that xarray gives to arrays without a name, although v3 reserves them."""
+
+
+def _of_v3(item: Any) -> Any:
+    """Return a codec that is given in numcodecs' spelling, an object with an ``id``, in that of v3.
+
+    Compressors that v3 has keep their name, all others have the prefix of numcodecs.
+    """
+    if not isinstance(item, Mapping) or "name" in item or not isinstance(item.get("id"), str):
+        return item
+    name = item["id"]
+    if name in {"zstd", "gzip", "blosc", "crc32c"}:
+        codec = codec_from_numcodecs(item, "codecs")
+        return item if isinstance(codec, list) else codec
+    configuration = {member: value for member, value in item.items() if member != "id"}
+    return {"name": f"numcodecs.{name}", "configuration": configuration}
 
 
 def _default_compressor(data_type: DataType) -> Codec:
@@ -212,7 +242,7 @@ def parse(
     at: str,
     limits: Limits,
     *,
-    stored_as: type[Stored] | None = Stored,
+    stored_as: type[ParseContext] | None = ParseContext,
 ) -> NodeMeta:
     """Parse a document; deprecated forms are accepted only if they are stored.
 
@@ -223,7 +253,7 @@ def parse(
     MetadataError
         With all problems of the document.
     """
-    members = Members(document)
+    members = FieldReader(document)
     expected = "the integer 3"
     if str(document.get("zarr_format")).startswith("https://purl.org/zarr/"):
         expected += ": this hierarchy is of a draft of v3, and is opened by its own path"
@@ -257,7 +287,7 @@ def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta 
     shape = common.pop("shape", None)
     attributes = common.pop("attributes", {})
     names = common.pop("dimension_names", None)
-    if not usual_shape(shape) or not isinstance(attributes, dict):
+    if not is_plain_shape(shape) or not isinstance(attributes, dict):
         return None
     if names is not None and not (are_names(names) and len(names) == len(shape)):
         return None
@@ -265,7 +295,7 @@ def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta 
     known = None if key is None else _known(key, len(shape), limits)
     if known is None:
         return None
-    return like(known, shape, attributes, None if names is None else tuple(names))
+    return with_shape(known, shape, attributes, None if names is None else tuple(names))
 
 
 @lru_cache(maxsize=MOST_KNOWN)
@@ -274,13 +304,13 @@ def _known(common: bytes, ndim: int, limits: Limits) -> ArrayMeta | None:
     document = from_bytes(common)
     grid = _object_at(document, "chunk_grid")
     shape = _object_at(grid, "configuration").get("chunk_shape")
-    if grid.get("name") != "regular" or not usual_shape(shape) or len(shape) != ndim:
+    if grid.get("name") != "regular" or not is_plain_shape(shape) or len(shape) != ndim:
         return None
     is_old = _object_at(document, "data_type").get("name") == "structured"
     if is_old or document.get("storage_transformers"):
         return None
     try:
-        meta = parse({**document, "shape": shape}, "", limits, stored_as=Unremarkable)
+        meta = parse({**document, "shape": shape}, "", limits, stored_as=StrictParseContext)
     except MetadataError:
         return None  # the caller reports the problem with its location
     return None if isinstance(meta, GroupMeta) or meta.extra else meta
@@ -292,11 +322,11 @@ def _object_at(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _array(
-    members: Members,
+    members: FieldReader,
     attributes: Mapping[str, Any],
     limits: Limits,
     at: str,
-    stored_as: type[Stored] | None,
+    stored_as: type[ParseContext] | None,
 ) -> ArrayMeta | None:
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     data_type = _data_type(members)
@@ -316,7 +346,7 @@ def _array(
     return replace(meta, skipped=skipped) if skipped else meta
 
 
-def _data_type(members: Members) -> DataType | None:
+def _data_type(members: FieldReader) -> DataType | None:
     named = take_extension(members, "data_type")
     if named is None:
         return None
@@ -328,9 +358,9 @@ def _data_type(members: Members) -> DataType | None:
 
 
 def _fill_value(
-    members: Members, data_type: DataType | None, codecs: Chain | None
+    members: FieldReader, data_type: DataType | None, codecs: CodecChain | None
 ) -> np.ndarray | None:
-    value = members.take("fill_value", anything, "a value of the data type")
+    value = members.take("fill_value", any_value, "a value of the data type")
     if data_type is None or (value is None and members.problems):
         return None
     try:
@@ -342,7 +372,7 @@ def _fill_value(
         return None
 
 
-def _packed_order(codecs: Chain | None) -> Literal["<", ">"]:
+def _packed_order(codecs: CodecChain | None) -> Literal["<", ">"]:
     """Return the byte order of the chunks, and of a packed legacy ``structured`` fill value."""
     inner = codecs
     while inner is not None and isinstance(inner.serializer, Sharding):
@@ -350,8 +380,12 @@ def _packed_order(codecs: Chain | None) -> Literal["<", ">"]:
     return ">" if inner is not None and getattr(inner.serializer, "endian", "") == "big" else "<"
 
 
-def _codecs(members: Members, data_type: DataType | None, stored: Stored | None) -> Chain | None:
-    documents = members.take("codecs", lambda v: is_steps(v) and v, "a list of 1 to 1000 codecs")
+def _codecs(
+    members: FieldReader, data_type: DataType | None, stored: ParseContext | None
+) -> CodecChain | None:
+    documents = members.take(
+        "codecs", lambda v: is_codec_list(v) and v, "a list of 1 to 1000 codecs"
+    )
     if documents is None:
         return None
     if isinstance(data_type, Struct) and data_type.legacy and element_bytes(data_type.dtype) > 1:
@@ -383,7 +417,7 @@ def _with_byte_order(document: Any) -> Any:
 
 
 def _dimension_names(
-    members: Members, shape: Sequence[int] | None
+    members: FieldReader, shape: Sequence[int] | None
 ) -> tuple[str | None, ...] | None:
     names = members.take(
         "dimension_names",
@@ -398,10 +432,10 @@ def _dimension_names(
     return tuple(names)
 
 
-def _storage_transformers(members: Members) -> list[Mapping[str, Any]]:
+def _storage_transformers(members: FieldReader) -> list[Mapping[str, Any]]:
     """Return the storage transformers to skip; none is known, so all others are problems."""
     transformers = (
-        members.take("storage_transformers", is_steps, "a list of at most 1000", []) or []
+        members.take("storage_transformers", is_codec_list, "a list of at most 1000", []) or []
     )
     for position, transformer in enumerate(transformers):
         place = f"storage_transformers[{position}]"
@@ -420,7 +454,7 @@ _LEFT_OVER = dict.fromkeys(("extensions", "chunk_memory_layout"), "drafts of 202
 """Fields of other versions, for messages."""
 
 
-def _ignorable(members: Members) -> dict[str, Any]:
+def _ignorable(members: FieldReader) -> dict[str, Any]:
     """Return unknown fields; those that must be understood are noted as problems."""
     extra = dict(members.rest())
     members.blame_all(
@@ -454,8 +488,8 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
         "shape": list(meta.shape),
         "data_type": meta.data_type.document(),
         "chunk_grid": grid_to_v3(meta.grid),
-        "chunk_key_encoding": chunk_keys_to_v3(meta.keys),
-        "fill_value": None if meta.fill is None else meta.data_type.to_json(meta.fill),
+        "chunk_key_encoding": chunk_keys_to_v3(meta.chunk_key_encoding),
+        "fill_value": None if meta.fill_value is None else meta.data_type.to_json(meta.fill_value),
         "codecs": [codec.document() for codec in meta.codecs.codecs],
         "attributes": dict(meta.attributes),
         **({} if names is None else {"dimension_names": list(names)}),
@@ -463,14 +497,20 @@ def _array_document(meta: ArrayMeta) -> dict[str, Any]:
     }
 
 
-def _cannot_be_said(meta: ArrayMeta) -> Iterator[Problem]:
+def _cannot_be_said(meta: ArrayMeta) -> Iterator[ValidationProblem]:
     """Yield everything of arrays from other formats that v3 cannot express."""
-    if meta.keys.name not in {"default", "v2"}:
+    if meta.chunk_key_encoding.name not in {"default", "v2"}:
         expected = "'default' or 'v2': v3 has no keys such as c1/23"
-        yield Problem("chunk_key_encoding", meta.keys.name, expected, "grid")
+        yield ValidationProblem(
+            "chunk_key_encoding", meta.chunk_key_encoding.name, expected, "grid"
+        )
     try:
         meta.data_type.document()
     except ValueError as error:
-        yield Problem("data_type", meta.data_type.label, f"one of v3 ({error})", "data_type")
-    if meta.fill is None:
-        yield Problem("fill_value", None, "a value: v3 has no arrays without a fill value")
+        yield ValidationProblem(
+            "data_type", meta.data_type.label, f"one of v3 ({error})", "data_type"
+        )
+    if meta.fill_value is None:
+        yield ValidationProblem(
+            "fill_value", None, "a value: v3 has no arrays without a fill value"
+        )

@@ -26,19 +26,19 @@ from typing import Any
 import numpy as np
 
 from zarr_dask._util.warnings import warn
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import (
     ListingError,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
-    Problem,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import (
     ArrayMeta,
-    ChunkKeys,
-    Found,
+    ChunkKeyEncoding,
+    FetchedDocuments,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -53,7 +53,7 @@ from zarr_dask.formats.v2_document import DIMENSIONS
 from zarr_dask.formats.v3draft_codecs import SHARD_INDEX_CODECS, chain_from_names
 from zarr_dask.formats.v3draft_document import (
     KEYS_NAMES,
-    Entry,
+    EntryPoint,
     array_from_json,
     array_to_json,
     entry_from_json,
@@ -85,13 +85,13 @@ class FormatDraft:
     """See `zarr_dask.formats.base.Format`."""
 
     name: str
-    entry: Entry
+    entry: EntryPoint
     """The entry point of the hierarchy."""
     has_shards: bool = True
     has_undefined_fill: bool = False
     has_implicit_groups: bool = True
     names_attribute: str | None = DIMENSIONS
-    shard_index_codecs: Chain = SHARD_INDEX_CODECS
+    shard_index_codecs: CodecChain = SHARD_INDEX_CODECS
 
     # --- keys -------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class FormatDraft:
     # --- documents --------------------------------------------------------------------------------
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Found
+        self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """See `Format.read`: an array, or else a group, or else a group implied by nodes below."""
         keys = self.node_keys(path)
@@ -172,11 +172,11 @@ class FormatDraft:
         The specification has "c" for arrays without dimensions. zarr-python 2, which wrote nearly
         all hierarchies of May 2022, has "c0" and looks for that.
         """
-        by_text = ChunkKeys("draft", meta.keys.separator)
-        if meta.shape or meta.keys == by_text:
+        by_text = ChunkKeyEncoding("draft", meta.chunk_key_encoding.separator)
+        if meta.shape or meta.chunk_key_encoding == by_text:
             return meta
         is_there = store.size(self.data_prefix(path) + by_text.key(())) is not None
-        return replace(meta, keys=by_text) if is_there else meta
+        return replace(meta, chunk_key_encoding=by_text) if is_there else meta
 
     def _has_below(self, store: Store, path: str) -> bool:
         with suppress(ListingError):  # the nodes below cannot be known
@@ -200,19 +200,19 @@ class FormatDraft:
 
     def chain(
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
-    ) -> Chain | list[Problem]:
+    ) -> CodecChain | list[ValidationProblem]:
         """See `Format.chain`."""
         return chain_from_names(wanted, data_type, stored, order, ndim)
 
-    def chunk_keys(self, wanted: Any) -> ChunkKeys | Problem:
+    def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
         """See `Format.chunk_keys`."""
         form = wanted if isinstance(wanted, Mapping) else {"name": wanted}
         name = form.get("name") or "draft"
         separator = form.get("configuration", form).get("separator", "/")
         if name == "draft" and separator in ("/", "."):
-            return ChunkKeys(KEYS_NAMES[self.entry.generation], separator)
+            return ChunkKeyEncoding(KEYS_NAMES[self.entry.generation], separator)
         expected = "'draft' in this format, with a separator of '/' or '.'"
-        return Problem("chunk_key_encoding", wanted, expected, "grid")
+        return ValidationProblem("chunk_key_encoding", wanted, expected, "grid")
 
     def attributes(
         self, attributes: Mapping[str, Any], names: Sequence[str | None] | None
@@ -221,8 +221,8 @@ class FormatDraft:
         return V2.attributes(attributes, names)
 
 
-DRAFT = FormatDraft("v3draft", Entry("2022-12", ".json"))
-DRAFT_OF_MAY = FormatDraft("v3draft-2022-05", Entry("2022-05", ".json"))
+DRAFT = FormatDraft("v3draft", EntryPoint("2022-12", ".json"))
+DRAFT_OF_MAY = FormatDraft("v3draft-2022-05", EntryPoint("2022-05", ".json"))
 DRAFTS = (DRAFT, DRAFT_OF_MAY)
 """The draft as it is written to new locations; existing hierarchies state their own variant."""
 

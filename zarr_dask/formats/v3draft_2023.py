@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarr_dask._util.json_fields import Members, is_list
+from zarr_dask._util.json_fields import FieldReader, is_list
 from zarr_dask.codecs.base import BytesCodec
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.errors import MetadataError
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, NodeMeta, ReadOptions
+from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, NodeMeta, ReadOptions
 from zarr_dask.formats.v3draft_document import array_from_json, group_from_json
 
 __all__ = ["node_of_2023"]
@@ -53,7 +53,7 @@ def node_of_2023(document: Mapping[str, Any], at: str, options: ReadOptions) -> 
     return replace(
         meta,
         codecs=replace(meta.codecs, bytes=steps),
-        keys=ChunkKeys("default", meta.keys.separator),
+        chunk_key_encoding=ChunkKeyEncoding("default", meta.chunk_key_encoding.separator),
         dimension_names=_names(names, meta, at),
     )
 
@@ -96,7 +96,7 @@ def _resolved(codec: BytesCodec, itemsize: int) -> BytesCodec:
 
 
 def _names(names: Any, meta: ArrayMeta, at: str) -> tuple[str | None, ...] | None:
-    members = Members({"dimension_names": names})
+    members = FieldReader({"dimension_names": names})
     members.take(
         "dimension_names",
         lambda v: is_list(v) and all(n is None or isinstance(n, str) for n in v),

@@ -19,16 +19,23 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, anything, is_ints, is_object, is_steps, one_of
+from zarr_dask._util.json_fields import (
+    FieldReader,
+    any_value,
+    is_codec_list,
+    is_ints,
+    is_object,
+    is_one_of,
+)
 from zarr_dask.codecs.arrays import Bytes, Endian, Transpose
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Codec
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import BLOSC_SHUFFLES
-from zarr_dask.codecs.registry import codec_from_v3, completed
+from zarr_dask.codecs.registry import codec_from_v3, with_codec_defaults
 from zarr_dask.codecs.registry_numcodecs import is_object_codec, numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 from zarr_dask.formats.v2 import OBJECT_CODECS, default_compressor, numcodecs_form
 from zarr_dask.formats.v2_document import chain_from_v2
 from zarr_dask.formats.v3draft_types import NamedType
@@ -56,7 +63,7 @@ _KNOWN = (
 )
 _MOST_TRANSFORMERS = 32
 
-SHARD_INDEX_CODECS = Chain((), Bytes("little"))
+SHARD_INDEX_CODECS = CodecChain((), Bytes("little"))
 """Pairs of little-endian integers, without a checksum."""
 
 
@@ -76,7 +83,7 @@ _Config = tuple[str, dict[str, Any]]
 
 def chain_from_codecs(
     documents: Sequence[Any], named: NamedType, layout: str, ndim: int, *, allow_pickle: bool
-) -> Chain | list[Problem]:
+) -> CodecChain | list[ValidationProblem]:
     """Return the codec chain of an array whose document has ``codecs``.
 
     A bytes codec that follows array codecs implies serialisation in C order, little-endian. An
@@ -96,7 +103,7 @@ def chain_from_codecs(
     allow_pickle
         See `zarr_dask.ReadOptions`.
     """
-    problems: list[Problem] = []
+    problems: list[ValidationProblem] = []
     arrays: list[ArrayCodec] = []
     swap: _Swap | None = None
     configs: list[_Config] = []
@@ -109,37 +116,39 @@ def chain_from_codecs(
             configs.append(step)
         elif configs:
             expected = "codecs on arrays before those on bytes, whose number of bytes is unknown"
-            problems.append(Problem(place, document, expected))
+            problems.append(ValidationProblem(place, document, expected))
         elif isinstance(step, ArrayCodec):
             arrays.append(step)
         elif swap is None:
             swap = step
         else:
-            problems.append(Problem(place, document, "one 'endian' codec at most"))
+            problems.append(ValidationProblem(place, document, "one 'endian' codec at most"))
     stored = _ordered(named, swap)
-    if isinstance(stored, Problem):
+    if isinstance(stored, ValidationProblem):
         problems.append(stored)
-    if problems or isinstance(stored, Problem):
+    if problems or isinstance(stored, ValidationProblem):
         return problems
     chain = chain_from_v2(configs, stored, layout, ndim, allow_pickle=allow_pickle)
     return chain if isinstance(chain, list) else replace(chain, arrays=(*chain.arrays, *arrays))
 
 
-def _ordered(named: NamedType, swap: _Swap | None) -> np.dtype[Any] | Problem:
+def _ordered(named: NamedType, swap: _Swap | None) -> np.dtype[Any] | ValidationProblem:
     """Return the type as stored, with the byte order of the ``endian`` codec."""
     if swap is None:
         return named.stored
     says_its_own = named.stored.names is not None or named.stored.hasobject
     if says_its_own or named.endian not in (None, swap.endian):
         expected = "the byte order that the data type says, or a data type that says none"
-        return Problem("codecs", f"endian codec with {swap.endian!r}", expected)
+        return ValidationProblem("codecs", f"endian codec with {swap.endian!r}", expected)
     return named.stored.newbyteorder(">" if swap.endian == "big" else "<")
 
 
-def _step(document: Any, place: str, ndim: int) -> _Swap | Transpose | _Config | list[Problem]:
+def _step(
+    document: Any, place: str, ndim: int
+) -> _Swap | Transpose | _Config | list[ValidationProblem]:
     if not is_object(document):
-        return [Problem(place, document, "an object with the 'type' of a codec")]
-    members = Members(document, place)
+        return [ValidationProblem(place, document, "an object with the 'type' of a codec")]
+    members = FieldReader(document, place)
     key = "type" if "type" in document else "codec"
     uri = members.take(key, lambda v: isinstance(v, str), "the URI of a codec")
     configuration = members.take("configuration", is_object, "an object", {})
@@ -148,7 +157,7 @@ def _step(document: Any, place: str, ndim: int) -> _Swap | Transpose | _Config |
         return members.problems
     match = _URI.fullmatch(uri)
     name = match[1] if match else ""
-    inside = Members(configuration, f"{place}.configuration")
+    inside = FieldReader(configuration, f"{place}.configuration")
     # in the specification, transpose has the URI of endian
     if name == "transpose" or (name == "endian" and "order" in configuration):
         return _transpose(inside, ndim)
@@ -156,16 +165,16 @@ def _step(document: Any, place: str, ndim: int) -> _Swap | Transpose | _Config |
         return _endian(inside)
     if name in _COMPRESSORS:
         return place, _numcodecs_form(name, configuration)
-    return [Problem(f"{place}.{key}", uri, f"{_KNOWN}, endian, transpose)", "codec")]
+    return [ValidationProblem(f"{place}.{key}", uri, f"{_KNOWN}, endian, transpose)", "codec")]
 
 
-def _endian(members: Members) -> _Swap | list[Problem]:
-    endian = members.take("endian", one_of("little", "big"), "'little' or 'big'")
+def _endian(members: FieldReader) -> _Swap | list[ValidationProblem]:
+    endian = members.take("endian", is_one_of("little", "big"), "'little' or 'big'")
     members.refuse_rest()
     return members.problems or _Swap(endian)
 
 
-def _transpose(members: Members, ndim: int) -> Transpose | list[Problem]:
+def _transpose(members: FieldReader, ndim: int) -> Transpose | list[ValidationProblem]:
     order = members.take(
         "order", lambda v: is_ints(v) or v in ("C", "F"), "a list of the dimensions, 'C' or 'F'"
     )
@@ -193,7 +202,7 @@ def chain_from_compressor(
     ndim: int,
     *,
     allow_pickle: bool,
-) -> Chain | list[Problem]:
+) -> CodecChain | list[ValidationProblem]:
     """Return the codec chain of an array of May 2022.
 
     Parameters
@@ -211,16 +220,16 @@ def chain_from_compressor(
     allow_pickle
         See `zarr_dask.ReadOptions`.
     """
-    if not is_steps(filters):
+    if not is_codec_list(filters):
         found, expected = f"{len(filters)} filters", "a list of at most 1000"
-        return [Problem("attributes.filters", found, expected)]
+        return [ValidationProblem("attributes.filters", found, expected)]
     documents = [(f"attributes.filters[{i}]", item) for i, item in enumerate(filters)]
     if compressor is not None:
         step = _step(compressor, "compressor", ndim)
         if isinstance(step, list):
             return step
         if not isinstance(step, tuple):
-            return [Problem("compressor", compressor, f"{_KNOWN})", "codec")]
+            return [ValidationProblem("compressor", compressor, f"{_KNOWN})", "codec")]
         documents.append(step)
     return chain_from_v2(documents, stored, layout, ndim, allow_pickle=allow_pickle)
 
@@ -234,43 +243,45 @@ def filters_of(attributes: Mapping[str, Any]) -> list[Any]:
 
 
 def sharded(
-    transformers: Sequence[Any], cell: Shape, chain: Chain, problems: list[Problem]
-) -> tuple[Shape, Chain]:
+    transformers: Sequence[Any], cell: Shape, chain: CodecChain, problems: list[ValidationProblem]
+) -> tuple[Shape, CodecChain]:
     """Return shape and chain of stored objects, from those of chunks; add to `problems`.
 
     The first transformer is next to the array: it combines chunks, the next combines its shards.
     """
     if len(transformers) > _MOST_TRANSFORMERS:
         expected = f"{_MOST_TRANSFORMERS} storage transformers at most"
-        problems.append(Problem("storage_transformers", len(transformers), expected))
+        problems.append(ValidationProblem("storage_transformers", len(transformers), expected))
         return cell, chain
     for position, document in enumerate(transformers):
-        members = Members({}, f"storage_transformers[{position}]")
+        members = FieldReader({}, f"storage_transformers[{position}]")
         counts = _chunks_per_shard(document, members, len(cell))
         problems.extend(members.problems)
         if counts is None:
             return cell, chain
-        chain = Chain((), Sharding(cell, chain, SHARD_INDEX_CODECS))
+        chain = CodecChain((), Sharding(cell, chain, SHARD_INDEX_CODECS))
         cell = tuple(length * count for length, count in zip(cell, counts, strict=True))
     return cell, chain
 
 
-def _chunks_per_shard(document: Any, outer: Members, ndim: int) -> Shape | None:
+def _chunks_per_shard(document: Any, outer: FieldReader, ndim: int) -> Shape | None:
     if not is_object(document):
-        outer.problems.append(Problem(outer.place, document, "an object with an 'extension'"))
+        outer.problems.append(
+            ValidationProblem(outer.place, document, "an object with an 'extension'")
+        )
         return None
-    members = Members(document, outer.place)
+    members = FieldReader(document, outer.place)
     uri = members.take("extension", lambda v: isinstance(v, str), "the URI of an extension")
-    kind = members.take("type", anything, "'indexed'")
+    kind = members.take("type", any_value, "'indexed'")
     configuration = members.take("configuration", is_object, "an object", {})
     outer.problems.extend(members.problems)
     if uri is None or configuration is None:
         return None
     if not _SHARDING_URI.fullmatch(uri) or kind != "indexed":
         expected = "sharding of type 'indexed', the only known storage transformer"
-        outer.problems.append(Problem(outer.place, dict(document), expected, "codec"))
+        outer.problems.append(ValidationProblem(outer.place, dict(document), expected, "codec"))
         return None
-    inside = Members(configuration, f"{outer.place}.configuration")
+    inside = FieldReader(configuration, f"{outer.place}.configuration")
     expected = f"a list of {ndim} integers of at least 1"
     counts = inside.take("chunks_per_shard", is_ints, expected)
     if ndim == 0 and counts == [1]:
@@ -286,7 +297,7 @@ def _chunks_per_shard(document: Any, outer: Members, ndim: int) -> Shape | None:
 
 def chain_from_names(
     wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
-) -> Chain | list[Problem]:
+) -> CodecChain | list[ValidationProblem]:
     """Return the codec chain of a new array; see `zarr_dask.formats.base.Format.chain`.
 
     Codecs may be given by their URI, by name as in v3, as numcodecs configurations or as values. A
@@ -313,24 +324,28 @@ def chain_from_names(
 
 def _wanted_step(
     item: Any, place: str, data_type: DataType, ndim: int
-) -> _Swap | _Config | list[Problem]:
+) -> _Swap | _Config | list[ValidationProblem]:
     """Parse a codec given by a user in any spelling."""
     if isinstance(item, Mapping) and "id" in item:
         return place, dict(item)
     expected = "a codec that the draft can name; the layout of chunks is that of order="
     if isinstance(item, Mapping) and ("type" in item or "codec" in item):
         step = _step(item, place, ndim)
-        return [Problem(place, item, expected)] if isinstance(step, Transpose) else step
-    made = codec_from_v3(completed(item, data_type.itemsize), place)
+        return [ValidationProblem(place, item, expected)] if isinstance(step, Transpose) else step
+    made = codec_from_v3(with_codec_defaults(item, data_type.itemsize), place)
     if isinstance(made, list):
         return made
     if isinstance(made, Bytes):
         return _Swap(made.endian or "little")
     config = numcodecs_from_codec(made) if isinstance(made, BytesCodec) else None
-    return [Problem(place, item, expected, "codec")] if config is None else (place, config)
+    return (
+        [ValidationProblem(place, item, expected, "codec")] if config is None else (place, config)
+    )
 
 
-def steps_to_json(codecs: Sequence[BytesCodec], endian: Endian | None) -> list[Any] | Problem:
+def steps_to_json(
+    codecs: Sequence[BytesCodec], endian: Endian | None
+) -> list[Any] | ValidationProblem:
     """Return the ``codecs`` of December 2022, whose specification has gzip, blosc and endian.
 
     Parameters
@@ -346,20 +361,22 @@ def steps_to_json(codecs: Sequence[BytesCodec], endian: Endian | None) -> list[A
     for position, codec in enumerate(codecs):
         if codec.name not in {"gzip", "blosc"}:
             expected = "gzip or blosc: the draft has no other compressors"
-            return Problem(f"codecs[{position}]", codec.name, expected, "codec")
+            return ValidationProblem(f"codecs[{position}]", codec.name, expected, "codec")
         steps.append(_named("codecs", codec.name, _configuration(codec)))
     return steps
 
 
 def compressor_to_json(
     codecs: Sequence[BytesCodec],
-) -> tuple[dict[str, Any] | None, list[Any]] | Problem:
+) -> tuple[dict[str, Any] | None, list[Any]] | ValidationProblem:
     """Return the ``compressor`` of May 2022, and the filters that go into the attributes."""
     documents = [numcodecs_from_codec(codec) for codec in codecs]
     for position, document in enumerate(documents):
         if document is None:
             name = codecs[position].name
-            return Problem(f"codecs[{position}]", name, "a codec that numcodecs has", "codec")
+            return ValidationProblem(
+                f"codecs[{position}]", name, "a codec that numcodecs has", "codec"
+            )
     if not documents or codecs[-1].name not in _COMPRESSORS:
         return None, documents
     codec = codecs[-1]

@@ -17,26 +17,26 @@ from typing import Any, Literal
 import numpy as np
 
 from zarr_dask._util.json_fields import (
-    Members,
-    anything,
+    FieldReader,
+    any_value,
+    is_codec_list,
     is_ints,
     is_lengths,
     is_object,
-    is_steps,
-    one_of,
+    is_one_of,
 )
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Transpose
 from zarr_dask.codecs.base import Codec
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.registry_numcodecs import numcodecs_from_codec
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, data_type_of, native
-from zarr_dask.errors import ABSENT, GridError, MetadataError, Problem
+from zarr_dask.errors import ABSENT, GridError, MetadataError, ValidationProblem
 from zarr_dask.formats import numpy_dtype_json as typestr
 from zarr_dask.formats import v3draft_types as draft_types
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys, GroupMeta, ReadOptions, stored_grid
+from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, GroupMeta, ReadOptions, stored_grid
 from zarr_dask.formats.v2_document import (
     data_type_in_memory,
     dimension_names,
@@ -58,7 +58,7 @@ from zarr_dask.grid.grid import Grid, Shape
 
 __all__ = [
     "KEYS_NAMES",
-    "Entry",
+    "EntryPoint",
     "Generation",
     "array_from_json",
     "array_to_json",
@@ -73,7 +73,7 @@ KEYS_NAMES: Mapping[Generation, Literal["draft", "draft_c0"]] = {
     "2022-05": "draft_c0",  # zarr-python 2 has c0 instead of c
     "2022-12": "draft",
 }
-"""Layouts of the keys of stored objects; see `zarr_dask.formats.base.ChunkKeys`."""
+"""Layouts of the keys of stored objects; see `zarr_dask.formats.base.ChunkKeyEncoding`."""
 
 
 # --- the entry point ------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ _SUFFIX = re.compile(r"[a-zA-Z0-9._-]{0,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EntryPoint:
     """The contents of a hierarchy's entry point."""
 
     generation: Generation
@@ -92,7 +92,7 @@ class Entry:
     """Ending of the keys of metadata documents."""
 
 
-def entry_from_json(document: Mapping[str, Any], at: str) -> Entry:
+def entry_from_json(document: Mapping[str, Any], at: str) -> EntryPoint:
     """Parse the entry point (``zarr.json`` at the root); unknown fields are ignored.
 
     Raises
@@ -100,32 +100,32 @@ def entry_from_json(document: Mapping[str, Any], at: str) -> Entry:
     MetadataError
         With all problems of the document, including required unknown extensions.
     """
-    members = Members(document)
+    members = FieldReader(document)
     members.take("zarr_format", _is_version_3, "a URI that ends in a version number 3.x")
     encoding = members.take(
         "metadata_encoding", lambda v: isinstance(v, str) or is_object(v), "an object, or a URI"
     )
     _check_extensions(members, ABSENT)
-    entry = Entry("2022-12", "")
+    entry = EntryPoint("2022-12", "")
     if isinstance(encoding, str):
-        entry = Entry("2022-05", _suffix_of_may(members, encoding))
+        entry = EntryPoint("2022-05", _suffix_of_may(members, encoding))
     elif encoding is not None:
-        entry = Entry("2022-12", _suffix_of_december(members, encoding))
+        entry = EntryPoint("2022-12", _suffix_of_december(members, encoding))
     if members.problems:
         raise MetadataError.of(at, members.problems)
     return entry
 
 
-def _suffix_of_may(members: Members, encoding: str) -> str:
+def _suffix_of_may(members: FieldReader, encoding: str) -> str:
     if not _is_version_3(encoding) and encoding != "application/json":
         members.blame("metadata_encoding", encoding, "the URI of the core specification 3.0")
     return _suffix(members)
 
 
-def _suffix_of_december(members: Members, encoding: Mapping[str, Any]) -> str:
-    inside = Members(encoding, "metadata_encoding")
+def _suffix_of_december(members: FieldReader, encoding: Mapping[str, Any]) -> str:
+    inside = FieldReader(encoding, "metadata_encoding")
     inside.take("extension", lambda _: False, "no extension: none is known", None)
-    inside.take("type", one_of("json"), "'json'")
+    inside.take("type", is_one_of("json"), "'json'")
     suffix = _suffix(inside)
     members.problems.extend(inside.problems)
     return suffix
@@ -136,7 +136,7 @@ def _is_version_3(value: Any) -> bool:
     return isinstance(value, str) and re.search(r"/3(?:\.[0-9]+)*\Z", value) is not None
 
 
-def _suffix(members: Members) -> str:
+def _suffix(members: FieldReader) -> str:
     expected = "letters, digits, '-', '_' and '.'"
     suffix = members.take(
         "metadata_key_suffix",
@@ -147,15 +147,19 @@ def _suffix(members: Members) -> str:
     return suffix or ""
 
 
-def _check_extensions(members: Members, default: Any) -> list[Any]:
+def _check_extensions(members: FieldReader, default: Any) -> list[Any]:
     """Return the extensions of a document, and note required ones as problems: none is known."""
-    extensions = members.take("extensions", is_steps, "a list of at most 1000 extensions", default)
+    extensions = members.take(
+        "extensions", is_codec_list, "a list of at most 1000 extensions", default
+    )
     for position, extension in enumerate(extensions or []):
         place = members.at(f"extensions[{position}]")
         if not is_object(extension):
-            members.problems.append(Problem(place, extension, "an object with an 'extension'"))
+            members.problems.append(
+                ValidationProblem(place, extension, "an object with an 'extension'")
+            )
             continue
-        inside = Members(extension, place)
+        inside = FieldReader(extension, place)
         inside.take("extension", lambda v: isinstance(v, str), "the URI of an extension")
         inside.take(
             "must_understand",
@@ -166,12 +170,12 @@ def _check_extensions(members: Members, default: Any) -> list[Any]:
     return extensions or []
 
 
-def entry_to_json(entry: Entry) -> dict[str, Any]:
+def entry_to_json(entry: EntryPoint) -> dict[str, Any]:
     """Return the document that makes a location the root of a hierarchy.
 
     Examples
     --------
-    >>> entry_to_json(Entry("2022-12", ".json"))["metadata_encoding"]
+    >>> entry_to_json(EntryPoint("2022-12", ".json"))["metadata_encoding"]
     {'type': 'json', 'metadata_key_suffix': '.json'}
     """
     if entry.generation == "2022-05":  # exactly these fields: zarr-python 2 rejects others
@@ -199,7 +203,7 @@ def group_from_json(document: Mapping[str, Any], generation: Generation, at: str
     MetadataError
         With all problems of the document.
     """
-    members = Members(document)
+    members = FieldReader(document)
     attributes = _attributes(members, {})
     extra = _rest(members, generation)
     if members.problems:
@@ -212,7 +216,7 @@ def group_to_json(meta: GroupMeta) -> dict[str, Any]:
     return {"attributes": dict(meta.attributes), **meta.extra}
 
 
-def _attributes(members: Members, default: Any) -> dict[str, Any]:
+def _attributes(members: FieldReader, default: Any) -> dict[str, Any]:
     # GDAL wrote null if there are none
     attributes = members.take(
         "attributes", lambda v: v is None or is_object(v), "an object", default
@@ -220,11 +224,11 @@ def _attributes(members: Members, default: Any) -> dict[str, Any]:
     return attributes or {}
 
 
-def _rest(members: Members, generation: Generation) -> dict[str, Any]:
+def _rest(members: FieldReader, generation: Generation) -> dict[str, Any]:
     """Return unknown fields that a writer must preserve."""
     extensions = _check_extensions(members, [])
     # zarr-python 2 repeats the separator of the grid
-    members.take("dimension_separator", anything, "", None)
+    members.take("dimension_separator", any_value, "", None)
     if generation == "2022-12":
         members.refuse_rest()
     return {**({"extensions": extensions} if extensions else {}), **members.rest()}
@@ -243,11 +247,11 @@ def array_from_json(
     MetadataError
         With all problems of the document.
     """
-    members = Members(document)
+    members = FieldReader(document)
     grid, separator = _grid(members)
     named = _type(members, options, at)
     # the specification of January 2023 has no such field
-    layout = members.take("chunk_memory_layout", one_of("C", "F"), "'C' or 'F'", "C")
+    layout = members.take("chunk_memory_layout", is_one_of("C", "F"), "'C' or 'F'", "C")
     attributes = _attributes(members, ABSENT)
     ndim = 0 if grid is None else grid.ndim
     chain = _chain(members, generation, named, layout, ndim, attributes, options)
@@ -257,7 +261,7 @@ def array_from_json(
     if grid is not None and chain is not None:
         grid, chain = _gathered(members, grid, chain)
     else:
-        members.take("storage_transformers", anything, "", [])
+        members.take("storage_transformers", any_value, "", [])
     extra = _rest(members, generation)
     skipped: tuple[str, ...] = ()
     if named is not None and named.is_fallback:
@@ -274,7 +278,7 @@ def array_from_json(
         data_type,
         fill,
         chain,
-        ChunkKeys(KEYS_NAMES[generation], separator),
+        ChunkKeyEncoding(KEYS_NAMES[generation], separator),
         {name: value for name, value in attributes.items() if not (filters and name == "filters")},
         dimension_names(attributes, grid.ndim),
         extra,
@@ -287,20 +291,20 @@ def array_from_json(
     return meta
 
 
-def _grid(members: Members) -> tuple[Grid | None, Literal["/", "."]]:
+def _grid(members: FieldReader) -> tuple[Grid | None, Literal["/", "."]]:
     """Return the grid of chunks, and the separator of coordinates in keys."""
     shape = members.take("shape", is_lengths, "a list of integers of at least 0")
     document = members.take("chunk_grid", is_object, "an object with a 'type'")
     if document is None:
         return None, "/"
-    inside = Members(document, "chunk_grid")
-    kind = inside.take("type", one_of("regular"), "'regular', the only known chunk grid")
+    inside = FieldReader(document, "chunk_grid")
+    kind = inside.take("type", is_one_of("regular"), "'regular', the only known chunk grid")
     if kind is None:
         found = document.get("type", ABSENT)
         members.blame("chunk_grid.type", found, "'regular', the only known chunk grid", "grid")
         return None, "/"
     cell = inside.take("chunk_shape", is_ints, "a list of integers, one per dimension")
-    separator = inside.take("separator", one_of("/", "."), "'/' or '.'")
+    separator = inside.take("separator", is_one_of("/", "."), "'/' or '.'")
     inside.refuse_rest()
     members.problems.extend(inside.problems)
     if shape is None or cell is None or separator is None:
@@ -312,7 +316,7 @@ def _grid(members: Members) -> tuple[Grid | None, Literal["/", "."]]:
         return None, "/"
 
 
-def _type(members: Members, options: ReadOptions, at: str) -> NamedType | None:
+def _type(members: FieldReader, options: ReadOptions, at: str) -> NamedType | None:
     document = members.take("data_type", lambda v: v is not None, "a name, or an object")
     if document is None:
         return None
@@ -324,18 +328,18 @@ def _type(members: Members, options: ReadOptions, at: str) -> NamedType | None:
 
 
 def _chain(
-    members: Members,
+    members: FieldReader,
     generation: Generation,
     named: NamedType | None,
     layout: str | None,
     ndim: int,
     attributes: Mapping[str, Any],
     options: ReadOptions,
-) -> Chain | None:
-    codecs = members.take("codecs", is_steps, "a list of at most 1000 codecs", [])
+) -> CodecChain | None:
+    codecs = members.take("codecs", is_codec_list, "a list of at most 1000 codecs", [])
     compressor = None
     if generation == "2022-05":
-        compressor = members.take("compressor", anything, "an object with a 'codec'", None)
+        compressor = members.take("compressor", any_value, "an object with a 'codec'", None)
     if named is None or layout is None or codecs is None:
         return None
     if codecs or generation == "2022-12":
@@ -356,13 +360,13 @@ def _chain(
 
 
 def _fill(
-    members: Members,
+    members: FieldReader,
     named: NamedType | None,
     data_type: DataType | None,
     generation: Generation,
     at: str,
 ) -> np.ndarray | None:
-    value = members.take("fill_value", anything, "a value of the data type")
+    value = members.take("fill_value", any_value, "a value of the data type")
     if named is None or data_type is None or (value is None and members.problems):
         return None
     if value is None:
@@ -380,9 +384,9 @@ def _fill(
         return None
 
 
-def _gathered(members: Members, grid: Grid, chain: Chain) -> tuple[Grid, Chain]:
+def _gathered(members: FieldReader, grid: Grid, chain: CodecChain) -> tuple[Grid, CodecChain]:
     """Return grid and chain of stored objects, after storage transformers made shards."""
-    transformers = members.take("storage_transformers", is_steps, "a list of at most 1000", [])
+    transformers = members.take("storage_transformers", is_codec_list, "a list of at most 1000", [])
     if not transformers:
         return grid, chain
     cell, chain = sharded(transformers, grid.largest_cell, chain, members.problems)
@@ -411,10 +415,12 @@ def array_to_json(meta: ArrayMeta, generation: Generation, at: str) -> dict[str,
     try:
         fill = _fill_to_json(chunk, stored, generation)
     except ValueError as error:
-        problem = Problem("fill_value", str(meta.fill), f"a value that the draft can say ({error})")
+        problem = ValidationProblem(
+            "fill_value", str(meta.fill_value), f"a value that the draft can say ({error})"
+        )
         raise MetadataError.of(at, [problem]) from error
     codecs = _codecs_to_json(chunk, stored, generation)
-    if isinstance(codecs, Problem):
+    if isinstance(codecs, ValidationProblem):
         raise MetadataError.of(at, [codecs])
     members, attributes = codecs
     uri = _SHARDING if generation == "2022-12" else _SHARDING_OF_MAY
@@ -424,7 +430,7 @@ def array_to_json(meta: ArrayMeta, generation: Generation, at: str) -> dict[str,
     grid = {
         "type": "regular",
         "chunk_shape": list(chunk.grid.largest_cell),
-        "separator": meta.keys.separator,
+        "separator": meta.chunk_key_encoding.separator,
     }
     return {
         "shape": list(meta.shape),
@@ -451,35 +457,37 @@ def _chunk_and_shards(meta: ArrayMeta) -> tuple[ArrayMeta, list[Shape]]:
     return replace(meta, grid=Grid.regular(meta.shape, cell), codecs=chain), shards
 
 
-def _inexpressible(meta: ArrayMeta, chunk: ArrayMeta) -> list[Problem]:
+def _inexpressible(meta: ArrayMeta, chunk: ArrayMeta) -> list[ValidationProblem]:
     problems = []
     if meta.grid.cell_shape is None:
-        problems.append(Problem("chunk grid", "rectilinear", "a regular grid", "grid"))
-    if meta.keys.name not in KEYS_NAMES.values():
+        problems.append(ValidationProblem("chunk grid", "rectilinear", "a regular grid", "grid"))
+    if meta.chunk_key_encoding.name not in KEYS_NAMES.values():
         expected = "'draft': keys such as c1/23, without a separator after c"
-        problems.append(Problem("chunk_key_encoding", meta.keys.name, expected, "grid"))
+        problems.append(
+            ValidationProblem("chunk_key_encoding", meta.chunk_key_encoding.name, expected, "grid")
+        )
     for codec in _shardings(meta.codecs):
         if (codec.index_codecs, codec.index_location) != (SHARD_INDEX_CODECS, "end"):
             expected = "an index of little-endian integers without a checksum, at the end"
-            problems.append(Problem("shards", codec.configuration(), expected, "codec"))
+            problems.append(ValidationProblem("shards", codec.configuration(), expected, "codec"))
     reverse = (Transpose(tuple(reversed(range(meta.grid.ndim)))),)
     if chunk.codecs.arrays not in ((), reverse):
         names = [codec.name for codec in chunk.codecs.arrays]
         expected = "order 'C' or 'F': the draft has no other array codecs"
-        problems.append(Problem("order", names, expected))
+        problems.append(ValidationProblem("order", names, expected))
     return problems
 
 
-def _shardings(chain: Chain) -> list[Sharding]:
+def _shardings(chain: CodecChain) -> list[Sharding]:
     codec: Codec = chain.serializer
     return [codec, *_shardings(codec.codecs)] if isinstance(codec, Sharding) else []
 
 
-def _inexpressible_type(chunk: ArrayMeta) -> list[Problem]:
+def _inexpressible_type(chunk: ArrayMeta) -> list[ValidationProblem]:
     """Return problems of types without a type string in NumPy: ml_dtypes, and their structs."""
-    if chunk.codecs.serializer.divides:
+    if chunk.codecs.serializer.is_sharding:
         expected = "shards that hold chunks, without codecs around them"
-        return [Problem("shards", chunk.codecs.serializer.name, expected, "codec")]
+        return [ValidationProblem("shards", chunk.codecs.serializer.name, expected, "codec")]
     if isinstance(chunk.codecs.serializer, ObjectSerializer):
         return []
     stored = stored_dtype(chunk)
@@ -487,12 +495,12 @@ def _inexpressible_type(chunk: ArrayMeta) -> list[Problem]:
     names = {chunk.data_type.name, f"r{8 * chunk.dtype.itemsize}"}
     if again != stored or data_type_of(native(stored)).name not in {*names, "raw_bytes"}:
         expected = "a core type, or one that NumPy has a type string for"
-        return [Problem("data_type", chunk.data_type.name, expected, "data_type")]
+        return [ValidationProblem("data_type", chunk.data_type.name, expected, "data_type")]
     return []
 
 
 def _fill_to_json(chunk: ArrayMeta, stored: np.dtype[Any], generation: Generation) -> Any:
-    fill = chunk.data_type.unwritten(chunk.fill)
+    fill = chunk.data_type.fill_or_zero(chunk.fill_value)
     if stored.hasobject:
         return chunk.data_type.to_json(fill)
     if generation == "2022-12" and draft_types.is_core(stored):
@@ -502,25 +510,25 @@ def _fill_to_json(chunk: ArrayMeta, stored: np.dtype[Any], generation: Generatio
 
 def _codecs_to_json(
     chunk: ArrayMeta, stored: np.dtype[Any], generation: Generation
-) -> tuple[dict[str, Any], dict[str, Any]] | Problem:
+) -> tuple[dict[str, Any], dict[str, Any]] | ValidationProblem:
     """Return the field that names the codecs, and additional attributes."""
     objects = chunk.codecs.serializer if stored.hasobject else None
     if generation == "2022-12":
         if objects is not None:
             expected = "elements of a fixed size: the draft has no other"
-            return Problem("data_type", chunk.data_type.name, expected, "data_type")
+            return ValidationProblem("data_type", chunk.data_type.name, expected, "data_type")
         endian = getattr(chunk.codecs.serializer, "endian", None)
         says_its_own = not draft_types.is_core(stored)
         steps = steps_to_json(chunk.codecs.bytes, None if says_its_own else endian)
-        return steps if isinstance(steps, Problem) else ({"codecs": steps}, {})
+        return steps if isinstance(steps, ValidationProblem) else ({"codecs": steps}, {})
     made = compressor_to_json(chunk.codecs.bytes)
-    if isinstance(made, Problem):
+    if isinstance(made, ValidationProblem):
         return made
     compressor, filters = made
     if objects is not None:
         filters.insert(0, numcodecs_from_codec(objects))
     if "filters" in chunk.attributes and (filters or filters_of(chunk.attributes)):
         expected = "no such attribute: zarr-python 2 reads codecs there"
-        return Problem("attributes.filters", chunk.attributes["filters"], expected)
+        return ValidationProblem("attributes.filters", chunk.attributes["filters"], expected)
     members = {} if compressor is None else {"compressor": compressor}
     return members, {"filters": filters} if filters else {}

@@ -22,7 +22,7 @@ from zarr_dask._util.json_fields import is_int
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Endian, endian_of
 from zarr_dask.dtypes import float_from_json, float_to_json, native, parts_of_complex, scalar
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 from zarr_dask.formats import numpy_dtype_json as typestr
 from zarr_dask.formats.base import ReadOptions
 
@@ -76,7 +76,9 @@ class NamedType:
     """True if the elements have another, unknown type that may be read as this one."""
 
 
-def type_from_json(document: Any, options: ReadOptions, at: str) -> NamedType | list[Problem]:
+def type_from_json(
+    document: Any, options: ReadOptions, at: str
+) -> NamedType | list[ValidationProblem]:
     """Return the type that ``data_type`` names, or the problems with it.
 
     Parameters
@@ -95,7 +97,7 @@ def type_from_json(document: Any, options: ReadOptions, at: str) -> NamedType | 
     """
     if not isinstance(document, Mapping):
         named = _of_name(document)
-        return named or [Problem("data_type", document, _EXPECTED, "data_type")]
+        return named or [ValidationProblem("data_type", document, _EXPECTED, "data_type")]
     named = _of_extension(document.get("type"))
     if named is not None:
         return named
@@ -103,13 +105,13 @@ def type_from_json(document: Any, options: ReadOptions, at: str) -> NamedType | 
     candidates = fallback if isinstance(fallback, list) else [fallback]
     known = next(filter(None, map(_of_name, candidates[:_MOST_FALLBACKS])), None)
     if known is None:
-        return [Problem("data_type", dict(document), _EXPECTED, "data_type")]
+        return [ValidationProblem("data_type", dict(document), _EXPECTED, "data_type")]
     if not options.fallback_dtypes:
         expected = (
             f"a known data type. ReadOptions(fallback_dtypes=True) reads its elements as their "
             f"fallback {fallback!r}"
         )
-        return [Problem("data_type", dict(document), expected, "data_type")]
+        return [ValidationProblem("data_type", dict(document), expected, "data_type")]
     warn(
         f"{at}: the data type {document.get('type')!r} is unknown; its elements are read as "
         f"{known.stored}, its fallback, and need not mean what they seem to.",

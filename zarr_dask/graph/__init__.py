@@ -16,37 +16,38 @@ is therefore imported inside functions.
 ==========  ======================================================================
 """
 
-from zarr_dask.graph.checks import check_backend, checked_array
+from zarr_dask.graph.checks import check_backend, checked_array, map_blocks
 from zarr_dask.graph.independent_blocks import (
-    BlockWrites,
-    ComputedBlocks,
+    IndependentBlocks,
+    IndependentWrites,
     computed_blocks,
-    has_separate_blocks,
-    separate_writes,
+    independent_writes,
+    is_embarrassingly_parallel,
 )
-from zarr_dask.graph.normalize_chunks import blocks_of, blocks_of_selection, cuts_objects
-from zarr_dask.graph.read import read_ahead, read_array, read_shares, sources_of
+from zarr_dask.graph.normalize_chunks import blocks_of_selection, normalize_blocks, splits_objects
+from zarr_dask.graph.read import find_sources, read_ahead, read_array, read_per_block
 from zarr_dask.graph.regions import BlockRegions
-from zarr_dask.graph.write import StoredWrite, Target, join_writes, write_array
+from zarr_dask.graph.write import Target, WriteCollection, join_writes, write_array
 
 __all__ = [
     "BlockRegions",
-    "BlockWrites",
-    "ComputedBlocks",
-    "StoredWrite",
+    "IndependentBlocks",
+    "IndependentWrites",
     "Target",
-    "blocks_of",
+    "WriteCollection",
     "blocks_of_selection",
     "check_backend",
     "checked_array",
     "computed_blocks",
-    "cuts_objects",
-    "has_separate_blocks",
+    "find_sources",
+    "independent_writes",
+    "is_embarrassingly_parallel",
     "join_writes",
+    "map_blocks",
+    "normalize_blocks",
     "read_ahead",
     "read_array",
-    "read_shares",
-    "separate_writes",
-    "sources_of",
+    "read_per_block",
+    "splits_objects",
     "write_array",
 ]

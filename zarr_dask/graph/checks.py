@@ -11,7 +11,7 @@ from dask.array.utils import meta_from_array
 
 from zarr_dask.errors import DaskBackendError, DataTypeError, GridError
 
-__all__ = ["check_backend", "checked_array"]
+__all__ = ["check_backend", "checked_array", "map_blocks"]
 
 
 def check_backend() -> None:
@@ -29,6 +29,18 @@ def check_backend() -> None:
             "configuration array.query-planning to False before dask.array is imported; or use "
             "the package dask-array, whose dask_array.from_array takes an open zarr_dask.Array."
         )
+
+
+def map_blocks(values: np.ndarray, chunks: tuple[int, ...]) -> da.Array:
+    """Return values in memory as a dask array of blocks of a shape.
+
+    Raises
+    ------
+    DaskBackendError
+        If dask's array-expr backend is turned on.
+    """
+    check_backend()
+    return da.from_array(values, chunks=chunks)
 
 
 def checked_array(array: Any) -> da.Array:
@@ -49,7 +61,7 @@ def checked_array(array: Any) -> da.Array:
         if isinstance(getattr(array, "data", None), da.Array):  # xarray's
             hint = "its .data is one."
         elif hasattr(array, "data_vars"):
-            hint = "its to_zarr method writes it; here the .data of one variable is written."
+            hint = "zarr_dask.write_dataset writes it; here the .data of one variable is written."
         raise DataTypeError(f"expected a dask array, got {_kind(array)}; {hint}")
     if isinstance(meta_from_array(array), np.ma.MaskedArray):
         raise DataTypeError(

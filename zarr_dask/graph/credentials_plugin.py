@@ -36,7 +36,7 @@ class _CredentialsPlugin(WorkerPlugin):
         return f"<credentials {sorted(self._secrets)}>"
 
 
-class _Shared:
+class _SharedReferences:
     """The references of the credentials that the workers of a client have."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Shared:
             self._known.setdefault(client, set()).add(reference)
 
 
-_SHARED = _Shared()
+_SHARED = _SharedReferences()
 
 
 def share_references(client: Client, references: Iterable[str]) -> None:

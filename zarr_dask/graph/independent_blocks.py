@@ -16,25 +16,25 @@ import dask.array as da
 import numpy as np
 from dask.blockwise import Blockwise, optimize_blockwise
 
-from zarr_dask._util.as_numpy import as_numpy
+from zarr_dask._util.as_numpy import to_numpy
 from zarr_dask.errors import GridError
-from zarr_dask.graph.regions import PackedBlocks, packed, unpacked
-from zarr_dask.graph.write import MergeTree, StoredWrite, Target
+from zarr_dask.graph.regions import PackedBlocks, pack_blocks, unpack_blocks
+from zarr_dask.graph.write import Target, TreeReduceLayer, WriteCollection
 from zarr_dask.grid.grid import Blocks, Grid
 
 __all__ = [
-    "BlockWrites",
-    "ComputedBlocks",
+    "IndependentBlocks",
+    "IndependentWrites",
     "computed_blocks",
-    "has_separate_blocks",
-    "separate_writes",
+    "independent_writes",
+    "is_embarrassingly_parallel",
 ]
 
 _LARGEST_LAYER = 1 << 16
 """Largest pickled layer in bytes that is sent with every task."""
 
 
-class BlockWrites:
+class IndependentWrites:
     """The write tasks of a graph whose blocks share no ancestor, each called by its number.
 
     Parameters
@@ -45,12 +45,12 @@ class BlockWrites:
         Tells which blocks there are, and how to merge their results.
     """
 
-    def __init__(self, layer: Blockwise, tree: MergeTree) -> None:
+    def __init__(self, layer: Blockwise, tree: TreeReduceLayer) -> None:
         self.layer = layer
         self.tree = tree
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlockWrites, (self.layer, self.tree)
+        return IndependentWrites, (self.layer, self.tree)
 
     @property
     def target(self) -> Target:
@@ -76,7 +76,7 @@ class BlockWrites:
         return self.target.merge([culled[key]() for key in keys])
 
 
-def has_separate_blocks(array: da.Array) -> bool:
+def is_embarrassingly_parallel(array: da.Array) -> bool:
     """True if each block of an array is made by a task that needs no other one."""
     return _lone_layer(array) is not None
 
@@ -89,20 +89,20 @@ def _lone_layer(array: da.Array) -> Blockwise | None:
     return layer if isinstance(layer, Blockwise) and not graph.dependencies[array.name] else None
 
 
-def separate_writes(write: StoredWrite) -> BlockWrites | None:
+def independent_writes(write: WriteCollection) -> IndependentWrites | None:
     """Return the tasks of a write that can run one by one; None if blocks share ancestors."""
     (key,) = write.__dask_keys__()
     graph = optimize_blockwise(write.__dask_graph__(), keys={key})
     tree = write.__dask_graph__().layers[key[0]]
-    if not isinstance(tree, MergeTree) or graph.dependencies.get(tree.source) != set():
+    if not isinstance(tree, TreeReduceLayer) or graph.dependencies.get(tree.source) != set():
         return None
     layer = graph.layers[tree.source]
     if not isinstance(layer, Blockwise) or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
         return None
-    return BlockWrites(layer, tree)
+    return IndependentWrites(layer, tree)
 
 
-class ComputedBlocks:
+class IndependentBlocks:
     """The blocks of an array that share no ancestor, computed by the caller on demand.
 
     A task that needs several of them computes them in sequence, in its own thread, and none of them
@@ -121,7 +121,7 @@ class ComputedBlocks:
         self.chunks = chunks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _computed_blocks, (self.layer, packed(self.chunks))
+        return _computed_blocks, (self.layer, pack_blocks(self.chunks))
 
     @cached_property
     def _grid(self) -> Grid:
@@ -154,7 +154,7 @@ class ComputedBlocks:
         culled, _ = self.layer.cull({key}, ())
         block = culled[key]()
         expected = tuple(sizes[i] for sizes, i in zip(self.chunks, coords, strict=True))
-        found = as_numpy(block, f"the block {coords}")
+        found = to_numpy(block, f"the block {coords}")
         if found.shape != expected:
             raise GridError(
                 f"the block {coords} has the shape {found.shape}, but dask said {expected}; "
@@ -163,13 +163,13 @@ class ComputedBlocks:
         return found
 
 
-def _computed_blocks(layer: Blockwise, blocks: PackedBlocks) -> ComputedBlocks:
-    return ComputedBlocks(layer, unpacked(blocks))
+def _computed_blocks(layer: Blockwise, blocks: PackedBlocks) -> IndependentBlocks:
+    return IndependentBlocks(layer, unpack_blocks(blocks))
 
 
-def computed_blocks(array: da.Array) -> ComputedBlocks | None:
+def computed_blocks(array: da.Array) -> IndependentBlocks | None:
     """Return an object that computes the blocks one by one; None if they share ancestors."""
     layer = _lone_layer(array)
     if layer is None or layer.annotations or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
         return None
-    return ComputedBlocks(layer, array.chunks)
+    return IndependentBlocks(layer, array.chunks)

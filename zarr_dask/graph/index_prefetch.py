@@ -13,14 +13,14 @@ from weakref import ref
 from dask.layers import ArrayBlockwiseDep
 
 from zarr_dask.graph.regions import BlockRegions
-from zarr_dask.graph.sources import AheadSource
+from zarr_dask.graph.sources import SupportsPrefetch
 from zarr_dask.grid.grid import Blocks
-from zarr_dask.stores.index_prefetch import Part, ReadAhead
+from zarr_dask.stores.index_prefetch import IndexPrefetcher, Part
 
-__all__ = ["AheadBlocks"]
+__all__ = ["PrefetchingBlocks"]
 
 
-class AheadBlocks(ArrayBlockwiseDep):
+class PrefetchingBlocks(ArrayBlockwiseDep):
     """The sources of the blocks, which share the prefetch for the blocks that follow.
 
     Parameters
@@ -33,19 +33,19 @@ class AheadBlocks(ArrayBlockwiseDep):
         True if its tasks run in this process; else each of them is given the source itself.
     """
 
-    def __init__(self, chunks: Blocks, value: AheadSource, *, here: bool = True) -> None:
+    def __init__(self, chunks: Blocks, value: SupportsPrefetch, *, here: bool = True) -> None:
         super().__init__(chunks)
         self.value = value
         self._here = here
         self._regions = BlockRegions(chunks, (0,) * len(chunks))
-        self._ahead: ref[ReadAhead] | None = None
+        self._ahead: ref[IndexPrefetcher] | None = None
 
-    def __getitem__(self, idx: Part) -> AheadSource | _AheadBlock:
+    def __getitem__(self, idx: Part) -> SupportsPrefetch | _AheadBlock:
         if not self._here:
             return self.value
         ahead = None if self._ahead is None else self._ahead()  # it lives as long as its tasks
         if ahead is None or ahead.expects(idx):  # or it has tasks of a graph that never ended
-            ahead = ReadAhead(self.value.store, self._key_of)
+            ahead = IndexPrefetcher(self.value.store, self._key_of)
             self._ahead = ref(ahead)
         ahead.expect(idx)
         return _AheadBlock(self.value, ahead, idx)
@@ -58,11 +58,11 @@ class AheadBlocks(ArrayBlockwiseDep):
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         regions, value = self._regions.__dask_tokenize__(), self.value.__dask_tokenize__()
-        return "AheadBlocks", regions, value
+        return "PrefetchingBlocks", regions, value
 
 
-def _elsewhere(regions: BlockRegions, value: AheadSource) -> AheadBlocks:
-    return AheadBlocks(regions.chunks, value, here=False)
+def _elsewhere(regions: BlockRegions, value: SupportsPrefetch) -> PrefetchingBlocks:
+    return PrefetchingBlocks(regions.chunks, value, here=False)
 
 
 class _AheadBlock:
@@ -70,7 +70,7 @@ class _AheadBlock:
 
     __slots__ = ("_ahead", "_block", "_source")
 
-    def __init__(self, source: AheadSource, ahead: ReadAhead, block: Part) -> None:
+    def __init__(self, source: SupportsPrefetch, ahead: IndexPrefetcher, block: Part) -> None:
         self._source, self._ahead, self._block = source, ahead, block
 
     def __getitem__(self, key: Any) -> Any:

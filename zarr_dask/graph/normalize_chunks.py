@@ -15,19 +15,19 @@ from dask.utils import parse_bytes
 from zarr_dask.errors import GridError
 from zarr_dask.grid.dask_blocks import (
     bounded_blocks,
-    cells_of,
     check_count,
-    chunks_of,
     merged_blocks,
+    one_block_per_chunk,
+    one_block_per_object,
 )
 from zarr_dask.grid.grid import Blocks, Grid, Shape
-from zarr_dask.indexing.plan import selected_blocks
+from zarr_dask.indexing.plan import blocks_of_selection_grid
 from zarr_dask.indexing.transform import IndexTransform, axis_names
 
-__all__ = ["blocks_of", "blocks_of_selection", "cuts_objects"]
+__all__ = ["blocks_of_selection", "normalize_blocks", "splits_objects"]
 
 
-def blocks_of(
+def normalize_blocks(
     chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int, names: Sequence[str | None]
 ) -> Blocks:
     """Return the blocks that a reader requests.
@@ -60,7 +60,7 @@ def blocks_of(
         raise _no_blocks(chunks, grid.shape, error) from error
 
 
-def cuts_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -> bool:
+def splits_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -> bool:
     """True if the default blocks are parts of stored objects, as no size was requested.
 
     Then many tasks read each object, and the index of a shard is worth caching.
@@ -84,11 +84,11 @@ def blocks_of_selection(
     ----------
     chunks
         None, ``"shards"`` and ``"chunks"``: the selected part of each such block of the array. All
-        other forms describe how to cut the selection; see `blocks_of`.
+        other forms describe how to cut the selection; see `normalize_blocks`.
     transform
         The selection.
     grid, chunk_shape, itemsize, names
-        As in `blocks_of`, for the whole array.
+        As in `normalize_blocks`, for the whole array.
 
     Raises
     ------
@@ -96,15 +96,15 @@ def blocks_of_selection(
         If the selection cannot be divided into these blocks.
     """
     if chunks is None and prod(grid.largest_cell) * itemsize <= _bytes_of_auto():
-        return selected_blocks(transform, grid)
+        return blocks_of_selection_grid(transform, grid)
     if chunks is None:
-        blocks = blocks_of(None, grid, chunk_shape, itemsize, ())
-        return selected_blocks(transform, Grid.of(grid.shape, blocks))
-    selected = Grid.of(transform.shape, selected_blocks(transform, grid))
+        blocks = normalize_blocks(None, grid, chunk_shape, itemsize, ())
+        return blocks_of_selection_grid(transform, Grid.of(grid.shape, blocks))
+    selected = Grid.of(transform.shape, blocks_of_selection_grid(transform, grid))
 
     def named(name: str) -> Blocks:
         blocks = _named(grid, chunk_shape, name)
-        return selected_blocks(transform, Grid.of(grid.shape, blocks))
+        return blocks_of_selection_grid(transform, Grid.of(grid.shape, blocks))
 
     try:
         wanted = _along_each(chunks, axis_names(transform, names), transform.ndim)
@@ -122,7 +122,9 @@ def _no_blocks(chunks: Any, shape: Shape, error: Exception) -> GridError:
 
 def _named(grid: Grid, chunk_shape: Shape, name: str) -> Blocks:
     """Return the blocks with a name, "shards" or "chunks"."""
-    return cells_of(grid) if name == "shards" else chunks_of(grid, chunk_shape)
+    return (
+        one_block_per_object(grid) if name == "shards" else one_block_per_chunk(grid, chunk_shape)
+    )
 
 
 def _along_each(chunks: Any, names: Sequence[str | None], ndim: int) -> tuple[Any, ...]:

@@ -17,18 +17,18 @@ from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayBlockwiseDep
 
-from zarr_dask._util.arguments import check_given
+from zarr_dask._util.arguments import check_type
 from zarr_dask.graph.checks import check_backend
-from zarr_dask.graph.index_prefetch import AheadBlocks
+from zarr_dask.graph.index_prefetch import PrefetchingBlocks
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
-from zarr_dask.graph.sources import AheadSource, DivisibleSource, Source
+from zarr_dask.graph.sources import Source, SupportsPrefetch, SupportsSubset
 from zarr_dask.grid.grid import Blocks
 
-__all__ = ["read_ahead", "read_array", "read_shares", "sources_of"]
+__all__ = ["find_sources", "read_ahead", "read_array", "read_per_block"]
 
 
-class BlockSources(ArrayBlockwiseDep):
+class PerBlockSource(ArrayBlockwiseDep):
     """A source for each block, made on demand.
 
     Parameters
@@ -41,24 +41,24 @@ class BlockSources(ArrayBlockwiseDep):
         Identifies that source.
     """
 
-    def __init__(self, chunks: Blocks, value: DivisibleSource, token: str) -> None:
+    def __init__(self, chunks: Blocks, value: SupportsSubset, token: str) -> None:
         super().__init__(chunks)
         self.value = value
         self.token = token
         self._regions = BlockRegions(chunks, (0,) * len(chunks))
 
-    def __getitem__(self, idx: tuple[int, ...]) -> DivisibleSource:
+    def __getitem__(self, idx: tuple[int, ...]) -> SupportsSubset:
         return self.value.within(self._regions[idx])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sources, (self._regions, self.value, self.token)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return "BlockSources", self._regions.__dask_tokenize__(), self.token
+        return "PerBlockSource", self._regions.__dask_tokenize__(), self.token
 
 
-def _sources(regions: BlockRegions, value: DivisibleSource, token: str) -> BlockSources:
-    return BlockSources(regions.chunks, value, token)
+def _sources(regions: BlockRegions, value: SupportsSubset, token: str) -> PerBlockSource:
+    return PerBlockSource(regions.chunks, value, token)
 
 
 def read_array(source: Source, blocks: Blocks, token: str, name: str | None = None) -> da.Array:
@@ -84,18 +84,18 @@ def read_array(source: Source, blocks: Blocks, token: str, name: str | None = No
 
 
 def read_ahead(
-    source: AheadSource, blocks: Blocks, token: str, name: str | None = None
+    source: SupportsPrefetch, blocks: Blocks, token: str, name: str | None = None
 ) -> da.Array:
     """Return the same as `read_array`, with prefetch of shard indices."""
-    ahead = AheadBlocks(blocks, source)
+    ahead = PrefetchingBlocks(blocks, source)
     return _read_layer(source, blocks, token, name, (ahead, _indices(source)))
 
 
-def read_shares(
-    source: DivisibleSource, blocks: Blocks, token: str, name: str | None = None
+def read_per_block(
+    source: SupportsSubset, blocks: Blocks, token: str, name: str | None = None
 ) -> da.Array:
     """Return the same as `read_array`, with a source for each task that covers only its block."""
-    shares, everything = BlockSources(blocks, source, token), (slice(None),) * len(source.shape)
+    shares, everything = PerBlockSource(blocks, source, token), (slice(None),) * len(source.shape)
     return _read_layer(source, blocks, token, name, (shares, _indices(source)), (everything, None))
 
 
@@ -117,7 +117,7 @@ def _read_layer(
 ) -> da.Array:
     """Return an array with one task for each block, which indexes the source by its region."""
     check_backend()
-    check_given("name", name, str, "a text")
+    check_type("name", name, str, "a text")
     share_with_current_client(source)
     shape, dtype, indices = source.shape, source.dtype, _indices(source)
     regions = BlockRegions(blocks, (0,) * len(shape))
@@ -128,7 +128,7 @@ def _read_layer(
     return da.Array(graph, name, blocks, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))
 
 
-def sources_of(array: da.Array, kind: type | tuple[type, ...]) -> Iterator[Any]:
+def find_sources(array: da.Array, kind: type | tuple[type, ...]) -> Iterator[Any]:
     """Yield the sources of one type that a graph reads, layer by layer."""
     for layer in array.__dask_graph__().layers.values():
         for value in _literals(layer):

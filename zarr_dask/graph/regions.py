@@ -10,7 +10,7 @@ from dask.layers import ArrayBlockwiseDep
 
 from zarr_dask.grid.grid import Blocks, Shape
 
-__all__ = ["BlockRegions", "PackedBlocks", "packed", "unpacked"]
+__all__ = ["BlockRegions", "PackedBlocks", "pack_blocks", "unpack_blocks"]
 
 PackedSizes = tuple[str, tuple[int, ...]]
 PackedBlocks = tuple[PackedSizes, ...]
@@ -41,23 +41,23 @@ class BlockRegions(ArrayBlockwiseDep):
         return tuple(region)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _regions, (packed(self.chunks), self.origin)
+        return _regions, (pack_blocks(self.chunks), self.origin)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return "BlockRegions", packed(self.chunks), self.origin
+        return "BlockRegions", pack_blocks(self.chunks), self.origin
 
 
 def _regions(blocks: PackedBlocks, origin: Shape) -> BlockRegions:
-    return BlockRegions(unpacked(blocks), origin)
+    return BlockRegions(unpack_blocks(blocks), origin)
 
 
-def packed(blocks: Blocks) -> PackedBlocks:
+def pack_blocks(blocks: Blocks) -> PackedBlocks:
     """Return the sizes of blocks in a form that is small when pickled."""
     return tuple(map(_packed_sizes, blocks))
 
 
-def unpacked(blocks: PackedBlocks) -> Blocks:
-    """Return the sizes that `packed` was given."""
+def unpack_blocks(blocks: PackedBlocks) -> Blocks:
+    """Return the sizes that `pack_blocks` was given."""
     return tuple(map(_unpacked_sizes, blocks))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Store
 
-__all__ = ["AheadSource", "DivisibleSource", "Source"]
+__all__ = ["Source", "SupportsPrefetch", "SupportsSubset"]
 
 
 class Source(Protocol):
@@ -28,15 +28,15 @@ class Source(Protocol):
     def __getitem__(self, key: Any) -> Any: ...
 
 
-class DivisibleSource(Source, Protocol):
+class SupportsSubset(Source, Protocol):
     """A source that is too large to be part of every task."""
 
-    def within(self, region: tuple[slice, ...]) -> DivisibleSource:
+    def within(self, region: tuple[slice, ...]) -> SupportsSubset:
         """Return a region of it, as another source."""
         ...
 
 
-class AheadSource(Source, Protocol):
+class SupportsPrefetch(Source, Protocol):
     """A source of which requests can be prefetched for other tasks."""
 
     @property
@@ -44,7 +44,7 @@ class AheadSource(Source, Protocol):
         """The store that holds the stored objects."""
         ...
 
-    def reading_from(self, store: Store) -> AheadSource:
+    def reading_from(self, store: Store) -> SupportsPrefetch:
         """Return the same source, read from another store."""
         ...
 

@@ -24,7 +24,7 @@ from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
 from zarr_dask.grid.grid import Shape
 
-__all__ = ["MergeTree", "StoredWrite", "Target", "join_writes", "write_array"]
+__all__ = ["Target", "TreeReduceLayer", "WriteCollection", "join_writes", "write_array"]
 
 
 class Target(Protocol):
@@ -50,7 +50,7 @@ def write_array(
     token: str,
     only: Sequence[tuple[int, int]] | None = None,
     topic: str = "",
-) -> StoredWrite:
+) -> WriteCollection:
     """Return the collection that writes every block of a dask array.
 
     Parameters
@@ -91,19 +91,19 @@ def write_array(
         dependencies=(),
     )
     merge = f"zarr-finish-{tokenize(array.name, token, origin)}"
-    tree = MergeTree(merge, write, array.numblocks, target, only)
+    tree = TreeReduceLayer(merge, write, array.numblocks, target, only)
     if only is not None and not only:
-        return StoredWrite(HighLevelGraph({merge: tree}, {merge: set()}), (merge, 0))
+        return WriteCollection(HighLevelGraph({merge: tree}, {merge: set()}), (merge, 0))
     graph = HighLevelGraph(
         {**array.__dask_graph__().layers, write: layer, merge: tree},
         {**array.__dask_graph__().dependencies, write: {array.name}, merge: {write}},
     )
-    return StoredWrite(graph, (merge, 0))
+    return WriteCollection(graph, (merge, 0))
 
 
 def join_writes(
-    writes: Sequence[StoredWrite], end: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-) -> StoredWrite:
+    writes: Sequence[WriteCollection], end: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+) -> WriteCollection:
     """Join several writes into one, whose ``compute()`` returns their results as a tuple.
 
     Their common tasks are in the graph once. `end` is called with the tuple when all are done.
@@ -115,7 +115,7 @@ def join_writes(
     graphs = [write.__dask_graph__() for write in writes]
     merged = HighLevelGraph.merge(*graphs)
     layers = {**merged.layers, name: MaterializedLayer({key: task})}
-    return StoredWrite(
+    return WriteCollection(
         HighLevelGraph(layers, {**merged.dependencies, name: {output[0] for output in outputs}}),
         key,
     )
@@ -145,7 +145,7 @@ def _tell(topic: str, task: tuple[str | int, ...], nbytes: int) -> None:
     worker.log_event(topic, {"task": task, "nbytes": nbytes})
 
 
-class MergeTree(Layer):
+class TreeReduceLayer(Layer):
     """A layer that merges the results of many tasks, a few at a time, down to one output.
 
     The tasks are only created when they are accessed, which happens in the scheduler.
@@ -184,7 +184,7 @@ class MergeTree(Layer):
         self._tasks: dict[Any, Task] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MergeTree, (self.name, self.source, self.numblocks, self.target, self.only)
+        return TreeReduceLayer, (self.name, self.source, self.numblocks, self.target, self.only)
 
     def is_materialized(self) -> bool:
         """True if the tasks exist already."""
@@ -244,7 +244,7 @@ def _finish(target: Target, *results: Any) -> Any:
     return target.finish(target.merge(results))
 
 
-class StoredWrite(DaskMethodsMixin):
+class WriteCollection(DaskMethodsMixin):
     """A write that is waiting to be computed.
 
     ``compute()`` runs it and returns what the target's ``finish`` does; ``persist()`` and
@@ -256,7 +256,7 @@ class StoredWrite(DaskMethodsMixin):
         self._key = key
 
     def __repr__(self) -> str:
-        return f"<zarr_dask.graph.StoredWrite {self._key[0]}: compute() writes>"
+        return f"<zarr_dask.graph.WriteCollection {self._key[0]}: compute() writes>"
 
     @property
     def dask(self) -> HighLevelGraph:
@@ -273,7 +273,7 @@ class StoredWrite(DaskMethodsMixin):
         return (self._key[0],)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return ("StoredWrite", self._key)
+        return ("WriteCollection", self._key)
 
     @staticmethod
     def __dask_optimize__(graph: HighLevelGraph, keys: Any, **options: Any) -> HighLevelGraph:
@@ -296,9 +296,9 @@ def _only(results: Sequence[Any]) -> Any:
 
 def _rebuilt(
     graph: Any, key: tuple[str, int], rename: Mapping[str, str] | None = None
-) -> StoredWrite:
+) -> WriteCollection:
     name = (rename or {}).get(key[0], key[0])
-    return StoredWrite(
+    return WriteCollection(
         graph
         if isinstance(graph, HighLevelGraph)
         else HighLevelGraph.from_collections(name, graph),

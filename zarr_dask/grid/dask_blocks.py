@@ -16,17 +16,17 @@ from zarr_dask.grid.grid import Blocks, Dimension, Fixed, Grid, Shape
 __all__ = [
     "MOST_BLOCKS",
     "bounded_blocks",
-    "cells_of",
     "check_count",
-    "chunks_of",
     "merged_blocks",
+    "one_block_per_chunk",
+    "one_block_per_object",
 ]
 
 MOST_BLOCKS = 1 << 21
 """At most this many blocks along a dimension: dask takes about a second to add up their sizes."""
 
 
-def cells_of(grid: Grid) -> Blocks:
+def one_block_per_object(grid: Grid) -> Blocks:
     """Return one block per stored object.
 
     Raises
@@ -36,13 +36,13 @@ def cells_of(grid: Grid) -> Blocks:
 
     Examples
     --------
-    >>> cells_of(Grid.regular((10, 4), (4, 4)))
+    >>> one_block_per_object(Grid.regular((10, 4), (4, 4)))
     ((4, 4, 2), (4,))
     """
     return tuple(map(_lengths, grid.dimensions))
 
 
-def chunks_of(grid: Grid, chunk_shape: Shape) -> Blocks:
+def one_block_per_chunk(grid: Grid, chunk_shape: Shape) -> Blocks:
     """Return one block per chunk.
 
     Parameters
@@ -54,7 +54,7 @@ def chunks_of(grid: Grid, chunk_shape: Shape) -> Blocks:
 
     Examples
     --------
-    >>> chunks_of(Grid.regular((10, 4), (4, 4)), (2, 4))
+    >>> one_block_per_chunk(Grid.regular((10, 4), (4, 4)), (2, 4))
     ((2, 2, 2, 2, 2), (4,))
     """
     return tuple(map(_pieces, grid.dimensions, chunk_shape))
@@ -73,7 +73,7 @@ def bounded_blocks(grid: Grid, chunk_shape: Shape, itemsize: int, limit: int) ->
     """
     cell = grid.largest_cell
     if prod(cell) * itemsize <= limit or cell == chunk_shape:
-        return cells_of(grid)
+        return one_block_per_object(grid)
     block = list(chunk_shape)
     for axis in reversed(range(grid.ndim)):
         room = max(limit // max(prod(block) * itemsize, 1), 1)

@@ -21,7 +21,7 @@ from zarr_dask.errors import GridError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Dimension", "Edges", "Fixed"]
+__all__ = ["Dimension", "Edges", "Fixed", "pairs", "pairs_length", "uncut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +442,65 @@ def _unpacked(packed: tuple[tuple[int, int], ...] | bytes, extent: int) -> Edges
 
 
 Dimension = Fixed | Edges
+
+
+# --- two partitions of one extent -----------------------------------------------------------------
+
+
+def pairs(cells: Dimension, intervals: Dimension) -> int:
+    """Return the number of overlapping pairs of a cell and an interval.
+
+    Examples
+    --------
+    >>> pairs(Fixed(4, 10), Edges.of([3, 7], 10))
+    4
+    """
+    if isinstance(intervals, Fixed):
+        return cells.meetings(intervals.size)
+    return cells.count + len(_cut_cells(cells, intervals))
+
+
+def pairs_length(cells: Dimension, intervals: Dimension, lead: int = 0) -> int:
+    """Return the sum of the declared cell sizes over all pairs that `pairs` counts.
+
+    `lead` is added to the size of the first cell: elements of it that lie before the dimension.
+    """
+    if not cells.count:
+        return 0
+    stop = min(cells.start(1), cells.extent)
+    before = lead * (intervals.find(stop - 1) + 1)
+    if isinstance(intervals, Fixed):
+        return before + cells.met_length(intervals.size)
+    again = sum(cells.size_of(int(cell)) for cell in _cut_cells(cells, intervals))
+    return before + cells.start(cells.count) + again
+
+
+def uncut(
+    cells: Dimension, intervals: Dimension, *, first: bool = False, last: bool = False
+) -> int:
+    """Return the number of cells that lie in one interval; see `Fixed.uncut`."""
+    if isinstance(intervals, Fixed):
+        return cells.uncut(intervals.size, first=first, last=last)
+    dropped = ({0} if first else set()) | ({cells.count - 1} if last else set())
+    return cells.count - len({*map(int, _cut_cells(cells, intervals)), *dropped} - {-1})
+
+
+def _cut_cells(cells: Dimension, intervals: Edges) -> np.ndarray:
+    """Return the numbers of cells with borders of intervals inside, once for each border."""
+    import numpy as np
+
+    starts = [0, *accumulate(size * count for size, count in intervals.runs)]
+    borders = np.concatenate(
+        [
+            np.arange(a, min(b, cells.extent), size)
+            for (size, _), a, b in zip(intervals.runs, starts, starts[1:], strict=False)
+            if a < cells.extent
+        ]
+        or [np.empty(0, np.int64)]
+    )
+    found, offsets = cells.locate(borders)
+    inside: np.ndarray = found[offsets > 0]
+    return inside
 
 
 def _few(values: Sequence[object], limit: int = 6) -> str:

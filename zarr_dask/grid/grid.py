@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Blocks",
     "Cells",
+    "ChunkSpan",
     "Dimension",
     "Edges",
     "Fixed",
@@ -31,9 +32,8 @@ __all__ = [
     "Part",
     "Region",
     "Shape",
-    "Span",
-    "cut",
-    "spans",
+    "intersect_chunks",
+    "view_region",
 ]
 
 Shape = tuple[int, ...]
@@ -42,7 +42,7 @@ Region = tuple[slice, ...]
 """One slice per dimension, with non-negative bounds and a positive step."""
 
 
-class Span(NamedTuple):
+class ChunkSpan(NamedTuple):
     """One cell of one dimension that a slice overlaps."""
 
     coord: int
@@ -68,13 +68,13 @@ class Part(NamedTuple):
     """True if all of the cell that lies in the array is selected."""
 
 
-def shifted(region: Region, origin: Shape) -> Region:
+def translate_region(region: Region, origin: Shape) -> Region:
     """Return a region with its start and stop moved by `origin`."""
     pairs = zip(region, origin, strict=True)
     return tuple(slice(s.start + start, s.stop + start, s.step) for s, start in pairs)
 
 
-def cut(array: np.ndarray, region: Region) -> np.ndarray:
+def view_region(array: np.ndarray, region: Region) -> np.ndarray:
     """Return a region of an array as a view, even if 0-d, where indexing would return a scalar."""
     return array[region] if region else array
 
@@ -102,16 +102,16 @@ def _range(runs: Sequence[tuple[int, int]]) -> str:
     return str(most) if least == most else f"{least}..{most}"
 
 
-def spans(dimension: Dimension, selected: slice) -> list[Span]:
+def intersect_chunks(dimension: Dimension, selected: slice) -> list[ChunkSpan]:
     """Return the cells of one dimension that overlap a slice of positive step, in order.
 
     Examples
     --------
-    >>> spans(Fixed(4, 10), slice(3, 9, 1))[0]
-    Span(coord=0, inside=slice(3, 4, 1), out=slice(0, 1, 1), whole=False)
+    >>> intersect_chunks(Fixed(4, 10), slice(3, 9, 1))[0]
+    ChunkSpan(coord=0, inside=slice(3, 4, 1), out=slice(0, 1, 1), whole=False)
     """
     start, stop, step = selected.start, selected.stop, selected.step or 1
-    found: list[Span] = []
+    found: list[ChunkSpan] = []
     done = 0
     while start < stop:
         index = dimension.find(start)
@@ -121,7 +121,7 @@ def spans(dimension: Dimension, selected: slice) -> list[Span]:
         taken = -(-(last - start) // step)
         whole = step == 1 and start == origin and last == end
         found.append(
-            Span(
+            ChunkSpan(
                 index,
                 slice(start - origin, last - origin, step),
                 slice(done, done + taken, 1),
@@ -303,7 +303,9 @@ class Grid:
         >>> [part.coords for part in Grid.regular((4, 4), (2, 2)).parts((slice(1, 3), slice(0, 1)))]
         [(0, 0), (1, 0)]
         """
-        per_dimension = [spans(d, s) for d, s in zip(self.dimensions, region, strict=True)]
+        per_dimension = [
+            intersect_chunks(d, s) for d, s in zip(self.dimensions, region, strict=True)
+        ]
         for combination in product(*per_dimension):
             if combination:
                 coords, inside, out, whole = zip(*combination, strict=True)
@@ -311,14 +313,14 @@ class Grid:
             else:
                 yield Part((), (), (), True)
 
-    def only_cell(self, region: Region) -> tuple[tuple[int, ...], Region, bool] | None:
+    def single_chunk(self, region: Region) -> tuple[tuple[int, ...], Region, bool] | None:
         """Return the single cell that holds a region, as `Part` without `out`; None if several do.
 
         Examples
         --------
-        >>> Grid.regular((9,), (4,)).only_cell((slice(5, 7, 1),))
+        >>> Grid.regular((9,), (4,)).single_chunk((slice(5, 7, 1),))
         ((1,), (slice(1, 3, 1),), False)
-        >>> Grid.regular((9,), (4,)).only_cell((slice(3, 5, 1),)) is None
+        >>> Grid.regular((9,), (4,)).single_chunk((slice(3, 5, 1),)) is None
         True
         """
         coords: list[int] = []
@@ -341,7 +343,9 @@ class Grid:
 
     def count_parts(self, region: Region) -> int:
         """Return the number of cells that overlap a region, without listing them."""
-        return prod(len(spans(d, s)) for d, s in zip(self.dimensions, region, strict=True))
+        return prod(
+            len(intersect_chunks(d, s)) for d, s in zip(self.dimensions, region, strict=True)
+        )
 
     def align(self, blocks: Sequence[Sequence[int]], origin: Sequence[int] = ()) -> Blocks:
         """Move the borders between blocks so that no cell lies in two of them.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from zarr_dask._util.threads import for_each
+from zarr_dask._util.threads import parallel_for
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
     ListingError,
@@ -39,38 +39,38 @@ from zarr_dask.formats.consolidated import (
     consolidated_documents,
     consolidated_key,
     recorded_documents,
-    warn_of_stale,
+    warn_stale_consolidated,
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
-from zarr_dask.hierarchy.parents import array_around
-from zarr_dask.hierarchy.prefetch import Site, site_of
-from zarr_dask.hierarchy.walk import implied_formats, is_implied, walk, walk_documents
+from zarr_dask.hierarchy.parents import enclosing_array
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
+from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
 from zarr_dask.journal import check_no_output, discard_journals, forget_nodes_above
 from zarr_dask.journal.links import check_no_link
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.base import Store, is_far, join
-from zarr_dask.stores.compare_and_swap import put_latest
-from zarr_dask.stores.local_paths import file_in_the_way
-from zarr_dask.stores.open import overlap
+from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.compare_and_swap import cas_update
+from zarr_dask.stores.local_paths import blocking_file
+from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.wrappers.base import forkable
 from zarr_dask.stores.wrappers.prefetched import is_empty
 
 __all__ = [
-    "check_place",
+    "can_create",
+    "check_can_create",
     "consolidate_group",
+    "create_parent_groups",
     "delete_node",
-    "is_free",
-    "is_shown_first",
-    "prepare_above",
-    "prepare_array_place",
-    "prepare_place",
-    "put_documents",
+    "make_room_for_array",
+    "make_room_for_node",
+    "puts_metadata_first",
     "remove_leftovers",
     "rename_node",
+    "rollback_metadata",
     "stale_paths",
-    "warn_of_mixture",
-    "withdraw",
+    "warn_mixed_formats",
+    "write_documents",
 ]
 
 
@@ -85,7 +85,7 @@ def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> N
 # --- creating -------------------------------------------------------------------------------------
 
 
-def check_place(
+def check_can_create(
     store: Store, path: str, node_format: Format, *, overwrite: bool, is_group: bool = False
 ) -> None:
     """Raise if a node may not be created at a path; changes nothing.
@@ -116,10 +116,10 @@ def check_place(
         )
 
 
-def is_free(store: Store, path: str, node_format: Format) -> bool:
+def can_create(store: Store, path: str, node_format: Format) -> bool:
     """True if an array may be created at a path without replacing anything."""
     try:
-        check_place(store, path, node_format, overwrite=False)
+        check_can_create(store, path, node_format, overwrite=False)
     except NodeExistsError:
         return False
     return True
@@ -135,13 +135,13 @@ def _check_names(store: Store, path: str, node_format: Format) -> None:
 
 
 def _check_surroundings(store: Store, path: str) -> None:
-    found = file_in_the_way(store, path)
+    found = blocking_file(store, path)
     if found is not None:
         raise NodeExistsError(
             f"{where(store, path)} would be a folder, but {found} is a file, or a link that leads "
             "nowhere; it was left as it is. Choose another place, or remove it."
         )
-    around = array_around(store)
+    around = enclosing_array(store)
     if around is not None:
         raise _inside(store, path, around)
 
@@ -169,36 +169,48 @@ def _is_taken(store: Store, path: str, node_format: Format) -> bool:
     return not (is_implicit and found.name == node_format.name)  # it may be given metadata
 
 
-def prepare_array_place(
+def make_room_for_array(
     store: Store,
     path: str,
     node_format: Format,
     meta: ArrayMeta,
     *,
     overwrite: bool,
-    site: Site | None = None,
+    site: PrefetchedLocation | None = None,
+    alone: bool = True,
 ) -> None:
-    """Prepare the location of a new array: as `prepare_place`, and delete leftover stored objects.
+    """Prepare the location of a new array as `make_room_for_node` does; delete leftover objects.
 
-    The metadata of the array are written first if the store needs them first (`is_shown_first`).
+    The metadata of the array are written first if the store needs them first
+    (`puts_metadata_first`). An array that is not shown alone (`alone`) leaves the groups above, and
+    consolidated metadata, to the caller.
 
     Raises
     ------
     NodeExistsError, StoreKeyError
-        See `check_place`.
+        See `check_can_create`.
     """
-    site = site or site_of(store, path)
-    room = prepare_place(store, path, node_format, overwrite=overwrite, is_group=False, site=site)
+    site = site or prefetch_location(store, path)
+    room = make_room_for_node(
+        store,
+        path,
+        node_format,
+        overwrite=overwrite,
+        is_group=False,
+        warns=alone,
+        site=site,
+        makes_above=alone,
+    )
     if room.has_journals:
         discard_journals(store, path)
     prefix = node_format.data_prefix(path)
     if prefix not in room.emptied:
         remove_leftovers(site.store, prefix, meta)
-    if is_shown_first(store):
-        put_documents(store, node_format.documents(meta, path))
+    if puts_metadata_first(store):
+        write_documents(store, node_format.documents(meta, path))
 
 
-def is_shown_first(store: Store) -> bool:
+def puts_metadata_first(store: Store) -> bool:
     """True if a new array's metadata are written before its values, and both committed together.
 
     In all other stores they are written last, so that readers never see an incomplete array.
@@ -206,13 +218,13 @@ def is_shown_first(store: Store) -> bool:
     return forkable(store) is not None
 
 
-def withdraw(store: Store, path: str) -> None:
+def rollback_metadata(store: Store, path: str) -> None:
     """Remove a node whose metadata were written first, because the job writing it has failed."""
-    if is_shown_first(store) and formats_at(store, path):
+    if puts_metadata_first(store) and formats_at(store, path):
         remove_node(store, path)
 
 
-class Room(NamedTuple):
+class ReservedLocation(NamedTuple):
     """Facts about a location that was prepared for a node."""
 
     emptied: frozenset[str] = frozenset()
@@ -221,7 +233,7 @@ class Room(NamedTuple):
     """True if journals of earlier jobs may exist there."""
 
 
-def prepare_place(
+def make_room_for_node(
     store: Store,
     path: str,
     node_format: Format,
@@ -229,32 +241,35 @@ def prepare_place(
     overwrite: bool,
     is_group: bool,
     warns: bool = True,
-    site: Site | None = None,
-) -> Room:
+    site: PrefetchedLocation | None = None,
+    makes_above: bool = True,
+) -> ReservedLocation:
     """Prepare the location of a new node: remove the replaced node, create the groups above.
 
     This makes consolidated metadata above out of date, which gives a warning unless the caller
-    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`.
+    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`, and
+    one that shows several nodes at once makes the groups above itself (`makes_above`).
 
     Raises
     ------
     NodeExistsError, StoreKeyError
-        See `check_place`.
+        See `check_can_create`.
     RankError
         If a replaced node belongs to a simulation output that is still open.
     """
-    site = site or site_of(store, path, below=overwrite or not is_group)
-    check_place(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
-    room = Room(has_journals=not site.free_beside)
+    site = site or prefetch_location(store, path, below=overwrite or not is_group)
+    check_can_create(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
+    room = ReservedLocation(has_journals=not site.free_beside)
     if overwrite:
         room = _made_room(site, path)
-    prepare_above(site.store, path, node_format)
+    if makes_above:
+        create_parent_groups(site.store, path, node_format)
     if warns:
-        warn_of_stale(site.store, path, node_format)
+        warn_stale_consolidated(site.store, path, node_format)
     return room
 
 
-def prepare_above(store: Store, path: str, node_format: Format) -> None:
+def create_parent_groups(store: Store, path: str, node_format: Format) -> None:
     """Create missing groups above a node, and the metadata that the root must have."""
     for key, document in node_format.root_documents().items():
         if store.get(key) is None:
@@ -265,20 +280,20 @@ def prepare_above(store: Store, path: str, node_format: Format) -> None:
         try:
             found, _ = read_node(store, above, None, ReadOptions())
         except NodeNotFoundError:
-            put_documents(store, node_format.documents(GroupMeta(), above))
+            write_documents(store, node_format.documents(GroupMeta(), above))
         else:
-            _warn_of_mixture(store, path, node_format, above, found)
+            _warn_mixed_formats(store, path, node_format, above, found)
 
 
-def warn_of_mixture(store: Store, path: str, node_format: Format) -> None:
+def warn_mixed_formats(store: Store, path: str, node_format: Format) -> None:
     """Warn if a group above a node is of another format, and therefore does not show the node."""
     for above in () if node_format.has_implicit_groups else ancestors(path):
         with suppress(NodeNotFoundError):
             found, _ = read_node(store, above, None, ReadOptions())
-            _warn_of_mixture(store, path, node_format, above, found)
+            _warn_mixed_formats(store, path, node_format, above, found)
 
 
-def _warn_of_mixture(
+def _warn_mixed_formats(
     store: Store, path: str, node_format: Format, above: str, found: Format
 ) -> None:
     """Warn if a group is of another format than a node: it shows only nodes of its own format."""
@@ -295,7 +310,7 @@ def _warn_of_mixture(
     )
 
 
-def put_documents(store: Store, documents: Mapping[str, bytes]) -> None:
+def write_documents(store: Store, documents: Mapping[str, bytes]) -> None:
     """Write metadata in the given order."""
     forget_nodes_above()
     for key, document in documents.items():
@@ -309,8 +324,10 @@ def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
         keys = list(store.list(prefix))
     except ListingError:
         return  # the keys there cannot be known
-    old = [key for key in keys if meta.keys.coords(key[len(prefix) :], ndim) is not None]
-    for_each(store.delete, old, None)
+    old = [
+        key for key in keys if meta.chunk_key_encoding.coords(key[len(prefix) :], ndim) is not None
+    ]
+    parallel_for(store.delete, old, None)
 
 
 # --- removing -------------------------------------------------------------------------------------
@@ -335,7 +352,7 @@ def delete_node(store: Store, path: str) -> None:
     check_no_output(store, path, below=True)
     remove_node(store, path)
     for node_format in present:
-        warn_of_stale(store, path, node_format)
+        warn_stale_consolidated(store, path, node_format)
 
 
 def remove_node(store: Store, path: str) -> None:
@@ -355,16 +372,16 @@ def remove_node(store: Store, path: str) -> None:
             _remove_below(store, path, candidate)
 
 
-def _made_room(site: Site, path: str) -> Room:
+def _made_room(site: PrefetchedLocation, path: str) -> ReservedLocation:
     """Delete everything at and below a path, with or without metadata there."""
     store = site.store
     check_no_link(store, path)
     has_journals = not site.free_beside and check_no_output(store, path, below=True)
     found = formats_at(store, path)
     around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
-    if is_far(store) and not found and all(is_empty(store, prefix) for prefix in around):
-        return Room(around, has_journals)
-    return Room(_remove_all(store, path, found), has_journals)
+    if is_remote(store) and not found and all(is_empty(store, prefix) for prefix in around):
+        return ReservedLocation(around, has_journals)
+    return ReservedLocation(_remove_all(store, path, found), has_journals)
 
 
 def _remove_all(
@@ -376,7 +393,7 @@ def _remove_all(
     """
     present = [candidate for candidate, _ in found]
     prefixes = {prefix for candidate in present for prefix in candidate.prefixes(path)}
-    present += implied_formats(store, path, present, prefixes)
+    present += implicit_group_formats(store, path, present, prefixes)
     for candidate in present:
         _remove_documents(store, path, candidate)
     prefixes |= {prefix for candidate in present for prefix in candidate.prefixes(path)}
@@ -437,7 +454,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
     present = [node_format for node_format, _ in formats_at(store, old)]
     if not present:
         _refuse_nothing(store, old)
-    if not old or not new or overlap(old, new):
+    if not old or not new or contains_or_equal(old, new):
         raise NodeExistsError(
             f"{where(store, old)} cannot be renamed to {new!r}: the root of a hierarchy keeps its "
             "place, and a node cannot go into itself or to the place of a group above."
@@ -445,7 +462,7 @@ def rename_node(store: Store, old: str, new: str) -> None:
     for path in (old, new):
         check_no_link(store, path)
     for node_format in present:
-        check_place(store, new, node_format, overwrite=False, is_group=True)
+        check_can_create(store, new, node_format, overwrite=False, is_group=True)
         _check_free(store, new, node_format)
     check_no_output(store, old, below=True)
     discard_journals(store, old)
@@ -453,8 +470,8 @@ def rename_node(store: Store, old: str, new: str) -> None:
         _copy_node(store, old, new, present)
         remove_node(store, old)
     for node_format in present:
-        warn_of_stale(store, old, node_format)
-        warn_of_stale(store, new, node_format)
+        warn_stale_consolidated(store, old, node_format)
+        warn_stale_consolidated(store, new, node_format)
 
 
 def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) -> bool:
@@ -467,7 +484,7 @@ def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) 
     if not isinstance(store, LocalStore):
         return False
     for node_format in formats:
-        prepare_above(store, new, node_format)
+        create_parent_groups(store, new, node_format)
     return store.move_prefix(before[0], after[0])
 
 
@@ -482,9 +499,9 @@ def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> N
             store.set(pair[1], [value])
 
     try:
-        for_each(copy, objects, None)
+        parallel_for(copy, objects, None)
         for node_format in formats:
-            prepare_above(store, new, node_format)
+            create_parent_groups(store, new, node_format)
         for pair in documents:
             copy(pair)
     except BaseException:
@@ -544,7 +561,7 @@ def consolidate_group(store: Store, path: str, node_format: Format) -> None:
         documents = _all_documents(store, path, node_format)
         return consolidated_documents(store, path, node_format, documents)[key]
 
-    put_latest(store, key, made)
+    cas_update(store, key, made)
 
 
 def stale_paths(store: Store, path: str, node_format: Format, meta: GroupMeta) -> list[str]:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from copy import deepcopy
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
-from zarr_dask._util.arguments import check_flags
-from zarr_dask._util.display import Tree, draw, facts_table
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import Tree, html_table, render_tree
+from zarr_dask._util.keywords import did_you_mean, explained_by, takes_habits
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec, array_meta
+from zarr_dask.array.attributes import Attributes, fixed
+from zarr_dask.array.common_names import NodeNames, facts_text, no_attribute
+from zarr_dask.array.create import (
+    ArraySpec,
+    NewArrayOptions,
+    array_meta,
+    given_shape,
+    given_values,
+    shape_of_values,
+)
 from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     ListingError,
     MetadataError,
+    NodeExistsError,
     NodeKeyError,
+    NodeNameError,
     NodeNotFoundError,
     NodeTypeError,
+    StoreError,
     StoreKeyError,
+    ZarrDaskError,
 )
 from zarr_dask.formats.base import (
     ArrayMeta,
@@ -41,24 +55,33 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.edit import with_attributes
+from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
     delete_node,
-    prepare_array_place,
-    prepare_place,
-    put_documents,
+    make_room_for_array,
+    make_room_for_node,
     rename_node,
+    rollback_metadata,
     stale_paths,
+    write_documents,
 )
-from zarr_dask.hierarchy.locate import node_place
-from zarr_dask.hierarchy.parents import format_around
-from zarr_dask.hierarchy.prefetch import site_of
-from zarr_dask.hierarchy.walk import Below, consolidated_above, read_as, read_or_imply, walk
-from zarr_dask.journal import explained
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.parents import parent_format
+from zarr_dask.hierarchy.prefetch import prefetch_location
+from zarr_dask.hierarchy.walk import (
+    NodeOrError,
+    consolidated_above,
+    read_as,
+    read_node_or_implicit_group,
+    walk,
+)
+from zarr_dask.journal import explain_incomplete
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.wrappers.base import ReadOnly, innermost
+from zarr_dask.stores.patience import in_foreground
+from zarr_dask.stores.wrappers.base import ReadOnly, unwrap
 
 __all__ = [
     "Group",
@@ -72,12 +95,37 @@ __all__ = [
     "open_group",
 ]
 
-Mode = Literal["r", "r+", "a"]
+Mode = Literal["r", "r+", "a", "w", "w-"]
+
+
+class CreateOptions(NewArrayOptions, total=False):
+    """Keywords of `create_array` that methods of a group and `open` pass on."""
+
+    shape: Any
+    dtype: Any
+    data: Any
+    overwrite: bool
+
+
+_HABITS = {"component": "path", "name": "path", "zarr_format": "format"}
+_OF_NEW = {
+    "attrs": "attributes",
+    "compressor": "codecs",
+    "compressors": "codecs",
+    "dims": "dimension_names",
+}
+"""Names of zarr-python, xarray and dask for arguments of this package."""
+_NEW_ARRAY = tuple(CreateOptions.__annotations__)
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class Group(NodeNames, MutableMapping[str, "Array | Group"]):
     """A group in a store; made by `zarr_dask.open_group` and `zarr_dask.create_group`.
+
+    A group is a mapping from names to the nodes directly below it, in the order of their names; a
+    path such as ``"ocean/salt"`` names a node further below. Assignment creates an array of values
+    (``group["x"] = values``) and replaces nothing; ``del group["x"]`` deletes the node. A group is
+    true even if it is empty.
 
     Examples
     --------
@@ -100,9 +148,15 @@ class Group:
     """Options for reading the arrays below."""
 
     @property
+    def attrs(self) -> Attributes:
+        """The user's attributes, as a mapping that writes: ``group.attrs["title"] = "run 7"``."""
+        return Attributes(self)
+
+    @property
     def attributes(self) -> dict[str, Any]:
-        """The user's attributes (a copy)."""
-        return deepcopy(dict(self.meta.attributes))
+        """The user's attributes, as a copy that raises on assignment; `attrs` changes them."""
+        found: dict[str, Any] = fixed(self.meta.attributes)
+        return found
 
     @property
     def format(self) -> str:
@@ -117,6 +171,12 @@ class Group:
     def __repr__(self) -> str:
         return f"<zarr_dask.Group {self.where} {self.format}>"
 
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return True
+
     def __getitem__(self, path: str) -> Array | Group:
         """Return the node at a path below this group.
 
@@ -124,11 +184,31 @@ class Group:
         ------
         NodeKeyError
             If there is none.
+        NodeNameError
+            If `path` is no path; a `KeyError`, too.
+        TypeError
+            If `path` is an index of elements.
         """
         try:
-            return self._node_at(join(self.path, normalise_path(path)))
+            return self._node_at(join(self.path, _node_name(path)))
+        except StoreKeyError as error:
+            raise NodeNameError(f"{path!r} names no node of {self.where}: {error}") from None
         except NodeNotFoundError as error:
-            raise NodeKeyError(error.where, error.looked_for, error.hint) from None
+            hint = f"{error.hint} {self._names_instead(path)}".strip()
+            raise NodeKeyError(f"{self.where}/{path}", error.looked_for, hint) from None
+
+    def _names_instead(self, path: str) -> str:
+        """Return a hint with the names that there are beside a node that is missing."""
+        above, _, name = _node_name(path).rpartition("/")
+        try:
+            names = self.node_format.child_names(self.store, join(self.path, above))
+        except (StoreError, ZarrDaskError):
+            return ""
+        if not names:
+            return ""
+        shown = ", ".join(map(repr, names[:_MOST_NAMED]))
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return f"{above or 'The group'} has {shown}{more}.{did_you_mean(name, names)}"
 
     def _node_at(self, below: str) -> Array | Group:
         store = self.store
@@ -136,7 +216,7 @@ class Group:
             meta = read_as(store, below, self.node_format, self.options)
         except NodeNotFoundError as error:
             if not isinstance(store, Consolidated):
-                raise explained(error, store, below) from None
+                raise explain_incomplete(error, store, below) from None
             meta = read_as(without_consolidated(store), below, self.node_format, self.options)
             store = without_consolidated(store)
             warn(
@@ -149,14 +229,61 @@ class Group:
     def __iter__(self) -> Iterator[str]:
         return iter(self._metas(recursive=False))
 
+    def __len__(self) -> int:
+        return len(self._metas(recursive=False))
+
     def __contains__(self, path: object) -> bool:
+        """True if there is a node at a path, even one whose metadata cannot be read."""
         if not isinstance(path, str):
             return False
         try:
-            self[path]
-        except NodeNotFoundError:
+            self._node_at(join(self.path, _node_name(path)))
+        except (NodeNotFoundError, StoreKeyError):
             return False
+        except MetadataError:
+            return True
         return True
+
+    def __setitem__(self, path: str, value: Any) -> None:
+        """Create an array of values: a NumPy array, a scalar, or nested lists.
+
+        Raises
+        ------
+        NodeExistsError
+            If there is a node already; ``group[path][...] = value`` writes into an array.
+        TypeError
+            If `value` is a dask array or a node, which are written by other functions.
+        """
+        self.create_array(path, data=value)
+
+    def __delitem__(self, path: str) -> None:
+        """Delete the node at a path below this group, and everything below it."""
+        try:
+            self.delete(path)
+        except NodeNotFoundError as error:
+            raise NodeKeyError(error.where, error.looked_for, error.hint) from None
+
+    def items(self) -> ItemsView[str, Array | Group]:
+        """Return name and node of everything directly below, read together."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Array | Group]:
+        """Return all nodes directly below, read together."""
+        return _Values(self)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        """Return the names that a notebook offers after ``group["``."""
+        return list(self._metas(recursive=False))
+
+    @property
+    def info(self) -> Tree:
+        """Facts about the group as a text, which a notebook shows as a table."""
+        return facts_text(f"zarr_dask.Group {self.where}", self._facts())
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute("Group", name, _GROUP_HINTS, dir(type(self)))
 
     def walk(self, recursive: bool = True) -> Iterator[tuple[str, Array | Group | MetadataError]]:
         """Yield path and node of everything below, or the error for metadata that are wrong.
@@ -170,7 +297,7 @@ class Group:
         recursive
             True to include the groups below.
         """
-        check_flags(recursive=recursive)
+        check_bools(recursive=recursive)
         for path, meta in self._metas(recursive).items():
             if isinstance(meta, MetadataError):
                 yield path, meta
@@ -178,7 +305,7 @@ class Group:
                 below = join(self.path, path)
                 yield path, _node(self.store, below, meta, self.node_format, self.options)
 
-    def _metas(self, recursive: bool) -> dict[str, Below]:
+    def _metas(self, recursive: bool) -> dict[str, NodeOrError]:
         asked = self.path, self.node_format, self.options
         try:
             return walk(self.store, *asked, recursive=recursive)
@@ -187,6 +314,13 @@ class Group:
             if known is None:
                 raise
             return walk(known, *asked, recursive=recursive)
+
+    def listed(self) -> list[tuple[str, NodeOrError]]:
+        """Return names and metadata directly below; nothing where the store cannot tell."""
+        try:
+            return list(self._metas(recursive=False).items())
+        except StoreError:
+            return []
 
     def _nodes(self, recursive: bool) -> Iterator[tuple[str, Array | Group]]:
         for path, node in self.walk(recursive):
@@ -225,14 +359,15 @@ class Group:
             A text that notebooks show as nested lists.
         """
         name = self.path.rsplit("/", 1)[-1] or "/"
-        return draw(name, {path: _summary(meta) for path, meta in self._metas(True).items()})
+        return render_tree(name, {path: _summary(meta) for path, meta in self._metas(True).items()})
 
     def _repr_html_(self) -> str:
-        attributes = ", ".join(self.attributes) or "none"
-        facts = {"format": self.format, "attributes": attributes}
-        return facts_table(f"zarr_dask.Group {self.where}", facts)
+        return html_table(f"zarr_dask.Group {self.where}", self._facts())
 
-    def create_array(self, path: str, **options: Any) -> Array:
+    def _facts(self) -> dict[str, object]:
+        return {"format": self.format, "attributes": ", ".join(self.attributes) or "none"}
+
+    def create_array(self, path: str, **options: Unpack[CreateOptions]) -> Array:
         """Create an array below this group.
 
         Parameters
@@ -245,18 +380,64 @@ class Group:
         below = join(self.path, normalise_path(path))
         return create_array(self.store, below, format=self.format, **options)
 
-    def create_group(self, path: str, **options: Any) -> Group:
-        """Create a group below this group.
+    def create_group(
+        self,
+        path: str,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> Group:
+        """Create a group below this group, in its format.
 
         Parameters
         ----------
         path
             Path below this group.
-        **options
-            See `zarr_dask.create_group`; the format is that of this group.
+        attributes
+            JSON values by name.
+        overwrite
+            Replace an existing node, including all nodes below it.
         """
         below = join(self.path, normalise_path(path))
-        return create_group(self.store, below, format=self.format, **options)
+        return create_group(
+            self.store, below, format=self.format, attributes=attributes, overwrite=overwrite
+        )
+
+    def require_group(self, path: str) -> Group:
+        """Return the group at a path below this group; create it if there is none.
+
+        Raises
+        ------
+        NodeTypeError
+            If there is an array.
+        """
+        return open_group(self, path, "a")
+
+    def require_array(self, path: str, **options: Unpack[CreateOptions]) -> Array:
+        """Return the array at a path below this group; create it if there is none.
+
+        Raises
+        ------
+        NodeTypeError
+            If there is a group.
+        NodeExistsError
+            If there is an array of another shape or data type.
+        """
+        return open_array(self, path, "a", **options)
+
+    def array_keys(self) -> list[str]:
+        """Return the names of the arrays directly below."""
+        return [name for name, _ in self.arrays()]
+
+    def group_keys(self) -> list[str]:
+        """Return the names of the groups directly below."""
+        return [name for name, _ in self.groups()]
+
+    def members(self, max_depth: int | None = 0) -> tuple[tuple[str, Array | Group], ...]:
+        """Return path and node of everything below, `max_depth` groups down; None for all."""
+        found = self._nodes(recursive=max_depth != 0)
+        most = float("inf") if max_depth is None else max_depth
+        return tuple((path, node) for path, node in found if path.count("/") <= most)
 
     def delete(self, path: str) -> None:
         """Delete the node at a path below this group, and everything below it.
@@ -331,14 +512,76 @@ class Group:
         return join(self.path, normal)
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
-        """Add or replace attributes in the store and return the changed group."""
+        """Add or replace attributes in the store; as ``attrs.update``. Returns the group itself."""
         meta = with_attributes(
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
-        return replace(self, meta=meta)
+        self.follow(meta)
+        return self
+
+    def follow(self, meta: GroupMeta) -> None:
+        """Take the attributes from metadata that were changed."""
+        self.__dict__["meta"] = replace(self.meta, attributes=meta.attributes, implicit=False)
 
 
-def _summary(meta: Below) -> tuple[str, str]:
+class _Items(ItemsView[str, "Array | Group"]):
+    """Names and nodes directly below a group, whose metadata are read together."""
+
+    _mapping: Group
+
+    def __iter__(self) -> Iterator[tuple[str, Array | Group]]:
+        return self._mapping.children()
+
+
+class _Values(ValuesView["Array | Group"]):
+    """Nodes directly below a group, whose metadata are read together."""
+
+    _mapping: Group
+
+    def __iter__(self) -> Iterator[Array | Group]:
+        return (node for _, node in self._mapping.children())
+
+
+_MOST_NAMED = 10
+"""Names of nodes that an error lists at most."""
+_GROUP_HINTS = {
+    "create_dataset": "group.create_array(name, shape=..., dtype=...) creates an array.",
+    "require_dataset": "group.require_array(name, shape=..., dtype=...) opens or creates one.",
+    "create": "group.create_array and group.create_group create nodes.",
+    "move": "group.rename(old, new) moves a node.",
+    "visititems": "group.walk() yields everything below.",
+    "visit": "group.walk() yields everything below.",
+    "nmembers": "len(group) counts the nodes directly below.",
+    "dims": "zarr_dask.open_dataset(group) gives an xarray.Dataset.",
+    "data_vars": "zarr_dask.open_dataset(group) gives an xarray.Dataset.",
+    "shape": "It is a group, not an array: group['name'] is a node in it.",
+    "dtype": "It is a group, not an array: group['name'] is a node in it.",
+    "to_dask": "It is a group, not an array: group['name'].to_dask() reads an array in it.",
+    "flush": "Every write is stored when it returns.",
+}
+
+
+def _node_name(path: object) -> str:
+    """Return a path below a group.
+
+    Raises
+    ------
+    TypeError
+        If it is an index of elements.
+    StoreKeyError
+        If it is no path of a node.
+    """
+    if isinstance(path, slice | tuple | type(Ellipsis) | list):
+        raise TypeError(
+            f"a group is indexed by names of nodes, not by {path!r}: group['name'][...] reads the "
+            "elements of an array in it."
+        )
+    if not isinstance(path, str):
+        raise StoreKeyError(f"got {path!r}, expected a text.")
+    return normalise_path(path)
+
+
+def _summary(meta: NodeOrError) -> tuple[str, str]:
     """Return the separator after the name of a node, and its description, for a tree."""
     if isinstance(meta, MetadataError):
         return "  ", f"cannot be read: {'; '.join(map(str, meta.problems))}"
@@ -350,6 +593,15 @@ def _summary(meta: Below) -> tuple[str, str]:
 # --- opening --------------------------------------------------------------------------------------
 
 
+@in_foreground()
+@takes_habits(
+    _NEW_ARRAY,
+    component="path",
+    group="path",
+    name="path",
+    zarr_format="format",
+    attrs="attributes",
+)
 def open(
     url: Location | Array | Group,
     path: str = "",
@@ -357,8 +609,9 @@ def open(
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
+    **options: Unpack[CreateOptions],
 ) -> Array | Group:
-    """Open an array or a group.
+    """Open an array or a group, or create one.
 
     Parameters
     ----------
@@ -368,7 +621,9 @@ def open(
     path
         Path of the node below `url`.
     mode
-        ``"r"`` refuses writes; ``"r+"`` and ``"a"`` allow them.
+        ``"r"`` refuses writes; ``"r+"`` allows them. ``"a"`` allows them and creates the node if
+        there is none, ``"w"`` replaces what is there, ``"w-"`` creates and refuses to replace. With
+        ``shape=`` or ``data=`` an array is created, otherwise a group.
     format
         Name of a format, as for `create_array`. By default it is detected, with one batch of
         requests for v3 and v2. Object stores and HTTP servers are queried for ``zarr.json`` first,
@@ -378,6 +633,11 @@ def open(
         Options of the store.
     read
         Options for reading; by default those of the open node, if `url` is one.
+    **options
+        Of a new array, as for `create_array`: ``shape``, ``dtype``, ``data``, ``chunks``,
+        ``shards``, ``codecs``, ``fill_value``, ``dimension_names``, ``attributes`` and so on; for a
+        group only ``attributes``. With ``mode="a"``, shape and data type of an array that exists
+        must be these.
 
     Raises
     ------
@@ -397,9 +657,91 @@ def open(
     (4,)
     >>> list(zd.open(values, "ocean"))
     ['salt']
+    >>> zd.open(values, "wind", mode="w", shape=(4,), dtype="f4").chunks
+    (4,)
     """
-    if mode not in ("r", "r+", "a"):  # a set would fail for unhashable values
-        raise ValueError(f"mode={mode!r}: expected 'r', 'r+' or 'a'.")
+    if mode not in ("r", "r+", "a", "w", "w-"):  # a set would fail for unhashable values
+        hint = " Use 'w-'." if str(mode) == "x" else ""
+        raise ValueError(f"mode={mode!r}: expected 'r', 'r+', 'a', 'w' or 'w-'.{hint}")
+    if mode in ("r", "r+") and options:
+        raise TypeError(
+            f"{sorted(options)} are for a new node; mode={mode!r} opens one that exists. Give "
+            "mode='a', 'w' or 'w-' to create it, or use create_array."
+        )
+    if mode in ("w", "w-"):
+        return _created(url, path, mode, format, storage_options, options)
+    try:
+        node = _opened(url, path, mode, format, storage_options, read)
+    except NodeNotFoundError:
+        if mode != "a":
+            raise
+        return _created(url, path, mode, format, storage_options, options)
+    _check_is_such(node, options)
+    return node
+
+
+def _created(
+    url: Location | Array | Group,
+    path: str,
+    mode: Mode,
+    format: str | None,
+    storage_options: Mapping[str, Any] | None,
+    options: CreateOptions,
+) -> Array | Group:
+    """Return a new node: an array if it has a shape or data, else a group."""
+    given: dict[str, Any] = {"overwrite": mode == "w", **options}
+    place: dict[str, Any] = {"format": format, "storage_options": storage_options}
+    if "shape" in given or "data" in given:
+        return create_array(url, path, **place, **given)
+    more = sorted(options.keys() - {"attributes", "overwrite"})
+    if more:
+        raise TypeError(
+            f"{more} are of an array, which needs shape= (and dtype=) or data=; a group takes "
+            "attributes= alone."
+        )
+    return create_group(url, path, **place, **given)
+
+
+def _check_is_such(node: Array | Group, options: CreateOptions) -> None:
+    """Refuse an array of another shape or data type than is asked for.
+
+    Raises
+    ------
+    NodeExistsError
+        If it is such an array.
+    NodeTypeError
+        If it is a group.
+    """
+    if "shape" not in options and "dtype" not in options and "data" not in options:
+        return
+    if not isinstance(node, Array):
+        raise NodeTypeError(f"{node.where} is a group; shape=, dtype= and data= are of an array.")
+    values = options.get("data")
+    if values is not None:
+        raise NodeExistsError(
+            f"{node.where} exists already and was left as it is: open it without data= and write "
+            "by array[...] = values, or pass mode='w' to replace it."
+        )
+    shape = given_shape(options.get("shape", node.shape))
+    wanted = ArraySpec(shape=shape, dtype=options.get("dtype", node.meta.data_type))
+    dtype = array_meta(wanted, node.where).dtype
+    if (shape, dtype) != (node.shape, node.dtype):
+        raise NodeExistsError(
+            f"{node.where} exists already, with shape {node.shape} of {node.dtype}, not {shape} of "
+            f"{dtype}; it was left as it is. Open it without shape= and dtype=, or pass mode='w' "
+            "to replace it."
+        )
+
+
+def _opened(
+    url: Location | Array | Group,
+    path: str,
+    mode: Mode,
+    format: str | None,
+    storage_options: Mapping[str, Any] | None,
+    read: ReadOptions | None,
+) -> Array | Group:
+    """Return the node that exists; see `open`."""
     if isinstance(url, Array | Group):
         below, read = normalise_path(path), url.options if read is None else read
         open_store(without_consolidated(url.store), storage_options)  # given when it was opened
@@ -407,17 +749,17 @@ def open(
         store = url.store if below else without_consolidated(url.store)
         path, format = join(url.path, below), format or url.format
     else:
-        store, path = node_place(url, path, storage_options)
+        store, path = resolve_node(url, path, storage_options)
     if mode == "r" and not isinstance(without_consolidated(store), ReadOnly):
         store = ReadOnly(store)
     options = ReadOptions.given(read)
     consolidated = mode == "r" and options.consolidated and not isinstance(store, Consolidated)
     try:
-        node_format, meta, found = read_or_imply(
+        node_format, meta, found = read_node_or_implicit_group(
             store, path, format, options, consolidated=consolidated
         )
     except NodeNotFoundError as error:
-        raise _of_a_file(explained(error, store, path), store) from None
+        raise _of_a_file(explain_incomplete(error, store, path), store) from None
     if consolidated:
         store = with_consolidated(store, path, node_format, meta, options, found)
     return _node(store, path, meta, node_format, options)
@@ -425,19 +767,47 @@ def open(
 
 def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     """Return the error, with a hint if the given location seems to be a file, not a folder."""
-    place = innermost(store)
+    place = unwrap(store)
     remote = "::" not in place.url and "://" in place.url
     if isinstance(place, LocalStore) and Path(place.root).is_file():
         hint = f"{place.root} is a file, and no zip archive."
+        hint = _of_kind(place.root) or hint
         if place.root.endswith(".json"):
             hint += f" References (kerchunk) are read as 'reference::{place.root}'."
     elif remote and place.url.lower().endswith(".zip"):
         hint = f"An archive is read as 'zip::{place.url}'."
     elif remote and place.url.endswith(".json"):
         hint = f"References (kerchunk) are read as 'reference::{place.url}'."
+    elif isinstance(place, LocalStore) and not Path(place.root).exists():
+        above, name = Path(place.root).parent, Path(place.root).name
+        names = [one.name for one in above.iterdir()] if above.is_dir() else []
+        hint = f"There is no such folder.{did_you_mean(name, names)} mode='a' creates a node."
     else:
         return error
     return NodeNotFoundError(error.where, error.looked_for, f"{error.hint} {hint}".lstrip())
+
+
+_KINDS = (
+    ((b"\x89HDF\r\n\x1a\n", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"GRIB"), "a NetCDF, HDF5 or GRIB"),
+    ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), "a TIFF"),
+)
+"""First bytes of files of other formats."""
+
+
+def _of_kind(path: str) -> str:
+    """Return a hint for a file of another format; empty if its first bytes are unknown."""
+    with suppress(OSError), Path(path).open("rb") as file:
+        start = file.read(8)
+        for begins, kind in _KINDS:
+            if start.startswith(begins):
+                way = (
+                    "tifffile reads it, and zarr_dask.ome.write writes its pixels"
+                    if kind == "a TIFF"
+                    else "zarr_dask.ingest writes it, or many of its kind, into a store; "
+                    "xarray.open_dataset opens it as it is"
+                )
+                return f"{path} is {kind} file: {way}."
+    return ""
 
 
 def _node(
@@ -445,10 +815,16 @@ def _node(
 ) -> Array | Group:
     if isinstance(meta, ArrayMeta):
         shown = Shown(consolidating_path(store, path))
-        return Array(without_consolidated(store), path, meta, node_format, options, shown)
-    return Group(store, path, meta, node_format, options)
+        array = Array(without_consolidated(store), path, meta, node_format, options, shown)
+        opened(array)
+        return array
+    group = Group(store, path, meta, node_format, options)
+    opened(group)
+    return group
 
 
+@takes_habits(_NEW_ARRAY, **_HABITS, **_OF_NEW)
+@explained_by(open)
 def open_array(
     url: Location | Array | Group,
     path: str = "",
@@ -456,12 +832,13 @@ def open_array(
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
+    **options: Unpack[CreateOptions],
 ) -> Array:
-    """Open an array.
+    """Open an array, or create one.
 
     Parameters
     ----------
-    url, path, mode, format, storage_options, read
+    url, path, mode, format, storage_options, read, **options
         As for `open`.
 
     Raises
@@ -481,15 +858,24 @@ def open_array(
     >>> a[...]
     array([1, 0, 3], dtype=int32)
     """
-    node = open(url, path, mode, format, storage_options, read)
+    if mode not in {"r", "r+"} and not {"shape", "data"} & options.keys():
+        if mode != "a":
+            raise TypeError("a new array needs shape= (and dtype=), or data=.")
+        node = _opened(url, path, mode, format, storage_options, read)
+    else:
+        node = open(url, path, mode, format, storage_options, read, **options)
     if not isinstance(node, Array):
+        names = [name for name, meta in node.listed() if isinstance(meta, ArrayMeta)]
+        said = f": {', '.join(names[:_MOST_NAMED])}" if names else ""
         raise NodeTypeError(
             f"{node.where} is a group, not an array; open_group opens it, and path= names an "
-            "array in it."
+            f"array in it{said}."
         )
     return node
 
 
+@takes_habits(attrs="attributes", **_HABITS)
+@explained_by(open)
 def open_group(
     url: Location | Group,
     path: str = "",
@@ -497,13 +883,17 @@ def open_group(
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
+    *,
+    attributes: Mapping[str, Any] | None = None,
 ) -> Group:
-    """Open a group.
+    """Open a group, or create one.
 
     Parameters
     ----------
     url, path, mode, format, storage_options, read
         As for `open`.
+    attributes
+        Of a new group.
 
     Raises
     ------
@@ -520,7 +910,8 @@ def open_group(
     >>> zd.open_group(values).attributes
     {'title': 'run 7'}
     """
-    node = open(url, path, mode, format, storage_options, read)
+    options: CreateOptions = {} if attributes is None else {"attributes": attributes}
+    node = open(url, path, mode, format, storage_options, read, **options)
     if not isinstance(node, Group):
         raise NodeTypeError(f"{node.where} is an array, not a group; open_array opens it.")
     return node
@@ -529,12 +920,14 @@ def open_group(
 # --- creating -------------------------------------------------------------------------------------
 
 
+@takes_habits(**_HABITS, **_OF_NEW)
 def create_array(
     url: Location | Array | Group,
     path: str = "",
     *,
-    shape: Any,
-    dtype: Any,
+    shape: Any = None,
+    dtype: Any = None,
+    data: Any = None,
     chunks: Any = "auto",
     shards: Any = None,
     codecs: Any = None,
@@ -547,7 +940,7 @@ def create_array(
     chunk_key_encoding: Any = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
-    """Create an array: its metadata and those of the groups above, nothing else.
+    """Create an array: its metadata and those of the groups above, and its values with `data`.
 
     Parameters
     ----------
@@ -555,26 +948,34 @@ def create_array(
         Location: a path, a URL, a store, a mapping, or a node that is open for writing, of this
         package or of zarr-python; and the path below it.
     shape
-        Elements along each dimension.
+        Elements along each dimension; may be left out with `data`.
     dtype
-        Data type: anything that NumPy accepts (numbers, ``"U8"``, ``"S8"``, ``"V8"``, ``"M8[ns]"``,
-        records), ``str`` or ``bytes`` for texts or byte strings of any length, a type of ml_dtypes,
-        or the name or JSON object of a data type of Zarr v3 (``"string"``, ``"bfloat16"``,
-        ``"r24"``). The byte order of a NumPy type is that of the stored bytes.
+        Data type, which may be left out with `data`: anything that NumPy accepts (numbers,
+        ``"U8"``, ``"S8"``, ``"V8"``, ``"M8[ns]"``, records), ``str`` or ``bytes`` for texts or byte
+        strings of any length, a type of ml_dtypes, or the name or JSON object of a data type of
+        Zarr v3 (``"string"``, ``"bfloat16"``, ``"r24"``). The byte order of a NumPy type is that of
+        the stored bytes.
+    data
+        Values of the array: a NumPy array, a scalar or nested lists. They are written before the
+        metadata, so that no reader sees half of them. `to_zarr` writes dask arrays.
     chunks
-        Shape of a chunk, the unit of decoding; ``"auto"`` for near-cubic chunks of about 4 MiB, or
-        1 MiB within shards. For v3, the sizes of all chunks along a dimension may be given instead
-        of one length, as in dask: ``((31, 28, 31), 100)``. This makes a ``rectilinear`` grid, which
-        few readers support, unless all sizes are equal except for a smaller last one.
+        Shape of a chunk, the unit of decoding: a length for all dimensions, for each, or for some
+        by name or position, -1 for a whole dimension; False for one chunk, a size such as
+        ``"10MB"``, or ``"auto"`` for near-cubic chunks of about 4 MiB, or 1 MiB within shards. For
+        v3, the sizes of all chunks along a dimension may be given instead of one length, as in
+        dask: ``((31, 28, 31), 100)``. This makes a ``rectilinear`` grid, which few readers support,
+        unless all sizes are equal except for a smaller last one.
     shards
         Shape of a stored object that holds several chunks; a multiple of the chunk shape, in the
-        same forms. None to store each chunk as an object of its own.
+        same forms. ``"auto"`` for about 64 MiB, or a size such as ``"256MB"``. None or False to
+        store each chunk as an object of its own.
     codecs
-        For v3 a list of codecs (names, objects with ``name`` and ``configuration``, or codecs of
-        this package); inside shards if `shards` is given; a missing ``bytes`` codec is added. For
-        v2 a list of numcodecs configurations, the compressor last; for v1 only the compressor (one
-        of blosc, zlib, bz2, lzma). For the drafts either form, if they have the codecs. By default
-        blosc (lz4, level 5, shuffled by bytes, or by bits for elements of one byte).
+        For v3 a list of codecs (names, objects with ``name`` and ``configuration``, codecs of
+        `zarr_dask.codecs`, of zarr-python or of numcodecs), or one of them; inside shards if
+        `shards` is given; a missing ``bytes`` codec is added. For v2 a list of numcodecs
+        configurations, the compressor last; for v1 only the compressor (one of blosc, zlib, bz2,
+        lzma). For the drafts either form, if they have the codecs. By default blosc (lz4, level 5,
+        shuffled by bytes, or by bits for elements of one byte).
     fill_value
         Value of elements that are not written; None (v1 and v2) leaves it undefined. 0 is the zero
         of any data type: an empty text, a record of zeros.
@@ -583,7 +984,7 @@ def create_array(
     attributes
         JSON values by name.
     format
-        ``"v3"``, ``"v2"``, ``"v1"``, or the v3 draft of 2022: ``"v3draft"``, or
+        ``"v3"``, ``"v2"``, ``"v1"`` (or 3, 2, 1), or the v3 draft of 2022: ``"v3draft"``, or
         ``"v3draft-2022-05"`` for its older layout, which zarr-python 2 reads. By default the format
         of the surrounding group, or v3 if there is none.
     overwrite
@@ -616,8 +1017,17 @@ def create_array(
     >>> a = zd.create_array({}, shape=(64, 64), dtype="f4", chunks=8, shards=32)
     >>> a.chunks, a.shards
     ((8, 8), (32, 32))
+    >>> zd.create_array({}, data=[[1, 2], [3, 4]], dimension_names=["y", "x"])[1]
+    array([3, 4])
     """
-    check_flags(overwrite=overwrite)
+    check_bools(overwrite=overwrite)
+    values = None
+    if data is not None:
+        values, found = given_values(data)
+        shape, dtype = shape_of_values(values, shape), found if dtype is None else dtype
+    elif shape is None or dtype is None:
+        missing = "shape=" if shape is None else "dtype="
+        raise TypeError(f"create_array() needs {missing}, or data= with values.")
     spec = ArraySpec(
         shape=shape,
         dtype=dtype,
@@ -631,16 +1041,28 @@ def create_array(
         order=order,
         chunk_key_encoding=chunk_key_encoding,
     )
-    store, path = node_place(url, path, storage_options)
-    site = site_of(store, path)
-    node_format = format_for_new(store, format or format_around(site.store, path), path)
+    store, path = resolve_node(url, path, storage_options)
+    site = prefetch_location(store, path)
+    node_format = format_for_new(store, format or parent_format(site.store, path), path)
     meta = array_meta(replace(spec, format=node_format.name), where(store, path))
     documents = node_format.documents(meta, path)
-    prepare_array_place(store, path, node_format, meta, overwrite=overwrite, site=site)
-    put_documents(store, documents)
-    return Array(store, path, meta, node_format, shown=Shown(path))
+    if values is not None:
+        Array(store, path, meta, node_format).cast(values)  # refuses what it cannot hold
+    make_room_for_array(store, path, node_format, meta, overwrite=overwrite, site=site)
+    if values is not None:
+        try:
+            Array(store, path, meta, node_format)[...] = values
+        except ZarrDaskError:
+            rollback_metadata(store, path)
+            raise
+    write_documents(store, documents)
+    array = Array(store, path, meta, node_format, shown=Shown(path))
+    opened(array)
+    return array
 
 
+@takes_habits(attrs="attributes", **_HABITS)
+@explained_by(create_array)
 def create_group(
     url: Location | Array | Group,
     path: str = "",
@@ -674,19 +1096,22 @@ def create_group(
     >>> group.path
     'runs/7'
     """
-    check_flags(overwrite=overwrite)
-    store, path = node_place(url, path, storage_options)
-    site = site_of(store, path, below=overwrite)
-    node_format = format_for_new(store, format or format_around(site.store, path), path)
+    check_bools(overwrite=overwrite)
+    store, path = resolve_node(url, path, storage_options)
+    site = prefetch_location(store, path, below=overwrite)
+    node_format = format_for_new(store, format or parent_format(site.store, path), path)
     meta = GroupMeta(
         checked_attributes({} if attributes is None else attributes, where(store, path))
     )
     documents = node_format.documents(meta, path)
-    prepare_place(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
-    put_documents(store, documents)
-    return Group(store, path, meta, node_format)
+    make_room_for_node(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
+    write_documents(store, documents)
+    group = Group(store, path, meta, node_format)
+    opened(group)
+    return group
 
 
+@takes_habits(component="path", name="path")
 def delete(
     url: Location | Array | Group,
     path: str = "",
@@ -720,9 +1145,10 @@ def delete(
     >>> list(values)
     ['zarr.json']
     """
-    delete_node(*node_place(url, path, storage_options))
+    delete_node(*resolve_node(url, path, storage_options))
 
 
+@takes_habits(component="path", name="path")
 def consolidate(
     url: Location | Array | Group,
     path: str = "",
@@ -763,7 +1189,7 @@ def consolidate(
     >>> [path for path, _ in group.arrays(recursive=True)]  # no request
     ['ocean/salt']
     """
-    store, path = node_place(url, path, storage_options)
+    store, path = resolve_node(url, path, storage_options)
     group = open_group(store, path, "r+")
     consolidate_group(store, path, group.node_format)
     return open_group(store, path)

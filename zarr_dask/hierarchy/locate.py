@@ -12,9 +12,15 @@ from typing import Any, Protocol, runtime_checkable
 from zarr_dask.formats.base import Format, normalise_path
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.open import Location, inside, located, open_store
+from zarr_dask.stores.open import (
+    Location,
+    open_store,
+    split_zarr_python_node,
+    substore,
+    without_folder,
+)
 
-__all__ = ["Node", "node_place", "node_store", "source_and_target"]
+__all__ = ["Node", "resolve_node", "resolve_store", "source_and_target"]
 
 
 @runtime_checkable
@@ -34,7 +40,7 @@ class Node(Protocol):
         """Format in which the metadata are written."""
 
 
-def node_place(
+def resolve_node(
     url: Location | Node, path: str = "", storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Store, str]:
     """Return the store that a location refers to, and the path in it.
@@ -62,7 +68,7 @@ def node_place(
     --------
     >>> import zarr_dask as zd
     >>> values = {}
-    >>> store, path = node_place(zd.create_group(values, "a"), "b")
+    >>> store, path = resolve_node(zd.create_group(values, "a"), "b")
     >>> store.url == zd.open(values).store.url, path
     (True, 'a/b')
     """
@@ -70,11 +76,12 @@ def node_place(
     if isinstance(url, Node):
         store = open_store(without_consolidated(url.store), storage_options)
         return store, join(url.path, below)
-    place, below = located(url, below)
-    return open_store(place, storage_options), below
+    place, below = split_zarr_python_node(url, below)
+    store = open_store(place, storage_options)
+    return store, without_folder(store, below)
 
 
-def node_store(url: Location | Node, storage_options: Mapping[str, Any] | None = None) -> Store:
+def resolve_store(url: Location | Node, storage_options: Mapping[str, Any] | None = None) -> Store:
     """Return the store that a location refers to; a given node becomes its root.
 
     It is used if two locations share one path below them.
@@ -82,12 +89,12 @@ def node_store(url: Location | Node, storage_options: Mapping[str, Any] | None =
     Examples
     --------
     >>> import zarr_dask as zd
-    >>> store = node_store(zd.create_group({}, "a"))
+    >>> store = resolve_store(zd.create_group({}, "a"))
     >>> list(store.list(""))
     ['zarr.json']
     """
-    store, path = node_place(url, "", storage_options)
-    return inside(store, path) if path else store
+    store, path = resolve_node(url, "", storage_options)
+    return substore(store, path) if path else store
 
 
 def source_and_target(
@@ -99,7 +106,7 @@ def source_and_target(
 ) -> tuple[Store, Store, str]:
     """Return the stores of two locations, and the path in both; the same store without `dst`."""
     if dst is None:
-        source, path = node_place(src, path, storage_options)
+        source, path = resolve_node(src, path, storage_options)
         return source, source, path
-    source, path = node_store(src, storage_options), normalise_path(path)
-    return source, node_store(dst, target_options), path
+    source, path = resolve_store(src, storage_options), normalise_path(path)
+    return source, resolve_store(dst, target_options), path

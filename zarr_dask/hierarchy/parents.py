@@ -2,7 +2,7 @@
 
 For local files they find problems that no request to the store itself can show: a file in place of
 a folder, or an array that contains the root of the store. All other checks use the store alone
-(`hierarchy.check_place`).
+(`hierarchy.check_can_create`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import local_path
 
 __all__ = [
-    "array_around",
-    "format_around",
+    "enclosing_array",
     "format_of_group_around",
+    "parent_format",
 ]
 
 
-def format_around(store: Store, path: str) -> str:
+def parent_format(store: Store, path: str) -> str:
     """Return the default format of a new node: that of the surrounding group.
 
     It is v3 if there is no group.
@@ -61,7 +61,7 @@ def _groups_at(store: Store, path: str) -> list[Format]:
     return [one for one, meta in found if not isinstance(meta, ArrayMeta) and one is not V1]
 
 
-def array_around(store: Store) -> str | None:
+def enclosing_array(store: Store) -> str | None:
     """Return the array that contains the root of a local store; None if there is none.
 
     Folders above are searched as long as they hold nodes, or do not exist yet.

@@ -1,7 +1,8 @@
 """Prefetching of everything that checks need at, above and beside the location of a node.
 
 If requests cost nothing, checks send them one by one. For remote stores everything is requested at
-once, in one round trip, and passed on as a `Site`. The checks are the same, in the same order.
+once, in one round trip, and passed on as a `PrefetchedLocation`. The checks are the same, in the
+same order.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from zarr_dask._util.threads import abreast
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.formats.base import Format, ReadOptions, ancestors, document_range
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.v3draft import ENTRY
-from zarr_dask.journal import is_free_beside
-from zarr_dask.stores.base import Store, is_far
-from zarr_dask.stores.listing import lists_by_pages
-from zarr_dask.stores.wrappers.prefetched import Asked
+from zarr_dask.journal import no_open_journals
+from zarr_dask.stores.base import Store, is_remote
+from zarr_dask.stores.listing import has_paged_listing
+from zarr_dask.stores.wrappers.prefetched import PrefetchedStore
 
-__all__ = ["Site", "site_of", "site_of_array"]
+__all__ = ["PrefetchedLocation", "prefetch_array", "prefetch_location"]
 
 
 @dataclass(frozen=True)
-class Site:
+class PrefetchedLocation:
     """A location where a node is to be created or written, as it was when it was inspected."""
 
     store: Store
@@ -31,7 +32,7 @@ class Site:
     """True if it is known that there is no journal and no open output beside the hierarchy."""
 
 
-def site_of(store: Store, path: str, *, below: bool = True) -> Site:
+def prefetch_location(store: Store, path: str, *, below: bool = True) -> PrefetchedLocation:
     """Prefetch the checks of a location, if that saves time.
 
     Parameters
@@ -42,27 +43,27 @@ def site_of(store: Store, path: str, *, below: bool = True) -> Site:
         True if it matters what lies below the location. If finding out would take a walk through
         all of it, it is left to the checks, which need it only if there are no metadata.
     """
-    if not is_far(store):
-        return Site(store)
-    asked = Asked(store)
+    if not is_remote(store):
+        return PrefetchedLocation(store)
+    asked = PrefetchedStore(store)
     part = document_range(ReadOptions().limits)
     nodes = [path, *ancestors(path)]
     keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
     documents = [(key, part) for key in dict.fromkeys([*keys, ENTRY])]
     prefixes: set[str] = set()
-    if below and lists_by_pages(store):
+    if below and has_paged_listing(store):
         prefixes.update(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
-    free_beside, *_ = abreast(
-        partial(is_free_beside, store, path),
+    free_beside, *_ = run_concurrently(
+        partial(no_open_journals, store, path),
         partial(asked.ask, documents),
         *(partial(asked.ask_below, prefix) for prefix in prefixes),
     )
-    return Site(asked, free_beside)
+    return PrefetchedLocation(asked, free_beside)
 
 
-def site_of_array(
+def prefetch_array(
     store: Store, path: str, likely: Format, options: ReadOptions | None = None
-) -> Site:
+) -> PrefetchedLocation:
     """Prefetch the checks of an existing array, if that saves time.
 
     Parameters
@@ -74,12 +75,12 @@ def site_of_array(
     options
         Options for reading.
     """
-    if not is_far(store):
-        return Site(store)
-    asked = Asked(store)
+    if not is_remote(store):
+        return PrefetchedLocation(store)
+    asked = PrefetchedStore(store)
     part = document_range((options or ReadOptions()).limits)
-    free_beside, _ = abreast(
-        partial(is_free_beside, store, path),
+    free_beside, _ = run_concurrently(
+        partial(no_open_journals, store, path),
         partial(asked.ask, [(key, part) for key in likely.node_keys(path)]),
     )
-    return Site(asked, free_beside)
+    return PrefetchedLocation(asked, free_beside)

@@ -2,9 +2,9 @@
 
 Each level takes one batch of requests for the metadata of all its nodes. Everything below the
 groups is listed at once if that costs no more than listing a folder (`stores.listed`) or if
-`ReadOptions.one_listing` is set. Otherwise there is one listing per group: folders of arrays are
-then never listed, and the cost depends on the groups only, not on the number of stored objects.
-With consolidated metadata there are no requests.
+`ReadOptions.walk_by_full_listing` is set. Otherwise there is one listing per group: folders of
+arrays are then never listed, and the cost depends on the groups only, not on the number of stored
+objects. With consolidated metadata there are no requests.
 
 A prefix without metadata but with nodes below is a group too: the final v3 had such groups before
 2024, and other writers create them. Reading treats them as groups without attributes and warns;
@@ -25,8 +25,8 @@ from zarr_dask.errors import (
     MetadataError,
     MissingGroupWarning,
     NodeNotFoundError,
-    Problem,
     StoreKeyError,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import (
     Format,
@@ -42,18 +42,25 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import Consolidated, with_consolidated
 from zarr_dask.formats.detect import FORMATS, FoundNode, find_node, format_named, formats_at
 from zarr_dask.stores.base import Store, check_key, join
-from zarr_dask.stores.listing import Listed, lists_at_once
-from zarr_dask.stores.open import real_place
+from zarr_dask.stores.listing import ListingCache, has_cheap_recursive_listing
+from zarr_dask.stores.open import canonical_location
 
-__all__ = ["Below", "consolidated_above", "read_as", "read_or_imply", "walk", "walk_documents"]
+__all__ = [
+    "NodeOrError",
+    "consolidated_above",
+    "read_as",
+    "read_node_or_implicit_group",
+    "walk",
+    "walk_documents",
+]
 
-Below = NodeMeta | MetadataError
+NodeOrError = NodeMeta | MetadataError
 """A node, or the error for its metadata."""
 
-_Found = tuple[str, Below | None, dict[str, bytes]]
+_Found = tuple[str, NodeOrError | None, dict[str, bytes]]
 """A path, its node if there is one, and its metadata by key."""
 _KEYS_PER_BATCH = 4096
-_LISTINGS_AT_ONCE = 16
+_LISTINGS_AT_ONCE = 32
 _MOST_BROKEN = 10_000
 """Maximum number of nodes with wrong metadata in a walk. A hierarchy may have thousands of arrays
 with a codec that is not installed, and each of them should be reported. A malicious document can
@@ -74,7 +81,7 @@ def walk(
     options: ReadOptions,
     *,
     recursive: bool = True,
-) -> dict[str, Below]:
+) -> dict[str, NodeOrError]:
     """Return the nodes below a group.
 
     Links to a group above are shown as groups, and not followed.
@@ -99,7 +106,7 @@ def walk(
         If the store fails, or cannot list its keys.
     """
     levels = _levels(_listed(store, options) if recursive else store, path, node_format, options)
-    nodes: dict[str, Below] = {}
+    nodes: dict[str, NodeOrError] = {}
     bare: list[str] = []
     for level in levels:
         nodes.update(level.nodes)
@@ -158,7 +165,7 @@ def walk_documents(
     }
 
 
-def read_or_imply(
+def read_node_or_implicit_group(
     store: Store, path: str, format: str | None, options: ReadOptions, *, consolidated: bool = False
 ) -> FoundNode:
     """Read the node at a path, as `find_node`; a prefix with nodes below it is a group.
@@ -181,7 +188,10 @@ def read_or_imply(
 
 
 def read_as(store: Store, path: str, node_format: Format, options: ReadOptions) -> NodeMeta:
-    """Read the node at a path in a hierarchy of a known format; otherwise as `read_or_imply`."""
+    """Read the node at a path in a hierarchy of a known format.
+
+    Otherwise as `read_node_or_implicit_group`.
+    """
     found = store.parsed(node_format.node_keys(path)) if isinstance(store, Consolidated) else None
     meta = node_format.read(store, path, options, found=found or {})
     if meta is not None:
@@ -211,7 +221,7 @@ def _implied(
             yield candidate
 
 
-def implied_formats(
+def implicit_group_formats(
     store: Store, path: str, documented: Sequence[Format], known: Collection[str]
 ) -> list[Format]:
     """Return the formats of nodes below a path that has no metadata in these formats.
@@ -257,7 +267,7 @@ def _warn_of_missing(store: Store, path: str) -> None:
 class _Level:
     """Nodes by their full path, their metadata by key, and prefixes without metadata."""
 
-    nodes: dict[str, Below] = field(default_factory=dict)
+    nodes: dict[str, NodeOrError] = field(default_factory=dict)
     documents: dict[str, bytes] = field(default_factory=dict)
     bare: list[str] = field(default_factory=list)
 
@@ -304,7 +314,7 @@ class _Ways:
 
     def __init__(self, store: Store, path: str) -> None:
         self._store, self._path, self._links = store, path, 0
-        place = real_place(store, path)
+        place = canonical_location(store, path)
         self._known = {path: (place, frozenset({place}))}
 
     def followed(self, groups: Iterator[str]) -> list[str]:
@@ -318,7 +328,7 @@ class _Ways:
         found: dict[str, tuple[str, frozenset[str]]] = {}
         for group in groups:
             around, above = self._known[_parent(group)]
-            place = real_place(self._store, group)
+            place = canonical_location(self._store, group)
             if place in above:
                 continue
             found[group] = place, above | {place}
@@ -344,7 +354,7 @@ class _Bearable:
             self._broken += isinstance(item[1], MetadataError)
             if self._broken > _MOST_BROKEN:
                 said = f"more than {_MOST_BROKEN} nodes that cannot be read"
-                raise MetadataError.of(self._at, [Problem("", said, "a hierarchy")])
+                raise MetadataError.of(self._at, [ValidationProblem("", said, "a hierarchy")])
             yield item
 
 
@@ -352,7 +362,11 @@ def _listed(store: Store, options: ReadOptions) -> Store:
     """Return the store, listed at once if that is cheap or requested, and not known already."""
     if isinstance(store, Consolidated):
         return store
-    return Listed(store) if options.one_listing or lists_at_once(store) else store
+    return (
+        ListingCache(store)
+        if options.walk_by_full_listing or has_cheap_recursive_listing(store)
+        else store
+    )
 
 
 def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: ReadOptions) -> bool:
@@ -367,7 +381,7 @@ def _holds_nodes(store: Store, path: str, node_format: NodeReader, options: Read
 
 def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> list[str]:
     """Return the paths directly below some groups, by one listing for each."""
-    if len(groups) == 1 or isinstance(store, Listed | Consolidated):  # no need for threads
+    if len(groups) == 1 or isinstance(store, ListingCache | Consolidated):  # no need for threads
         found = [node_format.child_names(store, group) for group in groups]
     else:
         with ThreadPoolExecutor(min(len(groups), _LISTINGS_AT_ONCE)) as threads:
@@ -398,7 +412,7 @@ def _read_parsed(
             yield from _read_texts(store, [path], node_format, options)
             continue
         try:
-            node: Below | None = node_format.read(store, path, options, found=found)
+            node: NodeOrError | None = node_format.read(store, path, options, found=found)
         except MetadataError as error:
             node = error.with_traceback(None)
         yield path, node, {}
@@ -420,7 +434,7 @@ def _read_texts(
             try:
                 raw = {key: values[key] for key in keys[path]}
                 found = checked_documents(store, raw, options.limits)
-                node: Below | None = node_format.read(store, path, options, found=found)
+                node: NodeOrError | None = node_format.read(store, path, options, found=found)
             except MetadataError as error:
                 node = error.with_traceback(None)  # the traceback holds all that was fetched
             yield path, node, {key: text for key, text in found.items() if text is not None}

@@ -276,6 +276,12 @@ def position_of(item: object, length: int, axis: int) -> int:
 
 
 def _not_basic(item: object, axis: int) -> SelectionError:
+    if isinstance(item, str):
+        return SelectionError(
+            f"{item!r} names no elements: this is an array, not a group, and its index takes "
+            "integers and slices. region= takes names of dimensions as {'time': slice(0, 10)}; "
+            "zarr_dask.open_dataset gives variables that are indexed by name."
+        )
     return SelectionError(
         f"index of type {type(item).__name__} in dimension {axis}: expected an integer, a slice, "
         "'...' or None. Read the region that holds what you need and index the result with NumPy, "

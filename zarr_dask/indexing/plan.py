@@ -1,12 +1,12 @@
 """The parts of stored objects that a selection takes, and their positions in the result.
 
-A `Gathering` splits a selection (`selection.IndexTransform`) into groups of dimensions that do not
-depend on each other: one for each dimension that is sliced or has a list of its own, one for the
-dimensions that points index together. For each group it lists the cells of the grid that overlap
-the selection, and within each cell the chunks that hold selected elements (`points`). A stored
-object is then one cell of every group. The pieces are put together in an array with one axis for
-each group, so that every piece is a rectangle of it (`Gathering.gathered`). Pure; knows grids and
-shapes only.
+A `SelectionPlan` splits a selection (`selection.IndexTransform`) into groups of dimensions that do
+not depend on each other: one for each dimension that is sliced or has a list of its own, one for
+the dimensions that points index together. For each group it lists the cells of the grid that
+overlap the selection, and within each cell the chunks that hold selected elements (`points`). A
+stored object is then one cell of every group. The pieces are put together in an array with one axis
+for each group, so that every piece is a rectangle of it (`SelectionPlan.gathered`). Pure; knows
+grids and shapes only.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zarr_dask.grid.dask_blocks import check_count
-from zarr_dask.grid.grid import Blocks, Dimension, Grid, Part, Region, Shape, spans
-from zarr_dask.indexing.points import CellShares, Share, cells_of_points, sorted_runs
-from zarr_dask.indexing.transform import Along, At, IndexTransform, Listed, axes_of, positions_of
+from zarr_dask.grid.grid import Blocks, Dimension, Grid, Part, Region, Shape, intersect_chunks
+from zarr_dask.indexing.points import PointsByChunk, PointsInChunk, cells_of_points, sorted_runs
+from zarr_dask.indexing.transform import (
+    ConstantMap,
+    IndexArrayMap,
+    IndexTransform,
+    StridedMap,
+    axes_of,
+    positions_of,
+)
 
-__all__ = ["Gathering", "Taking", "out_index", "selected_blocks"]
+__all__ = ["ChunkSelection", "SelectionPlan", "blocks_of_selection_grid", "output_index"]
 
 
-class Taking(NamedTuple):
+class ChunkSelection(NamedTuple):
     """The elements that a selection takes of one stored object, or of one chunk of it."""
 
     coords: tuple[int, ...]
@@ -68,7 +75,7 @@ class _Group:
         return prod(self.lengths)
 
 
-class Gathering:
+class SelectionPlan:
     """A selection of an array, split into groups of dimensions that are processed independently.
 
     Parameters
@@ -79,8 +86,8 @@ class Gathering:
     Examples
     --------
     >>> from zarr_dask.indexing.transform import parse_outer
-    >>> rows = Gathering(parse_outer(([5, 0, 1], slice(2, 4)), (8, 4)))
-    >>> for taking in rows.takings(Grid.regular((8, 4), (4, 4)), (2, 4)):
+    >>> rows = SelectionPlan(parse_outer(([5, 0, 1], slice(2, 4)), (8, 4)))
+    >>> for taking in rows.chunk_selections(Grid.regular((8, 4), (4, 4)), (2, 4)):
     ...     print(taking.coords, taking.box, taking.out)
     (0, 0) (slice(0, 2, 1), slice(2, 4, 1)) (slice(1, 3, None), slice(0, 2, 1))
     (1, 0) (slice(1, 2, 1), slice(2, 4, 1)) (slice(0, 1, None), slice(0, 2, 1))
@@ -137,9 +144,9 @@ class Gathering:
 
     # --- reading and writing ----------------------------------------------------------------------
 
-    def takings(
+    def chunk_selections(
         self, grid: Grid, chunk_shape: Shape | None = None, sparse: int | None = None
-    ) -> Iterator[Taking]:
+    ) -> Iterator[ChunkSelection]:
         """Yield the selected part of each stored object, one after the other.
 
         Parameters
@@ -166,7 +173,7 @@ class Gathering:
                 box = tuple(side for share in shares for side in share.box)
                 if not in_order:
                     box = tuple(box[at] for at in order)
-                yield Taking(
+                yield ChunkSelection(
                     coords,
                     box,
                     tuple(share.pick for share in shares),
@@ -179,7 +186,7 @@ class Gathering:
         Regions of a part may be indices that NumPy broadcasts. If a list of one dimension names an
         element more than once, the last value is assigned.
         """
-        for taking in self.takings(grid):
+        for taking in self.chunk_selections(grid):
             once = self._once(taking)
             whole = all(
                 _is_all(share, [grid.dimensions[dim] for dim in group.dims], coords)
@@ -191,17 +198,17 @@ class Gathering:
                 )
             )
             inside = self._mesh(once)
-            out = out_index([share.out for share in once], self.shape)
+            out = output_index([share.out for share in once], self.shape)
             yield Part(taking.coords, inside, out, whole)
 
-    def _once(self, taking: Taking) -> list[Share]:
+    def _once(self, taking: ChunkSelection) -> list[PointsInChunk]:
         shares = []
         for group, pick, out in zip(self.groups, taking.picks, taking.out, strict=True):
-            share = Share(tuple(taking.box[dim] for dim in group.dims), pick, out)
+            share = PointsInChunk(tuple(taking.box[dim] for dim in group.dims), pick, out)
             shares.append(_last_of_each(share, *pick) if pick and len(pick) == 1 else share)
         return shares
 
-    def picked(self, taking: Taking, box: np.ndarray) -> np.ndarray:
+    def picked(self, taking: ChunkSelection, box: np.ndarray) -> np.ndarray:
         """Return the selected elements of a box, one axis for each group."""
         owners = [0] * box.ndim
         for number, group in enumerate(self.groups):
@@ -219,7 +226,7 @@ class Gathering:
             owners.insert(axes[0], number)
         return box
 
-    def in_source_order(self, taking: Taking, gathered: np.ndarray) -> np.ndarray:
+    def in_source_order(self, taking: ChunkSelection, gathered: np.ndarray) -> np.ndarray:
         """Return the target of an exact taking's box: a view, one axis for each dimension."""
         index: list[Any] = [None] * len(taking.box)
         for group, place in zip(self.groups, taking.out, strict=True):
@@ -227,7 +234,7 @@ class Gathering:
         view: np.ndarray = gathered[*index, ...]
         return view
 
-    def _mesh(self, shares: Sequence[Share]) -> tuple[Any, ...]:
+    def _mesh(self, shares: Sequence[PointsInChunk]) -> tuple[Any, ...]:
         """Return an index of a stored object's selected elements, one axis for each group."""
         ndim = sum(len(group.dims) for group in self.groups)
         index: list[Any] = [None] * ndim
@@ -251,14 +258,14 @@ class Gathering:
 
     def _cells(
         self, group: _Group, grid: Grid, chunk_shape: Shape | None, sparse: int | None
-    ) -> Iterable[CellShares]:
+    ) -> Iterable[PointsByChunk]:
         maps = [self.transform.maps[dim] for dim in group.dims]
         dimensions = [grid.dimensions[dim] for dim in group.dims]
-        if len(maps) == 1 and not isinstance(maps[0], Listed):
+        if len(maps) == 1 and not isinstance(maps[0], IndexArrayMap):
             region = _forward(maps[0], self.transform.shape)
             return [
-                CellShares((span.coord,), [Share((span.inside,), None, span.out)])
-                for span in spans(dimensions[0], region)
+                PointsByChunk((span.coord,), [PointsInChunk((span.inside,), None, span.out)])
+                for span in intersect_chunks(dimensions[0], region)
             ]
         sizes = None if chunk_shape is None else [chunk_shape[dim] for dim in group.dims]
         positions = [
@@ -269,7 +276,7 @@ class Gathering:
         return cells_of_points(dimensions, sizes, positions, sparse if alone else None)
 
 
-def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
+def output_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
     """Return an index of the gathered array from indices along each of its axes."""
     if sum(isinstance(place, np.ndarray) for place in places) < 2:
         return tuple(places)
@@ -281,7 +288,7 @@ def out_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, 
     )
 
 
-def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
+def blocks_of_selection_grid(transform: IndexTransform, grid: Grid) -> Blocks:
     """Return sizes of blocks along the axes of a selection, which follow the cells of a grid.
 
     Along an axis that slices a dimension, or selects from it by a list in order, each block holds
@@ -292,7 +299,7 @@ def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
     --------
     >>> from zarr_dask.indexing.transform import parse_outer
     >>> grid = Grid.regular((10, 10), (4, 4))
-    >>> selected_blocks(parse_outer((slice(None, 1, -1), [1, 2, 9]), grid.shape), grid)
+    >>> blocks_of_selection_grid(parse_outer((slice(None, 1, -1), [1, 2, 9]), grid.shape), grid)
     ((2, 4, 2), (2, 1))
     """
     blocks: list[tuple[int, ...]] = [(n,) for n in transform.shape]
@@ -302,11 +309,11 @@ def selected_blocks(transform: IndexTransform, grid: Grid) -> Blocks:
         dimensions = [grid.dimensions[dim] for dim in group.dims]
         maps = [transform.maps[dim] for dim in group.dims]
         only = maps[0] if len(maps) == 1 else None
-        if only is not None and not isinstance(only, Listed):
+        if only is not None and not isinstance(only, IndexArrayMap):
             check_count(min(dimensions[0].count, group.size), "stored objects")
             sizes = [
                 s.out.stop - s.out.start
-                for s in spans(dimensions[0], _forward(only, transform.shape))
+                for s in intersect_chunks(dimensions[0], _forward(only, transform.shape))
             ]
             blocks[group.axes[0]] = tuple(sizes[::-1] if group.turned else sizes)
             continue
@@ -351,17 +358,17 @@ def _groups(transform: IndexTransform) -> Iterator[_Group]:
     for dims, axes in found:
         ordered = tuple(sorted(axes))
         only = transform.maps[dims[0]] if len(dims) == 1 else None
-        turned = isinstance(only, Along) and only.step < 0
+        turned = isinstance(only, StridedMap) and only.step < 0
         lengths = tuple(transform.shape[axis] for axis in ordered)
-        listed = len(dims) > 1 or isinstance(only, Listed)
+        listed = len(dims) > 1 or isinstance(only, IndexArrayMap)
         yield _Group(tuple(sorted(dims)), ordered, lengths, turned, listed)
 
 
-def _forward(one: Along | At | Listed, shape: Shape) -> slice:
+def _forward(one: StridedMap | ConstantMap | IndexArrayMap, shape: Shape) -> slice:
     """Return the selected elements of a sliced dimension, in ascending order."""
-    if isinstance(one, At):
+    if isinstance(one, ConstantMap):
         return slice(one.position, one.position + 1, 1)
-    if isinstance(one, Listed):
+    if isinstance(one, IndexArrayMap):
         raise TypeError("a list is no slice")
     count = shape[one.axis]
     if not count:
@@ -376,7 +383,7 @@ def _stretched(positions: np.ndarray, axes: tuple[int, ...], group: _Group) -> n
     return np.broadcast_to(positions.reshape(lengths), group.lengths).reshape(-1)
 
 
-def _last_of_each(share: Share, pick: np.ndarray) -> Share:
+def _last_of_each(share: PointsInChunk, pick: np.ndarray) -> PointsInChunk:
     """Sort the elements of a list of one dimension, keeping the last occurrence of each."""
     positions, at = np.unique(pick[::-1], return_index=True)
     out = share.out
@@ -385,10 +392,10 @@ def _last_of_each(share: Share, pick: np.ndarray) -> Share:
     box = slice(low + int(positions[0]), low + int(positions[-1]) + 1, 1)
     evenly = box.stop - box.start == len(positions)
     once = None if evenly else (positions - int(positions[0]),)
-    return Share((box,), once, places[::-1][at])
+    return PointsInChunk((box,), once, places[::-1][at])
 
 
-def _is_all(share: Share, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
+def _is_all(share: PointsInChunk, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:
     """True if a share contains every element of its cell."""
     lengths = [
         min(d.size_of(at), d.extent - d.start(at)) for d, at in zip(dimensions, coords, strict=True)

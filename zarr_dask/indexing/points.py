@@ -16,10 +16,10 @@ import numpy as np
 
 from zarr_dask.grid.grid import Dimension, Region
 
-__all__ = ["CellShares", "Share", "cells_of_points", "sorted_runs"]
+__all__ = ["PointsByChunk", "PointsInChunk", "cells_of_points", "sorted_runs"]
 
 
-class Share(NamedTuple):
+class PointsInChunk(NamedTuple):
     """The elements taken of one cell or one of its chunks, along some dimensions."""
 
     box: Region
@@ -30,12 +30,12 @@ class Share(NamedTuple):
     """Positions of these elements among all points."""
 
 
-class CellShares(NamedTuple):
+class PointsByChunk(NamedTuple):
     """The elements taken of one cell."""
 
     coords: tuple[int, ...]
     """Coordinates of the cell along these dimensions."""
-    shares: list[Share]
+    shares: list[PointsInChunk]
     """One share for each chunk, or for each point if points are sparse."""
 
 
@@ -44,7 +44,7 @@ def cells_of_points(
     chunk_shape: Sequence[int] | None,
     positions: Sequence[np.ndarray],
     sparse: int | None = None,
-) -> Iterator[CellShares]:
+) -> Iterator[PointsByChunk]:
     """Yield the cells that hold points, in C order of their coordinates, with their points.
 
     Parameters
@@ -81,14 +81,14 @@ def cells_of_points(
     lows = zip(*(np.minimum.reduceat(offset, starts).tolist() for offset in offsets), strict=True)
     highs = zip(*(np.maximum.reduceat(offset, starts).tolist() for offset in offsets), strict=True)
     bounds = pairwise([*starts.tolist(), positions[0].size])
-    cell: CellShares | None = None
+    cell: PointsByChunk | None = None
     for at, low, high, (first, last), head in zip(
         coords, lows, highs, bounds, heads.tolist(), strict=True
     ):
         if cell is None or cell.coords != at:
             if cell is not None:
                 yield cell
-            cell = CellShares(at, [])
+            cell = PointsByChunk(at, [])
         if last - first == 1:
             cell.shares.append(_point(low, head))
             continue
@@ -106,22 +106,22 @@ def cells_of_points(
         yield cell
 
 
-def _point(position: Sequence[int], place: int) -> Share:
-    return Share(tuple(slice(p, p + 1, 1) for p in position), None, slice(place, place + 1))
+def _point(position: Sequence[int], place: int) -> PointsInChunk:
+    return PointsInChunk(tuple(slice(p, p + 1, 1) for p in position), None, slice(place, place + 1))
 
 
 def _share(
     low: Sequence[int], high: Sequence[int], offsets: list[np.ndarray], out: slice | np.ndarray
-) -> Share:
+) -> PointsInChunk:
     """Return some points of one cell or chunk, as a slice if they are evenly spaced in order."""
     if len(offsets) == 1:
         steps = np.diff(offsets[0])
         step = int(steps[0])
         if step > 0 and (steps == step).all():
-            return Share((slice(low[0], high[0] + 1, step),), None, out)
+            return PointsInChunk((slice(low[0], high[0] + 1, step),), None, out)
     box = tuple(slice(a, b + 1, 1) for a, b in zip(low, high, strict=True))
     pick = tuple(offset - a for offset, a in zip(offsets, low, strict=True))
-    return Share(box, pick, out)
+    return PointsInChunk(box, pick, out)
 
 
 def _as_slice(places: np.ndarray) -> slice | np.ndarray:

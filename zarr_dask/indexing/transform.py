@@ -1,9 +1,10 @@
 """Selections as values, which can be composed without reading anything.
 
 An `IndexTransform` maps each element of the result to an element of each dimension of an array. The
-map of a dimension is constant (`At`), moves in steps along an axis of the result (`Along`), or is a
-list (`Listed`). Integers, slices, new axes, transposes, lists, boolean masks and points all have
-this form, and so does a selection of a selection (`IndexTransform.then`). Pure; knows shapes only.
+map of a dimension is constant (`ConstantMap`), moves in steps along an axis of the result
+(`StridedMap`), or is a list (`IndexArrayMap`). Integers, slices, new axes, transposes, lists,
+boolean masks and points all have this form, and so does a selection of a selection
+(`IndexTransform.then`). Pure; knows shapes only.
 
 ::
 
@@ -31,10 +32,10 @@ from zarr_dask.grid.grid import Grid, Region, Shape
 from zarr_dask.indexing.basic import expanded, position_of
 
 __all__ = [
-    "Along",
-    "At",
+    "ConstantMap",
+    "IndexArrayMap",
     "IndexTransform",
-    "Listed",
+    "StridedMap",
     "axes_of",
     "axis_names",
     "has_lists",
@@ -47,7 +48,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class ConstantMap:
     """One element of a dimension."""
 
     position: int
@@ -55,7 +56,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Along:
+class StridedMap:
     """Elements of a dimension in equal steps along one axis of the result."""
 
     axis: int
@@ -67,7 +68,7 @@ class Along:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listed:
+class IndexArrayMap:
     """Elements of a dimension by a list that has some of the axes of the result."""
 
     axes: tuple[int, ...]
@@ -76,7 +77,7 @@ class Listed:
     """Elements, in the shape of these axes; at least one axis."""
 
 
-Map = At | Along | Listed
+Map = ConstantMap | StridedMap | IndexArrayMap
 """The elements of one dimension that a selection takes."""
 
 
@@ -90,7 +91,7 @@ class IndexTransform:
     >>> rows.shape
     (10, 1, 4)
     >>> rows.then(parse_outer(([3, 1], 0, -1), rows.shape)).maps
-    (Listed(axes=(0,), positions=array([6, 8])), At(position=5))
+    (IndexArrayMap(axes=(0,), positions=array([6, 8])), ConstantMap(position=5))
     """
 
     shape: Shape
@@ -101,7 +102,7 @@ class IndexTransform:
     @staticmethod
     def identity(shape: Shape) -> IndexTransform:
         """Return the selection of the whole array, unchanged."""
-        return IndexTransform(shape, tuple(Along(axis, 0, 1) for axis in range(len(shape))))
+        return IndexTransform(shape, tuple(StridedMap(axis, 0, 1) for axis in range(len(shape))))
 
     @property
     def ndim(self) -> int:
@@ -116,7 +117,7 @@ class IndexTransform:
     @cached_property
     def has_lists(self) -> bool:
         """True if a dimension is indexed by a list."""
-        return any(isinstance(one, Listed) for one in self.maps)
+        return any(isinstance(one, IndexArrayMap) for one in self.maps)
 
     def then(self, following: IndexTransform) -> IndexTransform:
         """Return a selection of this selection's result, as one selection of the array."""
@@ -140,13 +141,13 @@ class IndexTransform:
                 f"{self.shape}."
             )
         place = {axis: at for at, axis in enumerate(order)}
-        maps = tuple(Along(place[axis], 0, 1) for axis in range(self.ndim))
+        maps = tuple(StridedMap(place[axis], 0, 1) for axis in range(self.ndim))
         return self.then(IndexTransform(tuple(self.shape[axis] for axis in order), maps))
 
     def within(self, region: Region) -> IndexTransform:
         """Return a region of the result, given by slices with bounds and a positive step."""
         shape = tuple(len(range(s.start, s.stop, s.step or 1)) for s in region)
-        maps = tuple(Along(axis, s.start, s.step or 1) for axis, s in enumerate(region))
+        maps = tuple(StridedMap(axis, s.start, s.step or 1) for axis, s in enumerate(region))
         return self.then(IndexTransform(shape, maps))
 
     @cached_property
@@ -154,7 +155,7 @@ class IndexTransform:
         """Token that identifies this selection; the same in every process."""
         digest = sha256(repr(self.shape).encode())
         for one in self.maps:
-            if isinstance(one, Listed):
+            if isinstance(one, IndexArrayMap):
                 digest.update(f"{one.axes}{one.positions.shape}".encode())
                 digest.update(np.ascontiguousarray(one.positions, "<i8").tobytes())
             else:
@@ -163,15 +164,15 @@ class IndexTransform:
 
 
 def _composed(one: Map, following: IndexTransform) -> Map:
-    if isinstance(one, At):
+    if isinstance(one, ConstantMap):
         return one
-    if isinstance(one, Along):
+    if isinstance(one, StridedMap):
         inner = following.maps[one.axis]
-        if isinstance(inner, At):
-            return At(one.start + one.step * inner.position)
-        if isinstance(inner, Along):
-            return Along(inner.axis, one.start + one.step * inner.start, one.step * inner.step)
-        return Listed(inner.axes, one.start + one.step * inner.positions)
+        if isinstance(inner, ConstantMap):
+            return ConstantMap(one.start + one.step * inner.position)
+        if isinstance(inner, StridedMap):
+            return StridedMap(inner.axis, one.start + one.step * inner.start, one.step * inner.step)
+        return IndexArrayMap(inner.axes, one.start + one.step * inner.positions)
     inners = [following.maps[axis] for axis in one.axes]
     axes = tuple(sorted({axis for inner in inners for axis in axes_of(inner)}))
     positions = one.positions[
@@ -180,14 +181,14 @@ def _composed(one: Map, following: IndexTransform) -> Map:
             for inner, length in zip(inners, one.positions.shape, strict=True)
         )
     ]
-    return Listed(axes, positions) if axes else At(int(positions))
+    return IndexArrayMap(axes, positions) if axes else ConstantMap(int(positions))
 
 
 def axes_of(one: Map) -> tuple[int, ...]:
     """Return the axes of the result that an element depends on."""
-    if isinstance(one, At):
+    if isinstance(one, ConstantMap):
         return ()
-    return (one.axis,) if isinstance(one, Along) else one.axes
+    return (one.axis,) if isinstance(one, StridedMap) else one.axes
 
 
 def axis_names(transform: IndexTransform, names: Sequence[str | None]) -> tuple[str | None, ...]:
@@ -208,9 +209,9 @@ def axis_names(transform: IndexTransform, names: Sequence[str | None]) -> tuple[
 
 def _evaluated(one: Map, axes: tuple[int, ...], shape: Shape, length: int) -> Any:
     """Return indices as NumPy broadcasts them, or a slice if there is a single axis."""
-    if isinstance(one, At):
+    if isinstance(one, ConstantMap):
         return one.position
-    if isinstance(one, Along) and len(axes) == 1:
+    if isinstance(one, StridedMap) and len(axes) == 1:
         count = shape[one.axis]
         if not count:
             return slice(0, 0)
@@ -224,9 +225,9 @@ def _evaluated(one: Map, axes: tuple[int, ...], shape: Shape, length: int) -> An
 
 def positions_of(one: Map, shape: Shape) -> np.ndarray:
     """Return the elements of a dimension, in the shape of the axes that they depend on."""
-    if isinstance(one, Listed):
+    if isinstance(one, IndexArrayMap):
         return one.positions
-    if isinstance(one, At):
+    if isinstance(one, ConstantMap):
         return np.array(one.position, np.int64)
     return one.start + one.step * np.arange(shape[one.axis], dtype=np.int64)
 
@@ -315,13 +316,13 @@ def parse_outer(key: object, shape: Shape) -> IndexTransform:
             lengths.append(1)
         elif isinstance(entry, tuple):
             start, step, count = entry
-            maps.append(Along(len(lengths), start, step))
+            maps.append(StridedMap(len(lengths), start, step))
             lengths.append(count)
         elif entry.ndim:
-            maps.append(Listed((len(lengths),), entry))
+            maps.append(IndexArrayMap((len(lengths),), entry))
             lengths.append(len(entry))
         else:
-            maps.append(At(int(entry)))
+            maps.append(ConstantMap(int(entry)))
     return IndexTransform(tuple(lengths), tuple(maps))
 
 
@@ -375,7 +376,7 @@ def parse_blocks(key: object, grid: Grid) -> IndexTransform:
         else:
             first, count = position_of(item, dimension.count, axis), 1
         start = dimension.start(first)
-        maps.append(Along(axis, start, 1))
+        maps.append(StridedMap(axis, start, 1))
         lengths.append(max(min(dimension.start(first + count), dimension.extent) - start, 0))
     return IndexTransform(tuple(lengths), tuple(maps))
 
@@ -398,7 +399,7 @@ def _broadcast(entries: Sequence[_Entry], *, first: bool) -> IndexTransform:
             lengths.append(1)
         elif isinstance(entry, tuple):
             start, step, count = entry
-            maps.append(Along(len(lengths), start, step))
+            maps.append(StridedMap(len(lengths), start, step))
             lengths.append(count)
         else:
             if base is None:
@@ -412,8 +413,8 @@ def _listed(positions: np.ndarray, first_axis: int) -> Map:
     """Return positions along axes from some axis on, without axes of length 1."""
     axes = tuple(first_axis + at for at, n in enumerate(positions.shape) if n != 1)
     if not axes:
-        return At(int(positions.reshape(())))
-    return Listed(axes, positions.reshape([n for n in positions.shape if n != 1]))
+        return ConstantMap(int(positions.reshape(())))
+    return IndexArrayMap(axes, positions.reshape([n for n in positions.shape if n != 1]))
 
 
 def _entries(key: object, shape: Shape, *, flat: bool = False) -> list[_Entry]:

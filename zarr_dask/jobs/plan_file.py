@@ -28,18 +28,19 @@ from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import open_array
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.copy.plan import CopyPlan
-from zarr_dask.jobs.copy.raw_copy import MovePlan
-from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.plan import format_bytes, format_region
-from zarr_dask.jobs.rechunk.compression_sample import Ratios
-from zarr_dask.jobs.rechunk.cost_model import CostModel, Layout, StagePlan
+from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
-from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan, digest
-from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_apart
+from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan, metadata_hash
+from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_source_not_target
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.config import open_described
+from zarr_dask.stores.config import from_config
 
 __all__ = ["load_plan"]
 
@@ -124,9 +125,9 @@ def _rechunking(
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
     temp = document["temp"]
-    check_apart(source, target)
-    sample = Ratios(*map(float, document["ratios"]))
-    where = None if temp is None else open_described(temp, storage_options)
+    check_source_not_target(source, target)
+    sample = CompressionRatios(*map(float, document["ratios"]))
+    where = None if temp is None else from_config(temp, storage_options)
     bounds = [_bounds(one) for one in document["source"]["region"]]
     region = checked_region(tuple(bounds), source.shape)
     if tuple(s.stop - s.start for s in region) != target.shape:
@@ -144,7 +145,7 @@ def _rechunking(
         threads=_integer(document, "threads", 1),
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),
-        creation=_creation(document),
+        run_id=_run_id(document),
         temp=where,
         notes=tuple(map(str, document["notes"])),
         model=model,
@@ -167,7 +168,7 @@ def _several(
         threads=_integer(document, "threads", 1),
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),
-        creation=_creation(document),
+        run_id=_run_id(document),
         model=model,
     )
     _check_memory(plan)
@@ -176,7 +177,7 @@ def _several(
 
 def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> CopyPlan:
     given = document["target"]
-    store, path = open_described(given["store"], storage_options), _path(given)
+    store, path = from_config(given["store"], storage_options), _path(given)
     node_format = format_for_new(store, given["format"], path)
     groups = tuple(
         (_within(path, group), _group(documents, group, node_format))
@@ -192,8 +193,8 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         threads=_integer(document, "threads", 1),
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),
-        creation=_creation(document),
-        source=(open_described(source["store"], storage_options), _path(source)),
+        run_id=_run_id(document),
+        source=(from_config(source["store"], storage_options), _path(source)),
         store=store,
         path=path,
         node_format=node_format,
@@ -206,7 +207,7 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         _within(path, member.target.path)
         if member.target.store != store or member.target.node_format != node_format:
             raise PlanError(f"{member.target.where} is no part of the copy at {plan.where}.")
-        if meet((member.source.store, member.source.path), (store, path)):
+        if locations_overlap((member.source.store, member.source.path), (store, path)):
             raise SourceIsTargetError(
                 f"{member.source.where} lies in {plan.where}, or the reverse: the copy that the "
                 "plan makes would go into what it copies."
@@ -235,19 +236,19 @@ def _group(documents: Mapping[str, str], path: str, node_format: Format) -> Grou
 
 def _member(
     document: Mapping[str, Any], storage_options: Mapping[str, Any] | None, model: CostModel
-) -> MovePlan | RechunkPlan:
+) -> RawCopyPlan | RechunkPlan:
     """Return the plan of one array of a copy."""
     if document["job"] != "move":
         return _rechunking(document, storage_options, model)
     source = _source(document["source"], storage_options)
     target = _target(document["target"], storage_options)
-    check_apart(source, target)
+    check_source_not_target(source, target)
     if (source.meta.grid, source.meta.data_type) != (target.meta.grid, target.meta.data_type):
         raise PlanError(
             f"{target.where} has another grid or data type than {source.where}, whose stored "
             "objects the plan would copy as they are."
         )
-    return MovePlan(
+    return RawCopyPlan(
         source=source,
         target=target,
         batch=_integer(document, "batch", 1),
@@ -268,11 +269,11 @@ _READERS: Mapping[str, Callable[..., AnyPlan]] = {
 }
 
 
-def _creation(document: Mapping[str, Any]) -> str:
-    creation = str(document["creation"])
-    if not re.fullmatch("[0-9a-f]{32}", creation):
-        raise PlanError(f"{creation!r} in the plan: expected 32 hexadecimal digits.")
-    return creation
+def _run_id(document: Mapping[str, Any]) -> str:
+    run_id = str(document["run_id"])
+    if not re.fullmatch("[0-9a-f]{32}", run_id):
+        raise PlanError(f"{run_id!r} in the plan: expected 32 hexadecimal digits.")
+    return run_id
 
 
 def _check_memory(plan: AnyPlan) -> None:
@@ -317,12 +318,12 @@ def _path(document: Mapping[str, Any]) -> str:
 
 
 def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
-    store = open_described(given["store"], storage_options)
+    store = from_config(given["store"], storage_options)
     read = dict(given.get("read", {}))
     if read.keys() - {*READ_OPTIONS}:
         raise PlanError(f"the plan has options of reading that no plan has: {sorted(read)}.")
     array = open_array(store, _path(given), format=given["format"], read=ReadOptions(**read))
-    if digest(array) != given["digest"]:
+    if metadata_hash(array) != given["digest"]:
         raise MetadataChangedError(
             f"the metadata of {array.where} are not those that the plan was made for. Make it "
             "again."
@@ -331,7 +332,7 @@ def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
 
 
 def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
-    store = open_described(given["store"], storage_options)
+    store = from_config(given["store"], storage_options)
     path = _path(given)
     node_format = format_for_new(store, given["format"], path)
     documents = {key: text.encode() for key, text in given["documents"].items()}
@@ -342,7 +343,12 @@ def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
 
 
 def _stages(
-    given: Any, source: Array, region: Region, target: Array, temp: Store | None, ratios: Ratios
+    given: Any,
+    source: Array,
+    region: Region,
+    target: Array,
+    temp: Store | None,
+    ratios: CompressionRatios,
 ) -> tuple[StagePlan, ...]:
     if not isinstance(given, list) or not given:
         raise PlanError("the plan has no stages.")

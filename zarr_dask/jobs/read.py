@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import open_array
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["from_zarr"]
 
 
+@takes_habits(path="component", group="component")
 def from_zarr(
     url: Location | Array,
     component: str | None = None,

@@ -15,26 +15,26 @@ to do. Writes, rechunkings and simulation output have the same journals.
 """
 
 from zarr_dask.journal.claims import ArrayEnd, Claim, OnConflict, claimed, end_of_array
-from zarr_dask.journal.incomplete import creating, explained
+from zarr_dask.journal.incomplete import explain_incomplete, jobs_creating
 from zarr_dask.journal.journal import (
     LAST,
     STAGES,
     TARGETS,
-    Job,
+    JobRecord,
     Journal,
     remove_empty_folders,
 )
 from zarr_dask.journal.location import (
-    Place,
+    JournalLocation,
     check_resumable,
     default_place,
     discard_journals,
     given_place,
-    is_free_beside,
     new_journal,
+    no_open_journals,
     open_journals,
 )
-from zarr_dask.journal.lock import Hold, check_none_held
+from zarr_dask.journal.lock import JobLock, check_not_locked
 from zarr_dask.journal.open_outputs import (
     OUTPUT,
     OpenOutput,
@@ -50,25 +50,25 @@ __all__ = [
     "TARGETS",
     "ArrayEnd",
     "Claim",
-    "Hold",
-    "Job",
+    "JobLock",
+    "JobRecord",
     "Journal",
+    "JournalLocation",
     "OnConflict",
     "OpenOutput",
-    "Place",
     "check_no_output",
-    "check_none_held",
+    "check_not_locked",
     "check_resumable",
     "claimed",
-    "creating",
     "default_place",
     "discard_journals",
     "end_of_array",
-    "explained",
+    "explain_incomplete",
     "forget_nodes_above",
     "given_place",
-    "is_free_beside",
+    "jobs_creating",
     "new_journal",
+    "no_open_journals",
     "open_journals",
     "output_of",
     "remove_empty_folders",

@@ -46,16 +46,16 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import remove_empty_folders
 from zarr_dask.journal.location import default_place
-from zarr_dask.journal.lock import HELD, Hold
+from zarr_dask.journal.lock import HELD, JobLock
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.posix_io import read_at
 from zarr_dask.stores.base import Buffer, Store
-from zarr_dask.stores.compare_and_swap import conditional_at, folder_lock
+from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock
 from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import folder_in, open_in
-from zarr_dask.stores.open import bare
+from zarr_dask.stores.open import unwrap_with_path
 from zarr_dask.stores.wrappers.base import forkable
 
 __all__ = ["ArrayEnd", "Claim", "OnConflict", "claimed", "end_of_array"]
@@ -82,7 +82,7 @@ class _Record:
     tokens: tuple[str, ...]
     """Of appends; the last one has the claim."""
     job: str = ""
-    """Tells what is appended (`Job.writes`), if the job can be resumed."""
+    """Tells what is appended (`JobRecord.content_token`), if the job can be resumed."""
     host: str = field(default_factory=socket.gethostname)
     process: int = field(default_factory=os.getpid)
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -150,7 +150,7 @@ class ArrayEnd:
     what: str
     """Is appended to, for messages."""
     job: str = ""
-    """Tells what is appended (`Job.writes`), if the job can be resumed."""
+    """Tells what is appended (`JobRecord.content_token`), if the job can be resumed."""
 
     @property
     def lasts(self) -> bool:
@@ -209,7 +209,7 @@ class ArrayEnd:
             self._leave_file(self.store, alone=alone)
         else:
             with suppress(StoreError):  # the array is as it must be; whoever comes next is told
-                if conditional_at(self.store, self._key) is not None:
+                if cas_store_or_none(self.store, self._key) is not None:
                     self.store.delete(self._key)
 
     def _conflict(self, who: object, *, lives: bool) -> AppendConflictError:
@@ -269,7 +269,7 @@ class ArrayEnd:
                         if is_new:
                             _write(descriptor, self._behind(found))
                         lock(descriptor, shared=True, wait=True)
-                        return Claim(Hold(descriptor).close, is_new=is_new)
+                        return Claim(JobLock(descriptor).close, is_new=is_new)
                 except BaseException:
                     os.close(descriptor)
                     raise
@@ -308,7 +308,7 @@ class ArrayEnd:
     # --- object stores ----------------------------------------------------------------------------
 
     def _claim_object(self) -> Claim | AppendConflictError:
-        tagged = conditional_at(self.store, self._key)
+        tagged = cas_store_or_none(self.store, self._key)
         if tagged is None:
             return Claim()
         mine = [_Record((self.token,), self.job).to_json()]
@@ -350,11 +350,11 @@ def end_of_array(store: Store, path: str, token: str, job: str = "") -> ArrayEnd
     token
         Tells the append from all others.
     job
-        Tells what is appended (`Job.writes`), if the job can be resumed.
+        Tells what is appended (`JobRecord.content_token`), if the job can be resumed.
     """
     if forkable(store) is not None:
         return None  # its transactions are committed one after the other
-    inner, below = bare(store, path)
+    inner, below = unwrap_with_path(store, path)
     if isinstance(inner, MemoryStore):
         return ArrayEnd(inner, below, token, where(store, path), job)
     place = default_place(store, path)

@@ -6,24 +6,24 @@ from collections.abc import Iterator, Mapping
 
 from zarr_dask.errors import JournalError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ancestors, prefix_of
-from zarr_dask.journal.journal import LAST, STAGES, TARGETS, Job, Journal
-from zarr_dask.journal.location import Place, default_place, open_journals
+from zarr_dask.journal.journal import LAST, STAGES, TARGETS, JobRecord, Journal
+from zarr_dask.journal.location import JournalLocation, default_place, open_journals
 from zarr_dask.stores.base import Store, list_sizes
 
-__all__ = ["creating", "explained"]
+__all__ = ["explain_incomplete", "jobs_creating"]
 
 
-def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFoundError:
+def explain_incomplete(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFoundError:
     """Return the error, with a hint if an unfinished job creates the node."""
     try:
-        found = next(creating(store, path), None)
+        found = next(jobs_creating(store, path), None)
     except (StoreError, JournalError):
         return error  # what was asked for was not there; that is all that can be said
     if found is None:
         return error
     journal, job = found
     prefix = job.data or prefix_of(path)
-    if job.facts.get(STAGES):
+    if job.extra.get(STAGES):
         hint = _what_is_left(journal, job)
     else:
         sizes = {key[len(prefix) :]: size for key, size in list_sizes(store, prefix)}
@@ -31,7 +31,7 @@ def explained(error: NodeNotFoundError, store: Store, path: str) -> NodeNotFound
     return NodeNotFoundError(error.where, error.looked_for, hint)
 
 
-def creating(store: Store, path: str) -> Iterator[tuple[Journal, Job]]:
+def jobs_creating(store: Store, path: str) -> Iterator[tuple[Journal, JobRecord]]:
     """Yield the open jobs that create a node, alone or with others below a group above it.
 
     Jobs with a journal elsewhere (``journal=``) are not found.
@@ -43,23 +43,23 @@ def creating(store: Store, path: str) -> Iterator[tuple[Journal, Job]]:
     if not any(place.store.list_dir(root)):
         return  # no job writes to this hierarchy
     for above in (path, *reversed(ancestors(path))):
-        for journal, job in open_journals(Place(place.store, root + prefix_of(above))):
+        for journal, job in open_journals(JournalLocation(place.store, root + prefix_of(above))):
             if job.creates and (above == path or _makes(job, path)):
                 yield journal, job
 
 
-def _makes(job: Job, path: str) -> bool:
+def _makes(job: JobRecord, path: str) -> bool:
     """True if a job of several arrays makes the node at a path below its own node."""
-    targets = job.facts.get(TARGETS, [path])
-    return bool(job.facts.get(STAGES)) and isinstance(targets, list) and path in targets
+    targets = job.extra.get(TARGETS, [path])
+    return bool(job.extra.get(STAGES)) and isinstance(targets, list) and path in targets
 
 
-def _what_is_left(journal: Journal, job: Job) -> str:
+def _what_is_left(journal: Journal, job: JobRecord) -> str:
     """Return the hint for a job with receipts of several stages or arrays."""
     done = {
-        (receipt.creation, key)
+        (receipt.run_id, key)
         for receipt in journal.receipts()
-        if "-" not in receipt.creation or receipt.creation.endswith(LAST)
+        if "-" not in receipt.run_id or receipt.run_id.endswith(LAST)
         for key in (*(item.key for item in receipt.objects), *receipt.empty)
     }
     return (
@@ -69,7 +69,7 @@ def _what_is_left(journal: Journal, job: Job) -> str:
     )
 
 
-def _what_is_missing(journal: Journal, job: Job, sizes: Mapping[str, int]) -> str:
+def _what_is_missing(journal: Journal, job: JobRecord, sizes: Mapping[str, int]) -> str:
     begun = f"A job that began to create it at {job.begun} has not ended, or is still running: "
     if not job.resume:
         return (

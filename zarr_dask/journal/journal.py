@@ -1,9 +1,9 @@
 """The description of a job, and its journal: a folder with metadata and the receipts of its tasks.
 
-A journal is a folder of its own in a `zarr_dask.journal.location.Place`::
+A journal is a folder of its own in a `zarr_dask.journal.location.JournalLocation`::
 
     __job-<16 hex digits>/
-        job.json                       the description of the job (`Job`), while it is open
+        job.json                       the description of the job (`JobRecord`), while it is open
         receipts-<host>-<pid>-<..>     one file per process, append-only
         receipts-task-<..>             in stores that cannot append: one object per task
         held                           locked by the processes that work on it
@@ -31,16 +31,16 @@ from typing import Any
 
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
-from zarr_dask.journal.lock import HELD, Hold, check_none_held, hold, is_held
+from zarr_dask.journal.lock import HELD, JobLock, check_not_locked, is_locked, lock_job
 from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.journal.validate import checked_members
 from zarr_dask.stores.backends.fsync import forget_folders
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.base import Appender, Buffer, Store
-from zarr_dask.stores.compare_and_swap import conditional, tag_of
+from zarr_dask.stores.base import Buffer, Store, SupportsAppend
+from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
 from zarr_dask.stores.no_follow import folder_in, forget_reached
 
-__all__ = ["LAST", "STAGES", "TARGETS", "Job", "Journal", "job_at", "remove_empty_folders"]
+__all__ = ["LAST", "STAGES", "TARGETS", "JobRecord", "Journal", "job_at", "remove_empty_folders"]
 
 STAGES = "stages"
 """Fact of a job whose receipts have a creation for each of its stages or arrays."""
@@ -55,14 +55,14 @@ _PROCESS = token_hex(4)  # with the process id: hosts may share a name, and ids 
 
 
 @dataclass(frozen=True)
-class Job:
+class JobRecord:
     """The description of a job, to recognise and finish it."""
 
     kind: str
     """The kind of job, such as ``"write"``."""
     token: str
     """Equal only for the same job; random if the job cannot be resumed."""
-    creation: str
+    run_id: str
     """A random id of the array written to, which no later array at the same location has."""
     resume: str = ""
     """Way to resume the job: ``"token"``, ``"name"``, or "" if it cannot be resumed."""
@@ -78,17 +78,17 @@ class Job:
     """Name and token of every layer of the graph, inputs first."""
     region: tuple[tuple[int, int], ...] = ()
     """First element and the one after the last along each dimension; empty for all."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
     """Further values that a kind of job must keep."""
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    growing: bool = False
+    append_committed: bool = False
     """True if an append has begun to write the new length, or has written it."""
     ended: bool = False
     """True if it has ended with all that began with it, except that journals remain."""
-    writes: str = ""
+    content_token: str = ""
     """Identifies the values and their destination, whatever the region, for appends."""
-    together: tuple[str, ...] = ()
-    """The `writes` of the jobs that have ended with it."""
+    finished_with: tuple[str, ...] = ()
+    """The `content_token` of the jobs that have ended with it."""
     swap: str = ""
     """Identifies the folder of an array that replaces another one at the end."""
 
@@ -110,29 +110,30 @@ class Journal:
     prefix: str
     """Ends in "/"."""
     token: str
-    creation: str
+    run_id: str
 
     @property
     def url(self) -> str:
         """The location, for messages."""
         return f"{self.store.url}/{self.prefix}"
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: JobRecord) -> None:
         """Open the journal, removing what an older job has left in it."""
         self.store.delete_prefix(self.prefix)
         self.note(job)
+        put_readme(self.store, self.prefix)
 
-    def note(self, job: Job) -> None:
+    def note(self, job: JobRecord) -> None:
         """Write the description of the job."""
         self.store.set(f"{self.prefix}{_DOCUMENT}", [job.to_json()])
 
-    def note_if_none(self, job: Job) -> bool:
+    def note_if_none(self, job: JobRecord) -> bool:
         """Write the description unless there is one already; return True if it was written.
 
         The store must be a `zarr_dask.stores.compare_and_swap.ConditionalStore`.
         """
-        store = conditional(self.store)
-        return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], tag_of(None))
+        store = as_cas_store(self.store)
+        return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], content_digest(None))
 
     def add(self, receipt: Receipt) -> None:
         """Store a receipt; do nothing if the job has ended and its journal is gone.
@@ -143,11 +144,11 @@ class Journal:
             If it cannot be written. The task must fail then, because its work would be lost.
         """
         line = receipt.to_line()
-        if isinstance(self.store, Appender):
+        if isinstance(self.store, SupportsAppend):
             self.store.append(f"{self.prefix}{_RECEIPTS}{_name_of_process(os.getpid())}", line)
             return
         # a task that runs again replaces its own, and not those of other arrays or stages
-        names = [receipt.creation, *(item.key for item in receipt.objects), *receipt.empty]
+        names = [receipt.run_id, *(item.key for item in receipt.objects), *receipt.empty]
         name = sha256(",".join(names).encode()).hexdigest()[:16]
         self.store.set(f"{self.prefix}{_RECEIPTS}task-{name}", [line])
 
@@ -174,11 +175,11 @@ class Journal:
 
     def valid_receipts(self, sizes: Mapping[str, int]) -> Receipts:
         """Return the receipts that are valid for stored objects of these sizes."""
-        return collect(self.receipts(), self.creation, sizes)
+        return collect(self.receipts(), self.run_id, sizes)
 
     def merge(self) -> None:
         """Merge the receipts of single tasks into one object, if the store cannot append."""
-        if isinstance(self.store, Appender):
+        if isinstance(self.store, SupportsAppend):
             return
         keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
         texts: list[Buffer] = [text for text in map(self.store.get, keys) if text is not None]
@@ -189,7 +190,7 @@ class Journal:
         for key in keys:
             self.store.delete(key)
 
-    def job(self) -> Job | None:
+    def job(self) -> JobRecord | None:
         """Return the job that has its journal here now; None if it has ended."""
         return job_at(self.store, self.prefix)
 
@@ -204,7 +205,7 @@ class Journal:
     def is_ours(self) -> bool:
         """Return True if the journal is there, and still that of the run that has this value."""
         text = self.store.get(f"{self.prefix}{_DOCUMENT}")
-        said = f'"creation": {json.dumps(self.creation)}'.encode()
+        said = f'"run_id": {json.dumps(self.run_id)}'.encode()
         return text is not None and said in bytes(text)
 
     def check_ours(self) -> None:
@@ -218,12 +219,12 @@ class Journal:
         if self.is_ours():
             return
         other = self.job()
-        if other is not None and other.creation != self.creation:
+        if other is not None and other.run_id != self.run_id:
             what = f"is that of a job by now that began anew at {other.begun}"
         else:
             what = (
-                "has gone: another process has ended this job, or another job has replaced what "
-                "it writes, while it was stopped or out of reach"
+                "has gone: another process has ended this job, or what it had written was removed, "
+                "or written anew by another job, while it was stopped or out of reach"
             )
         raise JobReplacedError(
             f"the journal of this job, {self.url}, {what}. This one stops, so that it does not "
@@ -236,21 +237,21 @@ class Journal:
         if job is None:
             return
         found = [other.job() for other in others]
-        written = [other.writes for other in found if other is not None]
-        together = dict.fromkeys((*job.together, *written))  # some journals may be gone
-        self.note(replace(job, ended=True, together=tuple(together)))
+        written = [other.content_token for other in found if other is not None]
+        together = dict.fromkeys((*job.finished_with, *written))  # some journals may be gone
+        self.note(replace(job, ended=True, finished_with=tuple(together)))
 
-    def hold(self) -> Hold:
+    def lock(self) -> JobLock:
         """Hold the job for this process, until the result is closed."""
-        return hold(self.store, self.prefix)
+        return lock_job(self.store, self.prefix)
 
-    def is_held(self) -> bool:
+    def is_locked(self) -> bool:
         """True if a running process holds the job."""
-        return is_held(self.store, self.prefix)
+        return is_locked(self.store, self.prefix)
 
-    def check_not_held(self, what: str) -> None:
-        """Raise if a running process writes what is to be replaced; see `check_none_held`."""
-        check_none_held(self.store, [f"{self.prefix}{HELD}"], what)
+    def check_not_locked(self, what: str) -> None:
+        """Raise if a running process writes what is to be replaced; see `check_not_locked`."""
+        check_not_locked(self.store, [f"{self.prefix}{HELD}"], what)
 
     def remove(self) -> None:
         """End the job: remove the journal, and folders that have become empty."""
@@ -260,7 +261,7 @@ class Journal:
         remove_empty_folders(self.store, self.prefix)
 
 
-def job_at(store: Store, prefix: str) -> Job | None:
+def job_at(store: Store, prefix: str) -> JobRecord | None:
     """The job that keeps its journal below a prefix; None if there is none, or it has ended.
 
     Raises
@@ -281,13 +282,46 @@ def job_at(store: Store, prefix: str) -> Job | None:
     members: dict[str, Any] = checked_members(document, where(store, key))
     for name in ("layers", "region"):
         members[name] = tuple(map(tuple, members.get(name, ())))
-    return Job(**{**members, "together": tuple(members.get("together", ()))})
+    return JobRecord(**{**members, "finished_with": tuple(members.get("finished_with", ()))})
 
 
 @lru_cache(maxsize=1)
 def _name_of_process(number: int) -> str:
     """Return a unique name of a process; a forked one has another number."""
     return f"{socket.gethostname()}-{number}-{_PROCESS}"
+
+
+README = "README.txt"
+_BESIDE = ".zarr-dask"
+_README = b"""This folder belongs to the Zarr hierarchy of the same name, without ".zarr-dask".
+
+zarr_dask keeps here what running jobs have written so far (__job-...), so that a job
+that was killed can go on (resume=True), and small records of jobs that have ended
+(__done-...), so that the same call answers "already done" instead of writing again.
+
+May it be removed? Yes, if no job is running: the data do not need it. A job that was
+killed then begins anew. "zarr-dask status" tells which jobs there are.
+"""
+
+
+def put_readme(store: Store, prefix: str) -> None:
+    """Say in the folder beside a local hierarchy what it is, and whether it may be removed."""
+    folder = prefix.partition("/")[0]
+    if not isinstance(store, LocalStore) or not folder.endswith(_BESIDE):
+        return
+    key = f"{folder}/{README}"
+    with suppress(StoreError):  # nothing depends on it
+        if store.size(key) is None:
+            store.set(key, [_README])
+
+
+def _remove_readme(store: LocalStore, folder: str) -> None:
+    """Remove the text from a folder that holds nothing else."""
+    if not folder.endswith(_BESIDE) or "/" in folder:
+        return
+    listing = store.list_dir(f"{folder}/")
+    if not listing.prefixes and list(listing.keys) == [f"{folder}/{README}"]:
+        store.delete(f"{folder}/{README}")
 
 
 def remove_empty_folders(store: Store, prefix: str) -> None:
@@ -298,6 +332,8 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
         above, _, name = folder.rpartition("/")
+        with suppress(StoreError):
+            _remove_readme(store, folder)
         try:
             with folder_in(store.root, above) as around:
                 os.rmdir(name, dir_fd=around)

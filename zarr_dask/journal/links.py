@@ -9,7 +9,7 @@ from zarr_dask.formats.detect import formats_at
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.no_follow import link_error
-from zarr_dask.stores.open import bare
+from zarr_dask.stores.open import unwrap_with_path
 
 __all__ = ["check_no_link"]
 
@@ -25,7 +25,7 @@ def check_no_link(store: Store, path: str) -> None:
     LinkError
         If one does.
     """
-    store, path = bare(store, path)
+    store, path = unwrap_with_path(store, path)
     if not isinstance(store, LocalStore):
         return
     done = ""

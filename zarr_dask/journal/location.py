@@ -18,31 +18,37 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
-from zarr_dask._util.threads import abreast
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import formats_at
-from zarr_dask.journal.journal import Job, Journal, job_at, remove_empty_folders
-from zarr_dask.journal.lock import check_none_held
-from zarr_dask.journal.ttl_cache import Believed
+from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
+from zarr_dask.journal.lock import check_not_locked
+from zarr_dask.journal.ttl_cache import TTLCache
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
-from zarr_dask.stores.base import Store, is_far, join
+from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.local_paths import check_folder
-from zarr_dask.stores.open import Location, bare, beside, open_alike, real_place
+from zarr_dask.stores.open import (
+    Location,
+    canonical_location,
+    open_with_options_of,
+    sibling_location,
+    unwrap_with_path,
+)
 from zarr_dask.stores.wrappers.base import forkable
 
 __all__ = [
     "NODES",
-    "Place",
+    "JournalLocation",
     "check_behind_no_link",
     "check_resumable",
     "default_place",
     "discard_journals",
     "given_place",
     "holds_node",
-    "is_free_beside",
     "new_journal",
+    "no_open_journals",
     "open_journals",
 ]
 
@@ -50,12 +56,12 @@ _FOLDER = "__job-"
 _SUFFIX = ".zarr-dask"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
 _LONGEST_NAME = 60
-NODES = Believed[bool]()
+NODES = TTLCache[bool]()
 """Cached checks for a node at the root of a store."""
 
 
 @dataclass(frozen=True)
-class Place:
+class JournalLocation:
     """The location of the journals of one node."""
 
     store: Store
@@ -68,7 +74,7 @@ class Place:
         return f"{self.store.url}/{self.prefix}"
 
 
-def default_place(store: Store, path: str) -> Place | None:
+def default_place(store: Store, path: str) -> JournalLocation | None:
     """Return the location beside the root of a node's hierarchy; None if there is none.
 
     Memory, archives and the roots of buckets have none. Links are resolved and wrappers removed,
@@ -80,24 +86,24 @@ def default_place(store: Store, path: str) -> Place | None:
     >>> default_place(LocalStore("/data/run.zarr"), "ocean/salt").url
     '/data/run.zarr.zarr-dask/ocean/salt/'
     """
-    store, path = bare(store, path)
+    store, path = unwrap_with_path(store, path)
     if isinstance(store, LocalStore):
         store = LocalStore(os.path.realpath(store.root), store.fsync)
-    around = beside(store, "")
+    around = sibling_location(store, "")
     while around is not None and holds_node(around[0]):
         store, name = around
         path = join(name, path)
-        around = beside(store, "")
+        around = sibling_location(store, "")
     return _place_beside(store, path)
 
 
-def _place_beside(store: Store, path: str) -> Place | None:
+def _place_beside(store: Store, path: str) -> JournalLocation | None:
     """Return the location beside a store that begins at the root of a hierarchy."""
-    found = beside(store, _SUFFIX)
-    return None if found is None else Place(found[0], prefix_of(join(found[1], path)))
+    found = sibling_location(store, _SUFFIX)
+    return None if found is None else JournalLocation(found[0], prefix_of(join(found[1], path)))
 
 
-def given_place(url: Location, store: Store, path: str) -> Place:
+def given_place(url: Location, store: Store, path: str) -> JournalLocation:
     """Return the location of a node's journals below a URL or in another store.
 
     Each node has a folder of its own there, so that jobs may share the URL. The folder is named by
@@ -119,25 +125,25 @@ def given_place(url: Location, store: Store, path: str) -> Place:
     >>> one.prefix.startswith("salt-")
     True
     """
-    place = real_place(store, path)
-    held, below = bare(store, path)
+    place = canonical_location(store, path)
+    held, below = unwrap_with_path(store, path)
     # a mapping makes a new store each time it is passed
     node = f"{held.lasting_name}/{below}" if isinstance(held, MemoryStore) else place
     name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
     prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
-    beside_others = open_alike(url, store)
+    beside_others = open_with_options_of(url, store)
     check_folder(beside_others, prefix, "journal=")
-    if f"{real_place(beside_others, '')}/".startswith(f"{place}/"):
+    if f"{canonical_location(beside_others, '')}/".startswith(f"{place}/"):
         raise ResumeError(
             f"journal= names a place inside of {where(store, path)}, which is to be written: "
             f"{beside_others.url}. Choose one outside of it."
         )
-    return Place(beside_others, prefix)
+    return JournalLocation(beside_others, prefix)
 
 
 def holds_node(store: Store) -> bool:
     """True if there is a node at the root of a store; cached for remote stores."""
-    if not is_far(store):
+    if not is_remote(store):
         return _looked_for_node(store)
     return NODES.get(store.identity, partial(_looked_for_node, store))
 
@@ -149,13 +155,15 @@ def _looked_for_node(store: Store) -> bool:
         return False  # a folder without read permission does not count as a hierarchy
 
 
-def new_journal(place: Place, job: Job) -> Journal:
+def new_journal(place: JournalLocation, job: JobRecord) -> Journal:
     """Return a journal for a job, with a new creation."""
     name = sha256(repr((job.token, job.region)).encode()).hexdigest()[:16]
     return Journal(place.store, f"{place.prefix}{_FOLDER}{name}/", job.token, token_hex(16))
 
 
-def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, Job]]:
+def open_journals(
+    place: JournalLocation, *, needed: bool = False
+) -> list[tuple[Journal, JobRecord]]:
     """Return the jobs that write to a node and have not ended, whether running or dead.
 
     Parameters
@@ -187,11 +195,11 @@ def open_journals(place: Place, *, needed: bool = False) -> list[tuple[Journal, 
             continue
         job = job_at(place.store, prefix)
         if job is not None:
-            found.append((Journal(place.store, prefix, job.token, job.creation), job))
+            found.append((Journal(place.store, prefix, job.token, job.run_id), job))
     return found
 
 
-def check_behind_no_link(place: Place) -> None:
+def check_behind_no_link(place: JournalLocation) -> None:
     """Refuse journals behind a link: what is removed with them would not be a job's.
 
     Raises
@@ -252,24 +260,26 @@ def discard_journals(store: Store, path: str) -> None:
     except ListingError:  # a store without listings has no journals
         return
     if isinstance(place.store, LocalStore):
-        check_none_held(place.store, place.store.list(place.prefix), where(store, path))
+        check_not_locked(place.store, place.store.list(place.prefix), where(store, path))
     place.store.delete_prefix(place.prefix)
     remove_empty_folders(place.store, place.prefix)
 
 
-def is_free_beside(store: Store, path: str) -> bool:
+def no_open_journals(store: Store, path: str) -> bool:
     """True if it is known that nothing is stored beside the hierarchy of an existing or new node.
 
     Then there are neither journals at the default locations of its nodes nor open outputs. For
     remote stores the location and its content are looked up concurrently, because hardly any store
     begins inside a hierarchy.
     """
-    likely = _place_beside(*bare(store, path))
-    place, is_free = abreast(partial(default_place, store, path), partial(_is_bare, likely))
+    likely = _place_beside(*unwrap_with_path(store, path))
+    place, is_free = run_concurrently(
+        partial(default_place, store, path), partial(_is_bare, likely)
+    )
     return is_free if place == likely else _is_bare(place)
 
 
-def _is_bare(place: Place | None) -> bool:
+def _is_bare(place: JournalLocation | None) -> bool:
     """True if nothing is stored beside the hierarchy of a location; False if that is not known."""
     if place is None:
         return True

@@ -24,14 +24,14 @@ from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record, 
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import open_in
 
-__all__ = ["HELD", "Hold", "check_none_held", "hold", "is_held"]
+__all__ = ["HELD", "JobLock", "check_not_locked", "is_locked", "lock_job"]
 
 HELD = "held"
 """The file that is locked; names of records begin so."""
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
-class Hold:
+class JobLock:
     """A held job, until this is closed or its process dies."""
 
     def __init__(self, descriptor: int | None, record: Record | None = None) -> None:
@@ -50,14 +50,14 @@ class Hold:
             self._descriptor = None
 
 
-def hold(store: Store, prefix: str) -> Hold:
+def lock_job(store: Store, prefix: str) -> JobLock:
     """Hold the job whose journal is below a prefix, for this process."""
     if not isinstance(store, LocalStore):
-        return Hold(None)
+        return JobLock(None)
     try:
         descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR | os.O_CREAT)
     except OSError:
-        return Hold(None)  # somebody else's job, or one that has ended
+        return JobLock(None)  # somebody else's job, or one that has ended
     locked = False
     with suppress(OSError):
         locked = has_shared_locks(descriptor) and lock(descriptor, shared=True, wait=True)
@@ -66,10 +66,10 @@ def hold(store: Store, prefix: str) -> Hold:
     record = None
     with suppress(OSError, RecordTakenError):
         record = make_record(f"{_path(store, prefix)}-{token_hex(8)}", locked=locked)
-    return Hold(descriptor if locked else None, record)
+    return JobLock(descriptor if locked else None, record)
 
 
-def is_held(store: Store, prefix: str) -> bool:
+def is_locked(store: Store, prefix: str) -> bool:
     """True if some process is at work on the job whose journal lies below a prefix.
 
     Or if nobody here can tell that it is not.
@@ -104,7 +104,7 @@ def _records(path: str) -> Iterator[str]:
         yield from sorted(map(str, Path(path).parent.glob(f"{HELD}-*")))
 
 
-def check_none_held(store: Store, keys: Iterable[str], what: str) -> None:
+def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:
     """Raise if a running process is writing what is to be replaced or removed.
 
     Parameters

@@ -19,7 +19,7 @@ from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import ManifestError
 from zarr_dask.journal.receipts import Receipts, StoredObject, checked_keys
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import open_alike, open_store
+from zarr_dask.stores.open import open_store, open_with_options_of
 
 __all__ = ["Manifest", "ManifestPlace"]
 
@@ -72,7 +72,7 @@ class ManifestPlace:
             folder, name = str(path.parent), path.name
         if like is None or storage_options is not None:
             return ManifestPlace(open_store(folder, storage_options), name)
-        return ManifestPlace(open_alike(folder, like), name)
+        return ManifestPlace(open_with_options_of(folder, like), name)
 
 
 @dataclass(frozen=True)

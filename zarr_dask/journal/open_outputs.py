@@ -16,22 +16,22 @@ from zarr_dask.errors import JournalError, RankError, ResumeError, StoreError
 from zarr_dask.formats.base import load_json, where
 from zarr_dask.journal.location import (
     NODES,
-    Place,
+    JournalLocation,
     check_behind_no_link,
     default_place,
     given_place,
     holds_node,
 )
-from zarr_dask.journal.lock import check_none_held
-from zarr_dask.journal.ttl_cache import Believed
-from zarr_dask.stores.base import Store, is_far, join
-from zarr_dask.stores.open import Location, bare, beside, real_place
+from zarr_dask.journal.lock import check_not_locked
+from zarr_dask.journal.ttl_cache import TTLCache
+from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.open import Location, canonical_location, sibling_location, unwrap_with_path
 
 __all__ = ["OUTPUT", "OpenOutput", "check_no_output", "forget_nodes_above", "output_of"]
 
 OUTPUT = "__output/output.json"
 """Metadata of an output (`jobs.simulation.output`) beside its group, while it is open."""
-_FREE = Believed[None]()
+_FREE = TTLCache[None]()
 """Cached checks of arrays that belong to no open output, as far as could be determined."""
 
 
@@ -76,8 +76,8 @@ def check_no_output(store: Store, path: str, *, below: bool = False, often: bool
     LinkError
         If, with `below`, a link leads to where journals lie.
     """
-    if often and is_far(store):
-        _FREE.get(real_place(store, path), partial(_check_if_possible, store, path))
+    if often and is_remote(store):
+        _FREE.get(canonical_location(store, path), partial(_check_if_possible, store, path))
         return True
     output = output_of(store, path)
     if output is not None:
@@ -91,8 +91,8 @@ def check_no_output(store: Store, path: str, *, below: bool = False, often: bool
         there_are_some = True
         if key == OUTPUT or key.endswith(f"/{OUTPUT}"):
             raise _is_output(where(store, path), f"{place.store.url}/{key[: -len(OUTPUT)]}")
-        check_none_held(place.store, [key], where(store, path))
-    return there_are_some or not is_far(place.store)  # there may be a folder without a value
+        check_not_locked(place.store, [key], where(store, path))
+    return there_are_some or not is_remote(place.store)  # there may be a folder without a value
 
 
 def _check_if_possible(store: Store, path: str) -> None:
@@ -134,7 +134,7 @@ def _axis_of(facts: Any, at: str, name: str) -> int:
     return axis
 
 
-def _default_groups(store: Store, path: str) -> Iterator[tuple[Place, str]]:
+def _default_groups(store: Store, path: str) -> Iterator[tuple[JournalLocation, str]]:
     """Yield possible locations of outputs of groups above an array, from the root down.
 
     Each comes with the name of the array below that group.
@@ -144,17 +144,17 @@ def _default_groups(store: Store, path: str) -> Iterator[tuple[Place, str]]:
     for count in range(1, len(parts) - 1):
         if place is not None:
             group = "/".join(parts[:count]) + "/"
-            yield Place(place.store, group), place.prefix[len(group) :].rstrip("/")
+            yield JournalLocation(place.store, group), place.prefix[len(group) :].rstrip("/")
 
 
-def _groups(journal: Location, store: Store, path: str) -> Iterator[tuple[Place, str]]:
+def _groups(journal: Location, store: Store, path: str) -> Iterator[tuple[JournalLocation, str]]:
     """Yield the same for outputs with a journal elsewhere, from the nearest group up."""
-    store, path = bare(store, path)
+    store, path = unwrap_with_path(store, path)
     name = ""
     while True:
         path, _, last = path.rpartition("/")
         if not last:
-            around = beside(store, "")
+            around = sibling_location(store, "")
             if around is None or not holds_node(around[0]):
                 return
             store, last = around

@@ -19,7 +19,7 @@ from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.stores.base import Buffer, is_key
 
 __all__ = [
-    "Noting",
+    "ObjectDigest",
     "Receipt",
     "Receipts",
     "StoredObject",
@@ -112,7 +112,7 @@ class Receipt:
 
     token: str
     """Identifies the job."""
-    creation: str
+    run_id: str
     """Identifies the creation of the target, which may be replaced by another one later."""
     objects: tuple[StoredObject, ...]
     """Stored objects that were written."""
@@ -127,13 +127,13 @@ class Receipt:
         objects = ",".join([item.to_text() for item in self.objects])
         empty = ",".join(map(_quoted, self.empty))
         text = (
-            f'{{"token":{_quoted(self.token)},"creation":{_quoted(self.creation)},'
+            f'{{"token":{_quoted(self.token)},"run_id":{_quoted(self.run_id)},'
             f'"objects":[{objects}],"empty":[{empty}]}}'
         ).encode()
         return b"\n%08x %b\n" % (crc32c(text), text)
 
 
-class Noting:
+class ObjectDigest:
     """Computes size and checksums of a stored object from its bytes, piece by piece.
 
     Parameters
@@ -145,7 +145,7 @@ class Noting:
 
     Examples
     --------
-    >>> noting = Noting()
+    >>> noting = ObjectDigest()
     >>> noting(b"1234"), noting(b"56789"), noting.of("c/0")
     (None, None, StoredObject(key='c/0', nbytes=9, crc32c=3808858755, sha256=None))
     """
@@ -172,7 +172,7 @@ class Noting:
 
 def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> StoredObject:
     """Return the record of a stored object from its bytes."""
-    noting = Noting(with_sha256=with_sha256)
+    noting = ObjectDigest(with_sha256=with_sha256)
     for buffer in buffers:
         noting(buffer)
     return noting.of(key)
@@ -194,7 +194,7 @@ def _parsed(line: bytes) -> Receipt | None:
         document = json.loads(text)
         return Receipt(
             str(document["token"]),
-            str(document["creation"]),
+            str(document["run_id"]),
             tuple(StoredObject.from_row(row) for row in document["objects"]),
             checked_keys(document["empty"]),
         )
@@ -238,7 +238,7 @@ def collect(
     objects: dict[str, StoredObject] = {}
     empty: set[str] = set()
     for receipt in receipts:
-        if receipt.creation != creation:
+        if receipt.run_id != creation:
             continue
         for item in receipt.objects:
             if sizes is None or sizes.get(item.key) == item.nbytes:

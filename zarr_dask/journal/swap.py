@@ -45,7 +45,7 @@ from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import folder_in, forget_reached, open_in
 from zarr_dask.stores.process_identity import Owner
 
-__all__ = ["Left", "Swap", "is_halfway", "left_beside", "plan_swap"]
+__all__ = ["AtomicReplace", "SwapLeftover", "is_halfway", "left_beside", "plan_swap"]
 
 State = Literal["running", "dead", "resumable", "unknown"]
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
@@ -56,7 +56,7 @@ _PART, _SUFFIX, _MAKING, _AWAY = ".zarr-dask-", ".swap", ".new", ".old"
 
 
 @dataclass(frozen=True)
-class Swap:
+class AtomicReplace:
     """The folder of an array, and the folder that replaces it."""
 
     place: str
@@ -191,7 +191,7 @@ class Swap:
 
 
 @dataclass(frozen=True)
-class Left:
+class SwapLeftover:
     """A folder beside a hierarchy that belongs to a swap."""
 
     folder: str
@@ -206,7 +206,7 @@ class Left:
         return self.state == "dead"
 
 
-def left_beside(around: str, name: str) -> list[Left]:
+def left_beside(around: str, name: str) -> list[SwapLeftover]:
     """Return the folders of swaps beside the root of a hierarchy, including those in use.
 
     Parameters
@@ -222,7 +222,7 @@ def left_beside(around: str, name: str) -> list[Left]:
         for folder in sorted(map(str, Path(around).iterdir())):
             match = pattern.fullmatch(Path(folder).name)
             if match is not None:
-                found.append(Left(folder, _state(folder, match[1], making=bool(match[2]))))
+                found.append(SwapLeftover(folder, _state(folder, match[1], making=bool(match[2]))))
     return found
 
 
@@ -314,7 +314,7 @@ def _mark(token: str) -> str:
 # --- planning and exchanging ----------------------------------------------------------------------
 
 
-def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
+def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
     """Plan the swap of an array; nothing is written.
 
     Parameters
@@ -351,7 +351,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> Swap:
             f"{place} is on another file system than {around}, where the new array would be "
             "written, so that it cannot be renamed. Write to another place."
         )
-    return Swap(place, f"{around}/.{name}", token, store.fsync)
+    return AtomicReplace(place, f"{around}/.{name}", token, store.fsync)
 
 
 def is_halfway(store: Store) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Generic, TypeVar
 
-__all__ = ["Believed"]
+__all__ = ["TTLCache"]
 
 T = TypeVar("T")
 
@@ -14,14 +14,14 @@ _SECONDS = 5.0
 _MOST = 256
 
 
-class Believed(Generic[T]):
+class TTLCache(Generic[T]):
     """Cached results by their request, as a job makes the same request several times.
 
     They are valid for some seconds, and until this process writes or removes metadata.
 
     Examples
     --------
-    >>> believed = Believed[int]()
+    >>> believed = TTLCache[int]()
     >>> believed.get("a", lambda: 1), believed.get("a", lambda: 2)
     (1, 1)
     >>> believed.forget()

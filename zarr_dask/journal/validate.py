@@ -99,7 +99,7 @@ def _is_facts(value: Any) -> bool:
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda value: _is_text(value) and value != "", "the name of a kind of job"),
     "token": (lambda value: _is_text(value) and value != "", "a text"),
-    "creation": (_is_text, "a text"),
+    "run_id": (_is_text, "a text"),
     "resume": (lambda value: value in ("", "token", "name"), "'', 'token' or 'name'"),
     "creates": (_is_flag, "true or false"),
     "data": (_is_prefix, "a prefix of keys that ends in '/', or ''"),
@@ -107,12 +107,12 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "documents": (_is_documents, "texts by keys"),
     "layers": (_is_layers, "pairs of texts"),
     "region": (_is_region, "pairs of integers, the first element and the one behind the last"),
-    "facts": (_is_facts, "an object whose 'stages' is an integer, and 'targets' paths of nodes"),
+    "extra": (_is_facts, "an object whose 'stages' is an integer, and 'targets' paths of nodes"),
     "begun": (_is_time, "a time in ISO 8601"),
-    "growing": (_is_flag, "true or false"),
+    "append_committed": (_is_flag, "true or false"),
     "ended": (_is_flag, "true or false"),
-    "writes": (_is_text, "a text"),
-    "together": (_is_texts, "texts"),
+    "content_token": (_is_text, "a text"),
+    "finished_with": (_is_texts, "texts"),
     "swap": (_is_swap, "16 hexadecimal digits, or ''"),
 }
 
@@ -125,7 +125,7 @@ def checked_members(document: Mapping[str, Any], at: str) -> dict[str, Any]:
     JournalError
         If one is unknown, missing, or not what a job says.
     """
-    for name in ("kind", "token", "creation"):
+    for name in ("kind", "token", "run_id"):
         if name not in document:
             raise _wrong(at, name, "nothing", _CHECKS[name][1])
     for name, value in document.items():

@@ -15,7 +15,7 @@ from zarr_dask.ome.add_labels_levels import (
     write_labels,
 )
 from zarr_dask.ome.downsample import Method
-from zarr_dask.ome.images import Labelled
+from zarr_dask.ome.images import LabelImage
 from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
 from zarr_dask.ome.plates import Plate, Well, open_plate
@@ -28,7 +28,7 @@ from zarr_dask.ome.write_plates import plan_write_plate, write_plate
 
 __all__ = [
     "Image",
-    "Labelled",
+    "LabelImage",
     "Level",
     "Metadata",
     "Method",

@@ -10,32 +10,32 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import regridded
+from zarr_dask.array.create import with_grid
 from zarr_dask.errors import (
     GridError,
     MetadataChangedError,
     MetadataError,
     NodeExistsError,
-    Problem,
     ReadOnlyError,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import GroupMeta, normalise_path, where
 from zarr_dask.formats.consolidated import consolidated_groups
-from zarr_dask.formats.edit import change_attributes, put_new
+from zarr_dask.formats.edit import change_attributes, write_if_absent
 from zarr_dask.grid.grid import Grid, Shape
-from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group, open_group
-from zarr_dask.jobs.engine.zip_targets import archive_or_place
+from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.build_metadata import Frame, dataset_of
+from zarr_dask.ome.build_metadata import AxesAndTransforms, dataset_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
-from zarr_dask.ome.downsample_factors import coarser, steps_of
-from zarr_dask.ome.images import Labelled, Request, label_method, plan_label
+from zarr_dask.ome.downsample_factors import downsampled_shape, steps_of
+from zarr_dask.ome.images import ImageOptions, LabelImage, label_method, plan_label
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.lifecycle import unfinished_arrays
 from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attributes
-from zarr_dask.ome.pixel_source import Budget, planned
+from zarr_dask.ome.pixel_source import Budget, make_pyramid_plan
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.ome.read import Image, image_of
@@ -58,9 +58,9 @@ def _opened(url: Location | Group, path: str, storage_options: Mapping[str, Any]
     return image_of(group)
 
 
-def _frame(image: Image) -> Frame:
+def _frame(image: Image) -> AxesAndTransforms:
     first = image.levels[0]
-    return Frame(image.multiscale.axes, first.scale, first.translation)
+    return AxesAndTransforms(image.multiscale.axes, first.scale, first.translation)
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def plan_write_labels(
     name
         Name of the label image.
     axes, colors, properties, method
-        As for `Labelled`.
+        As for `LabelImage`.
     codecs
         As for `zarr_dask.create_array`.
     overwrite
@@ -123,18 +123,18 @@ def plan_write_labels(
     image = _opened(url, path, storage_options)
     group = image.group
     if not name or "/" in name:
-        raise MetadataError(group.where, [Problem("name", name, "a name without '/'")])
+        raise MetadataError(group.where, [ValidationProblem("name", name, "a name without '/'")])
     version = image.metadata.version
-    request = Request(
+    request = ImageOptions(
         group.store, version, group.node_format, None, None, codecs, Budget.of(max_mem, client)
     )
     labels = join(group.path, "labels")
     below = join(labels, name)
-    check_place(group.store, below, group.node_format, overwrite=overwrite, is_group=True)
+    check_can_create(group.store, below, group.node_format, overwrite=overwrite, is_group=True)
     arrays = [level.array for level in image.levels]
     shapes = [array.shape for array in arrays]
     steps = tuple(_factors(fine, made, group.where) for fine, made in pairwise(shapes))
-    given = Labelled(values, axes, colors, properties, method)
+    given = LabelImage(values, axes, colors, properties, method)
     planned_label = plan_label(
         request,
         given,
@@ -180,7 +180,7 @@ def _consolidated_around(group: Group, paths: Sequence[str]) -> tuple[str, ...]:
 def _factors(fine: Shape, made: Shape, where: str) -> Shape:
     """Return the factors between two levels of an existing image."""
     factors = tuple(max(round(n / m), 1) if m else 1 for n, m in zip(fine, made, strict=True))
-    most = coarser(fine, factors)
+    most = downsampled_shape(fine, factors)
     if any(m > there for m, there in zip(made, most, strict=True)):
         raise GridError(
             f"{where}: a level of shape {made} is not made of whole cells of the one before, of "
@@ -193,7 +193,7 @@ def _make_list(group: Group, path: str, version: str) -> None:
     """Create the group of label images if it does not exist, together with its list."""
     if find(group, "labels") is None:
         meta = GroupMeta(Metadata(version, labels=()).to_attributes())
-        put_new(group.store, group.node_format.documents(meta, path))
+        write_if_absent(group.store, group.node_format.documents(meta, path))
 
 
 def _check_levels(image: Image) -> None:
@@ -272,7 +272,7 @@ def write_labels(
     _check_order(url, values, name)
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
-    with archive_or_place(url, place_options) as (place, known):
+    with open_target_or_archive(url, place_options) as (place, known):
         options |= {"storage_options": known, "overwrite": True}  # as in `write`
         plan = plan_write_labels(place, values, name, path, client=client, **options)
         return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)
@@ -337,7 +337,7 @@ def _plan_level(
     """Plan one more level, ignoring arrays that unfinished jobs have listed already."""
     group, levels = image.group, _ended(image, unfinished)
     last = levels[-1]
-    frame = Frame(image.multiscale.axes, last.scale, last.translation)
+    frame = AxesAndTransforms(image.multiscale.axes, last.scale, last.translation)
     (step,) = steps_of(last.shape, frame, 2, factors)
     by_name = dict(zip(frame.names, step, strict=True))
     additions = [_addition(image, levels, step, _method_of(image, method), budget)]
@@ -348,7 +348,9 @@ def _plan_level(
             additions.append(_addition(label, own_levels, own, _method_of(label, None), budget))
     if not overwrite:
         for pyramid, _ in additions:
-            check_place(group.store, pyramid.arrays[0].path, group.node_format, overwrite=False)
+            check_can_create(
+                group.store, pyramid.arrays[0].path, group.node_format, overwrite=False
+            )
     workers = budget.workers
     return ImageWritePlan(
         store=group.store,
@@ -398,8 +400,8 @@ def _addition(
         if one is not image.multiscale
     ]
     name = _next_name([one.path for one in datasets], others)
-    array = _like(last, join(group.path, name), coarser(last.shape, step))
-    pyramid = planned(last, (array,), (step,), method, budget)
+    array = _like(last, join(group.path, name), downsampled_shape(last.shape, step))
+    pyramid = make_pyramid_plan(last, (array,), (step,), method, budget)
     before = datasets[-1]
     scale, translation = (1.0,) * last.ndim, (0.0,) * last.ndim
     for one in before.transformations:
@@ -437,7 +439,7 @@ def _like(array: Array, path: str, shape: Shape) -> Array:
         whole = (max(-(-n // c), 1) * c for c, n in zip(chunks, shape, strict=True))
         shards = tuple(map(min, array.shards, whole))
     meta = replace(array.meta, grid=Grid.regular(shape, array.write_chunks))
-    meta = regridded(meta, array.node_format, chunks, shards, chunks)
+    meta = with_grid(meta, array.node_format, chunks, shards, chunks)
     return replace(array, path=path, meta=meta, shown=None)
 
 
@@ -489,7 +491,7 @@ def add_level(
     >>> [level.shape for level in zd.ome.open(store).levels]
     [(300, 400), (150, 200), (75, 100)]
     """
-    with archive_or_place(url, storage_options) as (place, known):
+    with open_target_or_archive(url, storage_options) as (place, known):
         image = _opened(place, path, known)
         unfinished = unfinished_arrays(image.group.store, image.group.path, journal)
         plan = _plan_level(image, factors, method, Budget.of(max_mem, client), True, unfinished)

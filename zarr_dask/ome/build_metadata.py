@@ -16,7 +16,7 @@ from zarr_dask.errors import (
     MetadataError,
     OmeMetadataWarning,
     OmeVersionError,
-    Problem,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import checked_attributes as json_attributes
 from zarr_dask.grid.grid import Shape
@@ -27,20 +27,20 @@ from zarr_dask.ome.model import (
     Axis,
     Channel,
     Dataset,
+    DisplayWindow,
     ImageLabel,
     Label,
     Metadata,
     Multiscale,
     Omero,
     Transformation,
-    Window,
     is_number,
 )
 from zarr_dask.ome.validate import validate_attributes
 
 __all__ = [
     "FORMATS",
-    "Frame",
+    "AxesAndTransforms",
     "checked_attributes",
     "checked_version",
     "dataset_of",
@@ -58,7 +58,7 @@ _TYPES = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 
 
 @dataclass(frozen=True)
-class Frame:
+class AxesAndTransforms:
     """Axes of an image, and the position of its pixels."""
 
     axes: tuple[Axis, ...]
@@ -79,7 +79,9 @@ class Frame:
 # --- axes -----------------------------------------------------------------------------------------
 
 
-def frame_of(ndim: int, axes: Any, scale: Any, translation: Any, units: Any, where: str) -> Frame:
+def frame_of(
+    ndim: int, axes: Any, scale: Any, translation: Any, units: Any, where: str
+) -> AxesAndTransforms:
     """Parse axes, scale and translation in all accepted forms.
 
     Raises
@@ -96,28 +98,32 @@ def frame_of(ndim: int, axes: Any, scale: Any, translation: Any, units: Any, whe
         replace(axis, unit=axis.unit if unit is None else unit)
         for axis, unit in zip(found, given, strict=True)
     )
-    frame = Frame(
+    frame = AxesAndTransforms(
         found,
         _numbers(per_axis(scale, names, 1.0, "scale", where), "scale", where),
         _numbers(per_axis(translation, names, 0.0, "translation", where), "translation", where),
     )
     if any(one <= 0 for one in frame.scale):
-        raise MetadataError(where, [Problem("scale", frame.scale, "numbers above 0")])
+        raise MetadataError(where, [ValidationProblem("scale", frame.scale, "numbers above 0")])
     return frame
 
 
 def _axes(ndim: int, axes: Any, where: str) -> tuple[Axis, ...]:
     if axes is None:
         if ndim not in {2, 5}:
-            problem = Problem("axes", ABSENT, f"a name for each of {ndim} axes, such as 'czyx'")
+            problem = ValidationProblem(
+                "axes", ABSENT, f"a name for each of {ndim} axes, such as 'czyx'"
+            )
             raise MetadataError(where, [problem])
         axes = "tczyx"[-ndim:]
     if not isinstance(axes, Sequence):
-        raise MetadataError(where, [Problem("axes", axes, "names of axes")])
+        raise MetadataError(where, [ValidationProblem("axes", axes, "names of axes")])
     found = tuple(_axis(one, i, where) for i, one in enumerate(axes))
     if len(found) != ndim:
         names = [axis.name for axis in found]
-        raise MetadataError(where, [Problem("axes", names, f"{ndim} axes, as the image has")])
+        raise MetadataError(
+            where, [ValidationProblem("axes", names, f"{ndim} axes, as the image has")]
+        )
     return found
 
 
@@ -131,7 +137,7 @@ def _axis(one: Any, number: int, where: str) -> Axis:
         extra = {key: value for key, value in one.items() if key not in known}
         known.setdefault("type", _TYPES.get(known["name"].lower()))
         return Axis(**known, extra=extra)
-    raise MetadataError(where, [Problem(f"axes[{number}]", one, "a name, or an axis")])
+    raise MetadataError(where, [ValidationProblem(f"axes[{number}]", one, "a name, or an axis")])
 
 
 def per_axis(
@@ -149,13 +155,13 @@ def per_axis(
     if isinstance(given, Mapping):
         unknown = [key for key in given if key not in names]
         if unknown:
-            problem = Problem(what, unknown, f"names of axes, which are {list(names)}")
+            problem = ValidationProblem(what, unknown, f"names of axes, which are {list(names)}")
             raise MetadataError(where, [problem])
         return tuple(given.get(name, default) for name in names)
     values = tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
     if isinstance(given, str) or len(values) != len(names):
         raise MetadataError(
-            where, [Problem(what, given, f"one for each of the axes {list(names)}")]
+            where, [ValidationProblem(what, given, f"one for each of the axes {list(names)}")]
         )
     return values
 
@@ -167,14 +173,14 @@ def _numbers(values: tuple[Any, ...], what: str, where: str) -> tuple[float, ...
             return numbers
     except (TypeError, ValueError):
         pass
-    raise MetadataError(where, [Problem(what, values, "finite numbers")])
+    raise MetadataError(where, [ValidationProblem(what, values, "finite numbers")])
 
 
 # --- metadata -------------------------------------------------------------------------------------
 
 
 def multiscale_of(
-    frame: Frame,
+    frame: AxesAndTransforms,
     name: str | None,
     paths: Sequence[str],
     factors: Sequence[Shape],
@@ -242,7 +248,12 @@ _COLOURS = ("FFFFFF",), ("00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000
 
 
 def omero_of(
-    channels: Any, frame: Frame, shape: Shape, dtype: np.dtype[Any], version: str, where: str
+    channels: Any,
+    frame: AxesAndTransforms,
+    shape: Shape,
+    dtype: np.dtype[Any],
+    version: str,
+    where: str,
 ) -> Omero | None:
     """Return the display settings of channels; None if none are given.
 
@@ -256,7 +267,9 @@ def omero_of(
     at = next((i for i, axis in enumerate(frame.axes) if axis.type == "channel"), None)
     count = 1 if at is None else shape[at]
     if isinstance(channels, str) or not isinstance(channels, Sequence) or len(channels) != count:
-        raise MetadataError(where, [Problem("channels", channels, f"{count} names or channels")])
+        raise MetadataError(
+            where, [ValidationProblem("channels", channels, f"{count} names or channels")]
+        )
     found = tuple(_channel(one, i, count, dtype, where) for i, one in enumerate(channels))
     return Omero(found, None if version in NESTED else version)
 
@@ -265,7 +278,7 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
     colours = _COLOURS[count > 1]
     colour = colours[number % len(colours)]
     low, high = (0, 1) if dtype.kind in "fcb" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    window = Window(int(low), int(high), int(low), int(high))
+    window = DisplayWindow(int(low), int(high), int(low), int(high))
     if isinstance(one, str):
         return Channel(colour, window, one, active=True)
     if isinstance(one, Mapping):
@@ -280,17 +293,19 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
         return Channel(window=wanted, **known, extra=given)
     if isinstance(one, Channel):
         return replace(one, color=one.color or colour, window=one.window or window)
-    raise MetadataError(where, [Problem(f"channels[{number}]", one, "a name or a channel")])
+    raise MetadataError(
+        where, [ValidationProblem(f"channels[{number}]", one, "a name or a channel")]
+    )
 
 
-def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str) -> Window:
+def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str) -> DisplayWindow:
     """Return a window completed with the limits of the data type."""
     values = {name: plain(value) for name, value in given.items()}
     if not all(map(is_number, values.values())):
-        raise MetadataError(where, [Problem(what, dict(given), "numbers")])
+        raise MetadataError(where, [ValidationProblem(what, dict(given), "numbers")])
     start, end = values.get("start", low), values.get("end", high)
     least, most = values.get("min", min(low, start)), values.get("max", max(high, end))
-    return Window(least, most, start, end)
+    return DisplayWindow(least, most, start, end)
 
 
 def plain(given: Any) -> Any:
@@ -352,20 +367,20 @@ def _pairs(given: Any, what: str, where: str) -> list[tuple[Any, Any]]:
     try:
         return [(value, said) for value, said in given]
     except (TypeError, ValueError):
-        problem = Problem(what, given, "a mapping of label values, or pairs")
+        problem = ValidationProblem(what, given, "a mapping of label values, or pairs")
         raise MetadataError(where, [problem]) from None
 
 
 def _value(value: Any, where: str) -> int:
     value = plain(value)
     if not is_int(value):
-        raise MetadataError(where, [Problem("label-value", value, "an integer")])
+        raise MetadataError(where, [ValidationProblem("label-value", value, "an integer")])
     return int(value)
 
 
 def _members(members: Any, where: str) -> dict[str, Any]:
     if not isinstance(members, Mapping):
-        raise MetadataError(where, [Problem("properties", members, "a mapping")])
+        raise MetadataError(where, [ValidationProblem("properties", members, "a mapping")])
     return {str(key): plain(value) for key, value in members.items()}
 
 
@@ -379,7 +394,7 @@ def _rgba(colour: Any, where: str) -> tuple[int, ...]:
         found = tuple(map(plain, colour)) if isinstance(colour, Sequence | np.ndarray) else ()
     if len(found) not in {3, 4}:
         expected = "three or four numbers from 0 to 255, or '#RRGGBB'"
-        raise MetadataError(where, [Problem("colors", colour, expected)])
+        raise MetadataError(where, [ValidationProblem("colors", colour, expected)])
     return found if len(found) == 4 else (*found, 255)
 
 
@@ -410,7 +425,9 @@ def checked_attributes(metadata: Metadata, kind: str, where: str) -> dict[str, A
     found = validate_attributes(attributes, metadata.version, kind, strict=True)
     broken = [one for one in found if one.level == "must"]
     if broken:
-        raise MetadataError(where, [Problem(one.place, one.found, one.rule) for one in broken])
+        raise MetadataError(
+            where, [ValidationProblem(one.place, one.found, one.rule) for one in broken]
+        )
     for one in found:
         if one.place.endswith(".unit"):
             warn(f"{where}: {one}", OmeMetadataWarning)

@@ -36,7 +36,7 @@ import numpy as np
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid.grid import Region, Shape
 
-__all__ = ["METHODS", "Method", "coarse", "method_named"]
+__all__ = ["METHODS", "Method", "downsample", "method_named"]
 
 Reduce = Callable[[np.ndarray, Shape], np.ndarray]
 """Maps fine pixels, a multiple of the factor along each axis, to coarse ones."""
@@ -100,7 +100,7 @@ class Method:
         return (factor - 1) / 2 if self.centred else 0.0
 
 
-def coarse(
+def downsample(
     values: np.ndarray,
     factors: Shape,
     method: Method,

@@ -10,17 +10,19 @@ from typing import Any
 from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import GridError, MetadataError
 from zarr_dask.grid.grid import Shape
-from zarr_dask.ome.build_metadata import Frame, per_axis, plain
+from zarr_dask.ome.build_metadata import AxesAndTransforms, per_axis, plain
 from zarr_dask.ome.units import METRES
 
-__all__ = ["coarser", "steps_of"]
+__all__ = ["downsampled_shape", "steps_of"]
 
 _LONGEST = 256
 """Maximum length in pixels of the longest axis of the coarsest level, for ``levels="auto"``."""
 _MOST_LEVELS = 64
 
 
-def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Shape, ...]:
+def steps_of(
+    shape: Shape, frame: AxesAndTransforms, levels: Any, factors: Any
+) -> tuple[Shape, ...]:
     """Return the factors of each level after the first, against the one before.
 
     Parameters
@@ -67,18 +69,18 @@ def steps_of(shape: Shape, frame: Frame, levels: Any, factors: Any) -> tuple[Sha
                 f"factors={factors!r}."
             )
         steps.append(bounded)
-        shape = coarser(shape, bounded)
+        shape = downsampled_shape(shape, bounded)
         sizes = [size * factor for size, factor in zip(sizes, bounded, strict=True)]
     return tuple(steps)
 
 
-def coarser(shape: Shape, factors: Shape) -> Shape:
+def downsampled_shape(shape: Shape, factors: Shape) -> Shape:
     """Return the shape of the next level, in which incomplete cells at the ends are pixels, too."""
     return tuple(-(-length // factor) for length, factor in zip(shape, factors, strict=True))
 
 
 def _along(shape: Shape, listed: Sequence[Shape]) -> list[tuple[Shape, Shape]]:
-    shapes = accumulate(listed, lambda s, f: coarser(s, _bounded(f, s)), initial=shape)
+    shapes = accumulate(listed, lambda s, f: downsampled_shape(s, _bounded(f, s)), initial=shape)
     return list(zip(listed, shapes, strict=False))
 
 
@@ -87,7 +89,7 @@ def _bounded(factors: Shape, shape: Shape) -> Shape:
     return tuple(min(factor, max(n, 1)) for factor, n in zip(factors, shape, strict=True))
 
 
-def _isotropic(shape: Shape, frame: Frame, sizes: Sequence[float]) -> Shape:
+def _isotropic(shape: Shape, frame: AxesAndTransforms, sizes: Sequence[float]) -> Shape:
     """Return 2 for the axes of space with the smallest pixels, which makes pixels about cubic."""
     metres = [METRES.get(frame.axes[i].unit or "") for i in frame.space]
     known = dict(zip(frame.space, metres, strict=True)) if all(metres) else {}
@@ -96,7 +98,7 @@ def _isotropic(shape: Shape, frame: Frame, sizes: Sequence[float]) -> Shape:
     return tuple(2 if i in lengths and lengths[i] <= largest else 1 for i in range(len(shape)))
 
 
-def _listed(factors: Any, frame: Frame) -> list[Shape] | None:
+def _listed(factors: Any, frame: AxesAndTransforms) -> list[Shape] | None:
     """Return the factors of each level, if they are given level by level; otherwise None."""
     if isinstance(factors, str | Mapping) or not isinstance(factors, Sequence):
         return None
@@ -105,7 +107,7 @@ def _listed(factors: Any, frame: Frame) -> list[Shape] | None:
     return [_step(one, frame) for one in factors]
 
 
-def _step(factors: Any, frame: Frame) -> Shape:
+def _step(factors: Any, frame: AxesAndTransforms) -> Shape:
     names = frame.names
     if is_int(factors):
         factors = {names[i]: factors for i in frame.space}

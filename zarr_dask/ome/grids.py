@@ -13,17 +13,17 @@ from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid.grid import Shape
-from zarr_dask.ome.build_metadata import Frame, plain
+from zarr_dask.ome.build_metadata import AxesAndTransforms, plain
 from zarr_dask.stores.base import Store, join
 
-__all__ = ["chunks_of", "level_arrays", "shards_of"]
+__all__ = ["default_chunks", "level_arrays", "shards_of"]
 
 _CHUNK = 1 << 20
 _SHARD = 1 << 25
 """Approximate decoded bytes of a chunk and of a shard, if they are not given."""
 
 
-def chunks_of(given: Any, shape: Shape, frame: Frame, itemsize: int) -> Shape:
+def default_chunks(given: Any, shape: Shape, frame: AxesAndTransforms, itemsize: int) -> Shape:
     """Return the chunks of level 0, with defaults for those that are not given.
 
     By default one element along axes that are not space, and powers of two along those of space,
@@ -38,7 +38,7 @@ def chunks_of(given: Any, shape: Shape, frame: Frame, itemsize: int) -> Shape:
     return _lengths(given, frame.names, shape, automatic, "chunks")
 
 
-def _automatic(shape: Shape, frame: Frame, itemsize: int) -> Shape:
+def _automatic(shape: Shape, frame: AxesAndTransforms, itemsize: int) -> Shape:
     space = frame.space or tuple(range(len(shape)))[-2:]
     chunk = [1] * len(shape)
     growing = list(space)
@@ -54,7 +54,9 @@ def _automatic(shape: Shape, frame: Frame, itemsize: int) -> Shape:
     return tuple(chunk)
 
 
-def shards_of(given: Any, chunks: Shape, shape: Shape, frame: Frame, itemsize: int) -> Shape | None:
+def shards_of(
+    given: Any, chunks: Shape, shape: Shape, frame: AxesAndTransforms, itemsize: int
+) -> Shape | None:
     """Return the shards of level 0; None if there are none.
 
     ``"auto"`` makes shards of whole chunks, of about 32 MiB.
@@ -77,7 +79,9 @@ def shards_of(given: Any, chunks: Shape, shape: Shape, frame: Frame, itemsize: i
     return shards
 
 
-def _automatic_shards(chunks: Shape, shape: Shape, frame: Frame, itemsize: int) -> Shape:
+def _automatic_shards(
+    chunks: Shape, shape: Shape, frame: AxesAndTransforms, itemsize: int
+) -> Shape:
     shard = list(chunks)
     growing = list(frame.space or range(len(shape)))
     while growing and prod(shard) * itemsize * 2 <= _SHARD:

@@ -11,7 +11,7 @@ from html import escape
 
 import numpy as np
 
-from zarr_dask._util.display import facts_table
+from zarr_dask._util.display import html_table
 from zarr_dask.errors import ZarrDaskError
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Metadata, Multiscale, PlateLayout
@@ -60,7 +60,7 @@ def image_html(
     def draw() -> np.ndarray:
         return picture(metadata, multiscale, levels, size=_SIDE, max_bytes=_BUDGET)
 
-    return f"<div>{facts_table(title, facts)}{_drawn(draw, 'the image, small')}</div>"
+    return f"<div>{html_table(title, facts)}{_drawn(draw, 'the image, small')}</div>"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -123,4 +123,4 @@ def plate_html(
     ]
     grid = f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
     shown = _drawn(lambda: draw(_PLATE_SIDE, _BUDGET), "the plate, small")
-    return f"<div>{facts_table(title, facts)}{grid}{shown}</div>"
+    return f"<div>{html_table(title, facts)}{grid}{shown}</div>"

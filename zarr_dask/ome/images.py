@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem, ReadOnlyError
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MetadataError,
+    ReadOnlyError,
+    ValidationProblem,
+)
 from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid.grid import Shape
@@ -18,7 +24,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.ome.build_metadata import (
     FORMATS,
-    Frame,
+    AxesAndTransforms,
     checked_attributes,
     checked_version,
     frame_of,
@@ -27,10 +33,15 @@ from zarr_dask.ome.build_metadata import (
     omero_of,
 )
 from zarr_dask.ome.downsample import Method, Reduce, method_named
-from zarr_dask.ome.downsample_factors import coarser, steps_of
-from zarr_dask.ome.grids import chunks_of, level_arrays, shards_of
+from zarr_dask.ome.downsample_factors import downsampled_shape, steps_of
+from zarr_dask.ome.grids import default_chunks, level_arrays, shards_of
 from zarr_dask.ome.model import Metadata
-from zarr_dask.ome.pixel_source import Budget, check_apart, checked_pixels, planned
+from zarr_dask.ome.pixel_source import (
+    Budget,
+    check_source_not_target,
+    checked_pixels,
+    make_pyramid_plan,
+)
 from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
@@ -40,9 +51,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = [
-    "Labelled",
+    "ImageOptions",
+    "LabelImage",
     "PlannedImage",
-    "Request",
     "label_method",
     "plan_image",
     "plan_label",
@@ -54,7 +65,7 @@ _LABEL_METHODS = ("nearest", "mode", "max")
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class LabelImage:
     """A label image, and the meaning of its values.
 
     Parameters
@@ -80,7 +91,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Request:
+class ImageOptions:
     """Location and storage options of new images."""
 
     store: Store
@@ -102,7 +113,7 @@ def requested(
     max_mem: str | int | None,
     client: Client | None,
     storage_options: Mapping[str, Any] | None,
-) -> tuple[Request, str]:
+) -> tuple[ImageOptions, str]:
     """Return the location and storage options of images, and the path below the store."""
     store, below = Archives().place(url, path, storage_options)
     at = where(store, below)
@@ -111,7 +122,7 @@ def requested(
         raise ReadOnlyError(f"{at} is open for reading only.")
     node_format = format_for_new(store, FORMATS[version], below)
     budget = Budget.of(max_mem, client)
-    return Request(store, version, node_format, chunks, shards, codecs, budget), below
+    return ImageOptions(store, version, node_format, chunks, shards, codecs, budget), below
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +130,7 @@ class PlannedImage:
     """One image of a plan: its levels, and the attributes of its group."""
 
     path: str
-    frame: Frame
+    frame: AxesAndTransforms
     steps: tuple[Shape, ...]
     pyramid: PyramidPlan
     attributes: Mapping[str, Any]
@@ -128,7 +139,7 @@ class PlannedImage:
 
 
 def plan_image(
-    request: Request,
+    request: ImageOptions,
     values: Any,
     path: str,
     *,
@@ -146,7 +157,7 @@ def plan_image(
     at = where(request.store, path)
     chosen = method_named(method)
     pixels = checked_pixels(values, at)
-    check_apart(pixels, request.store, path)
+    check_source_not_target(pixels, request.store, path)
     if axes is None and isinstance(pixels, Array) and all(pixels.dimension_names or (None,)):
         axes = pixels.dimension_names
     frame = frame_of(pixels.ndim, axes, scale, translation, units, at)
@@ -160,7 +171,7 @@ def plan_image(
     steps = steps_of(pixels.shape, frame, levels, factors)
     shapes = [pixels.shape]
     for step in steps:
-        shapes.append(coarser(shapes[-1], step))
+        shapes.append(downsampled_shape(shapes[-1], step))
     paths = [str(i) for i in range(len(shapes))]
     multiscale = multiscale_of(frame, name, paths, steps, chosen, request.version)
     metadata = Metadata(request.version, multiscales=(multiscale,), omero=metadata.omero)
@@ -178,12 +189,14 @@ def plan_image(
         request.codecs,
     )
     whole = (1,) * pixels.ndim
-    pyramid = planned(pixels, arrays, (whole, *steps), chosen, request.budget)
+    pyramid = make_pyramid_plan(pixels, arrays, (whole, *steps), chosen, request.budget)
     attributes = metadata.to_attributes()
     return PlannedImage(path, frame, steps, pyramid, attributes, chunks, shards)
 
 
-def _grids(request: Request, pixels: Any, frame: Frame) -> tuple[Shape, Shape | None]:
+def _grids(
+    request: ImageOptions, pixels: Any, frame: AxesAndTransforms
+) -> tuple[Shape, Shape | None]:
     given, outer = request.chunks, request.shards
     if given is None and outer is None and isinstance(pixels, Array):
         if pixels.shards is None or not request.node_format.has_shards:
@@ -191,7 +204,7 @@ def _grids(request: Request, pixels: Any, frame: Frame) -> tuple[Shape, Shape | 
         else:
             given, outer = pixels.chunks, pixels.shards
     itemsize = pixels.dtype.itemsize
-    chunks = chunks_of(given, pixels.shape, frame, itemsize)
+    chunks = default_chunks(given, pixels.shape, frame, itemsize)
     return chunks, shards_of(outer, chunks, pixels.shape, frame, itemsize)
 
 
@@ -203,14 +216,14 @@ def _type_of(pixels: Any) -> Any:
 
 
 def plan_labels(
-    request: Request, image: PlannedImage, labels: Mapping[str, Any]
+    request: ImageOptions, image: PlannedImage, labels: Mapping[str, Any]
 ) -> list[PlannedImage]:
     """Plan the label images of an image that is being planned."""
     shapes = [array.shape for array in image.pyramid.arrays]
     return [
         plan_label(
             request,
-            given if isinstance(given, Labelled) else Labelled(given),
+            given if isinstance(given, LabelImage) else LabelImage(given),
             join(image.path, f"labels/{name}"),
             name,
             image.frame,
@@ -224,11 +237,11 @@ def plan_labels(
 
 
 def plan_label(
-    request: Request,
-    given: Labelled,
+    request: ImageOptions,
+    given: LabelImage,
     path: str,
     name: str,
-    frame: Frame,
+    frame: AxesAndTransforms,
     shapes: Sequence[Shape],
     steps: Sequence[Shape],
     chunks: Shape,
@@ -261,7 +274,7 @@ def plan_label(
     at = where(request.store, path)
     method = label_method(given.method)
     pixels = checked_pixels(given.values, at)
-    check_apart(pixels, request.store, path)
+    check_source_not_target(pixels, request.store, path)
     if pixels.dtype.kind not in "iu":
         raise DataTypeError(
             f"{at}: the pixels of a label image are integers, and {pixels.dtype} is no type of "
@@ -277,7 +290,7 @@ def plan_label(
             f"{at}: the label image has the shape {pixels.shape}, and the image {of(shapes[0])} "
             f"along its axes {list(of(frame.names))}."
         )
-    own = Frame(of(frame.axes), of(frame.scale), of(frame.translation))
+    own = AxesAndTransforms(of(frame.axes), of(frame.scale), of(frame.translation))
     own_steps = tuple(of(step) for step in steps)
     paths = [str(i) for i in range(len(shapes))]
     metadata = Metadata(
@@ -300,7 +313,7 @@ def plan_label(
         request.codecs,
     )
     whole = (1,) * pixels.ndim
-    pyramid = planned(pixels, arrays, (whole, *own_steps), method, request.budget)
+    pyramid = make_pyramid_plan(pixels, arrays, (whole, *own_steps), method, request.budget)
     return PlannedImage(path, own, own_steps, pyramid, attributes, own_chunks, own_shards)
 
 
@@ -321,7 +334,7 @@ def label_method(method: str | Method | Reduce) -> Method:
     return chosen
 
 
-def _taken_axes(axes: Any, ndim: int, frame: Frame, at: str) -> tuple[int, ...]:
+def _taken_axes(axes: Any, ndim: int, frame: AxesAndTransforms, at: str) -> tuple[int, ...]:
     """Return the indices of the image's axes that a label image has."""
     names = frame.names
     if axes is None:
@@ -330,10 +343,12 @@ def _taken_axes(axes: Any, ndim: int, frame: Frame, at: str) -> tuple[int, ...]:
     else:
         unknown = [name for name in axes if name not in names]
         if unknown:
-            problem = Problem("axes", unknown, f"axes of the image, which are {list(names)}")
+            problem = ValidationProblem(
+                "axes", unknown, f"axes of the image, which are {list(names)}"
+            )
             raise MetadataError(at, [problem])
         taken = [names.index(name) for name in axes]
     if len(taken) != ndim or taken != sorted(set(taken)):
         expected = f"{ndim} axes of the image, in the order {list(names)}"
-        raise MetadataError(at, [Problem("axes", [names[i] for i in taken], expected)])
+        raise MetadataError(at, [ValidationProblem("axes", [names[i] for i in taken], expected)])
     return tuple(taken)

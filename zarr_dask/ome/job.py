@@ -16,18 +16,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
-from zarr_dask.hierarchy.edit import withdraw
-from zarr_dask.jobs.engine import Workers, check_in_reach, find_workers, forks_for, run_tasks
-from zarr_dask.jobs.engine.lifecycle import held
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.hierarchy.edit import rollback_metadata
+from zarr_dask.jobs.engine import (
+    Workers,
+    check_reachable_from_workers,
+    find_workers,
+    forks_for,
+    run_tasks,
+)
+from zarr_dask.jobs.engine.lifecycle import job_lock
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.write.submit import compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.ome.lifecycle import PyramidJob, begun
-from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
-from zarr_dask.ome.pyramid_task import CellReport, CellTarget, CellWriter, merged
+from zarr_dask.ome.lifecycle import PyramidJob, start_or_resume
+from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
+from zarr_dask.ome.pyramid_task import PyramidTarget, PyramidTask, PyramidTaskReport, merged
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
 
-    from zarr_dask.graph import StoredWrite
+    from zarr_dask.graph import WriteCollection
 
 __all__ = ["ImageProgress", "run_plan"]
 
@@ -48,7 +54,7 @@ _WAVE = 16
 
 
 def run_plan(
-    plan: Contents,
+    plan: PyramidJobPlan,
     client: Client | None,
     progress: ImageProgress | None,
     resume: bool | str,
@@ -57,16 +63,16 @@ def run_plan(
     """Execute a plan; see `zarr_dask.ome.plan.ImageWritePlan.run`."""
     workers = find_workers(client)
     _check_memory(plan, workers)
-    check_in_reach(plan.store, client)
-    job = begun(plan, resume, journal)
+    check_reachable_from_workers(plan.store, client)
+    job = start_or_resume(plan, resume, journal)
     done = job.receipts()
-    reports: list[CellReport] = []
-    with held(job.journal):
+    reports: list[PyramidTaskReport] = []
+    with job_lock(job.journal):
         with ExitStack() as stack:
             told = progress
             if progress is True:
                 told = stack.enter_context(bar("writing", plan.total))
-            steps = _Steps(told if callable(told) else None, plan.total)
+            steps = _PyramidProgress(told if callable(told) else None, plan.total)
             stack.push(partial(_withdraw, plan))
             for wave in _waves(plan.pyramids):
                 for stage in range(max(len(pyramid.stages) for pyramid in wave)):
@@ -77,13 +83,13 @@ def run_plan(
     return WriteReport(total.objects, total.empty, plan.nbytes, total.stored, total.retried)
 
 
-def _withdraw(plan: Contents, failed: type[BaseException] | None, *_: object) -> None:
+def _withdraw(plan: PyramidJobPlan, failed: type[BaseException] | None, *_: object) -> None:
     """If a job fails, remove metadata that were written before the pixels."""
     if failed is None:
         return
     arrays = [array.path for pyramid in plan.pyramids for array in pyramid.arrays]
     for path in [plan.path] if plan.creates else [*arrays, *plan.groups]:
-        withdraw(plan.store, path)
+        rollback_metadata(plan.store, path)
 
 
 def _waves(pyramids: Sequence[PyramidPlan]) -> Iterator[Sequence[PyramidPlan]]:
@@ -91,17 +97,17 @@ def _waves(pyramids: Sequence[PyramidPlan]) -> Iterator[Sequence[PyramidPlan]]:
         yield pyramids[first : first + _WAVE]
 
 
-def _check_memory(plan: Contents, workers: Workers) -> None:
+def _check_memory(plan: PyramidJobPlan, workers: Workers) -> None:
     needed = plan.peak // max(plan.threads_per_process, 1) * workers.threads_per_process
     if needed > plan.max_mem:
         raise MemoryBudgetError(
-            f"the plan was made for {counted(plan.threads_per_process, 'thread')} per process; "
+            f"the plan was made for {pluralize(plan.threads_per_process, 'thread')} per process; "
             f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
             f"max_mem={format_bytes(plan.max_mem)}. Make the plan again for these workers."
         )
 
 
-class _Steps:
+class _PyramidProgress:
     """Converts the results of tasks to progress."""
 
     def __init__(self, told: Callable[[Progress], None] | None, total: int) -> None:
@@ -132,14 +138,14 @@ def _run_stage(
     stage: int,
     done: Receipts | None,
     workers: Workers,
-    steps: _Steps,
-) -> list[CellReport]:
+    steps: _PyramidProgress,
+) -> list[PyramidTaskReport]:
     """Run a stage of several images: super-cells that tasks read, and those that graphs compute."""
-    reports: list[CellReport] = []
-    writers: list[CellWriter] = []
+    reports: list[PyramidTaskReport] = []
+    writers: list[PyramidTask] = []
     tasks: list[int] = []
     count = 0
-    graphs: list[tuple[CellWriter, da.Array, Sequence[int]]] = []
+    graphs: list[tuple[PyramidTask, da.Array, Sequence[int]]] = []
     for pyramid in wave:
         if stage >= len(pyramid.stages):
             continue
@@ -153,7 +159,7 @@ def _run_stage(
         count += writer.stage.tasks
         writers.append(writer)
 
-    def note(report: CellReport) -> None:
+    def note(report: PyramidTaskReport) -> None:
         reports.append(report)
         steps.add(report.nbytes)
 
@@ -170,9 +176,9 @@ def _run_stage(
 class _Tasks:
     """The tasks of a stage of several images, numbered consecutively; every task carries it."""
 
-    writers: tuple[CellWriter, ...]
+    writers: tuple[PyramidTask, ...]
 
-    def __call__(self, number: int) -> CellReport:
+    def __call__(self, number: int) -> PyramidTaskReport:
         for writer in self.writers:
             if number < writer.stage.tasks:
                 return writer(number)
@@ -180,7 +186,7 @@ class _Tasks:
         raise IndexError(f"there are not so many tasks that one has the number {number}.")
 
 
-def _missing(writer: CellWriter, done: Receipts | None) -> Sequence[int]:
+def _missing(writer: PyramidTask, done: Receipts | None) -> Sequence[int]:
     """Return the tasks with a stored object that has no valid receipt."""
     tasks = range(writer.stage.tasks)
     if done is None or not len(done):
@@ -209,21 +215,21 @@ def _handed_over(pyramid: PyramidPlan, stage: int, workers: Workers) -> da.Array
 
 def _compute(
     store: Store,
-    graphs: Sequence[tuple[CellWriter, da.Array, Sequence[int]]],
+    graphs: Sequence[tuple[PyramidTask, da.Array, Sequence[int]]],
     workers: Workers,
-    steps: _Steps,
-) -> CellReport:
+    steps: _PyramidProgress,
+) -> PyramidTaskReport:
     """Run tasks whose super-cells are computed by graphs, in one submission."""
     from zarr_dask.graph import write_array
 
     forks = forks_for([store], workers.client)
     total = sum(int(values.nbytes) for _, values, _ in graphs)
 
-    def collection(topic: str) -> tuple[list[StoredWrite], int]:
+    def collection(topic: str) -> tuple[list[WriteCollection], int]:
         writes = [
             write_array(
                 values,
-                CellTarget(writer) if forks is None else forks.target(CellTarget(writer)),
+                PyramidTarget(writer) if forks is None else forks.target(PyramidTarget(writer)),
                 (0,) * values.ndim,
                 f"{values.name}-{token_hex(8)}",
                 None if len(missing) == writer.stage.tasks else _runs(missing),

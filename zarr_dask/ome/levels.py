@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask._util.display import named_shape
+from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
 
 if TYPE_CHECKING:
@@ -48,5 +48,5 @@ class Level:
         return self.axes.index(key) if key in self.axes else key
 
     def __repr__(self) -> str:
-        shape = named_shape(self.shape, self.axes)
+        shape = format_shape(self.shape, self.axes)
         return f"<zarr_dask.ome.Level {self.array.where} {shape} {self.array.dtype}>"

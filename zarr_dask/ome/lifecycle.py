@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask._util.arguments import check_resume
-from zarr_dask._util.threads import for_each
+from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ListingError,
@@ -28,17 +28,17 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import Limits, prefix_of, read_documents, where
 from zarr_dask.hierarchy.edit import (
-    check_place,
+    check_can_create,
     consolidate_group,
-    is_shown_first,
-    prepare_above,
-    prepare_place,
-    put_documents,
+    create_parent_groups,
+    make_room_for_node,
+    puts_metadata_first,
+    write_documents,
 )
-from zarr_dask.jobs.engine.plan import counted
-from zarr_dask.jobs.rechunk.plan import digest
+from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.rechunk.plan import metadata_hash
 from zarr_dask.journal import (
-    Job,
+    JobRecord,
     Journal,
     check_resumable,
     default_place,
@@ -48,12 +48,12 @@ from zarr_dask.journal import (
     open_journals,
 )
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
-from zarr_dask.ome.pyramid_task import Records
-from zarr_dask.stores.base import Appender, Store, list_sizes
-from zarr_dask.stores.open import Location, real_place
+from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
+from zarr_dask.ome.pyramid_task import PyramidReceipts
+from zarr_dask.stores.base import Store, SupportsAppend, list_sizes
+from zarr_dask.stores.open import Location, canonical_location
 
-__all__ = ["PyramidJob", "begun", "is_empty", "unfinished_arrays"]
+__all__ = ["PyramidJob", "is_empty", "start_or_resume", "unfinished_arrays"]
 
 _KIND = "pyramid"
 _ARRAYS = "arrays"
@@ -64,18 +64,18 @@ _ARRAYS = "arrays"
 class PyramidJob:
     """A plan, and the journal of its tasks."""
 
-    plan: Contents
+    plan: PyramidJobPlan
     journal: Journal | None
     """The journal; while it exists, the job is not finished."""
     keeps_receipts: bool
     is_resumed: bool = False
 
     @property
-    def records(self) -> Records | None:
+    def records(self) -> PyramidReceipts | None:
         """Writer of the receipts of tasks; None if there are none."""
         if self.journal is None or not self.keeps_receipts:
             return None
-        return Records(self.journal, prefix_of(self.plan.path))
+        return PyramidReceipts(self.journal, prefix_of(self.plan.path))
 
     def receipts(self) -> Receipts | None:
         """Return the valid receipts of a resumed job."""
@@ -97,7 +97,7 @@ class PyramidJob:
         plan = self.plan
         if self.journal is not None:
             job = self.journal.job()
-            if job is not None and job.creation != self.journal.creation:
+            if job is not None and job.run_id != self.journal.run_id:
                 raise ResumeError(
                     f"{where(plan.store, plan.path)} is being written anew by a job that began at "
                     f"{job.begun}, so that this one cannot end. Let only one of them run."
@@ -109,8 +109,8 @@ class PyramidJob:
             left = plan.objects - (0 if valid is None else len(valid))
             if left:
                 raise ResumeError(
-                    f"{where(plan.store, plan.path)} is not complete: {counted(left, 'object')} of "
-                    f"{plan.objects} have no valid receipt. The same call does what is missing."
+                    f"{where(plan.store, plan.path)} is not complete: {pluralize(left, 'object')} "
+                    f"of {plan.objects} have no valid receipt. The same call does what is missing."
                 )
         _put_nodes(plan.store, plan.documents)
         for amend in plan.amends:
@@ -127,16 +127,18 @@ def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
     for path in nodes:
         by_depth.setdefault(path.count("/") + bool(path), []).append(path)
     for depth in sorted(by_depth, reverse=True):
-        for_each(lambda path: put_documents(store, nodes[path]), by_depth[depth], None)
+        parallel_for(lambda path: write_documents(store, nodes[path]), by_depth[depth], None)
 
 
-def _sizes(plan: Contents) -> dict[str, int]:
+def _sizes(plan: PyramidJobPlan) -> dict[str, int]:
     """Return the sizes in bytes of everything below the node, by key below it."""
     prefix = prefix_of(plan.path)
     return {key[len(prefix) :]: size for key, size in list_sizes(plan.store, prefix)}
 
 
-def begun(plan: Contents, resume: bool | str, journal: Location | None) -> PyramidJob:
+def start_or_resume(
+    plan: PyramidJobPlan, resume: bool | str, journal: Location | None
+) -> PyramidJob:
     """Resume the same job if requested and possible; otherwise start a new one."""
     check_resume(resume)
     at = where(plan.store, plan.path)
@@ -152,14 +154,14 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
             "an archive, or the root of a bucket. Say where with journal=, a path or URL outside "
             "the hierarchy."
         )
-    job = Job(
+    job = JobRecord(
         kind=_KIND,
         token=_token(plan, resume),
-        creation="",
+        run_id="",
         resume="name" if isinstance(resume, str) and resume else "token" if resume else "",
         creates=plan.creates,
         objects=plan.objects,
-        facts={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
+        extra={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
     )
     found = [] if place is None else open_journals(place, needed=required)
     same = [pair for pair in found if resume and pair[1].token == job.token]
@@ -168,17 +170,17 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
         kept.merge()
         resumed = PyramidJob(plan, kept, keeps_receipts=True, is_resumed=True)
         if _may_go_on(resumed):
-            kept.note(replace(job, creation=old.creation, begun=old.begun))
-            prepare_above(plan.store, plan.path, plan.node_format)
+            kept.note(replace(job, run_id=old.run_id, begun=old.begun))
+            create_parent_groups(plan.store, plan.path, plan.node_format)
             return resumed
     elif resume:
         _refuse_other(at, found)
     _replace(plan, at, found)
-    keeps_one = required or (place is not None and isinstance(place.store, Appender))
+    keeps_one = required or (place is not None and isinstance(place.store, SupportsAppend))
     if place is None or not keeps_one:
         return PyramidJob(plan, None, keeps_receipts=False)
     opened = new_journal(place, job)
-    described = replace(job, creation=opened.creation)
+    described = replace(job, run_id=opened.run_id)
     if required:
         opened.begin(described)
         return PyramidJob(plan, opened, keeps_receipts=True)
@@ -188,17 +190,17 @@ def begun(plan: Contents, resume: bool | str, journal: Location | None) -> Pyram
     return PyramidJob(plan, None, keeps_receipts=False)
 
 
-def _replace(plan: Contents, at: str, found: Sequence[tuple[Journal, Job]]) -> None:
+def _replace(plan: PyramidJobPlan, at: str, found: Sequence[tuple[Journal, JobRecord]]) -> None:
     """Prepare the location of the images; remove leftovers of jobs, unless one is running."""
     for journal, _ in found:
-        journal.check_not_held(at)
+        journal.check_not_locked(at)
     _make_room(plan, _left_behind(plan, [job for _, job in found]))
     for journal, job in found:
         _remove_leftovers(plan, job)
         journal.remove()
 
 
-def _refuse_other(at: str, found: Sequence[tuple[Journal, Job]]) -> None:
+def _refuse_other(at: str, found: Sequence[tuple[Journal, JobRecord]]) -> None:
     for journal, other in found:
         if other.resume:
             raise ResumeError(
@@ -222,7 +224,7 @@ def _may_go_on(job: PyramidJob) -> bool:
     return True
 
 
-def _left_behind(plan: Contents, jobs: Sequence[Job]) -> frozenset[str]:
+def _left_behind(plan: PyramidJobPlan, jobs: Sequence[JobRecord]) -> frozenset[str]:
     """Return paths of nodes left by a job that died while it wrote metadata.
 
     These are nodes of unfinished jobs whose metadata equal those of the plan. If the outermost node
@@ -244,34 +246,36 @@ def unfinished_arrays(store: Store, path: str, journal: Location | None = None) 
     """Return paths of the arrays that unfinished jobs at a location write."""
     place = default_place(store, path) if journal is None else given_place(journal, store, path)
     jobs = [job for _, job in open_journals(place)] if place is not None else []
-    told = [job.facts.get(_ARRAYS, ()) for job in jobs if job.kind == _KIND]
+    told = [job.extra.get(_ARRAYS, ()) for job in jobs if job.kind == _KIND]
     return frozenset(
         one for of_one in told if isinstance(of_one, list) for one in of_one if isinstance(one, str)
     )
 
 
-def _check_places(plan: Contents, *, overwrite: bool, left: Collection[str] = frozenset()) -> None:
+def _check_places(
+    plan: PyramidJobPlan, *, overwrite: bool, left: Collection[str] = frozenset()
+) -> None:
     store, node_format = plan.store, plan.node_format
     if plan.creates and is_empty(store, plan.path):
-        check_place(store, plan.path, node_format, overwrite=overwrite, is_group=True)
+        check_can_create(store, plan.path, node_format, overwrite=overwrite, is_group=True)
         return
     for pyramid in plan.pyramids:
         for array in pyramid.arrays:
             if array.path not in left:
-                check_place(store, array.path, node_format, overwrite=overwrite)
+                check_can_create(store, array.path, node_format, overwrite=overwrite)
     for path in plan.groups:
         if path not in left:
-            check_place(store, path, node_format, overwrite=overwrite, is_group=True)
+            check_can_create(store, path, node_format, overwrite=overwrite, is_group=True)
 
 
-def _make_room(plan: Contents, left: Collection[str]) -> None:
+def _make_room(plan: PyramidJobPlan, left: Collection[str]) -> None:
     """Remove replaced nodes, and the leftovers of a job that has died."""
     store, node_format = plan.store, plan.node_format
     _check_places(plan, overwrite=plan.overwrite, left=left)
     for begin in plan.first:
         begin()
     if plan.creates:
-        prepare_place(
+        make_room_for_node(
             store,
             plan.path,
             node_format,
@@ -284,7 +288,7 @@ def _make_room(plan: Contents, left: Collection[str]) -> None:
         for pyramid in plan.pyramids:
             for array in pyramid.arrays:
                 store.delete_prefix(prefix_of(array.path))
-    if is_shown_first(store):
+    if puts_metadata_first(store):
         _put_nodes(store, plan.documents)
 
 
@@ -296,27 +300,27 @@ def is_empty(store: Store, path: str) -> bool:
         return False
 
 
-def _remove_leftovers(plan: Contents, job: Job) -> None:
+def _remove_leftovers(plan: PyramidJobPlan, job: JobRecord) -> None:
     """Remove the leftovers of a dead job in arrays that are not written now."""
-    told = job.facts.get(_ARRAYS, ()) if job.kind == _KIND else ()
+    told = job.extra.get(_ARRAYS, ()) if job.kind == _KIND else ()
     for path in told if isinstance(told, list | tuple) else ():
         if not isinstance(path, str) or not path.startswith(prefix_of(plan.path)):
             continue
         with suppress(NodeExistsError, StoreKeyError):  # a node was created there since
-            check_place(plan.store, path, plan.node_format, overwrite=False)
+            check_can_create(plan.store, path, plan.node_format, overwrite=False)
             plan.store.delete_prefix(prefix_of(path))
 
 
 # --- identifying jobs -----------------------------------------------------------------------------
 
 
-def _token(plan: Contents, resume: bool | str) -> str:
+def _token(plan: PyramidJobPlan, resume: bool | str) -> str:
     """Return a token that is equal for jobs that write the same pixels to the same location."""
     if isinstance(resume, str) and resume:
         return f"name:{resume}"
     if not resume:
         return f"new:{token_hex(16)}"
-    facts: list[Any] = [real_place(plan.store, plan.path), sorted(plan.documents.items())]
+    facts: list[Any] = [canonical_location(plan.store, plan.path), sorted(plan.documents.items())]
     for pyramid in plan.pyramids:
         facts += [_token_of(pyramid), pyramid.factors, _token_of_method(pyramid)]
     return sha256(repr(facts).encode()).hexdigest()[:32]
@@ -325,7 +329,7 @@ def _token(plan: Contents, resume: bool | str) -> str:
 def _token_of(pyramid: PyramidPlan) -> Any:
     values = pyramid.pixels.values
     if isinstance(values, Array):
-        return real_place(values.store, values.path), digest(values)
+        return canonical_location(values.store, values.path), metadata_hash(values)
     if isinstance(values, np.ndarray):
         plain = np.ascontiguousarray(values).reshape(-1).view("u1")
         return values.shape, values.dtype.str, sha256(plain.data).hexdigest()

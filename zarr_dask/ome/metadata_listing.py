@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any, TypeVar
 
-from zarr_dask._util.threads import wait_for_each
-from zarr_dask.errors import ListingError, MetadataError, Problem, StoreKeyError
+from zarr_dask._util.threads import map_waiting
+from zarr_dask.errors import ListingError, MetadataError, StoreKeyError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
     Format,
@@ -31,10 +31,10 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.ome.model import members_of
 from zarr_dask.ome.validate import series_of
 from zarr_dask.stores.base import Listing, Store, join
-from zarr_dask.stores.listing import Below, below_of, listing_of
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.listing import ListingTree, build_tree, list_from_tree
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
-__all__ = ["Named", "listable"]
+__all__ = ["MetadataListingStore", "with_metadata_listing"]
 
 _DEEPEST = 24
 """Maximum number of groups above a node: untrusted metadata could nest groups endlessly."""
@@ -45,20 +45,20 @@ _XML = "METADATA.ome.xml"
 
 
 @dataclass(frozen=True)
-class Named(Wrapper):
+class MetadataListingStore(StoreWrapper):
     """A store that lists the nodes of one hierarchy, because their paths are known."""
 
     node_format: Format
     arrays: Mapping[str, ArrayMeta]
     """Metadata of arrays by their paths."""
-    below: Below
+    below: ListingTree
     """Names directly below each prefix, without stored objects."""
     _sizes: dict[str, list[tuple[str, int]]] = field(default_factory=dict, compare=False)
     """Stored objects found so far, by path of the array."""
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`; does not include stored objects."""
-        return listing_of(self.below, prefix)
+        return list_from_tree(self.below, prefix)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`; stored objects only."""
@@ -78,8 +78,8 @@ class Named(Wrapper):
 def _stored(store: Store, prefix: str, meta: ArrayMeta) -> Iterator[tuple[str, int]]:
     """Yield the stored objects of an array, with one request for each possible key."""
     every = product(*map(range, meta.grid.counts))
-    for batch in _batches(prefix + meta.keys.key(coords) for coords in every):
-        sizes = wait_for_each(store.size, batch)
+    for batch in _batches(prefix + meta.chunk_key_encoding.key(coords) for coords in every):
+        sizes = map_waiting(store.size, batch)
         for key, size in zip(batch, sizes, strict=True):
             if size is not None:
                 yield key, size
@@ -94,7 +94,7 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def listable(
+def with_metadata_listing(
     store: Store, path: str, node_format: Format, version: str, options: ReadOptions
 ) -> Store:
     """Return the store if it can list keys; otherwise one that lists the nodes named in metadata.
@@ -112,7 +112,7 @@ def listable(
     if store.size(xml) is not None:
         keys.append(xml)
     arrays = {p: meta for p, meta in nodes.items() if isinstance(meta, ArrayMeta)}
-    return Named(store, node_format, arrays, below_of(keys))
+    return MetadataListingStore(store, node_format, arrays, build_tree(keys))
 
 
 def _lists(store: Store, path: str) -> bool:
@@ -135,7 +135,7 @@ def _nodes(
         if not new:
             break
         if len(asked) + len(new) > _MOST_NODES:
-            problem = Problem("", f"more than {_MOST_NODES} nodes", "a hierarchy")
+            problem = ValidationProblem("", f"more than {_MOST_NODES} nodes", "a hierarchy")
             raise MetadataError(where(store, path), [problem])
         asked |= wanted
         for node, meta in _read(store, new, node_format, options):

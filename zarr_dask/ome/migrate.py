@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.arguments import check_bools
 from zarr_dask.errors import (
     MetadataError,
     MigrationError,
     NodeNotFoundError,
     OmeVersionError,
-    Problem,
     SourceIsTargetError,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import (
     GroupMeta,
@@ -34,20 +34,20 @@ from zarr_dask.formats.consolidated import is_consolidated
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target
-from zarr_dask.jobs.engine.find_sources import meet
-from zarr_dask.jobs.engine.plan import counted, format_bytes
-from zarr_dask.jobs.engine.zip_targets import archive_or_place
+from zarr_dask.jobs.engine.find_sources import locations_overlap
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.migrate.nodes import (
+    MigrationOptions,
     NodePlan,
-    Route,
     node_plans,
     read_or_problems,
     with_objects,
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
-from zarr_dask.ome.metadata_listing import listable
+from zarr_dask.ome.metadata_listing import with_metadata_listing
 from zarr_dask.ome.model import SUPPORTED, detect_version
-from zarr_dask.ome.target_layout import LayoutAnew
+from zarr_dask.ome.target_layout import TargetLayout
 from zarr_dask.ome.versions import FORMATS, Rewriting
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
@@ -75,7 +75,7 @@ class OmeMigrationReport:
 
     def __str__(self) -> str:
         anew = f"; written anew: {self.arrays}" if self.arrays else ""
-        files = f"; {counted(self.files, 'other file')} copied" if self.files else ""
+        files = f"; {pluralize(self.files, 'other file')} copied" if self.files else ""
         return f"{self.metadata}{anew}{files}; {self.seconds:.1f} s in all"
 
 
@@ -102,7 +102,7 @@ class OmeMigration:
         return () if self.arrays is None else self.arrays.members
 
     @property
-    def refusals(self) -> tuple[tuple[str, Problem], ...]:
+    def refusals(self) -> tuple[tuple[str, ValidationProblem], ...]:
         """Path of each node that cannot be migrated, and the reason."""
         return self.metadata.refusals
 
@@ -128,7 +128,7 @@ class OmeMigration:
             total = format_bytes(sum(plan.nbytes for plan in self.anew))
             peak = 0 if self.arrays is None else self.arrays.peak
             said.append(
-                f"  anew       {counted(len(self.anew), 'array')}, {total} decoded, "
+                f"  anew       {pluralize(len(self.anew), 'array')}, {total} decoded, "
                 f"{format_bytes(peak)} at most in one process"
             )
         said += [f"             {_changes(plan)}" for plan in self.anew[:_SHOWN]]
@@ -292,10 +292,10 @@ def migrate(
     >>> image.metadata.version, image.levels[0].array.dimension_names
     ('0.5', ('y', 'x'))
     """
-    check_flags(dry_run=dry_run)
+    check_bools(dry_run=dry_run)
     is_copy = dst is not None
     target, its_options = (dst, target_options) if is_copy else (url, storage_options)
-    with archive_or_place(target, its_options) as (place, known):
+    with open_target_or_archive(target, its_options) as (place, known):
         plan = plan_migration(
             url if is_copy else place,
             to,
@@ -347,11 +347,11 @@ def plan_migration(
     """
     if to not in SUPPORTED:
         raise ValueError(f"to={to!r}: expected {' or '.join(map(repr, SUPPORTED))}.")
-    check_flags(remove_old=remove_old, resume=resume)
-    layout = LayoutAnew(chunks, shards, codecs)
+    check_bools(remove_old=remove_old, resume=resume)
+    layout = TargetLayout(chunks, shards, codecs)
     _check_arguments(layout, dst, to, remove_old=remove_old)
     source, target, path = source_and_target(url, dst, path, storage_options, target_options)
-    if dst is not None and meet((source, path), (target, path)):
+    if dst is not None and locations_overlap((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: choose another "
             "place for the new hierarchy."
@@ -361,8 +361,8 @@ def plan_migration(
     if dst is None:
         _check_in_place(source, path, old, to, options)
     else:
-        source = listable(source, path, FORMATS[old], old, options)
-    route = Route(
+        source = with_metadata_listing(source, path, FORMATS[old], old, options)
+    route = MigrationOptions(
         source=source,
         target=target,
         in_place=dst is None,
@@ -387,7 +387,7 @@ def plan_migration(
     return OmeMigration(old, to, metadata, anew, tuple(_other_files(route)), consolidated)
 
 
-def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[str]:
+def _consolidated_groups(route: MigrationOptions, nodes: Sequence[NodePlan]) -> Iterator[str]:
     """Yield paths of groups that have consolidated metadata."""
     for node in nodes:
         meta = node.before
@@ -398,7 +398,7 @@ def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[st
 
 
 def _check_arguments(
-    layout: LayoutAnew, dst: Location | Group | None, to: str, *, remove_old: bool
+    layout: TargetLayout, dst: Location | Group | None, to: str, *, remove_old: bool
 ) -> None:
     if dst is None and layout.is_asked_for:
         raise ValueError(
@@ -423,13 +423,13 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
             continue
         found = detect_version(node.attributes) if isinstance(node, GroupMeta) else None
         if found is None:
-            problem = Problem("ome", node.attributes, "OME-Zarr metadata of a group")
+            problem = ValidationProblem("ome", node.attributes, "OME-Zarr metadata of a group")
             raise MetadataError(where(store, path), [problem])
         if found not in SUPPORTED:
             raise OmeVersionError(where(store, path), found, SUPPORTED)
         if found != version:
             expected = f"metadata of {version}, which is what format {FORMATS[version].name} has"
-            raise MetadataError(where(store, path), [Problem("version", found, expected)])
+            raise MetadataError(where(store, path), [ValidationProblem("version", found, expected)])
         return version
     keys = [key for one in FORMATS.values() for key in one.node_keys(path)]
     raise NodeNotFoundError(where(store, path), keys, "Check the path.")
@@ -450,7 +450,7 @@ def _check_in_place(store: Store, path: str, old: str, to: str, options: ReadOpt
             )
 
 
-def _other_files(route: Route) -> list[str]:
+def _other_files(route: MigrationOptions) -> list[str]:
     """Return keys of other files of a collection: the OME-XML of bioformats2raw."""
     if route.in_place:
         return []

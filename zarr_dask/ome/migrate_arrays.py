@@ -18,15 +18,15 @@ from zarr_dask.errors import (
     MemoryBudgetError,
     MetadataError,
     NodeExistsError,
-    Problem,
+    ValidationProblem,
 )
-from zarr_dask.formats.base import ArrayMeta, ChunkKeys
-from zarr_dask.jobs.migrate.nodes import NodePlan, Rewrite, Route
+from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding
+from zarr_dask.jobs.migrate.nodes import MigrationOptions, NodePlan, Rewrite
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
-from zarr_dask.ome.metadata_listing import Named
-from zarr_dask.ome.target_layout import LayoutAnew
+from zarr_dask.ome.metadata_listing import MetadataListingStore
+from zarr_dask.ome.target_layout import TargetLayout
 from zarr_dask.ome.versions import FORMATS, names_of_dimensions
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ __all__ = ["plan_anew"]
 
 
 def plan_anew(
-    route: Route,
+    route: MigrationOptions,
     nodes: Sequence[NodePlan],
-    layout: LayoutAnew,
+    layout: TargetLayout,
     max_mem: str | int | None,
     client: Client | None,
     *,
@@ -67,7 +67,7 @@ def plan_anew(
     layout.check_axes({name for names in axes.values() for name in names})
     rewrite = None if route.rewriting is None else route.rewriting(before)
     # tasks need no names of nodes
-    store = route.source.store if isinstance(route.source, Named) else route.source
+    store = route.source.store if isinstance(route.source, MetadataListingStore) else route.source
 
     def plan(path: str, meta: ArrayMeta) -> RechunkPlan | NodePlan:
         source = Array(store, path, meta, route.source_format, shown=Shown(path))
@@ -88,7 +88,7 @@ def plan_anew(
         except MetadataError as error:
             return _refused(route, path, error.problems)
         except (DataTypeError, GridError, MemoryBudgetError, NodeExistsError) as error:
-            problem = Problem("array", str(error), "another layout, or another place")
+            problem = ValidationProblem("array", str(error), "another layout, or another place")
             return _refused(route, path, (problem,))
         return _rewritten(route, replace(made, overwrite=False), rewrite)
 
@@ -106,14 +106,18 @@ def plan_anew(
     return frozenset(arrays), refused, joint
 
 
-def _refused(route: Route, path: str, problems: tuple[Problem, ...]) -> NodePlan:
+def _refused(
+    route: MigrationOptions, path: str, problems: tuple[ValidationProblem, ...]
+) -> NodePlan:
     return NodePlan(path, None, route.source_format, problems=problems)
 
 
-def _rewritten(route: Route, plan: RechunkPlan, rewrite: Rewrite | None) -> RechunkPlan | NodePlan:
+def _rewritten(
+    route: MigrationOptions, plan: RechunkPlan, rewrite: Rewrite | None
+) -> RechunkPlan | NodePlan:
     """Return the plan of an array with the names of the axes and its version's key encoding."""
     target = plan.target
-    meta = replace(target.meta, keys=_KEYS[route.target_format.name])
+    meta = replace(target.meta, chunk_key_encoding=_KEYS[route.target_format.name])
     if rewrite is not None:
         made, problems = rewrite(target.path, meta)
         if problems or not isinstance(made, ArrayMeta):
@@ -122,5 +126,5 @@ def _rewritten(route: Route, plan: RechunkPlan, rewrite: Rewrite | None) -> Rech
     return replace(plan, target=replace(target, meta=meta))
 
 
-_KEYS = {"v2": ChunkKeys("v2", "/"), "v3": ChunkKeys("default", "/")}
+_KEYS = {"v2": ChunkKeyEncoding("v2", "/"), "v3": ChunkKeyEncoding("default", "/")}
 """Key encodings of rewritten stored objects, by format: OME-Zarr requires folders."""

@@ -19,7 +19,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from zarr_dask._util.json_fields import is_int
-from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, Problem
+from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, ValidationProblem
 
 __all__ = [
     "KEYS",
@@ -29,18 +29,18 @@ __all__ = [
     "Axis",
     "Channel",
     "Dataset",
+    "DisplayWindow",
     "Field",
     "ImageLabel",
     "Label",
-    "Line",
     "Metadata",
     "Multiscale",
     "Omero",
+    "PlateAxisEntry",
     "PlateLayout",
     "Transformation",
     "WellFields",
     "WellPlace",
-    "Window",
     "detect_version",
     "from_attributes",
     "is_number",
@@ -63,7 +63,7 @@ KEYS = (
 )
 """Fields that hold OME-Zarr metadata: below ``ome`` since 0.5, among all attributes before."""
 
-Read = Callable[[Any, str, list[Problem]], Any]
+Read = Callable[[Any, str, list[ValidationProblem]], Any]
 """Parses JSON to a value, given its position and the list that collects problems."""
 Number = int | float
 
@@ -80,9 +80,9 @@ def _extra() -> Any:
 
 
 def _plain(fits: Callable[[Any], bool], expected: str) -> Read:
-    def read(value: Any, place: str, problems: list[Problem]) -> Any:
+    def read(value: Any, place: str, problems: list[ValidationProblem]) -> Any:
         if not fits(value):
-            problems.append(Problem(place, value, expected))
+            problems.append(ValidationProblem(place, value, expected))
         return value
 
     return read
@@ -101,9 +101,9 @@ _object = _plain(lambda value: isinstance(value, Mapping), "an object")
 
 
 def _many(read: Read) -> Read:
-    def read_all(value: Any, place: str, problems: list[Problem]) -> tuple[Any, ...]:
+    def read_all(value: Any, place: str, problems: list[ValidationProblem]) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            problems.append(Problem(place, value, "a list"))
+            problems.append(ValidationProblem(place, value, "a list"))
             return ()
         return tuple(read(one, f"{place}[{i}]", problems) for i, one in enumerate(value))
 
@@ -113,7 +113,7 @@ def _many(read: Read) -> Read:
 def _one(name: str) -> Read:
     """Return a parser that reads an object as one of the classes below."""
 
-    def read(value: Any, place: str, problems: list[Problem]) -> Any:
+    def read(value: Any, place: str, problems: list[ValidationProblem]) -> Any:
         return _read(globals()[name], value, place, problems)
 
     return read
@@ -122,21 +122,23 @@ def _one(name: str) -> Read:
 Value = TypeVar("Value")
 
 
-def _read(cls: type[Value], value: Any, place: str, problems: list[Problem]) -> Value | None:
+def _read(
+    cls: type[Value], value: Any, place: str, problems: list[ValidationProblem]
+) -> Value | None:
     """Parse an object as a value of a class; return None and add problems if a field is missing."""
     if not isinstance(value, Mapping):
-        problems.append(Problem(place, value, "an object"))
+        problems.append(ValidationProblem(place, value, "an object"))
         return None
     members, found = dict(value), {}
-    here: list[Problem] = []
+    here: list[ValidationProblem] = []
     for member in _members(cls):
         name, at = member.metadata["name"], _below(place, member.metadata["name"])
         needed = member.default is MISSING
         if name not in members:
             if needed:
-                here.append(Problem(at, ABSENT, "a value"))
+                here.append(ValidationProblem(at, ABSENT, "a value"))
             continue
-        wrong: list[Problem] = []
+        wrong: list[ValidationProblem] = []
         read = member.metadata["read"](members[name], at, wrong)
         if not wrong:
             found[member.name] = read
@@ -225,7 +227,7 @@ class Multiscale:
 
 
 @dataclass(frozen=True)
-class Window:
+class DisplayWindow:
     """Range of values that a channel is displayed with, within its possible range."""
 
     min: Number = _member("min", _number)
@@ -241,7 +243,7 @@ class Channel:
 
     color: str | None = _member("color", _text, default=None)
     """Red, green and blue as six hexadecimal digits."""
-    window: Window | None = _member("window", _one("Window"), default=None)
+    window: DisplayWindow | None = _member("window", _one("DisplayWindow"), default=None)
     label: str | None = _member("label", _text, default=None)
     active: bool | None = _member("active", _flag, default=None)
     extra: Mapping[str, Any] = _extra()
@@ -286,7 +288,7 @@ class ImageLabel:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlateAxisEntry:
     """A row or a column of a plate."""
 
     name: str = _member("name", _text)
@@ -321,8 +323,8 @@ class Acquisition:
 class PlateLayout:
     """Rows, columns and wells of a plate."""
 
-    rows: tuple[Line, ...] = _member("rows", _many(_one("Line")))
-    columns: tuple[Line, ...] = _member("columns", _many(_one("Line")))
+    rows: tuple[PlateAxisEntry, ...] = _member("rows", _many(_one("PlateAxisEntry")))
+    columns: tuple[PlateAxisEntry, ...] = _member("columns", _many(_one("PlateAxisEntry")))
     wells: tuple[WellPlace, ...] = _member("wells", _many(_one("WellPlace")))
     acquisitions: tuple[Acquisition, ...] | None = _member(
         "acquisitions", _many(_one("Acquisition")), default=None
@@ -474,14 +476,16 @@ def from_attributes(
     """
     version = version or detect_version(attributes)
     if version is None:
-        raise MetadataError(where, [Problem("ome", ABSENT, "OME-Zarr metadata of a group")])
+        raise MetadataError(
+            where, [ValidationProblem("ome", ABSENT, "OME-Zarr metadata of a group")]
+        )
     if version not in SUPPORTED:
         raise OmeVersionError(where, version, SUPPORTED)
     members, others = dict(attributes), {}
     if version in NESTED:
         others = {name: value for name, value in members.items() if name != "ome"}
         if not isinstance(members.get("ome"), Mapping):
-            problem = Problem("ome", members.get("ome", ABSENT), "an object")
+            problem = ValidationProblem("ome", members.get("ome", ABSENT), "an object")
             raise MetadataError(where, [problem])
         members = dict(members["ome"])
         told = members.pop("version", version)
@@ -494,12 +498,12 @@ def _metadata(
     members: dict[str, Any], version: str, others: Mapping[str, Any], where: str
 ) -> Metadata:
     found: dict[str, Any] = {}
-    problems: list[Problem] = []
+    problems: list[ValidationProblem] = []
     for member in _members(Metadata):
         name = member.metadata["name"]
         if name not in members:
             continue
-        wrong: list[Problem] = []
+        wrong: list[ValidationProblem] = []
         value = member.metadata["read"](members[name], name, wrong)
         if not wrong:
             found[member.name] = value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from zarr_dask._util.threads import for_each
+from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import GridError, MetadataError, NodeNotFoundError, NodeTypeError
 
 __all__ = ["mosaic_picture"]
@@ -78,7 +78,7 @@ def mosaic_picture(
         with lock:
             tiles[chosen[path]] = tile
 
-    for_each(draw, chosen, None)
+    parallel_for(draw, chosen, None)
     if not tiles:
         raise GridError(f"none of {len(wells)} wells has an image that can be shown.")
     height = max(tile.shape[0] for tile in tiles.values()) + gap

@@ -13,19 +13,19 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.grid.grid import Shape
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.rechunk.rechunk import memory_budget
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.ome.downsample import Method
-from zarr_dask.ome.pyramid import Blocked, Stage, blocked, plan_stages
-from zarr_dask.ome.pyramid_plan import Pixels, PyramidPlan
+from zarr_dask.ome.pyramid import BlockedSource, PyramidStage, blocked, plan_stages
+from zarr_dask.ome.pyramid_plan import PixelSource, PyramidPlan
 from zarr_dask.stores.base import Store
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Budget", "check_apart", "checked_pixels", "planned"]
+__all__ = ["Budget", "check_source_not_target", "checked_pixels", "make_pyramid_plan"]
 
 _LIKED = 1 << 25
 
@@ -77,7 +77,7 @@ def checked_pixels(values: Any, where: str) -> Array | np.ndarray | Any:
     return values
 
 
-def check_apart(values: Any, store: Store, path: str) -> None:
+def check_source_not_target(values: Any, store: Store, path: str) -> None:
     """Raise if a job would overwrite its source.
 
     Raises
@@ -86,7 +86,7 @@ def check_apart(values: Any, store: Store, path: str) -> None:
         If the target equals the location of the pixels, or one lies within the other.
     """
     if isinstance(values, Array):
-        if meet((values.store, values.path), (store, path)):
+        if locations_overlap((values.store, values.path), (store, path)):
             raise SourceIsTargetError(
                 f"{values.where} is read, and lies where {store.url}/{path} would be written: "
                 "pixels would be lost. Write to another place, or add levels to an image that "
@@ -96,7 +96,7 @@ def check_apart(values: Any, store: Store, path: str) -> None:
         check_not_read(values, store, path)
 
 
-def planned(
+def make_pyramid_plan(
     values: Any,
     arrays: tuple[Array, ...],
     factors: Sequence[Shape],
@@ -125,27 +125,27 @@ def planned(
     """
     threads = budget.workers.threads
 
-    def stages(source: Blocked) -> tuple[Stage, ...]:
+    def stages(source: BlockedSource) -> tuple[PyramidStage, ...]:
         return plan_stages(source, arrays, factors, method, budget.each, threads)
 
     factors = tuple(factors)
     if isinstance(values, Array):
-        return PyramidPlan(Pixels(values), arrays, factors, method, stages(blocked(values)))
+        return PyramidPlan(PixelSource(values), arrays, factors, method, stages(blocked(values)))
     itemsize = values.dtype.itemsize
     single = (1,) * values.ndim
-    plain = Blocked(values.shape, itemsize, single, single)
+    plain = BlockedSource(values.shape, itemsize, single, single)
     if isinstance(values, np.ndarray):
         # other processes get super-cells through a graph
         source = replace(plain, whole=not budget.workers.in_this_process)
-        return PyramidPlan(Pixels(values), arrays, factors, method, stages(source))
+        return PyramidPlan(PixelSource(values), arrays, factors, method, stages(source))
     pixels = _computed(values)
-    made: tuple[Stage, ...] | None = None
+    made: tuple[PyramidStage, ...] | None = None
     if pixels.blocks is not None:
         unit = tuple(sizes[0] if sizes else 1 for sizes in values.chunks)
         working = prod(unit) * itemsize
         try:
             made = stages(
-                Blocked(values.shape, itemsize, unit, unit, never_cut=True, working=working)
+                BlockedSource(values.shape, itemsize, unit, unit, never_cut=True, working=working)
             )
         except MemoryBudgetError:
             made = None
@@ -160,14 +160,14 @@ def planned(
     reads_again = made is not None and others[0].last == 0 < made[0].last
     if made is not None and (reads_again or made[0].tasks >= others[0].tasks):
         return PyramidPlan(pixels, arrays, factors, method, made)
-    return PyramidPlan(Pixels(values), arrays, factors, method, others)
+    return PyramidPlan(PixelSource(values), arrays, factors, method, others)
 
 
-def _is_busy(stage: Stage, itemsize: int, threads: int) -> bool:
+def _is_busy(stage: PyramidStage, itemsize: int, threads: int) -> bool:
     return prod(stage.cell) * itemsize <= _LIKED or stage.tasks >= 2 * threads
 
 
-def _computed(values: Any) -> Pixels:
+def _computed(values: Any) -> PixelSource:
     """Return a dask array, with its blocks if they are independent and of one size."""
     from zarr_dask.graph import computed_blocks
 
@@ -176,4 +176,4 @@ def _computed(values: Any) -> Pixels:
         for sizes in values.chunks
     )
     blocks = computed_blocks(values) if regular and values.npartitions else None
-    return Pixels(values, blocks)
+    return PixelSource(values, blocks)

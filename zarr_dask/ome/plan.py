@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.arguments import check_bools
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import where
 from zarr_dask.grid.grid import Shape
-from zarr_dask.jobs.engine.plan import counted, format_bytes
-from zarr_dask.jobs.engine.zip_targets import ends_archives
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.job import ImageProgress, run_plan
-from zarr_dask.ome.pyramid_plan import Contents, PyramidPlan
+from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["ImageWritePlan"]
 
 
 @dataclass(frozen=True, eq=False)
-class ImageWritePlan(Contents):
+class ImageWritePlan(PyramidJobPlan):
     """The plan of a job; made by `zarr_dask.ome.plan_write` and others."""
 
     title: str = "write"
@@ -46,9 +46,9 @@ class ImageWritePlan(Contents):
         """Return the plan as text."""
         lines = [
             f"{self.title} {where(self.store, self.path)}: {format_bytes(self.nbytes)} in "
-            f"{counted(self.objects, 'stored object')}, {counted(self.tasks, 'task')}",
+            f"{pluralize(self.objects, 'stored object')}, {pluralize(self.tasks, 'task')}",
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} in each process "
-            f"of {counted(self.threads_per_process, 'thread')}",
+            f"of {pluralize(self.threads_per_process, 'thread')}",
         ]
         for pyramid in self.pyramids[:_MOST_SHOWN]:
             path = pyramid.arrays[0].path.rpartition("/")[0]
@@ -80,10 +80,10 @@ class ImageWritePlan(Contents):
 
     def with_overwrite(self, overwrite: bool) -> ImageWritePlan:
         """Return the plan with permission to replace existing nodes, or without it."""
-        check_flags(overwrite=overwrite)
+        check_bools(overwrite=overwrite)
         return replace(self, overwrite=overwrite)
 
-    @ends_archives(lambda plan: [plan.store])
+    @closes_zip_targets(lambda plan: [plan.store])
     def run(
         self,
         client: Client | None = None,

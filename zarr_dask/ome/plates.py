@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask._util.threads import for_each
-from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeTypeError, Problem
+from zarr_dask._util.threads import parallel_for
+from zarr_dask.errors import (
+    DataTypeError,
+    GridError,
+    MetadataError,
+    NodeTypeError,
+    ValidationProblem,
+)
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group, open_group
-from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.ome.html import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
 from zarr_dask.ome.mosaic import mosaic_picture
@@ -41,7 +47,7 @@ class Well:
         return len(self.fields.images)
 
     def __repr__(self) -> str:
-        return f"<zarr_dask.ome.Well {self.group.where} {counted(len(self), 'field')}>"
+        return f"<zarr_dask.ome.Well {self.group.where} {pluralize(len(self), 'field')}>"
 
     def field(self, number: int = 0) -> Image:
         """Return one image of the well, by its number from 0.
@@ -100,7 +106,7 @@ class Plate(Mapping[str, Well]):
                 raise NodeTypeError(f"{node.where} is an array, where a well must be.")
             found = from_attributes(node.attributes, where=node.where).well
             if found is None:
-                problem = Problem("well", node.attributes, "the images of a well")
+                problem = ValidationProblem("well", node.attributes, "the images of a well")
                 raise MetadataError(node.where, [problem])
             self._opened[path] = Well(node, found)
         return self._opened[path]
@@ -185,7 +191,9 @@ class Plate(Mapping[str, Well]):
         def load(path: str) -> None:
             row, column = self.places[path]
             if not (0 <= row < size[0] and 0 <= column < size[1]):
-                problem = Problem(path, (row, column), f"a place in a plate of {size} wells")
+                problem = ValidationProblem(
+                    path, (row, column), f"a place in a plate of {size} wells"
+                )
                 raise MetadataError(self.group.where, [problem])
             well = self[path]
             if number >= len(well):
@@ -196,7 +204,7 @@ class Plate(Mapping[str, Well]):
             with lock:
                 found[row, column] = levels[level]
 
-        for_each(load, self.places, None)
+        parallel_for(load, self.places, None)
         return dict(sorted(found.items()))
 
 

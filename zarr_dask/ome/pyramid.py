@@ -29,7 +29,7 @@ from zarr_dask.jobs.rechunk.cost_model import KEPT_AT_MOST, OVERHEAD
 from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.ome.downsample import Method
 
-__all__ = ["Blocked", "Stage", "blocked", "plan_stages"]
+__all__ = ["BlockedSource", "PyramidStage", "blocked", "plan_stages"]
 
 _LIKED = 1 << 25
 """Preferred bytes of a super-cell: enough work for a task."""
@@ -44,7 +44,7 @@ _SLABS = 8 << 20
 
 
 @dataclass(frozen=True)
-class Blocked:
+class BlockedSource:
     """Properties of a source that a plan needs."""
 
     shape: Shape
@@ -61,15 +61,17 @@ class Blocked:
     """Bytes that reading needs in addition to its result."""
 
 
-def blocked(array: Array) -> Blocked:
+def blocked(array: Array) -> BlockedSource:
     """Return a stored array as a source."""
     layout = layout_of(array)
     working = layout.object_bytes + max(layout.chunk_bytes, layout.working_to_read)
-    return Blocked(array.shape, layout.itemsize, layout.chunk, array.write_chunks, working=working)
+    return BlockedSource(
+        array.shape, layout.itemsize, layout.chunk, array.write_chunks, working=working
+    )
 
 
 @dataclass(frozen=True)
-class Stage:
+class PyramidStage:
     """One pass over a source: the levels that it writes and the super-cells of its tasks."""
 
     first: int
@@ -172,7 +174,7 @@ class _Planner:
     budget: int
     threads: int
 
-    def widest(self, source: Blocked, first: int) -> Stage:
+    def widest(self, source: BlockedSource, first: int) -> PyramidStage:
         """Return the stage with as many levels as memory and the number of threads allow."""
         chosen = self._stage(source, first, first)
         if chosen.peak > self.budget:
@@ -190,7 +192,7 @@ class _Planner:
             chosen = wider
         return self._grown(chosen, source)
 
-    def _is_worth_it(self, wider: Stage, stage: Stage, source: Blocked) -> bool:
+    def _is_worth_it(self, wider: PyramidStage, stage: PyramidStage, source: BlockedSource) -> bool:
         """True if larger super-cells cost less than reading the last level of a stage again.
 
         There should be many tasks, so that few threads are idle at the end, and little work is lost
@@ -205,14 +207,14 @@ class _Planner:
         is_copy = stage.first == stage.last and set(stage.factors[0]) == {1}
         return is_copy or (rounds > 1 and idle * _ROUNDS_OF_ONE_IDLE <= wider.tasks)
 
-    def _stage(self, source: Blocked, first: int, last: int) -> Stage:
+    def _stage(self, source: BlockedSource, first: int, last: int) -> PyramidStage:
         """Return a stage with the smallest super-cells, without cutting units if possible."""
         stage = self._cut(source, first, last, source.unit)
         if stage.peak > self.budget and not source.never_cut:
             return self._cut(source, first, last, (1,) * len(source.shape))
         return stage
 
-    def _cut(self, source: Blocked, first: int, last: int, unit: Shape) -> Stage:
+    def _cut(self, source: BlockedSource, first: int, last: int, unit: Shape) -> PyramidStage:
         arrays, factors = self.arrays[first : last + 1], self.factors[first : last + 1]
         products = list(accumulate(factors, _times))
         cell, piece = [], []
@@ -228,7 +230,7 @@ class _Planner:
         margins = self.method.margins(factors[0])
         step = tuple(piece)
         stage = self._measured(
-            Stage(first, shapes, factors, margins, tuple(cell), tuple(piece), step), source
+            PyramidStage(first, shapes, factors, margins, tuple(cell), tuple(piece), step), source
         )
         if set(factors[0]) == {1} or (any(margins) and stage.peak <= self.budget):
             return stage
@@ -238,7 +240,7 @@ class _Planner:
         )
         return self._measured(replace(stage, step=step), source)
 
-    def _measured(self, stage: Stage, source: Blocked) -> Stage:
+    def _measured(self, stage: PyramidStage, source: BlockedSource) -> PyramidStage:
         """Return the stage with the bytes that it reads, and the most that a task holds."""
         read = [
             length + 2 * margin for length, margin in zip(stage.step, stage.margins, strict=True)
@@ -258,7 +260,7 @@ class _Planner:
         peak = handed + max(held) + working + kept + OVERHEAD + _SLABS
         return replace(stage, peak=peak, read=max(met, prod(source.shape)) * source.itemsize)
 
-    def _grown(self, stage: Stage, source: Blocked) -> Stage:
+    def _grown(self, stage: PyramidStage, source: BlockedSource) -> PyramidStage:
         """Return the stage with super-cells merged until a task has enough work."""
         for axis in reversed(range(len(stage.cell))):
             while stage.cell[axis] < source.shape[axis]:
@@ -294,7 +296,7 @@ def _clipped(length: int, extent: int) -> int:
     return max(min(length, extent), 1)
 
 
-def _bytes_of_cell(stage: Stage, number: int, array: Array) -> int:
+def _bytes_of_cell(stage: PyramidStage, number: int, array: Array) -> int:
     """Return the bytes of a super-cell on a level."""
     factors = [prod(axis) for axis in zip(*stage.factors[: number + 1], strict=True)]
     lengths = [-(-size // factor) for size, factor in zip(stage.cell, factors, strict=True)]
@@ -306,19 +308,19 @@ def _writing(array: Array) -> int:
     """Return the bytes that encoding a stored object needs in addition to its pixels."""
     layout = layout_of(array)
     padded = layout.object_bytes if layout.padded else 0
-    room = max(layout.chunk_bytes, layout.working)
-    made = layout.encoded_bytes + layout.waiting + layout.turned
-    return made + room + layout.tables + padded
+    room = max(layout.chunk_bytes, layout.workspace_nbytes)
+    made = layout.encoded_bytes + layout.waiting + layout.byteswap_nbytes
+    return made + room + layout.encoder_state_nbytes + padded
 
 
 def plan_stages(
-    source: Blocked,
+    source: BlockedSource,
     arrays: Sequence[Array],
     factors: Sequence[Shape],
     method: Method,
     budget: int,
     threads: int,
-) -> tuple[Stage, ...]:
+) -> tuple[PyramidStage, ...]:
     """Plan the stages of a pyramid.
 
     Parameters
@@ -342,7 +344,7 @@ def plan_stages(
         If one stored object is too large for `budget`.
     """
     planner = _Planner(tuple(arrays), tuple(factors), method, budget, threads)
-    stages: list[Stage] = []
+    stages: list[PyramidStage] = []
     first = 0
     while first < len(arrays):
         stages.append(planner.widest(source, first))

@@ -16,27 +16,33 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import Format, GroupMeta
 from zarr_dask.grid.grid import Shape
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.ome.downsample import Method
-from zarr_dask.ome.pyramid import Stage
-from zarr_dask.ome.pyramid_task import CellWriter, InMemory, Records, Source, Stored
+from zarr_dask.ome.pyramid import PyramidStage
+from zarr_dask.ome.pyramid_task import (
+    InMemory,
+    PixelReader,
+    PyramidReceipts,
+    PyramidTask,
+    StoredSource,
+)
 from zarr_dask.stores.base import Store
 
 if TYPE_CHECKING:
     import dask.array as da
 
-    from zarr_dask.graph import ComputedBlocks
+    from zarr_dask.graph import IndependentBlocks
 
-__all__ = ["Contents", "Pixels", "PyramidPlan"]
+__all__ = ["PixelSource", "PyramidJobPlan", "PyramidPlan"]
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
+class PixelSource:
     """Source of the pixels of level 0."""
 
     values: Array | np.ndarray | da.Array
     """The pixels as given by the user."""
-    blocks: ComputedBlocks | None = None
+    blocks: IndependentBlocks | None = None
     """Blocks of a dask array, if tasks can compute them one by one."""
 
     @property
@@ -44,12 +50,12 @@ class Pixels:
         """True if super-cells are computed by a graph, so that tasks cannot read them."""
         return not isinstance(self.values, Array | np.ndarray) and self.blocks is None
 
-    def source(self) -> Source | None:
+    def source(self) -> PixelReader | None:
         """Return the source that tasks read from; None if super-cells are computed by a graph."""
         if self.blocks is not None:
             return self.blocks
         if isinstance(self.values, Array):
-            return Stored(self.values)
+            return StoredSource(self.values)
         if isinstance(self.values, np.ndarray):
             return InMemory(self.values, (0,) * self.values.ndim)
         return None
@@ -59,13 +65,13 @@ class Pixels:
 class PyramidPlan:
     """The levels of one image, and their source and method."""
 
-    pixels: Pixels
+    pixels: PixelSource
     arrays: tuple[Array, ...]
     """The new levels as they will be stored; they do not exist yet."""
     factors: tuple[Shape, ...]
     """Factors of each level against the one before; of the first against the source."""
     method: Method
-    stages: tuple[Stage, ...]
+    stages: tuple[PyramidStage, ...]
     """Stages, run one after the other."""
 
     @property
@@ -78,12 +84,14 @@ class PyramidPlan:
         """Decoded bytes of all levels that are written."""
         return sum(array.nbytes for array in self.arrays)
 
-    def writer(self, stage: int, records: Records | None) -> CellWriter:
+    def writer(self, stage: int, records: PyramidReceipts | None) -> PyramidTask:
         """Return a stage with its source, its target arrays and its receipts."""
         chosen = self.stages[stage]
-        source = Stored(self.arrays[chosen.first - 1]) if chosen.first else self.pixels.source()
+        source = (
+            StoredSource(self.arrays[chosen.first - 1]) if chosen.first else self.pixels.source()
+        )
         arrays = self.arrays[chosen.first : chosen.last + 1]
-        return CellWriter(chosen, source, arrays, self.method, records)
+        return PyramidTask(chosen, source, arrays, self.method, records)
 
     def bytes_of(self, stage: int) -> int:
         """Return the decoded bytes that a stage reads, without margins."""
@@ -104,13 +112,14 @@ class PyramidPlan:
             source = self._read_by(stage)
             whole = self.bytes_of(number)
             lines.append(
-                f"  stage {number + 1}: {source} -> {names} in {counted(stage.tasks, 'super-cell')}"
-                f" of {stage.cell}, read in pieces of {stage.step}: {format_bytes(stage.read)}"
-                f" ({stage.read / max(whole, 1):.2f} x); {format_bytes(stage.peak)} in each task"
+                f"  stage {number + 1}: {source} -> {names} in "
+                f"{pluralize(stage.tasks, 'super-cell')} of {stage.cell}, read in pieces of "
+                f"{stage.step}: {format_bytes(stage.read)} ({stage.read / max(whole, 1):.2f} x); "
+                f"{format_bytes(stage.peak)} in each task"
             )
         return lines
 
-    def _read_by(self, stage: Stage) -> str:
+    def _read_by(self, stage: PyramidStage) -> str:
         if stage.first:
             return f"level {self.arrays[stage.first - 1].path.rpartition('/')[2]}"
         if self.pixels.handed_over:
@@ -121,7 +130,7 @@ class PyramidPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
+class PyramidJobPlan:
     """All contents of one job: images with their label images, or all wells of a plate."""
 
     store: Store

@@ -8,32 +8,32 @@ from typing import Protocol
 
 import numpy as np
 
-from zarr_dask._util.buffers import keeping_freed_memory
+from zarr_dask._util.buffers import malloc_keep_freed
 from zarr_dask.array.array import Array
-from zarr_dask.array.writer import write_part
+from zarr_dask.array.writer import write_object_part
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.plan import format_region
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipts import Noting, Receipt, StoredObject
-from zarr_dask.ome.downsample import Method, coarse
-from zarr_dask.ome.pyramid import Stage
+from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
+from zarr_dask.ome.downsample import Method, downsample
+from zarr_dask.ome.pyramid import PyramidStage
 from zarr_dask.stores.retry import counting_retries
 
 __all__ = [
-    "CellReport",
-    "CellTarget",
-    "CellWriter",
     "InMemory",
-    "Records",
-    "Source",
-    "Stored",
+    "PixelReader",
+    "PyramidReceipts",
+    "PyramidTarget",
+    "PyramidTask",
+    "PyramidTaskReport",
+    "StoredSource",
     "merged",
 ]
 
 
-class Source(Protocol):
+class PixelReader(Protocol):
     """Interface of a source of pixels."""
 
     def read(self, region: Region) -> np.ndarray:
@@ -42,13 +42,13 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredSource:
     """A stored array as a source."""
 
     array: Array
 
     def read(self, region: Region) -> np.ndarray:
-        """See `Source.read`."""
+        """See `PixelReader.read`."""
         return self.array.read(region, threads=1)
 
 
@@ -60,13 +60,13 @@ class InMemory:
     start: Shape
 
     def read(self, region: Region) -> np.ndarray:
-        """See `Source.read`."""
+        """See `PixelReader.read`."""
         pairs = zip(region, self.start, strict=True)
         return self.values[tuple(slice(s.start - at, s.stop - at) for s, at in pairs)]
 
 
 @dataclass(frozen=True)
-class Records:
+class PyramidReceipts:
     """Writer of the receipts of tasks."""
 
     journal: Journal
@@ -75,7 +75,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class CellReport:
+class PyramidTaskReport:
     """Results of tasks."""
 
     objects: int = 0
@@ -90,9 +90,9 @@ class CellReport:
     """Number of requests that were retried."""
 
 
-def merged(reports: Sequence[CellReport]) -> CellReport:
+def merged(reports: Sequence[PyramidTaskReport]) -> PyramidTaskReport:
     """Return the sum of reports."""
-    return CellReport(
+    return PyramidTaskReport(
         sum(r.objects for r in reports),
         sum(r.empty for r in reports),
         sum(r.nbytes for r in reports),
@@ -102,18 +102,18 @@ def merged(reports: Sequence[CellReport]) -> CellReport:
 
 
 @dataclass(frozen=True, eq=False)
-class CellWriter:
+class PyramidTask:
     """A stage with its source, its target arrays and its receipts."""
 
-    stage: Stage
-    source: Source | None
+    stage: PyramidStage
+    source: PixelReader | None
     """Source of the pixels; None if a graph computes super-cells."""
     arrays: tuple[Array, ...]
     """Arrays that the stage writes."""
     method: Method
-    records: Records | None
+    records: PyramidReceipts | None
 
-    def __call__(self, number: int) -> CellReport:
+    def __call__(self, number: int) -> PyramidTaskReport:
         """Run one task."""
         if self.source is None:
             raise TypeError("this stage is handed its super-cells by a graph.")
@@ -126,14 +126,14 @@ class CellWriter:
             for part in array.meta.grid.parts(self.stage.region(number, i)):
                 yield array.key(part.coords)[len(prefix) :]
 
-    def write(self, number: int, source: Source) -> CellReport:
+    def write(self, number: int, source: PixelReader) -> PyramidTaskReport:
         """Write the stored objects of a super-cell on every level, then the receipt.
 
         The same pixels always give the same bytes. A task may therefore be run again, even
         concurrently with a late first run.
         """
         written = _Written(self.records)
-        with keeping_freed_memory(), counting_retries() as retries:
+        with malloc_keep_freed(), counting_retries() as retries:
             self._write_levels(number, source, written)
         written.leave_receipt()
         pixels = 1
@@ -141,9 +141,9 @@ class CellWriter:
             pixels *= s.stop - s.start
         nbytes = pixels * self.arrays[0].meta.data_type.typical_itemsize
         counts = (len(written.objects), len(written.empty), nbytes, written.nbytes)
-        return CellReport(*counts, retries.count)
+        return PyramidTaskReport(*counts, retries.count)
 
-    def _write_levels(self, number: int, source: Source, written: _Written) -> None:
+    def _write_levels(self, number: int, source: PixelReader, written: _Written) -> None:
         stage, arrays = self.stage, self.arrays
         next_level = self._room(number, 1) if len(arrays) > 1 else None
         for piece, made in stage.pieces(number):
@@ -161,7 +161,7 @@ class CellWriter:
         for i in range(1, len(self.arrays)):
             if i > 1:
                 room = self._room(number, i)
-                coarse(pixels, self.stage.factors[i], self.method, room)
+                downsample(pixels, self.stage.factors[i], self.method, room)
                 pixels = room
             if pixels.size:
                 written.put(self.arrays[i], self.stage.region(number, i), pixels)
@@ -171,7 +171,7 @@ class CellWriter:
         shape = tuple(s.stop - s.start for s in region)
         return np.empty(shape, self.arrays[level].dtype)
 
-    def _first_level(self, source: Source, piece: Region, made: Region) -> np.ndarray:
+    def _first_level(self, source: PixelReader, piece: Region, made: Region) -> np.ndarray:
         """Return the pixels of the first level that are made of a piece."""
         stage, array = self.stage, self.arrays[0]
         factors = stage.factors[0]
@@ -187,7 +187,9 @@ class CellWriter:
                 slice(s.start - whole.start, s.stop - whole.start)
                 for s, whole in zip(part, made, strict=True)
             )
-            coarse(_cast(array, _read(source, region)), factors, self.method, pixels[room], before)
+            downsample(
+                _cast(array, _read(source, region)), factors, self.method, pixels[room], before
+            )
         return pixels
 
     def _coarse_into(self, room: np.ndarray, number: int, pixels: np.ndarray, made: Region) -> None:
@@ -200,13 +202,13 @@ class CellWriter:
             at_end = s.stop == level.stop
             high = out.stop - out.start if at_end else (s.stop - level.start) // factor
             taken.append(slice(low, min(high, out.stop - out.start)))
-        coarse(pixels, factors, self.method, room[tuple(taken)])
+        downsample(pixels, factors, self.method, room[tuple(taken)])
 
 
 class _Written:
     """The stored objects that a task has written so far."""
 
-    def __init__(self, records: Records | None) -> None:
+    def __init__(self, records: PyramidReceipts | None) -> None:
         self._records = records
         self.objects: list[StoredObject] = []
         self.empty: list[str] = []
@@ -220,8 +222,8 @@ class _Written:
         fence = None if self._records is None else self._records.journal.fence
         for part in array.meta.grid.parts(region):
             name = array.key(part.coords)[len(prefix) :]
-            noting = Noting(checksum=self._records is not None)
-            if not write_part(array, part, pixels, noting, fence=fence):
+            noting = ObjectDigest(checksum=self._records is not None)
+            if not write_object_part(array, part, pixels, noting, fence=fence):
                 self.empty.append(name)
                 continue
             self.nbytes += noting.nbytes
@@ -232,10 +234,10 @@ class _Written:
         if self._records is not None:
             journal = self._records.journal
             objects, empty = tuple(self.objects), tuple(self.empty)
-            journal.add(Receipt(journal.token, journal.creation, objects, empty))
+            journal.add(Receipt(journal.token, journal.run_id, objects, empty))
 
 
-def _read(source: Source, region: Region) -> np.ndarray:
+def _read(source: PixelReader, region: Region) -> np.ndarray:
     values = source.read(region)
     shape = tuple(s.stop - s.start for s in region)
     if np.shape(values) != shape:
@@ -259,20 +261,20 @@ def _cast(array: Array, values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class CellTarget:
+class PyramidTarget:
     """A stage whose super-cells are the blocks of a graph; see `zarr_dask.graph.Target`."""
 
-    writer: CellWriter
+    writer: PyramidTask
 
-    def write(self, block: np.ndarray, region: Region) -> CellReport:
+    def write(self, block: np.ndarray, region: Region) -> PyramidTaskReport:
         """Run the task of a super-cell."""
         start = tuple(s.start for s in region)
         return self.writer.write(self.writer.stage.number(start), InMemory(block, start))
 
-    def merge(self, results: Sequence[CellReport]) -> CellReport:
+    def merge(self, results: Sequence[PyramidTaskReport]) -> PyramidTaskReport:
         """Return the sum of reports."""
         return merged(results)
 
-    def finish(self, result: CellReport) -> CellReport:
+    def finish(self, result: PyramidTaskReport) -> PyramidTaskReport:
         """Return the result unchanged: the caller that runs the job finishes it."""
         return result

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask._util.display import named_shape
+from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ABSENT,
@@ -21,8 +21,8 @@ from zarr_dask.errors import (
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
-    Problem,
     StoreKeyError,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group, open_group
@@ -144,7 +144,7 @@ class Image:
     def __repr__(self) -> str:
         first = self.levels[0]
         return (
-            f"<zarr_dask.ome.Image {self.group.where} {named_shape(first.shape, self.axes)} "
+            f"<zarr_dask.ome.Image {self.group.where} {format_shape(first.shape, self.axes)} "
             f"{first.array.dtype}, {len(self.levels)} levels, OME-Zarr {self.metadata.version}>"
         )
 
@@ -204,7 +204,7 @@ def node_named(group: Group, path: str, member: str) -> Array | Group:
     try:
         return group[path]
     except StoreKeyError as error:
-        problem = Problem(member, path, "the path of a node below the group")
+        problem = ValidationProblem(member, path, "the path of a node below the group")
         raise MetadataError(group.where, [problem]) from error
 
 
@@ -273,7 +273,7 @@ def image_of(group: Group, multiscale: str | int = 0) -> Image:
         raise _no_image(group, metadata)
     chosen = _choose(metadata.multiscales, multiscale, group)
     if not chosen.datasets:
-        raise MetadataError(group.where, [Problem("datasets", (), "at least one level")])
+        raise MetadataError(group.where, [ValidationProblem("datasets", (), "at least one level")])
     levels = tuple(_level(group, chosen, dataset, i) for i, dataset in enumerate(chosen.datasets))
     return Image(group, metadata, chosen, levels)
 
@@ -293,7 +293,7 @@ def _no_image(group: Group, metadata: Metadata) -> Exception:
             f"{group.where} holds several images, {', '.join(paths[:_MOST_NAMED])}"
             f"{', ...' if len(paths) > _MOST_NAMED else ''}: path= names one of them."
         )
-    return MetadataError(group.where, [Problem("multiscales", ABSENT, "an image")])
+    return MetadataError(group.where, [ValidationProblem("multiscales", ABSENT, "an image")])
 
 
 _MOST_NAMED = 20
@@ -315,14 +315,14 @@ def _level(group: Group, multiscale: Multiscale, dataset: Dataset, number: int) 
     try:
         array = node_named(group, dataset.path, f"{member}.path")
     except NodeNotFoundError as error:
-        problem = Problem(f"{member}.path", dataset.path, "the path of an array")
+        problem = ValidationProblem(f"{member}.path", dataset.path, "the path of an array")
         raise MetadataError(group.where, [problem]) from error
     if not isinstance(array, Array):
         raise NodeTypeError(f"{array.where} is a group, where {member} must be an array.")
     ndim = len(multiscale.axes)
     if array.ndim != ndim:
         expected = f"an array of {ndim} dimensions, as there are axes"
-        raise MetadataError(group.where, [Problem(member, array.shape, expected)])
+        raise MetadataError(group.where, [ValidationProblem(member, array.shape, expected)])
     scale, translation = (1.0,) * ndim, (0.0,) * ndim
     for one in (*dataset.transformations, *(multiscale.transformations or ())):
         vector = _vector(one, ndim, member, group)
@@ -344,7 +344,9 @@ def _vector(one: Transformation, ndim: int, member: str, group: Group) -> tuple[
     if numbers is None or len(numbers) != ndim or not all(map(_is_finite, numbers)):
         expected = f"a scale or a translation with one finite number for each of {ndim} axes"
         field_name = f"{member}.coordinateTransformations"
-        raise MetadataError(group.where, [Problem(field_name, (one.type, numbers), expected)])
+        raise MetadataError(
+            group.where, [ValidationProblem(field_name, (one.type, numbers), expected)]
+        )
     return tuple(map(float, numbers))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["LayoutAnew"]
+__all__ = ["TargetLayout"]
 
 
 @dataclass(frozen=True)
-class LayoutAnew:
+class TargetLayout:
     """New storage options of pixel arrays; None to leave an option unchanged."""
 
     chunks: Any
@@ -39,7 +39,7 @@ class LayoutAnew:
                     f"{', '.join(sorted(axes))}."
                 )
 
-    def of(self, axes: Sequence[str]) -> LayoutAnew:
+    def of(self, axes: Sequence[str]) -> TargetLayout:
         """Return the options for an image with these axes, by position."""
         return replace(self, chunks=_at(self.chunks, axes), shards=_at(self.shards, axes))
 

@@ -20,8 +20,8 @@ from zarr_dask.errors import (
     NodeNotFoundError,
     NodeTypeError,
     OmeVersionError,
-    Problem,
     StoreKeyError,
+    ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group, open_group
@@ -158,7 +158,9 @@ def validate(
     root = open_group(url, path, storage_options=storage_options, read=read)
     version = detect_version(root.attributes)
     if version is None:
-        raise MetadataError(root.where, [Problem("ome", ABSENT, "OME-Zarr metadata of a group")])
+        raise MetadataError(
+            root.where, [ValidationProblem("ome", ABSENT, "OME-Zarr metadata of a group")]
+        )
     if version not in SUPPORTED:
         raise OmeVersionError(root.where, version, SUPPORTED)
     walk = _Walk(version)

@@ -12,11 +12,11 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zarr_dask.errors import Problem, StoreKeyError
+from zarr_dask.errors import StoreKeyError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, Format, GroupMeta, NodeMeta, normalise_path
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
-from zarr_dask.jobs.migrate.nodes import Rewrite, Rewritten
+from zarr_dask.jobs.migrate.nodes import NodeOverrides, Rewrite
 from zarr_dask.ome.model import KEYS, detect_version, members_of
 from zarr_dask.stores.base import join
 
@@ -26,7 +26,9 @@ FORMATS: Mapping[str, Format] = {"0.4": V2, "0.5": V3}
 """The Zarr format of each version."""
 
 
-def in_version(attributes: Mapping[str, Any], old: str, new: str) -> dict[str, Any] | Problem:
+def in_version(
+    attributes: Mapping[str, Any], old: str, new: str
+) -> dict[str, Any] | ValidationProblem:
     """Convert the attributes of a group to another version; unchanged without OME-Zarr metadata.
 
     Parameters
@@ -38,7 +40,7 @@ def in_version(attributes: Mapping[str, Any], old: str, new: str) -> dict[str, A
 
     Returns
     -------
-    dict or Problem
+    dict or ValidationProblem
         New attributes, or the problem: metadata of another version than `old`, or a conflicting
         attribute.
 
@@ -55,13 +57,15 @@ def in_version(attributes: Mapping[str, Any], old: str, new: str) -> dict[str, A
         return deepcopy(dict(attributes))
     if found != old:
         expected = f"metadata of {old}, as in the whole hierarchy"
-        return Problem("OME-Zarr version", found, expected)
+        return ValidationProblem("OME-Zarr version", found, expected)
     return _MOVES[old, new](deepcopy(dict(attributes)))
 
 
-def _below_ome(attributes: dict[str, Any]) -> dict[str, Any] | Problem:
+def _below_ome(attributes: dict[str, Any]) -> dict[str, Any] | ValidationProblem:
     if "ome" in attributes:
-        return Problem("ome", attributes["ome"], "no attribute of this name, which 0.5 needs")
+        return ValidationProblem(
+            "ome", attributes["ome"], "no attribute of this name, which 0.5 needs"
+        )
     members = {name: value for name, value in attributes.items() if name in KEYS}
     others = {name: value for name, value in attributes.items() if name not in KEYS}
     for one in _objects(members.get("multiscales")):
@@ -76,13 +80,13 @@ def _below_ome(attributes: dict[str, Any]) -> dict[str, Any] | Problem:
     return {**others, "ome": {"version": "0.5", **members}}
 
 
-def _among_attributes(attributes: dict[str, Any]) -> dict[str, Any] | Problem:
+def _among_attributes(attributes: dict[str, Any]) -> dict[str, Any] | ValidationProblem:
     members = attributes.pop("ome")
     members.pop("version", None)
     both = sorted(members.keys() & attributes.keys())
     if both:
         expected = "no attributes of the same name beside 'ome', where 0.4 has its metadata"
-        return Problem(", ".join(both), [attributes[name] for name in both], expected)
+        return ValidationProblem(", ".join(both), [attributes[name] for name in both], expected)
     for one in _objects(members.get("multiscales")):
         one["version"] = "0.4"
     for name in ("plate", "well", "image-label"):
@@ -91,7 +95,7 @@ def _among_attributes(attributes: dict[str, Any]) -> dict[str, Any] | Problem:
     return {**attributes, **members}
 
 
-_MOVES: Mapping[tuple[str, str], Callable[[dict[str, Any]], dict[str, Any] | Problem]] = {
+_MOVES: Mapping[tuple[str, str], Callable[[dict[str, Any]], dict[str, Any] | ValidationProblem]] = {
     ("0.4", "0.5"): _below_ome,
     ("0.5", "0.4"): _among_attributes,
 }
@@ -117,31 +121,31 @@ class Rewriting:
         # attributes left by an interrupted removal belong to no node: they are the old ones
         old = self.old if nodes else next(one for one in FORMATS if one != self.new)
 
-        def rewrite(path: str, meta: NodeMeta) -> Rewritten:
+        def rewrite(path: str, meta: NodeMeta) -> NodeOverrides:
             if isinstance(meta, GroupMeta):
                 attributes = in_version(meta.attributes, old, self.new)
-                if isinstance(attributes, Problem):
-                    return Rewritten(meta, (attributes,))
+                if isinstance(attributes, ValidationProblem):
+                    return NodeOverrides(meta, (attributes,))
                 problems = tuple(_strays(members_of(meta.attributes, self.old)))
-                return Rewritten(replace(meta, attributes=attributes), problems)
+                return NodeOverrides(replace(meta, attributes=attributes), problems)
             return self._named(meta, names.get(path, ()))
 
         return rewrite
 
-    def _named(self, meta: ArrayMeta, found: Sequence[tuple[str, ...]]) -> Rewritten:
+    def _named(self, meta: ArrayMeta, found: Sequence[tuple[str, ...]]) -> NodeOverrides:
         """Return an array whose dimensions have the names of the axes."""
         if not found:
-            return Rewritten(meta)
+            return NodeOverrides(meta)
         names = found[0]
         if len(names) != meta.grid.ndim:
             expected = f"one dimension for each of the axes {', '.join(names)}"
-            return Rewritten(meta, (Problem("shape", meta.shape, expected, "grid"),))
+            return NodeOverrides(meta, (ValidationProblem("shape", meta.shape, expected, "grid"),))
         other = next((one for one in found if one != names), None)
         if other is not None:
             expected = f"the names {names}, which another image gives the same array"
-            return Rewritten(meta, (Problem("axes", other, expected),))
+            return NodeOverrides(meta, (ValidationProblem("axes", other, expected),))
         attributes = FORMATS[self.new].attributes(meta.attributes, names)
-        return Rewritten(replace(meta, dimension_names=names, attributes=attributes))
+        return NodeOverrides(replace(meta, dimension_names=names, attributes=attributes))
 
 
 def names_of_dimensions(
@@ -168,11 +172,11 @@ def _levels(members: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
                 yield f"multiscales[{i}].datasets[{k}].path", level["path"], names
 
 
-def _strays(members: Any) -> Iterator[Problem]:
+def _strays(members: Any) -> Iterator[ValidationProblem]:
     """Yield a problem for each level outside the group, which would not be converted."""
     for place, path, _ in _levels(members):
         if not _is_below(path):
-            yield Problem(place, path, "the path of an array below the group")
+            yield ValidationProblem(place, path, "the path of an array below the group")
 
 
 def _is_below(path: str) -> bool:

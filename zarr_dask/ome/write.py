@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import where
-from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.engine.zip_targets import archive_or_place
+from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.downsample import Method, Reduce
-from zarr_dask.ome.images import PlannedImage, Request, plan_image, plan_labels, requested
+from zarr_dask.ome.images import ImageOptions, PlannedImage, plan_image, plan_labels, requested
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.lifecycle import is_empty
 from zarr_dask.ome.model import Metadata
@@ -100,7 +100,7 @@ def plan_write(
         ``"mean"``, ``"max"``, ``"mode"``, ``"nearest"``, ``"gaussian"``, a function of pixels and
         factors, or a `Method` that has a footprint (`zarr_dask.ome.downsample`).
     labels
-        Label images by name: integers, or `Labelled`.
+        Label images by name: integers, or `LabelImage`.
     overwrite
         Replace an existing node of any kind.
     max_mem
@@ -147,7 +147,7 @@ def plan_write(
     request, below = requested(
         url, path, version, chunks, shards, codecs, max_mem, client, storage_options
     )
-    check_place(request.store, below, request.node_format, overwrite=overwrite, is_group=True)
+    check_can_create(request.store, below, request.node_format, overwrite=overwrite, is_group=True)
     image = plan_image(
         request,
         x,
@@ -167,7 +167,7 @@ def plan_write(
 
 
 def plan_of(
-    request: Request,
+    request: ImageOptions,
     path: str,
     images: Sequence[tuple[PlannedImage, Sequence[PlannedImage]]],
     groups: Mapping[str, Mapping[str, Any]] | None = None,
@@ -205,11 +205,11 @@ def plan_of(
     if not overwrite and not is_empty(request.store, path):
         for pyramid in pyramids:
             for array in pyramid.arrays:
-                check_place(request.store, array.path, request.node_format, overwrite=False)
+                check_can_create(request.store, array.path, request.node_format, overwrite=False)
     return plan
 
 
-def _by_name(labels: Any, request: Request, path: str) -> Mapping[str, Any]:
+def _by_name(labels: Any, request: ImageOptions, path: str) -> Mapping[str, Any]:
     """Return label images by name; each name is one part of a path."""
     if labels is None:
         return {}
@@ -218,9 +218,11 @@ def _by_name(labels: Any, request: Request, path: str) -> Mapping[str, Any]:
         wrong = [name for name in labels if "/" in name or name in {".", ".."} or not fits(name)]
         if not wrong:
             return labels
-        problem = Problem("labels", wrong, "names of nodes, without '/'")
+        problem = ValidationProblem("labels", wrong, "names of nodes, without '/'")
     else:
-        problem = Problem("labels", type(labels).__name__, "a mapping of names to label images")
+        problem = ValidationProblem(
+            "labels", type(labels).__name__, "a mapping of names to label images"
+        )
     raise MetadataError(where(request.store, path), [problem])
 
 
@@ -272,7 +274,10 @@ def write(
     """
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
-    with archive_or_place(url, place_options, replaces=overwrite and not path) as (place, known):
+    with open_target_or_archive(url, place_options, replaces=overwrite and not path) as (
+        place,
+        known,
+    ):
         # existing nodes may be leftovers of a dead job: starting the job checks that
         options |= {"storage_options": known, "overwrite": True}
         plan = plan_write(x, place, path, client=client, **options)

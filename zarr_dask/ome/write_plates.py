@@ -11,23 +11,23 @@ import numpy as np
 
 from zarr_dask._util.json_fields import is_int
 from zarr_dask.array.array import Array
-from zarr_dask.errors import DataTypeError, GridError, MetadataError, Problem
+from zarr_dask.errors import DataTypeError, GridError, MetadataError, ValidationProblem
 from zarr_dask.formats.base import where
-from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.map_regions import is_dask
-from zarr_dask.jobs.engine.zip_targets import archive_or_place
+from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import checked_attributes
 from zarr_dask.ome.downsample import Method, Reduce
-from zarr_dask.ome.images import PlannedImage, Request, plan_image, requested
+from zarr_dask.ome.images import ImageOptions, PlannedImage, plan_image, requested
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.model import (
     NESTED,
     Acquisition,
     Field,
-    Line,
     Metadata,
+    PlateAxisEntry,
     PlateLayout,
     WellFields,
     WellPlace,
@@ -126,7 +126,7 @@ def plan_write_plate(
         url, path, version, chunks, shards, codecs, max_mem, client, storage_options
     )
     at = where(request.store, below)
-    check_place(request.store, below, request.node_format, overwrite=overwrite, is_group=True)
+    check_can_create(request.store, below, request.node_format, overwrite=overwrite, is_group=True)
     images = list(_images(wells, at))
     layout = _layout(images, rows, columns, name, acquisitions, version, at)
     plate = checked_attributes(Metadata(version, plate=layout), "plate", at)
@@ -162,18 +162,20 @@ def plan_write_plate(
 def _images(wells: Any, at: str) -> Iterator[_Image]:
     """Yield all fields of all wells."""
     if not isinstance(wells, Mapping) or not wells:
-        problem = Problem("wells", wells, "a mapping of at least one well to its images")
+        problem = ValidationProblem("wells", wells, "a mapping of at least one well to its images")
         raise MetadataError(at, [problem])
     wrong = [
         well for well in wells if not (isinstance(well, str) and _WELL.fullmatch(well) is not None)
     ]
     if wrong:
         expected = "'row/column', each of letters and digits only"
-        raise MetadataError(at, [Problem("wells", well, expected) for well in wrong])
+        raise MetadataError(at, [ValidationProblem("wells", well, expected) for well in wrong])
     for well, given in wells.items():
         found = list(_fields(given, well, at))
         if not found:
-            raise MetadataError(at, [Problem(f"wells.{well}", given, "at least one image")])
+            raise MetadataError(
+                at, [ValidationProblem(f"wells.{well}", given, "at least one image")]
+            )
         for number, (acquisition, values) in enumerate(found):
             yield _Image(well, number, acquisition, values)
 
@@ -184,7 +186,9 @@ def _fields(given: Any, well: str, at: str) -> Iterator[tuple[int | None, Any]]:
         return
     for acquisition, images in given.items():
         if not is_int(acquisition):
-            problem = Problem(f"wells.{well}", acquisition, "the id of an acquisition, an integer")
+            problem = ValidationProblem(
+                f"wells.{well}", acquisition, "the id of an acquisition, an integer"
+            )
             raise MetadataError(at, [problem])
         yield from ((acquisition, image) for image in _listed(images))
 
@@ -213,8 +217,8 @@ def _layout(
     known = _acquisitions(acquisitions, images, at)
     counts = [sum(1 for image in images if image.well == well) for well in wells]
     return PlateLayout(
-        rows=tuple(Line(one) for one in row_names),
-        columns=tuple(Line(one) for one in column_names),
+        rows=tuple(PlateAxisEntry(one) for one in row_names),
+        columns=tuple(PlateAxisEntry(one) for one in column_names),
         wells=tuple(
             WellPlace(well, row_names.index(row), column_names.index(column))
             for well, (row, column) in zip(wells, places, strict=True)
@@ -233,7 +237,9 @@ def _names(given: Sequence[str] | None, met: list[str], what: str, at: str) -> l
     names = list(given)
     absent = sorted(set(met) - set(names), key=_natural)
     if absent:
-        problem = Problem(what, names, f"the names of all, {', '.join(absent)} of wells included")
+        problem = ValidationProblem(
+            what, names, f"the names of all, {', '.join(absent)} of wells included"
+        )
         raise MetadataError(at, [problem])
     return names
 
@@ -253,11 +259,15 @@ def _acquisitions(
     found = tuple(_acquisition(one, at) for one in given)
     absent = [one for one in met if one not in [acquisition.id for acquisition in found]]
     if absent:
-        problem = Problem("acquisitions", given, f"all that wells name, {absent} included")
+        problem = ValidationProblem(
+            "acquisitions", given, f"all that wells name, {absent} included"
+        )
         raise MetadataError(at, [problem])
     untold = [image.path for image in images if image.acquisition is None]
     if len(found) > 1 and untold:
-        problem = Problem(f"wells.{untold[0]}", None, "the id of one of several acquisitions")
+        problem = ValidationProblem(
+            f"wells.{untold[0]}", None, "the id of one of several acquisitions"
+        )
         raise MetadataError(at, [problem])
     return found
 
@@ -276,11 +286,13 @@ def _acquisition(one: Any, at: str) -> Acquisition:
             one.get("starttime"),
             one.get("endtime"),
         )
-    raise MetadataError(at, [Problem("acquisitions", one, "an id, or an object with one")])
+    raise MetadataError(
+        at, [ValidationProblem("acquisitions", one, "an id, or an object with one")]
+    )
 
 
 def _groups(
-    request: Request, images: Sequence[_Image], below: str, at: str
+    request: ImageOptions, images: Sequence[_Image], below: str, at: str
 ) -> dict[str, Mapping[str, Any]]:
     """Return path and attributes of the groups of wells and rows."""
     version = request.version
@@ -351,7 +363,10 @@ def write_plate(
     """
     overwrite = options.pop("overwrite", False)
     place_options = options.pop("storage_options", None)
-    with archive_or_place(url, place_options, replaces=overwrite and not path) as (place, known):
+    with open_target_or_archive(url, place_options, replaces=overwrite and not path) as (
+        place,
+        known,
+    ):
         options |= {"storage_options": known, "overwrite": True}  # as in `write`
         plan = plan_write_plate(wells, place, path, client=client, **options)
         return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)

@@ -7,14 +7,14 @@ from zarr_dask.stores.backends.zip_writer import ZipWriter
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, Store
 from zarr_dask.stores.open import Location, open_store
 from zarr_dask.stores.retry import Retrying, RetryPolicy
-from zarr_dask.stores.wrappers.base import Faulty, ReadOnly, Recording
+from zarr_dask.stores.wrappers.base import HookStore, ReadOnly, Recording
 from zarr_dask.stores.wrappers.cache import Cache
 
 __all__ = [
     "WHOLE",
     "Buffer",
     "Cache",
-    "Faulty",
+    "HookStore",
     "Listing",
     "LocalStore",
     "Location",

@@ -19,36 +19,36 @@ from zarr_dask.errors import ObjectReplacedError, StoreError, StoreKeyError
 
 __all__ = [
     "WHOLE",
-    "Appender",
     "Buffer",
-    "Coalescing",
-    "Forkable",
+    "ConditionalRangeReader",
+    "ForkableSession",
+    "HeaderRange",
     "IndexRange",
     "Listing",
-    "OpenValue",
-    "PeekRange",
     "Range",
-    "ReopenedValue",
+    "RangeReader",
+    "ReadPolicy",
     "Store",
-    "Version",
-    "VersionReader",
+    "SupportsAppend",
+    "SupportsConditionalGet",
+    "TaggedBytes",
     "VersionRequest",
-    "abandon",
-    "can_peek",
+    "cancel_reads",
     "check_key",
     "coalesce",
-    "distribute",
-    "distributed",
-    "is_far",
+    "etag_of",
+    "get_ranges_if_match",
     "is_key",
+    "is_remote",
+    "iter_split_coalesced",
     "join",
     "list_sizes",
     "open_value",
-    "part_of",
     "read_ranges",
-    "read_versions",
-    "same_version",
-    "validator_of",
+    "require_same_etag",
+    "slice_coalesced",
+    "split_coalesced",
+    "supports_cheap_random_reads",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -72,8 +72,11 @@ class IndexRange(Range):
     __slots__ = ()
 
 
-class PeekRange(Range):
-    """A small header whose content determines which ranges to read next; see `can_peek`."""
+class HeaderRange(Range):
+    """A small header whose content determines which ranges to read next.
+
+    See `supports_cheap_random_reads`.
+    """
 
     __slots__ = ()
 
@@ -92,16 +95,16 @@ class Listing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Coalescing:
+class ReadPolicy:
     """Limits for joining ranges and requests."""
 
     gap: int
     """Largest gap in bytes between two ranges of one value that are fetched as one."""
     largest: int
     """Largest joint request in bytes."""
-    requests: int = 1
+    max_concurrent_requests: int = 1
     """Largest number of requests in a batch; 1 if single requests are as good."""
-    in_flight: int = 1 << 25
+    max_bytes_in_flight: int = 1 << 25
     """Largest batch in bytes, except for a single request that is larger."""
 
 
@@ -123,7 +126,7 @@ class Store(Protocol):
         ...
 
     @property
-    def coalescing(self) -> Coalescing:
+    def coalescing(self) -> ReadPolicy:
         """The ranges that this store prefers to be requested together."""
         ...
 
@@ -131,7 +134,7 @@ class Store(Protocol):
         """Return the value at `key`, or None if there is none."""
         ...
 
-    def borrow(self, key: str) -> Buffer | None:
+    def get_transient(self, key: str) -> Buffer | None:
         """Return the same as `get`, in memory that is valid until the same thread borrows again."""
         ...
 
@@ -167,17 +170,17 @@ class Store(Protocol):
         ...
 
 
-def is_far(store: Store) -> bool:
+def is_remote(store: Store) -> bool:
     """True if each request is slow and has a price, as behind a network."""
-    return store.coalescing.requests > 1
+    return store.coalescing.max_concurrent_requests > 1
 
 
-def can_peek(store: Store) -> bool:
+def supports_cheap_random_reads(store: Store) -> bool:
     """True if reading a few bytes of an open value before the others is cheap.
 
     All parts are of the same value, even if it is replaced meanwhile.
     """
-    return bool(getattr(store, "can_peek", False))
+    return bool(getattr(store, "supports_cheap_random_reads", False))
 
 
 def check_key(key: str) -> None:
@@ -249,7 +252,7 @@ def join(prefix: str, name: str) -> str:
 
 
 @runtime_checkable
-class SizesLister(Protocol):
+class SupportsListSizes(Protocol):
     """A store whose listings include the sizes of values."""
 
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
@@ -268,7 +271,7 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
     >>> list(list_sizes(MemoryStore({"a/b": b"123"}), "a/"))
     [('a/b', 3)]
     """
-    if isinstance(store, SizesLister):
+    if isinstance(store, SupportsListSizes):
         yield from store.list_sizes(prefix)
         return
     for key in store.list(prefix):
@@ -281,7 +284,7 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 
 @runtime_checkable
-class Appender(Protocol):
+class SupportsAppend(Protocol):
     """A store that can append bytes to a value, which object stores cannot."""
 
     def append(self, key: str, data: bytes) -> bool:
@@ -297,7 +300,7 @@ class Appender(Protocol):
 
 
 @runtime_checkable
-class Forkable(Protocol):
+class ForkableSession(Protocol):
     """A store whose changes take effect only when its owner commits them, all of them or none.
 
     Changes that another process makes in a copy must be merged, or they are lost. Such a store
@@ -323,7 +326,7 @@ class Forkable(Protocol):
 # --- one value, read in several steps -------------------------------------------------------------
 
 
-class OpenValue(Protocol):
+class RangeReader(Protocol):
     """A value whose parts are read one after the other; a context manager.
 
     If the store supports it, all parts are of the same value, even when it is replaced meanwhile.
@@ -334,7 +337,7 @@ class OpenValue(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def validator(self) -> Hashable:
-        """Return the `validator_of` the value being read."""
+        """Return the `etag_of` the value being read."""
         ...
 
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
@@ -347,29 +350,33 @@ class OpenValue(Protocol):
 
 
 @runtime_checkable
-class ValueOpener(Protocol):
+class SupportsOpen(Protocol):
     """A store whose values can be held open."""
 
-    def open_value(self, key: str) -> OpenValue:
+    def open_value(self, key: str) -> RangeReader:
         """Open the value at `key`."""
         ...
 
 
 @runtime_checkable
-class Validating(Protocol):
+class SupportsETag(Protocol):
     """A store that can distinguish a value from an earlier one at the same key."""
 
     def validator(self, key: str) -> Hashable:
-        """See `validator_of`."""
+        """See `etag_of`."""
         ...
 
 
-def open_value(store: Store, key: str) -> OpenValue:
+def open_value(store: Store, key: str) -> RangeReader:
     """Open the value at `key`, to be read in several steps."""
-    return store.open_value(key) if isinstance(store, ValueOpener) else ReopenedValue(store, key)
+    return (
+        store.open_value(key)
+        if isinstance(store, SupportsOpen)
+        else ConditionalRangeReader(store, key)
+    )
 
 
-def validator_of(store: Store, key: str) -> Hashable:
+def etag_of(store: Store, key: str) -> Hashable:
     """Return a tag that changes whenever the value at `key` does.
 
     Returns
@@ -377,16 +384,18 @@ def validator_of(store: Store, key: str) -> Hashable:
     object
         A tag to compare with an earlier one; None if the store has none, or there is no value.
     """
-    return store.validator(key) if isinstance(store, Validating) else None
+    return store.validator(key) if isinstance(store, SupportsETag) else None
 
 
-class Version(NamedTuple):
+class TaggedBytes(NamedTuple):
     """A part of a value, and the tag of the value that it belongs to."""
 
     content: Buffer | None
     """None: there is a value, but it does not have the requested tag."""
     tag: Hashable
-    """As `validator_of`; None if the store has no tags."""
+    """As `etag_of`; None if the store has no tags."""
+    size: int | None = None
+    """Bytes of the whole value, if the response tells."""
 
 
 VersionRequest = tuple[str, Range, Hashable]
@@ -394,34 +403,36 @@ VersionRequest = tuple[str, Range, Hashable]
 
 
 @runtime_checkable
-class VersionReader(Protocol):
+class SupportsConditionalGet(Protocol):
     """A store that can read parts of a value on condition that its tag is unchanged."""
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """Return the same as `Store.get_ranges`, with tags; see `read_versions`."""
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """Return the same as `Store.get_ranges`, with tags; see `get_ranges_if_match`."""
         ...
 
 
-def read_versions(store: Store, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
+def get_ranges_if_match(
+    store: Store, requests: Sequence[VersionRequest]
+) -> Iterable[TaggedBytes | None]:
     """Return parts of values, each with the tag of its value.
 
     Returns
     -------
     iterable
-        For each request a `Version`, or None if there is no value. If the store has tags, parts
+        For each request a `TaggedBytes`, or None if there is no value. If the store has tags, parts
         with equal tags are of the same value, and a part has no content if the value does not have
         the requested tag. All requests are sent at once. A store may return a lazy iterable, which
         yields each part as soon as it and those before it have arrived. It can be iterated only
-        once, and raises its errors meanwhile. Call `abandon` to stop before its end.
+        once, and raises its errors meanwhile. Call `cancel_reads` to stop before its end.
     """
-    if isinstance(store, VersionReader):
+    if isinstance(store, SupportsConditionalGet):
         return store.get_versions(requests)
     found = store.get_ranges([(key, wanted) for key, wanted, _ in requests])
-    return [None if content is None else Version(content, None) for content in found]
+    return [None if content is None else TaggedBytes(content, None) for content in found]
 
 
-def abandon(found: Iterable[Any]) -> None:
-    """Stop iterating over a result of `read_versions`; requests that are not yet sent are dropped.
+def cancel_reads(found: Iterable[Any]) -> None:
+    """Stop iterating over a result of `get_ranges_if_match`; drop requests that are not yet sent.
 
     The frames in an error's traceback keep an iterator alive, which would otherwise end only with
     the error.
@@ -430,7 +441,7 @@ def abandon(found: Iterable[Any]) -> None:
         found.close()
 
 
-class ReopenedValue:
+class ConditionalRangeReader:
     """A value that each request opens again, on condition that it is unchanged.
 
     Parameters
@@ -442,22 +453,22 @@ class ReopenedValue:
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key = store, key
         self._tag: Hashable = None
-        self._asked: Iterable[Version | None] = ()
+        self._asked: Iterable[TaggedBytes | None] = ()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        abandon(self._asked)
+        cancel_reads(self._asked)
 
     def validator(self) -> Hashable:
-        """See `OpenValue.validator`."""
+        """See `RangeReader.validator`."""
         if self._tag is None:
-            self._tag = validator_of(self._store, self._key)
+            self._tag = etag_of(self._store, self._key)
         return self._tag
 
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
-        """See `OpenValue.get_ranges`.
+        """See `RangeReader.get_ranges`.
 
         Raises
         ------
@@ -465,25 +476,25 @@ class ReopenedValue:
             If the value was replaced since an earlier read; also raised while parts are taken.
         """
         if len(ranges) == 1 and ranges[0] == WHOLE and self._tag is None:
-            value = self._store.borrow(self._key)
+            value = self._store.get_transient(self._key)
             return None if value is None else [value]
         joint, places = coalesce(ranges, self._store.coalescing)
         requests = [(self._key, wanted, self._tag) for wanted in joint]
-        self._asked = read_versions(self._store, requests)
+        self._asked = get_ranges_if_match(self._store, requests)
         what = f"{self._key!r} in {self._store.url}"
-        found, self._tag = same_version(self._asked, self._tag, what)
-        return None if found is None else distributed(found, places, ranges)
+        found, self._tag = require_same_etag(self._asked, self._tag, what)
+        return None if found is None else iter_split_coalesced(found, places, ranges)
 
 
-def same_version(
-    found: Iterable[Version | None], tag: Hashable, what: str
+def require_same_etag(
+    found: Iterable[TaggedBytes | None], tag: Hashable, what: str
 ) -> tuple[Iterator[Buffer] | None, Hashable]:
     """Return the contents of the parts of one value, and the tag that they must share.
 
     Parameters
     ----------
     found
-        The result of `read_versions` for them, with at least one element.
+        The result of `get_ranges_if_match` for them, with at least one element.
     tag
         The tag of the value, if it is known.
     what
@@ -516,10 +527,10 @@ def same_version(
     return chain((content,), contents), tag
 
 
-_NO_ANSWER = Version(None, None)
+_NO_ANSWER = TaggedBytes(None, None)
 
 
-def _contents_of(parts: Iterable[Version | None], tag: Hashable, what: str) -> Iterator[Buffer]:
+def _contents_of(parts: Iterable[TaggedBytes | None], tag: Hashable, what: str) -> Iterator[Buffer]:
     """Yield the contents of parts, which must all have the tag of the first that has one."""
     for part in parts:
         yield _content_of(part, tag, what)
@@ -527,7 +538,7 @@ def _contents_of(parts: Iterable[Version | None], tag: Hashable, what: str) -> I
             tag = part.tag
 
 
-def _content_of(part: Version | None, tag: Hashable, what: str) -> Buffer:
+def _content_of(part: TaggedBytes | None, tag: Hashable, what: str) -> Buffer:
     """Return the content of a part if it has the tag of the value, or no tag."""
     if part is None or part.content is None or (part.tag != tag and None not in (part.tag, tag)):
         raise ObjectReplacedError(f"{what} was replaced while it was read.")
@@ -538,7 +549,7 @@ def _content_of(part: Version | None, tag: Hashable, what: str) -> Buffer:
 
 
 def coalesce(
-    ranges: Sequence[Range], policy: Coalescing
+    ranges: Sequence[Range], policy: ReadPolicy
 ) -> tuple[list[Range], list[tuple[int, int]]]:
     """Join ranges that are close together.
 
@@ -551,7 +562,7 @@ def coalesce(
 
     Examples
     --------
-    >>> coalesce([Range(0, 4), Range(100, 104), Range(4, 8)], Coalescing(gap=0, largest=64))
+    >>> coalesce([Range(0, 4), Range(100, 104), Range(4, 8)], ReadPolicy(gap=0, largest=64))
     ([Range(start=0, stop=8), Range(start=100, stop=104)], [(0, 0), (1, 0), (0, 4)])
     """
     if len(ranges) == 1:
@@ -583,13 +594,13 @@ def read_ranges(store: Store, key: str, ranges: Sequence[Range]) -> list[Buffer]
         One buffer per range, shorter where the value ends; None if there is no value.
     """
     if len(ranges) == 1 and ranges[0] == WHOLE:
-        value = store.borrow(key)
+        value = store.get_transient(key)
         return None if value is None else [value]
     joint, places = coalesce(ranges, store.coalescing)
-    return distribute(store.get_ranges([(key, wanted) for wanted in joint]), places, ranges)
+    return split_coalesced(store.get_ranges([(key, wanted) for wanted in joint]), places, ranges)
 
 
-def distribute(
+def split_coalesced(
     fetched: Sequence[Buffer | None], places: Sequence[tuple[int, int]], ranges: Sequence[Range]
 ) -> list[Buffer] | None:
     """Return the requested ranges, cut out of the joint ones; see `coalesce`.
@@ -600,21 +611,21 @@ def distribute(
         One buffer per range, shorter where too few bytes arrived; None if there is no value.
     """
     present = [value for value in fetched if value is not None]
-    return None if len(present) < len(fetched) else [*distributed(present, places, ranges)]
+    return None if len(present) < len(fetched) else [*iter_split_coalesced(present, places, ranges)]
 
 
-def distributed(
+def iter_split_coalesced(
     fetched: Iterable[Buffer], places: Sequence[tuple[int, int]], ranges: Sequence[Range]
 ) -> Iterator[Buffer]:
-    """Yield the result of `distribute`, for a value that exists, while the joint ranges arrive."""
+    """Yield the result of `split_coalesced` for an existing value as the joint ranges arrive."""
     coming, views = iter(fetched), list[memoryview]()
     for (which, offset), wanted in zip(places, ranges, strict=True):
         while len(views) <= which:
             views.append(memoryview(next(coming)))
-        yield part_of(views[which], offset, wanted)
+        yield slice_coalesced(views[which], offset, wanted)
 
 
-def part_of(view: memoryview, offset: int, wanted: Range) -> memoryview:
+def slice_coalesced(view: memoryview, offset: int, wanted: Range) -> memoryview:
     """Return a range out of a joint one, in which it begins at `offset`."""
     if wanted.stop is None:
         return view[offset:]

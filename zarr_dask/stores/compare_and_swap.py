@@ -29,15 +29,15 @@ from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = [
     "ConditionalStore",
-    "conditional",
-    "conditional_at",
+    "as_cas_store",
+    "cas_store_or_none",
+    "cas_update",
+    "content_digest",
     "folder_lock",
-    "put_latest",
-    "tag_of",
     "until_put",
 ]
 
-_ATTEMPTS = 100
+_ATTEMPTS = 60
 """Every failed one means that somebody else has succeeded."""
 _RECORD = ".zarr-dask-0000000000000000.tmp"
 """Name of the record of a folder: one that no listing shows."""
@@ -70,7 +70,7 @@ class ConditionalStore(Protocol):
         ...
 
 
-def conditional(store: Store) -> ConditionalStore:
+def as_cas_store(store: Store) -> ConditionalStore:
     """Return the store as one that can put values conditionally.
 
     Raises
@@ -86,17 +86,17 @@ def conditional(store: Store) -> ConditionalStore:
     return store
 
 
-def conditional_at(store: Store, key: str) -> ConditionalStore | None:
+def cas_store_or_none(store: Store, key: str) -> ConditionalStore | None:
     """Return the store as a `ConditionalStore`; None if it cannot put conditionally at this key."""
     try:
-        found = conditional(store)
+        found = as_cas_store(store)
         found.check_conditional(key)
     except ConditionalWriteError:
         return None
     return found
 
 
-def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
+def cas_update(store: Store, key: str, make: Callable[[], bytes]) -> None:
     """Put a value derived from other values; derive it again if another writer was faster.
 
     Of several concurrent writers, the last one has seen the changes of all others. A store without
@@ -107,7 +107,7 @@ def put_latest(store: Store, key: str, make: Callable[[], bytes]) -> None:
     ConditionalWriteError
         If other writers were faster every time.
     """
-    tagged = conditional_at(store, key)
+    tagged = cas_store_or_none(store, key)
     if tagged is None:
         store.set(key, [make()])
         return
@@ -161,7 +161,7 @@ def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:
     )
 
 
-def tag_of(value: Buffer | None) -> Hashable:
+def content_digest(value: Buffer | None) -> Hashable:
     """Return a digest of a value; None for None.
 
     Modification times and inode numbers would not do: a value can be replaced twice within one tick

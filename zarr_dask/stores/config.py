@@ -23,16 +23,17 @@ from zarr_dask.stores.base import Store, check_key
 from zarr_dask.stores.open import open_store
 from zarr_dask.stores.option_mapping import SCHEMES, UNIMPORTANT, fsspec_configuration
 from zarr_dask.stores.retry import Retrying, described_policy
-from zarr_dask.stores.secrets import without_credentials
+from zarr_dask.stores.secrets import public_options
 from zarr_dask.stores.url_secrets import QUERY_DIGEST
-from zarr_dask.stores.wrappers.base import Below, ReadOnly
+from zarr_dask.stores.wrappers.base import PrefixStore, ReadOnly
 from zarr_dask.stores.wrappers.cache import Cache
 
-__all__ = ["describe", "open_described"]
+__all__ = ["from_config", "to_config"]
 
 _PUBLIC = {
     "account_name",
     "anon",
+    "bucket_key_enabled",
     "client_kwargs",
     "endpoint_url",
     "fsync",
@@ -43,12 +44,14 @@ _PUBLIC = {
     "region",
     "region_name",
     "requester_pays",
+    "server_side_encryption",
+    "sse_kms_key_id",
     "use_ssl",
 }
 """Options that tell the location and hold no secret, at the top or in ``client_kwargs``."""
 
 
-def describe(store: Store) -> dict[str, Any]:
+def to_config(store: Store) -> dict[str, Any]:
     """Return the location of a store as a JSON object without secrets.
 
     Raises
@@ -58,13 +61,13 @@ def describe(store: Store) -> dict[str, Any]:
 
     Examples
     --------
-    >>> describe(FsspecStore("s3://bucket/a.zarr", '{"anon": false, "secret": "x"}'))
+    >>> to_config(FsspecStore("s3://bucket/a.zarr", '{"anon": false, "secret": "x"}'))
     {'url': 's3://bucket/a.zarr', 'options': {'anon': False}}
     """
     if isinstance(store, ReadOnly | Cache | Retrying):
-        return describe(store.store)
-    if isinstance(store, Below):
-        return {**describe(store.store), "below": store.prefix}
+        return to_config(store.store)
+    if isinstance(store, PrefixStore):
+        return {**to_config(store.store), "below": store.prefix}
     if isinstance(store, LocalStore):
         return {"url": store.root, **({"options": {"fsync": True}} if store.fsync else {})}
     if isinstance(store, ZipStore):
@@ -107,7 +110,7 @@ def _public(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _left_out(options: Mapping[str, Any]) -> list[str]:
     """Return the names of options that are neither credentials nor part of a description."""
-    said = without_credentials(options)
+    said = public_options(options)
     for name in (*UNIMPORTANT, QUERY_DIGEST):
         said.pop(name, None)
     return sorted(
@@ -115,18 +118,18 @@ def _left_out(options: Mapping[str, Any]) -> list[str]:
     )
 
 
-def open_described(
+def from_config(
     description: Mapping[str, Any], storage_options: Mapping[str, Any] | None = None
 ) -> Store:
-    """Open the store that `describe` has described.
+    """Open the store that `to_config` has described.
 
-    A description may come from a stranger. Options that `describe` would not have kept are refused,
-    because they could send the user's credentials elsewhere.
+    A description may come from a stranger. Options that `to_config` would not have kept are
+    refused, because they could send the user's credentials elsewhere.
 
     Parameters
     ----------
     description
-        What `describe` returned.
+        What `to_config` returned.
     storage_options
         Options that it left out, such as credentials; for remote stores. If keyed by scheme, as in
         ``{"s3": {...}}``, those of each service. Local files use none.
@@ -154,7 +157,7 @@ def open_described(
     if not below:
         return store
     check_key(below.removesuffix("/"))
-    return Below(store, f"{below.removesuffix('/')}/")
+    return PrefixStore(store, f"{below.removesuffix('/')}/")
 
 
 def _own(url: str, options: Mapping[str, Any]) -> Mapping[str, Any]:

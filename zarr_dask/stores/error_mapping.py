@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from zarr_dask.errors import StoreError, StoreUnavailableError
+from zarr_dask.errors import AccessDeniedError, StoreError, StoreUnavailableError
 
 __all__ = [
     "as_store_error",
     "codes_of",
-    "is_absence",
+    "is_not_found",
     "library_errors",
+    "permanent_reason",
     "retry_after",
     "statuses_of",
 ]
@@ -71,7 +72,26 @@ _CUT_NAMES = {
     "ServiceResponseError",
 }
 _WEB_NAMES = {"ClientConnectionError", "ClientError", "SSLError"}  # aiohttp's; certificates
-_UNREACHABLE = (ConnectionRefusedError, socket.gaierror)
+_DENIED = {401, 403}
+_UNREACHABLE = (ConnectionError, TimeoutError, socket.gaierror)
+_UNREACHABLE_NAMES = {
+    "ClientConnectionError",
+    "ConnectTimeoutError",
+    "ConnectionClosedError",
+    "EndpointConnectionError",
+    "ReadTimeoutError",
+    "ServerDisconnectedError",
+    "ServiceRequestError",
+}
+# in messages of resolvers and of TLS, on all systems: what no repetition cures
+_WRONG_ADDRESS = (
+    "Name or service not known",
+    "No address associated with hostname",
+    "Name does not resolve",
+    "nodename nor servname",
+    "No such host is known",
+    "getaddrinfo failed",
+)
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # botocore's
 
 
@@ -109,11 +129,11 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
     >>> as_store_error("could not read 'a': cut off", ConnectionResetError("cut off"))
     StoreUnavailableError("could not read 'a': cut off")
     >>> as_store_error("could not read 'a': no", PermissionError("no"))
-    StoreError("could not read 'a': no")
+    AccessDeniedError("could not read 'a': no")
     """
     causes = [*_causes(error)]
     if any(_names(one) & _NO_CREDENTIALS for one in causes):
-        return StoreError(
+        return AccessDeniedError(
             f"{message}. Give credentials by the environment, a profile or storage_options; what "
             'is public is read with storage_options={"anon": True}.'
         )
@@ -121,17 +141,42 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
     refused = bool(statuses) and not statuses & _PASSING
     cut = any(isinstance(one, _CUT) or _names(one) & _CUT_NAMES for one in causes)
     if not (codes & _PASSING_CODES or statuses & _PASSING or (cut and not refused)):
-        return StoreError(message)
-    if any("CERTIFICATE" in str(one) for one in causes):
-        return StoreError(message)
+        denied = statuses & _DENIED or isinstance(error, PermissionError)
+        return AccessDeniedError(message) if denied else StoreError(message)
+    if reason := permanent_reason(" ".join(map(str, causes))):
+        return StoreError(f"{message.rstrip('.')}: {reason}.")
     passing = StoreUnavailableError(message)
     passing.throttled = bool(statuses & _THROTTLED or codes & _THROTTLED_CODES)
-    passing.unreachable = any(_is_unreachable(one) for one in causes)
+    passing.unreachable = not statuses and any(map(_is_unreachable, causes))
     passing.retry_after = next((r for r in map(_told, causes) if r is not None), None)
     return passing
 
 
-def is_absence(error: BaseException) -> bool:
+def permanent_reason(said: str) -> str:
+    """Return the reason why a connection will never succeed; "" if it may.
+
+    Parameters
+    ----------
+    said
+        The messages of the error and its causes.
+
+    Examples
+    --------
+    >>> permanent_reason("[Errno -2] Name or service not known")
+    'there is no host of that name: check the address'
+    >>> permanent_reason("Connection refused")
+    ''
+    """
+    if any(words in said for words in _WRONG_ADDRESS):
+        return "there is no host of that name: check the address"
+    if "WRONG_VERSION_NUMBER" in said or "InvalidContentType" in said:
+        return "what listens there does not speak TLS: use http:// in the address"
+    if "ertificate" in said or "CERTIFICATE" in said:
+        return "its certificate cannot be trusted"
+    return ""
+
+
+def is_not_found(error: BaseException) -> bool:
     """True if an error that reports absence was not caused by another failure.
 
     fsspec's HTTP reports absence for any failure while it looks up the size of a value.
@@ -140,7 +185,7 @@ def is_absence(error: BaseException) -> bool:
     --------
     >>> refused = FileNotFoundError("http://host/a")
     >>> refused.__cause__ = ConnectionResetError("cut off")
-    >>> is_absence(refused), is_absence(FileNotFoundError("http://host/a"))
+    >>> is_not_found(refused), is_not_found(FileNotFoundError("http://host/a"))
     (False, True)
     """
     if not isinstance(error, FileNotFoundError):  # a folder
@@ -209,7 +254,8 @@ def _names(error: BaseException) -> set[str]:
 
 def _is_unreachable(error: BaseException) -> bool:
     inner = getattr(error, "os_error", None)  # of aiohttp's ClientConnectorError
-    return isinstance(error, _UNREACHABLE) or isinstance(inner, _UNREACHABLE)
+    found = isinstance(error, _UNREACHABLE) or isinstance(inner, _UNREACHABLE)
+    return found or bool(_names(error) & _UNREACHABLE_NAMES)
 
 
 def _answer(error: BaseException) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ follow in the order in which dask breaks ties. Wrong guesses cost only cache spa
 the number of right guesses.
 
 A task uses the prefetched index and requests no other. The index is older than the task, and is
-trusted only if the chunks that it points to come from the same value (`read_versions`). If it
+trusted only if the chunks that it points to come from the same value (`get_ranges_if_match`). If it
 points to none, the value's current tag is compared. What cannot be confirmed is never prefetched:
 absent values, and whole ones. If a graph turns out to read such values, or fails, prefetching
 stops.
@@ -33,21 +33,21 @@ from zarr_dask._util.threads import waiting_threads
 from zarr_dask.errors import ObjectReplacedError
 from zarr_dask.stores.base import (
     Buffer,
+    ConditionalRangeReader,
     IndexRange,
-    OpenValue,
     Range,
-    ReopenedValue,
+    RangeReader,
     Store,
-    Version,
-    VersionReader,
+    SupportsConditionalGet,
+    TaggedBytes,
     VersionRequest,
-    is_far,
-    read_versions,
-    validator_of,
+    etag_of,
+    get_ranges_if_match,
+    is_remote,
 )
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
-__all__ = ["Part", "ReadAhead", "can_read_ahead"]
+__all__ = ["IndexPrefetcher", "Part", "can_read_ahead"]
 
 _SIDE_BY_SIDE = 8
 """Prefetch requests in flight at a time; few, so that the requests of tasks need not wait."""
@@ -66,7 +66,7 @@ Part = tuple[int, ...]
 
 def can_read_ahead(store: Store) -> bool:
     """True if requests are slow, and the store can tell which version of a value it returned."""
-    return is_far(store) and isinstance(store, VersionReader)
+    return is_remote(store) and isinstance(store, SupportsConditionalGet)
 
 
 class _Early(NamedTuple):
@@ -74,14 +74,14 @@ class _Early(NamedTuple):
 
     key: str
     wanted: Range
-    answer: Future[Version | None]
+    answer: Future[TaggedBytes | None]
 
-    def version(self) -> Version | None:
+    def version(self) -> TaggedBytes | None:
         """Wait for the index and return it; None if the task should send its own request."""
         return None if self.answer.exception() is not None else self.answer.result()
 
 
-class ReadAhead:
+class IndexPrefetcher:
     """Prefetch for the parts of stored objects that the tasks of a graph read in this process.
 
     Parameters
@@ -104,7 +104,7 @@ class ReadAhead:
         self._latest: Part = ()
         self._wanted: Range | None = None
         self._early: dict[Part, _Early] = {}
-        self._answers: dict[str, Future[Version | None]] = {}
+        self._answers: dict[str, Future[TaggedBytes | None]] = {}
         self._most = _FIRST
         self._sending = 0
         self._useless = False
@@ -126,7 +126,7 @@ class ReadAhead:
         if self._process != os.getpid():  # results arrive in the process that was forked
             yield self._store
             return
-        turn = _Turn(self, self._begin(part))
+        turn = _PrefetchedIndex(self, self._begin(part))
         useful = False
         try:
             yield _AheadStore(self._store, turn)
@@ -172,7 +172,7 @@ class ReadAhead:
             if key is not None:
                 self._early[part] = _Early(key, wanted, self._answer(key, wanted))
 
-    def _answer(self, key: str, wanted: Range) -> Future[Version | None]:
+    def _answer(self, key: str, wanted: Range) -> Future[TaggedBytes | None]:
         """Return one future for all parts of a stored object that are read at the same time."""
         answer = self._answers.pop(key, None)
         if answer is None:
@@ -198,10 +198,10 @@ class ReadAhead:
             if part in self._expected and part not in self._early:
                 yield part
 
-    def _fetch(self, key: str, wanted: Range) -> Version | None:
+    def _fetch(self, key: str, wanted: Range) -> TaggedBytes | None:
         useful = False
         try:
-            (found,) = read_versions(self._store, [(key, wanted, None)])
+            (found,) = get_ranges_if_match(self._store, [(key, wanted, None)])
             useful = found is not None and None not in found
             return found if useful else None
         finally:
@@ -229,15 +229,15 @@ def _steps(ndim: int) -> Sequence[Part]:
     return sorted((step for step in steps if any(step)), key=lambda step: sum(map(abs, step)))
 
 
-class _Turn:
+class _PrefetchedIndex:
     """The state of one task: its prefetched index, if there is one."""
 
-    def __init__(self, ahead: ReadAhead, early: _Early | None) -> None:
+    def __init__(self, ahead: IndexPrefetcher, early: _Early | None) -> None:
         self._ahead = ahead
         self.early = early
         """The prefetched index, until it has been used."""
 
-    def index(self, key: str, wanted: Range) -> Version | None:
+    def index(self, key: str, wanted: Range) -> TaggedBytes | None:
         """Return the prefetched index; if there is none, prefetch for the parts that follow."""
         early = self.early
         if early is None:
@@ -250,24 +250,24 @@ class _Turn:
 
 
 @dataclass(frozen=True)
-class _AheadStore(Wrapper):
+class _AheadStore(StoreWrapper):
     """A store as seen by one task."""
 
-    turn: _Turn = field(repr=False)
+    turn: _PrefetchedIndex = field(repr=False)
 
-    def open_value(self, key: str) -> OpenValue:
+    def open_value(self, key: str) -> RangeReader:
         """See `zarr_dask.stores.base.open_value`."""
         return _AheadValue(self, key, self.turn)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
-        return read_versions(self.store, requests)
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
+        return get_ranges_if_match(self.store, requests)
 
 
-class _AheadValue(ReopenedValue):
+class _AheadValue(ConditionalRangeReader):
     """An open value whose index may have been prefetched."""
 
-    def __init__(self, store: Store, key: str, turn: _Turn) -> None:
+    def __init__(self, store: Store, key: str, turn: _PrefetchedIndex) -> None:
         super().__init__(store, key)
         self._turn = turn
         self._confirmed = True
@@ -275,11 +275,11 @@ class _AheadValue(ReopenedValue):
     def __exit__(self, *failed: object) -> None:
         super().__exit__(*failed)
         guessed = not self._confirmed and failed[0] is None
-        if guessed and validator_of(self._store, self._key) != self._tag:
+        if guessed and etag_of(self._store, self._key) != self._tag:
             raise ObjectReplacedError(f"{self._key!r} in {self._store.url} was replaced.")
 
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
-        """See `zarr_dask.stores.base.OpenValue.get_ranges`."""
+        """See `zarr_dask.stores.base.RangeReader.get_ranges`."""
         if self._tag is None and len(ranges) == 1 and isinstance(ranges[0], IndexRange):
             index = self._turn.index(self._key, ranges[0])
             if index is not None and index.content is not None:

@@ -1,9 +1,9 @@
 """Listings without requests, derived from known keys.
 
-`below_of` and `listing_of` are for callers that know all keys already. `Listed` is a store that
-lists everything below a prefix at once and answers from memory afterwards. This pays if a full
-listing costs no more than that of a folder, as in a mapping. In other stores it would go through
-the key of every chunk. An archive has an index of its folders already.
+`build_tree` and `list_from_tree` are for callers that know all keys already. `ListingCache` is a
+store that lists everything below a prefix at once and answers from memory afterwards. This pays if
+a full listing costs no more than that of a folder, as in a mapping. In other stores it would go
+through the key of every chunk. An archive has an index of its folders already.
 """
 
 from __future__ import annotations
@@ -13,23 +13,29 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
-from zarr_dask.stores.wrappers.base import Wrapper, innermost
+from zarr_dask.stores.wrappers.base import StoreWrapper, unwrap
 
-__all__ = ["Listed", "below_of", "listing_of", "lists_at_once", "lists_by_pages"]
+__all__ = [
+    "ListingCache",
+    "build_tree",
+    "has_cheap_recursive_listing",
+    "has_paged_listing",
+    "list_from_tree",
+]
 
-Below = dict[str, set[str]]
+ListingTree = dict[str, set[str]]
 """The keys directly below each prefix, and the prefixes, with a "/" at the end."""
 
 
-def below_of(keys: Iterable[str], scope: str = "") -> Below:
+def build_tree(keys: Iterable[str], scope: str = "") -> ListingTree:
     """Return the keys and prefixes directly below each prefix of some keys, from `scope` on.
 
     Examples
     --------
-    >>> below_of(["a/b", "a/c/d"]) == {"": {"a/"}, "a/": {"a/b", "a/c/"}, "a/c/": {"a/c/d"}}
+    >>> build_tree(["a/b", "a/c/d"]) == {"": {"a/"}, "a/": {"a/b", "a/c/"}, "a/c/": {"a/c/d"}}
     True
     """
-    below: Below = {}
+    below: ListingTree = {}
     for key in keys:
         child = key
         while len(child) > len(scope):
@@ -43,7 +49,7 @@ def below_of(keys: Iterable[str], scope: str = "") -> Below:
     return below
 
 
-def listing_of(below: Mapping[str, Iterable[str]], prefix: str) -> Listing:
+def list_from_tree(below: Mapping[str, Iterable[str]], prefix: str) -> Listing:
     """Return a prefix's listing out of the listings of all prefixes."""
     names = sorted(below.get(prefix, ()))
     keys = [name for name in names if not name.endswith("/")]
@@ -51,52 +57,54 @@ def listing_of(below: Mapping[str, Iterable[str]], prefix: str) -> Listing:
 
 
 @runtime_checkable
-class ListsAtOnce(Protocol):
+class CheapRecursiveListing(Protocol):
     """A store that tells if a full listing is cheap."""
 
     @property
-    def lists_at_once(self) -> bool:
+    def has_cheap_recursive_listing(self) -> bool:
         """True if listing all keys below a prefix costs no more than listing a folder."""
         ...
 
 
-def lists_at_once(store: Store) -> bool:
+def has_cheap_recursive_listing(store: Store) -> bool:
     """True if listing all keys below a prefix costs no more than listing a folder.
 
     Examples
     --------
     >>> from zarr_dask.stores import LocalStore, MemoryStore
-    >>> lists_at_once(MemoryStore()), lists_at_once(LocalStore("/data"))
+    >>> has_cheap_recursive_listing(MemoryStore()), has_cheap_recursive_listing(LocalStore("/data"))
     (True, False)
     """
-    return isinstance(store, ListsAtOnce) and store.lists_at_once
+    return isinstance(store, CheapRecursiveListing) and store.has_cheap_recursive_listing
 
 
 @runtime_checkable
-class PageLister(Protocol):
+class SupportsPagedListing(Protocol):
     """A store that tells if its listings are lazy."""
 
     @property
-    def lists_by_pages(self) -> bool:
+    def has_paged_listing(self) -> bool:
         """True if a listing of all keys below a prefix yields the first ones early."""
         ...
 
 
-def lists_by_pages(store: Store) -> bool:
+def has_paged_listing(store: Store) -> bool:
     """True if one request tells if any key starts with a prefix, however many do.
 
     Examples
     --------
     >>> from zarr_dask.stores import MemoryStore, Recording
-    >>> lists_by_pages(Recording(MemoryStore()))
+    >>> has_paged_listing(Recording(MemoryStore()))
     True
     """
-    inner = innermost(store)
-    return lists_at_once(inner) or (isinstance(inner, PageLister) and inner.lists_by_pages)
+    inner = unwrap(store)
+    return has_cheap_recursive_listing(inner) or (
+        isinstance(inner, SupportsPagedListing) and inner.has_paged_listing
+    )
 
 
 @dataclass(frozen=True)
-class Listed(Wrapper):
+class ListingCache(StoreWrapper):
     """A snapshot of a store's keys: listed once, below the first prefix that is requested.
 
     Keys that are not in the listing are not requested either. For short-lived use only.
@@ -105,7 +113,7 @@ class Listed(Wrapper):
     --------
     >>> from zarr_dask.stores import MemoryStore, Recording
     >>> store = Recording(MemoryStore({"a/b": b"1", "a/c/d": b"2"}))
-    >>> listed = Listed(store)
+    >>> listed = ListingCache(store)
     >>> listed.list_dir("a/")
     Listing(keys=['a/b'], prefixes=['a/c/'])
     >>> listed.list_dir("a/c/").keys, listed.get_ranges([("a/x", Range(0)), ("a/b", Range(0))])
@@ -114,15 +122,15 @@ class Listed(Wrapper):
     Counter({'list': 1, 'get_ranges': 1})
     """
 
-    _known: dict[str, Below] = field(default_factory=dict, compare=False)
+    _known: dict[str, ListingTree] = field(default_factory=dict, compare=False)
     """Listings by the prefix that was listed."""
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         below = self._around(prefix)
         if below is None:
-            below = self._known[prefix] = below_of(self.store.list(prefix), prefix)
-        return listing_of(below, prefix)
+            below = self._known[prefix] = build_tree(self.store.list(prefix), prefix)
+        return list_from_tree(below, prefix)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
@@ -130,7 +138,7 @@ class Listed(Wrapper):
         fetched = dict(zip(asked, self.store.get_ranges(asked) if asked else [], strict=True))
         return [fetched.get(one) for one in requests]
 
-    def _around(self, name: str) -> Below | None:
+    def _around(self, name: str) -> ListingTree | None:
         """Return the listing that covers a key or prefix, if there is one."""
         return next((b for scope, b in self._known.items() if name.startswith(scope)), None)
 

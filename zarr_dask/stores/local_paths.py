@@ -9,10 +9,10 @@ from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import local_path
 
-__all__ = ["check_file", "check_folder", "file_in_the_way"]
+__all__ = ["blocking_file", "check_file", "check_folder"]
 
 
-def file_in_the_way(store: Store, path: str) -> str | None:
+def blocking_file(store: Store, path: str) -> str | None:
     """Return the file at a local path or above it that prevents folders; None if there is none."""
     place = local_path(store, path)
     if place is None:
@@ -29,7 +29,7 @@ def check_folder(store: Store, path: str, what: str) -> None:
     StoreError
         If a file is in the way.
     """
-    found = file_in_the_way(store, path)
+    found = blocking_file(store, path)
     if found is not None:
         raise StoreError(
             f"{what} needs a folder at {local_path(store, path)}, but {found} is a file, or a link "

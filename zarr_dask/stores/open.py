@@ -6,44 +6,50 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import LocationTypeError, MissingDependencyError, StoreError
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of_zarr_python
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.credential_functions import PROVIDER, name_of
+from zarr_dask.stores.foreign import is_file_system, named_place, path_on, values_of_obstore
 from zarr_dask.stores.option_checks import check_number, check_options
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
     WEB,
+    check_names,
     fsspec_configuration,
     in_reach_of_obstore,
+    obstore_supports,
     place_of,
-    serves,
+    refusal,
 )
-from zarr_dask.stores.parse_url import absolute, spelled
-from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, policy_of
-from zarr_dask.stores.url_secrets import shown
-from zarr_dask.stores.wrappers.adapter import completed
-from zarr_dask.stores.wrappers.base import Below, Wrapper, innermost
+from zarr_dask.stores.parse_url import expand_path, parse_location
+from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
+from zarr_dask.stores.url_secrets import redact_url
+from zarr_dask.stores.wrappers.adapter import adapt_store
+from zarr_dask.stores.wrappers.base import PrefixStore, StoreWrapper, unwrap
 from zarr_dask.stores.wrappers.cache import Cache
 
 __all__ = [
     "BACKEND",
     "Location",
     "backend_of",
-    "bare",
-    "beside",
-    "inside",
+    "canonical_location",
+    "contains_or_equal",
     "local_path",
-    "located",
-    "open_alike",
     "open_store",
-    "overlap",
-    "real_place",
+    "open_with_options_of",
+    "sibling_location",
+    "split_zarr_python_node",
+    "substore",
+    "unwrap_with_path",
+    "without_folder",
 ]
 
 BACKEND = "ZARR_DASK_BACKEND"
@@ -52,7 +58,8 @@ BACKEND = "ZARR_DASK_BACKEND"
 Location = str | os.PathLike[str] | Store | MutableMapping[str, bytes]
 """A location: a path, a ``file://`` URL, a store, or a mapping from keys to bytes.
 
-Stores, arrays and groups of zarr-python are accepted too.
+Stores, arrays and groups of zarr-python, repositories and sessions of Icechunk, stores of obstore,
+paths of universal_pathlib and file systems of fsspec (with a path) are accepted too.
 """
 
 
@@ -78,30 +85,38 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         If no backend serves the URL, or an option is unknown.
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise StoreError(f"storage_options={_shortened(storage_options)}: expected a mapping.")
+        raise LocationTypeError(
+            f"storage_options={_shortened(storage_options)}: expected a mapping."
+        )
     options = dict(storage_options or {})
-    foreign = store_of_zarr_python(url)
-    if foreign is not None:
-        return _without_options(foreign, options)
-    own = completed(url)
-    if own is not None:
-        return _without_options(own, options)
-    if isinstance(url, MutableMapping):
-        return _without_options(_mapped(url) or MemoryStore.over(url), options)
+    named = named_place(url)
+    if named is not None:
+        place, own = named
+        return open_store(place, {**own, **options})
+    given = _given_store(url)
+    if given is not None:
+        return _without_options(given, options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     # "" would be the current folder, but is more likely a missing name
-    if not isinstance(text, str) or not text or "\0" in text:
+    if not isinstance(text, str):
+        raise LocationTypeError(
+            f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
+            f"mapping.{_several(url)}"
+        )
+    if not text or "\0" in text:
         raise StoreError(
             f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
             "mapping."
         )
-    scheme, text = spelled(text)
+    scheme, text = parse_location(text)
     if not scheme:
         return _local(text, options)
     if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
-        raise StoreError(f"{shown(text)!r} names no place: expected {scheme}://NAME/PATH.")
-    policy = policy_of(options.pop("retry", DEFAULT))
-    check_options(shown(text), options)
+        raise StoreError(f"{redact_url(text)!r} names no place: expected {scheme}://NAME/PATH.")
+    policy = parse_retry_policy(options.pop("retry", DEFAULT))
+    if callable(options.get(PROVIDER)):
+        options[PROVIDER] = name_of(options[PROVIDER], redact_url(text))
+    check_options(redact_url(text), options)
     if scheme in WEB and not (options.get("backend") or os.environ.get(BACKEND)):
         from zarr_dask.stores.backends.http import HTTPStore
 
@@ -110,7 +125,29 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     return _remote(text, options, policy)
 
 
-def open_alike(url: Location, like: Store) -> Store:
+def _given_store(url: Any) -> Store | None:
+    """Return the store that an object is or stands for; None for paths and URLs."""
+    store = store_of_zarr_python(url) or values_of_obstore(url) or adapt_store(url)
+    if store is not None:
+        return store
+    if is_file_system(url):
+        raise StoreError(
+            f"{type(url).__name__} is a file system, which names no place by itself: give path= "
+            "with the bucket or folder, or file_system.get_mapper(path)."
+        )
+    return _mapped(url) or MemoryStore.over(url) if isinstance(url, MutableMapping) else None
+
+
+def _several(url: object) -> str:
+    """Return a hint for several locations at once."""
+    if isinstance(url, list | tuple) and len(url) > 1:
+        return (
+            " Open them one by one, or together as xarray.open_mfdataset(urls, engine='zarr_dask')."
+        )
+    return ""
+
+
+def open_with_options_of(url: Location, like: Store) -> Store:
     """Return the store at a path or URL, with the options of another store of the same service.
 
     So journals, manifests and intermediate arrays can be put into the object store that a job
@@ -119,7 +156,7 @@ def open_alike(url: Location, like: Store) -> Store:
     from zarr_dask.stores.backends.fsspec import FsspecStore
     from zarr_dask.stores.backends.obstore import ObstoreStore
 
-    other = innermost(like)
+    other = unwrap(like)
     if isinstance(url, str) and "::" not in url and isinstance(other, FsspecStore | ObstoreStore):
         one, another = urlsplit(url), urlsplit(other.url)
         buckets = one.scheme in SCHEMES and one.scheme not in WEB
@@ -167,6 +204,7 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
 
     scheme = place_of(url).scheme
     check_options(url, fsspec_configuration(scheme), f"fsspec's configuration of {scheme!r}: ")
+    check_names(url, options)
     by_name = bool(options.get("backend"))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
@@ -176,9 +214,44 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
         )
     if chosen == "obstore" and not by_name and not in_reach_of_obstore(url):
         chosen = None  # the environment chooses only if there is a choice
-    if chosen == "obstore" or (chosen is None and serves(url, options)):
+    if chosen == "obstore" or (chosen is None and obstore_supports(url, options)):
         return ObstoreStore.from_url(url, options, policy)
-    return FsspecStore.from_url(url, options, policy)
+    try:
+        return FsspecStore.from_url(url, options, policy)
+    except MissingDependencyError as error:
+        if chosen is None and in_reach_of_obstore(url):
+            raise _neither(url, options, error) from error
+        raise
+
+
+def _neither(url: str, options: Mapping[str, Any], error: MissingDependencyError) -> Exception:
+    """Return the error for a service that neither obstore nor fsspec can serve here."""
+    package = _FSSPEC_PACKAGES.get(place_of(url).scheme, "fsspec")
+    if find_spec("obstore") is None:
+        return MissingDependencyError(
+            f"{redact_url(url)} needs obstore, which is not installed: pip install "
+            f"'zarr-dask[obstore]' (or {package}: pip install "
+            f"'zarr-dask[{_EXTRAS.get(package, package)}]')"
+        )
+    reason = refusal(url, options)
+    if not reason:
+        return error
+    return StoreError(
+        f"{redact_url(url)} cannot be opened: {reason}. (Nor by {package}, which is not installed.)"
+    )
+
+
+_FSSPEC_PACKAGES = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "http": "aiohttp",
+    "https": "aiohttp",
+}
+_EXTRAS = {"s3fs": "s3", "gcsfs": "gcs", "adlfs": "azure"}
 
 
 def backend_of(store: Store) -> str | None:
@@ -186,20 +259,41 @@ def backend_of(store: Store) -> str | None:
     from zarr_dask.stores.backends.fsspec import FsspecStore
     from zarr_dask.stores.backends.obstore import ObstoreStore
 
-    store = innermost(store)
+    store = unwrap(store)
     if isinstance(store, ObstoreStore):
         return "obstore"
     return "fsspec" if isinstance(store, FsspecStore) else None
 
 
-def located(url: Location, path: str) -> tuple[Location, str]:
-    """Return the store and path of a location; a node of zarr-python may add to the path."""
+def split_zarr_python_node(url: Location, path: str) -> tuple[Location, str]:
+    """Return the store and path of a location.
+
+    A node of zarr-python may add to the path; on a file system of fsspec, the path is the place.
+    """
+    if path and is_file_system(url):
+        return path_on(url, path), ""
     place = place_in_zarr_python(url)
     return (url, path) if place is None else (place[0], join(place[1], path))
 
 
+def without_folder(store: Store, path: str) -> str:
+    """Return a path without the folder that all entries of a zip archive lie in.
+
+    Keys do not have it, but it is part of the names that ``unzip -l`` shows. So both name a node.
+    """
+    place = unwrap(store)
+    if not isinstance(place, ZipStore) or not place.folder:
+        return path
+    folder = place.folder.rstrip("/")
+    if path != folder and not path.startswith(f"{folder}/"):
+        return path
+    if any(place.list_dir(f"{path}/")):
+        return path  # a node of that name lies in the folder
+    return path[len(folder) :].lstrip("/")
+
+
 def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
-    root = absolute(path)
+    root = expand_path(path)
     archive, folder = _archive_of(root)
     if archive:
         largest = {}
@@ -251,16 +345,16 @@ def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
     return store
 
 
-def beside(store: Store, suffix: str) -> tuple[Store, str] | None:
+def sibling_location(store: Store, suffix: str) -> tuple[Store, str] | None:
     """Return the parent of a store and a path in it, made of its name and a suffix; None if none.
 
     Examples
     --------
-    >>> beside(LocalStore("/data/a.zarr"), ".part")
+    >>> sibling_location(LocalStore("/data/a.zarr"), ".part")
     (LocalStore(root='/data', fsync=False), 'a.zarr.part')
     """
     if isinstance(store, Cache | Retrying):
-        return beside(store.store, suffix)
+        return sibling_location(store.store, suffix)
     if isinstance(store, LocalStore) and store.root != "/":
         folder, name = os.path.split(store.root)
         if "\\" in name or len(os.fsencode(name + suffix)) > _LONGEST_NAME:
@@ -286,30 +380,32 @@ def _parent_of_url(url: str) -> tuple[str, str] | None:
     return f"{scheme}://{folder}", name
 
 
-def inside(store: Store, path: str) -> Store:
+def substore(store: Store, path: str) -> Store:
     """Return a store of its own for everything below a path of a store.
 
     Examples
     --------
-    >>> inside(LocalStore("/data"), "a.zarr")
+    >>> substore(LocalStore("/data"), "a.zarr")
     LocalStore(root='/data/a.zarr', fsync=False)
     """
     if isinstance(store, LocalStore):
         return LocalStore(f"{store.root}/{path}", store.fsync)
-    return Below(store, f"{path}/")
+    return PrefixStore(store, f"{path}/")
 
 
-def real_place(store: Store, path: str) -> str:
+def canonical_location(store: Store, path: str) -> str:
     """Return the location of a node, with links resolved and wrappers removed.
 
-    It does not depend on the root from which the node is named, so that `overlap` can compare two.
+    It does not depend on the root from which the node is named, so that `contains_or_equal` can
+    compare two.
 
     Examples
     --------
-    >>> real_place(LocalStore("/data"), "a/b") == real_place(LocalStore("/data/a"), "b")
+    >>> here = canonical_location(LocalStore("/data"), "a/b")
+    >>> here == canonical_location(LocalStore("/data/a"), "b")
     True
     """
-    store, path = bare(store, path)
+    store, path = unwrap_with_path(store, path)
     if isinstance(store, LocalStore):  # any part of the path may be a link
         return os.path.realpath(f"{store.root}/{path}")
     url, mark, options = store.identity.rpartition("#")
@@ -326,25 +422,25 @@ def local_path(store: Store, path: str) -> str | None:
     >>> local_path(LocalStore("/data"), "a.zarr")
     '/data/a.zarr'
     """
-    store, path = bare(store, path)
+    store, path = unwrap_with_path(store, path)
     return os.path.join(store.root, path).rstrip("/") if isinstance(store, LocalStore) else None
 
 
-def bare(store: Store, path: str) -> tuple[Store, str]:
+def unwrap_with_path(store: Store, path: str) -> tuple[Store, str]:
     """Return the store behind all wrappers, and the path in it."""
-    while isinstance(store, Wrapper):
-        if isinstance(store, Below):
+    while isinstance(store, StoreWrapper):
+        if isinstance(store, PrefixStore):
             path = join(store.prefix.rstrip("/"), path)
         store = store.store
     return store, path
 
 
-def overlap(a: str, b: str) -> bool:
+def contains_or_equal(a: str, b: str) -> bool:
     """True if one location is the other or lies within it.
 
     Examples
     --------
-    >>> overlap("/data/a", "/data/a/b"), overlap("/data/a", "/data/ab")
+    >>> contains_or_equal("/data/a", "/data/a/b"), contains_or_equal("/data/a", "/data/ab")
     (True, False)
     """
     return a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/")

@@ -24,6 +24,7 @@ _TEXTS = {
     "client_id",
     "client_secret",
     "connection_string",
+    "credential_provider",
     "endpoint_url",
     "key",
     "profile",

@@ -1,8 +1,9 @@
 """Storage options in fsspec's spelling, translated for obstore.
 
 Users pass the same options for both libraries: those of s3fs, gcsfs and adlfs. Options that have no
-translation, or would mean something else, are left to fsspec. An example is a region or credentials
-that only AWS's own configuration files hold, unless boto3 is there to read them.
+translation, or would mean something else, are left to fsspec. Credentials and regions of AWS's
+configuration files are read by boto3 where it is installed, else here; a region that nobody has
+told is asked of S3.
 """
 
 from __future__ import annotations
@@ -18,20 +19,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.aws_files import bucket_region, profile_settings
+from zarr_dask.stores.credential_functions import function_of
+
 __all__ = [
     "SCHEMES",
     "UNIMPORTANT",
     "WEB",
-    "Place",
+    "BucketPath",
+    "check_names",
     "client_of",
-    "for_fsspec",
+    "environment_hash",
     "fsspec_configuration",
     "in_reach_of_obstore",
-    "in_words_of_fsspec",
+    "obstore_supports",
     "place_of",
-    "serves",
-    "surroundings",
-    "translated",
+    "refusal",
+    "to_fsspec_options",
+    "to_obstore_config",
+    "unknown_option_hint",
 ]
 
 _RETRY_SECONDS = 60
@@ -49,7 +56,14 @@ _S3_KEYS = {
     "secret": "secret_access_key",
     "token": "session_token",
     "endpoint_url": "endpoint",
+    "region": "region",
 }
+_ENCRYPTION = (
+    ("server_side_encryption", "ServerSideEncryption", "server_side_encryption"),
+    ("sse_kms_key_id", "SSEKMSKeyId", "sse_kms_key_id"),
+    ("bucket_key_enabled", "BucketKeyEnabled", "sse_bucket_key_enabled"),
+)
+"""Names of options, of S3's own interface (``s3_additional_kwargs`` of s3fs), and of obstore."""
 _S3_CLIENT_KEYS = {
     "aws_access_key_id": "access_key_id",
     "aws_secret_access_key": "secret_access_key",
@@ -57,6 +71,15 @@ _S3_CLIENT_KEYS = {
     "endpoint_url": "endpoint",
     "region_name": "region",
 }
+_BY_BOTO3 = (
+    "credential_process",
+    "role_arn",
+    "sso_session",
+    "sso_start_url",
+    "web_identity_token_file",
+    "login_session",
+)
+"""Ways to get credentials in AWS's configuration files that boto3 knows, and obstore does not."""
 _GOOGLE_CREDENTIALS = (
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_SERVICE_ACCOUNT",
@@ -93,8 +116,7 @@ _FOREIGN = {
     "aws_secret_access_key": "secret",
     "aws_session_token": "token",
     "endpoint": "endpoint_url",
-    "region": "client_kwargs={'region_name': ...}",
-    "region_name": "client_kwargs={'region_name': ...}",
+    "region_name": "region",
     "secret_access_key": "secret",
     "session_token": "token",
     "skip_signature": "anon",
@@ -107,7 +129,7 @@ UNIMPORTANT = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
 """Options for fsspec's instance caching and event loop, which do not affect the service."""
 
 
-class Place(NamedTuple):
+class BucketPath(NamedTuple):
     """The location of values."""
 
     scheme: str
@@ -121,7 +143,7 @@ class Place(NamedTuple):
         return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
 
 
-class Client(NamedTuple):
+class ClientConfig(NamedTuple):
     """Arguments for an obstore client."""
 
     kind: str
@@ -133,41 +155,88 @@ class Client(NamedTuple):
     """Profile of AWS's configuration files; "" for boto3's default, None if boto3 is not used."""
     headers: Mapping[str, str] | None = None
     """HTTP headers of every request."""
+    provider: str | None = None
+    """A function that returns credentials, as "module:name"."""
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> BucketPath:
     """Return the scheme, bucket and path of a URL.
 
     Examples
     --------
     >>> place_of("s3://bucket/data/a.zarr/")
-    Place(scheme='s3', bucket='bucket', path='data/a.zarr')
+    BucketPath(scheme='s3', bucket='bucket', path='data/a.zarr')
     """
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
-    return Place(scheme, bucket, path.strip("/"))
+    return BucketPath(scheme, bucket, path.strip("/"))
 
 
-def translated(url: str, options: Mapping[str, Any]) -> Client | None:
+def to_obstore_config(url: str, options: Mapping[str, Any]) -> ClientConfig | None:
     """Return obstore's arguments for serving a URL as fsspec would; None if it cannot.
 
     Examples
     --------
-    >>> translated("s3://bucket/a", {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}})
-    Client(kind='S3Store', config={'region': 'eu-west-1', 'skip_signature': True}, ...)
-    >>> translated("s3://bucket/a", {"anon": True, "version_aware": True}) is None
+    >>> options = {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}}
+    >>> to_obstore_config("s3://bucket/a", options)
+    ClientConfig(kind='S3Store', config={'region': 'eu-west-1', 'skip_signature': True}, ...)
+    >>> to_obstore_config("s3://bucket/a", {"anon": True, "version_aware": True}) is None
     True
     """
     client, left = _parted(url, options)
-    return None if left else client
+    return None if left or isinstance(client, str) else client
 
 
-def _parted(url: str, options: Mapping[str, Any]) -> tuple[Client | None, dict[str, Any]]:
-    """Return obstore's arguments for a URL, if it can serve it, and untranslated options."""
+def refusal(url: str, options: Mapping[str, Any]) -> str:
+    """Return the reason why obstore cannot serve a URL as fsspec would; "" if it can.
+
+    Examples
+    --------
+    >>> refusal("s3://bucket/a", {"key": "k"})
+    "storage_options has one of 'key' and 'secret' and lacks the other"
+    """
+    client, left = _parted(url, options)
+    if isinstance(client, str):
+        return client
+    return f"obstore does not know the options {sorted(_names(left))}" if left else ""
+
+
+def check_names(url: str, options: Mapping[str, Any]) -> None:
+    """Raise if options of a service have names of another library.
+
+    Raises
+    ------
+    StoreError
+        If one has; the message has fsspec's name.
+
+    Examples
+    --------
+    >>> check_names("gs://bucket/a", {"skip_signature": True})
+    Traceback (most recent call last):
+    zarr_dask.errors.StoreError: gs://bucket/a: the storage option 'skip_signature' is not known \
+here: it is called anon.
+    """
+    scheme = url.partition("://")[0]
+    if "::" in url or scheme not in SCHEMES or scheme in WEB:
+        return
+    foreign = _FOREIGN if scheme in {"s3", "s3a"} else {"skip_signature": "anon"}
+    for name in options:
+        if name in foreign:
+            raise StoreError(
+                f"{url}: the storage option {name!r} is not known here: it is called "
+                f"{foreign[name]}."
+            )
+
+
+def _parted(url: str, options: Mapping[str, Any]) -> tuple[ClientConfig | str, dict[str, Any]]:
+    """Return obstore's arguments for a URL, or why it cannot serve it, and untranslated options."""
     place = place_of(url)
     translate = SCHEMES.get(place.scheme)
     if translate is None or not place.bucket or any(sign in url for sign in ("::", "@", "?")):
-        return None, {}
+        return (
+            "obstore serves URLs like s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH",
+            {},
+        )
     given = {**fsspec_configuration(place.scheme), **options}
     left = {name: value for name, value in given.items() if name not in UNIMPORTANT}
     return translate(left), left
@@ -194,7 +263,7 @@ def fsspec_configuration(scheme: str) -> dict[str, Any]:
     return dict(conf.get(scheme, {}))
 
 
-def surroundings(scheme: str) -> int:
+def environment_hash(scheme: str) -> int:
     """Return a hash of the settings outside of options, so that changing them makes a new client.
 
     It covers the environment and fsspec's configuration, as far as they concern services.
@@ -206,12 +275,12 @@ def surroundings(scheme: str) -> int:
 _READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # prefixes
 
 
-def serves(url: str, options: Mapping[str, Any]) -> bool:
+def obstore_supports(url: str, options: Mapping[str, Any]) -> bool:
     """True if obstore is installed and can serve a URL as fsspec would."""
-    return find_spec("obstore") is not None and translated(url, options) is not None
+    return find_spec("obstore") is not None and to_obstore_config(url, options) is not None
 
 
-def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
+def client_of(place: BucketPath, options: str, timeout: float, retries: int) -> Any:
     """Return an obstore client for a bucket.
 
     Parameters
@@ -233,10 +302,16 @@ def client_of(place: Place, options: str, timeout: float, retries: int) -> Any:
     from obstore import store
 
     client, left = _parted(place.url, json.loads(options))
-    if client is None or left:
-        names = sorted(_names(left) or json.loads(options))
+    if isinstance(client, str):
+        raise ValueError(client)
+    if left:
+        names = sorted(_names(left))
         raise ValueError(f"obstore cannot do what the options {names} ask for; fsspec may")
     given: dict[str, Any] = {**client.config}
+    if client.provider is not None:
+        given["credential_provider"] = function_of(client.provider)
+    if client.kind == "S3Store" and "region" not in given:
+        given["region"] = bucket_region(place.bucket)
     if client.profile is not None:
         import boto3
         from botocore.exceptions import BotoCoreError
@@ -279,16 +354,17 @@ def _names(options: Mapping[str, Any]) -> list[str]:
 # --- services -------------------------------------------------------------------------------------
 
 
-def _s3(left: dict[str, Any]) -> Client | None:
+def _s3(left: dict[str, Any]) -> ClientConfig | str:
     """Translate options of s3fs, removing those that were translated."""
     kwargs = dict(left.pop("client_kwargs", None) or {})
     config = _taken(left, _S3_KEYS) | _taken(kwargs, _S3_CLIENT_KEYS)
-    endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS) or _endpoint_of(left.get("profile"))
+    profile = left.pop("profile", None)
+    endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS) or _endpoint_of(profile)
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
         config.setdefault("region", _first(_AWS_REGIONS) or "us-east-1")
     insecure = left.pop("use_ssl", True) is False or str(endpoint).startswith("http:")
-    profile = left.pop("profile", None)
+    config |= _encryption(left)
     if left.pop("requester_pays", False):
         config["request_payer"] = True
     if left.pop("anon", False):
@@ -296,13 +372,57 @@ def _s3(left: dict[str, Any]) -> Client | None:
     if kwargs:
         left["client_kwargs"] = kwargs
     if ("access_key_id" in config) != ("secret_access_key" in config):
-        return None
-    own = bool({"skip_signature", "access_key_id"} & config.keys())
+        return "storage_options has one of 'key' and 'secret' and lacks the other"
+    provider = left.pop("credential_provider", None)
+    own = bool({"skip_signature", "access_key_id"} & config.keys()) or provider is not None
     own = own or (not profile and _first(_AWS_CREDENTIALS) is not None)
+    by_boto3 = not own and find_spec("boto3") is not None
+    if not own and not by_boto3:
+        found = _from_files(profile)
+        if isinstance(found, str):
+            return found
+        config |= found
     region = config.get("region") or _first(_AWS_REGIONS) or (None if own else _region_of(profile))
-    if not region or not (own or find_spec("boto3")):
-        return None
-    return Client("S3Store", {**config, "region": region}, insecure, None if own else profile or "")
+    config |= {"region": region} if region else {}
+    boto3s = profile or "" if by_boto3 else None
+    return ClientConfig("S3Store", config, insecure, boto3s, provider=provider)
+
+
+def _from_files(profile: str | None) -> dict[str, str] | str:
+    """Return credentials from AWS's configuration files, or a text that tells why there are none.
+
+    They are empty if the files have none, so that obstore asks the machine for its role.
+    """
+    named = profile or os.environ.get("AWS_PROFILE")
+    settings = profile_settings(profile)
+    if settings is None:
+        if named:
+            return f"AWS's configuration files have no profile {named!r}"
+        if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+            return (
+                "no credentials were found in storage_options (key and secret), the environment "
+                'or AWS\'s files; what is public is read with storage_options={"anon": True}'
+            )
+        return {}
+    if "aws_access_key_id" in settings:
+        return _taken(dict(settings), _S3_CLIENT_KEYS)
+    source = next((name for name in _BY_BOTO3 if name in settings), None)
+    if source is not None:
+        return (
+            f"the profile {named or 'default'!r} gets its credentials by {source!r}, which takes "
+            "boto3: pip install boto3"
+        )
+    return {}
+
+
+def _encryption(left: dict[str, Any]) -> dict[str, Any]:
+    """Remove options for encryption, also by the names of S3's own interface; return obstore's."""
+    more = dict(left.pop("s3_additional_kwargs", None) or {})
+    found = _taken(more, {theirs: ours for _, theirs, ours in _ENCRYPTION})
+    found |= _taken(left, {name: ours for name, _, ours in _ENCRYPTION})
+    if more:
+        left["s3_additional_kwargs"] = more
+    return found
 
 
 def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -313,14 +433,7 @@ def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 def _region_of(profile: str | None) -> str | None:
     """Return the region from AWS's configuration files."""
-    if find_spec("boto3") is None:
-        return None
-    import boto3
-
-    if profile and profile not in boto3.Session().available_profiles:
-        return None
-    region: str | None = boto3.Session(profile_name=profile).region_name
-    return region
+    return (profile_settings(profile) or {}).get("region")
 
 
 def _endpoint_of(profile: str | None) -> str | None:
@@ -330,8 +443,10 @@ def _endpoint_of(profile: str | None) -> str | None:
         text = file.read_text(errors="replace")
     except OSError:
         return None
-    if "endpoint_url" not in text or find_spec("boto3") is None:
+    if "endpoint_url" not in text:
         return None
+    if find_spec("boto3") is None:
+        return (profile_settings(profile) or {}).get("endpoint_url")
     return _endpoint_in(text, profile or os.environ.get("AWS_PROFILE"))
 
 
@@ -351,33 +466,31 @@ def _endpoint_in(text: str, profile: str | None) -> str | None:  # noqa: ARG001 
     return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else endpoint
 
 
-def _gcs(left: dict[str, Any]) -> Client | None:
+def _gcs(left: dict[str, Any]) -> ClientConfig | str:
     """Translate options of gcsfs."""
     config: dict[str, Any] = {}
     left.pop("project", None)  # only used to create buckets
     endpoint = left.pop("endpoint_url", None)
     if not endpoint and os.environ.get("STORAGE_EMULATOR_HOST"):
-        return None
+        return "STORAGE_EMULATOR_HOST is for gcsfs: give storage_options={'endpoint_url': ...}"
     if endpoint:
         config["base_url"] = endpoint.rstrip("/")
-    token = left.pop("token", None)
-    if token == "anon" or left.pop("anon", False):  # noqa: S105  (gcsfs's word for none)
+    token, provider = left.pop("token", None), left.pop("credential_provider", None)
+    anon = left.pop("anon", False) or token == "anon"  # noqa: S105  (gcsfs's word for none)
+    found = token is not None or provider is not None or _finds_google_credentials()
+    if anon or not found:  # without credentials gcsfs is anonymous, too
         config["skip_signature"] = True
         # without it obstore requests a token from the machine's metadata server
         config["service_account_key"] = _nobody(config.get("base_url"))
     elif isinstance(token, Mapping):
-        if "private_key" not in token:  # of a user, not of a service account
-            return None
+        if "private_key" not in token:
+            return "the token is of a user and not of a service account, which gcsfs knows"
         config["service_account_key"] = json.dumps(dict(token))
     elif isinstance(token, str) and Path(token).is_file():
         config["application_credentials"] = token
-    elif token is None:
-        # without credentials gcsfs is anonymous, obstore is not
-        if find_spec("gcsfs") and not _finds_google_credentials():
-            return None
-    elif token not in ("google_default", "cloud"):
-        return None
-    return Client("GCSStore", config, str(endpoint).startswith("http:"))
+    elif token not in (None, "google_default", "cloud"):
+        return "the token is neither a file nor the key of a service account, which gcsfs may know"
+    return ClientConfig("GCSStore", config, str(endpoint).startswith("http:"), provider=provider)
 
 
 def _finds_google_credentials() -> bool:
@@ -404,7 +517,7 @@ def _nobody(base_url: str | None) -> str:
     return json.dumps({**account, **({"gcs_base_url": base_url} if base_url else {})})
 
 
-def _azure(left: dict[str, Any]) -> Client | None:
+def _azure(left: dict[str, Any]) -> ClientConfig | str:
     """Translate options of adlfs."""
     told = left.pop("connection_string", None) or _first(("AZURE_STORAGE_CONNECTION_STRING",))
     config = _taken(left, _AZURE_KEYS) | _connection(told)
@@ -416,8 +529,14 @@ def _azure(left: dict[str, Any]) -> Client | None:
     if left.pop("anon", False):
         config["skip_signature"] = True
     if "account_name" not in config and not os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
-        return None
-    return Client("AzureStore", config, str(config.get("endpoint")).startswith("http:"))
+        return (
+            "the storage account is not named: give storage_options={'account_name': ...} or a "
+            "'connection_string', or set AZURE_STORAGE_ACCOUNT_NAME in the environment"
+        )
+    insecure = str(config.get("endpoint")).startswith("http:")
+    return ClientConfig(
+        "AzureStore", config, insecure, provider=left.pop("credential_provider", None)
+    )
 
 
 def _connection(text: str | None) -> dict[str, str]:
@@ -431,18 +550,25 @@ def _connection(text: str | None) -> dict[str, str]:
     return config
 
 
-def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def to_fsspec_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options for fsspec's file systems, translating those that one of them lacks.
 
     Examples
     --------
-    >>> for_fsspec("gs://bucket/a", {"anon": True})
+    >>> to_fsspec_options("gs://bucket/a", {"anon": True})
     {'token': 'anon'}
-    >>> for_fsspec("az://c/a", {"account_name": "n", "endpoint_url": "http://host"})
+    >>> to_fsspec_options("az://c/a", {"account_name": "n", "endpoint_url": "http://host"})
     {'connection_string': 'BlobEndpoint=http://host;AccountName=n'}
     """
     given = {name: value for name, value in options.items() if name != "asynchronous"}
     scheme = url.partition("://")[0]
+    if scheme in {"s3", "s3a"} and "::" not in url and given.get("region"):
+        kwargs = given.get("client_kwargs") or {}
+        given["client_kwargs"] = {"region_name": given.pop("region"), **kwargs}
+    if scheme in {"s3", "s3a"} and "::" not in url:
+        asked = _taken(given, {name: theirs for name, theirs, _ in _ENCRYPTION})
+        if asked:
+            given["s3_additional_kwargs"] = {**(given.get("s3_additional_kwargs") or {}), **asked}
     if scheme in {"gs", "gcs"} and "anon" in given and given.pop("anon"):
         given["token"] = "anon"  # noqa: S105  (gcsfs's word for none)
     if scheme in {"az", "abfs"} and given.get("endpoint_url"):
@@ -454,12 +580,12 @@ def for_fsspec(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def in_words_of_fsspec(words: str) -> str:
+def unknown_option_hint(words: str) -> str:
     """Return a hint for the message of a library that does not know an option; else "".
 
     Examples
     --------
-    >>> in_words_of_fsspec("S() got an unexpected keyword argument 'access_key_id'")
+    >>> unknown_option_hint("S() got an unexpected keyword argument 'access_key_id'")
     ". The storage option 'access_key_id' is not known here: it is called key"
     """
     found = _UNKNOWN.search(words)
@@ -469,15 +595,15 @@ def in_words_of_fsspec(words: str) -> str:
     return f". The storage option {found[1]!r} is not known here{called}"
 
 
-def _http(left: dict[str, Any]) -> Client:
+def _http(left: dict[str, Any]) -> ClientConfig:
     """Translate options of `zarr_dask.stores.backends.http`."""
-    return Client("HTTPStore", {}, insecure=True, headers=left.pop("headers", None))
+    return ClientConfig("HTTPStore", {}, insecure=True, headers=left.pop("headers", None))
 
 
 WEB = {"http", "https"}
 """Schemes of servers that have no buckets, conditional requests or codes for missing objects."""
 
-SCHEMES: Mapping[str, Callable[[dict[str, Any]], Client | None]] = {
+SCHEMES: Mapping[str, Callable[[dict[str, Any]], ClientConfig | str]] = {
     "s3": _s3,
     "s3a": _s3,
     "gs": _gcs,

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.option_mapping import SCHEMES
 
-__all__ = ["absolute", "spelled"]
+__all__ = ["expand_path", "parse_location"]
 
 _LOCAL = {"file", "local"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):(//)?")
@@ -19,7 +19,7 @@ _SERVICES = {*SCHEMES, *_OTHERS, "http", "https"} - {"reference"}
 """Schemes whose URLs name a location by themselves, without another file system behind them."""
 
 
-def spelled(text: str) -> tuple[str, str]:
+def parse_location(text: str) -> tuple[str, str]:
     """Return the scheme of a location, in lower case, and the location; "" and a path if local.
 
     Raises
@@ -29,8 +29,10 @@ def spelled(text: str) -> tuple[str, str]:
 
     Examples
     --------
-    >>> spelled("S3://bucket/a"), spelled("file:///data/a%20b"), spelled("zip::/data/a.zip")
-    (('s3', 's3://bucket/a'), ('', '/data/a b'), ('zip', 'zip::file:///data/a.zip'))
+    >>> parse_location("S3://bucket/a"), parse_location("file:///data/a%20b")
+    (('s3', 's3://bucket/a'), ('', '/data/a b'))
+    >>> parse_location("zip::/data/a.zip")
+    ('zip', 'zip::file:///data/a.zip')
     """
     if "::" in text and _is_chain(text):
         first, *others = text.split("::")
@@ -47,7 +49,7 @@ def spelled(text: str) -> tuple[str, str]:
     return "", path.removeprefix("localhost") if path.startswith("localhost/") else path
 
 
-def absolute(path: str) -> str:
+def expand_path(path: str) -> str:
     """Return an absolute local path, expanding "~" to the user's folder."""
     root = os.path.abspath(os.path.expanduser(path))
     return root if root == "/" else root.rstrip("/")
@@ -72,7 +74,7 @@ def _is_known(scheme: str) -> bool:
 
 def _end_of_chain(place: str) -> str:
     """Return the last part of a chain; for a path, a URL that is valid in any working folder."""
-    return place if "://" in place or _is_known(place) else f"file://{absolute(place)}"
+    return place if "://" in place or _is_known(place) else f"file://{expand_path(place)}"
 
 
 def _check_slashes(text: str) -> None:

@@ -10,6 +10,10 @@ service's own ``Retry-After`` is obeyed. A process has a budget of retries: a su
 gives back the retries that it has taken and one more, so that only retries in vain use it up. So
 when a service is down, many threads stop hammering it after a while.
 
+The default policy outlasts an outage of a minute in jobs, and is shortened in calls that a user
+waits for (`zarr_dask.stores.patience`). A policy that is given holds in every term. A service that
+reports too many requests gets fewer at a time (`zarr_dask._util.threads.in_flight`).
+
 `counting_retries` counts the retried requests of some work, for reports.
 """
 
@@ -26,37 +30,40 @@ from math import ceil, log2
 from random import SystemRandom
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
+from zarr_dask._util.threads import slow_down
 from zarr_dask.errors import StoreError, StoreUnavailableError
 from zarr_dask.stores.base import (
     Buffer,
     Listing,
     Range,
-    Version,
+    TaggedBytes,
     VersionRequest,
+    etag_of,
+    get_ranges_if_match,
     list_sizes,
-    read_versions,
-    validator_of,
 )
-from zarr_dask.stores.compare_and_swap import conditional
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.compare_and_swap import as_cas_store
+from zarr_dask.stores.patience import SERVICES, in_task, is_foreground, is_task
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = [
     "DEFAULT",
+    "FOREGROUND",
     "NEVER",
+    "UNREACHED",
     "Attempts",
     "Retries",
     "RetryPolicy",
     "Retrying",
+    "call_with_retries",
+    "cas_put_with_retries",
     "counting_retries",
     "described_policy",
     "note_retries",
-    "policy_of",
-    "put_if",
-    "retried",
-    "time_to_send",
+    "parse_retry_policy",
+    "upload_timeout",
 ]
 
-_UNREACHABLE_ATTEMPTS = 2  # if nothing responds at all, so that a vanished server is reported soon
 _THROTTLED_WAIT = 5  # times the first wait, if a busy service does not say how long
 _SMALL = 1 << 20  # bytes that are sent in no time
 _SLOWEST = 1 << 17  # minimum speed in bytes per second of sending larger values
@@ -97,12 +104,12 @@ class RetryPolicy:
     >>> store = zd.open_store("s3://bucket", {"anon": True, "retry": patient})  # doctest: +SKIP
     """
 
-    attempts: int = 8
-    seconds: float = 60.0
+    attempts: int = 100
+    seconds: float = 180.0
     wait: float = 0.1
     longest_wait: float = 10.0
     timeout: float = 30.0
-    budget: int = 200
+    budget: int = 10_000
 
     def __post_init__(self) -> None:
         bad = [one.name for one in fields(self) if getattr(self, one.name) < 0]
@@ -114,13 +121,22 @@ class RetryPolicy:
 
 
 DEFAULT = RetryPolicy()
-"""The default policy of stores behind a network."""
+"""The default policy of stores behind a network; shortened in calls that a user waits for."""
+
+FOREGROUND = RetryPolicy(attempts=10, seconds=6, longest_wait=1)
+"""Replaces `DEFAULT` in calls that a user waits for.
+
+Several attempts, because each may meet another connection that was kept and has died since.
+"""
+
+UNREACHED = RetryPolicy(attempts=4, seconds=2)
+"""Replaces `DEFAULT` outside of tasks where nothing responds, and nothing ever has."""
 
 NEVER = RetryPolicy(attempts=1)
 """No retries."""
 
 
-def policy_of(option: Any) -> RetryPolicy:
+def parse_retry_policy(option: Any) -> RetryPolicy:
     """Return the policy given by ``storage_options["retry"]``.
 
     Parameters
@@ -135,7 +151,7 @@ def policy_of(option: Any) -> RetryPolicy:
 
     Examples
     --------
-    >>> policy_of({"attempts": 3}).attempts, policy_of(False).attempts
+    >>> parse_retry_policy({"attempts": 3}).attempts, parse_retry_policy(False).attempts
     (3, 1)
     """
     if isinstance(option, RetryPolicy):
@@ -153,19 +169,19 @@ def policy_of(option: Any) -> RetryPolicy:
 
 
 def described_policy(policy: RetryPolicy) -> dict[str, Any]:
-    """Return a policy as a JSON object for `policy_of`; empty for the default."""
+    """Return a policy as a JSON object for `parse_retry_policy`; empty for the default."""
     default = asdict(DEFAULT)
     return {name: value for name, value in asdict(policy).items() if value != default[name]}
 
 
-def time_to_send(timeout: float, nbytes: int) -> float:
+def upload_timeout(timeout: float, nbytes: int) -> float:
     """Return the seconds to wait for a response from the start of sending a value.
 
     They are rounded up by doubling, so that there are only a few different ones.
 
     Examples
     --------
-    >>> time_to_send(30, 1000), time_to_send(30, 4 << 20), time_to_send(30, 64 << 20)
+    >>> upload_timeout(30, 1000), upload_timeout(30, 4 << 20), upload_timeout(30, 64 << 20)
     (30, 120.0, 960.0)
     """
     if nbytes <= _SMALL:
@@ -210,11 +226,14 @@ class Retries:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.count = 0
+        self.seconds = 0.0
+        """Seconds spent waiting for the next attempt, of all threads together."""
 
-    def note(self, requests: int) -> None:
+    def note(self, requests: int, waiting: float = 0.0) -> None:
         """Count some requests that are about to be retried; safe to call from many threads."""
         with self._lock:
             self.count += requests
+            self.seconds += waiting
 
 
 _COUNTED: ContextVar[Retries | None] = ContextVar("zarr_dask_retries", default=None)
@@ -225,7 +244,8 @@ def counting_retries() -> Iterator[Retries]:
     """Count the requests that are retried within the context.
 
     Requests within a nested count are not included. The stores' own threads count for the caller
-    that waits for them. Retries made by a library itself are not known.
+    that waits for them. Retries made by a library itself are not known. The work of the context is
+    that of a task (`zarr_dask.stores.patience.in_task`).
 
     Yields
     ------
@@ -242,16 +262,17 @@ def counting_retries() -> Iterator[Retries]:
     retries = Retries()
     token = _COUNTED.set(retries)
     try:
-        yield retries
+        with in_task():
+            yield retries
     finally:
         _COUNTED.reset(token)
 
 
-def note_retries(requests: int) -> None:
-    """Count some requests that are about to be retried."""
+def note_retries(requests: int, waiting: float = 0.0) -> None:
+    """Count some requests that are about to be retried, after a wait of some seconds."""
     counted = _COUNTED.get()
     if counted is not None:
-        counted.note(requests)
+        counted.note(requests, waiting)
 
 
 class Attempts:
@@ -261,10 +282,13 @@ class Attempts:
     ----------
     policy
         The limits of number and duration.
+    service
+        Identifies the service in this process; None if it is not known.
     """
 
-    def __init__(self, policy: RetryPolicy) -> None:
+    def __init__(self, policy: RetryPolicy, service: Hashable = None) -> None:
         self._policy = policy
+        self._service = service
         self._begun = time.monotonic()
         self._made = 1
 
@@ -283,36 +307,49 @@ class Attempts:
         StoreUnavailableError
             If there is no further attempt.
         """
-        policy = self._policy
-        most = min(policy.attempts, _UNREACHABLE_ATTEMPTS if error.unreachable else policy.attempts)
-        waiting = self._next_wait(error)
+        policy = _limits(self._policy, error, self._service)
+        waiting = self._next_wait(policy, error)
         passed = time.monotonic() - self._begun
         why = ""
-        if self._made >= most:
+        if self._made >= policy.attempts:
             why = f"given up after {self._made} attempts in {passed:.1f} s"
         elif passed + waiting > policy.seconds:
             why = (
-                f"given up after {passed:.1f} s: the next attempt would be in {waiting:.1f} s, and "
-                f"RetryPolicy.seconds is {policy.seconds:g}"
+                f"given up after {self._made} attempts in {passed:.1f} s: the next one would be in "
+                f"{waiting:.1f} s, and RetryPolicy.seconds is {policy.seconds:g}"
             )
         elif not _BUDGET.take(policy.budget):
             why = f"given up: {policy.budget} retries of this process were in vain"
         if why:
             raise error if policy.attempts == 1 else _given_up(error, why) from error.__cause__
+        if error.throttled:
+            slow_down()
+        SERVICES.tell_wait(error, self._made, passed, waiting)
         self._made += 1
-        note_retries(requests)
+        note_retries(requests, waiting)
         time.sleep(waiting)
 
     def succeeded(self) -> None:
         """Give back the retries that were taken, and one more."""
         _BUDGET.give_back(self._made)
+        SERVICES.note_response(self._service)
+        if self._made > 1:
+            SERVICES.tell_response(self._made, time.monotonic() - self._begun)
 
-    def _next_wait(self, error: StoreUnavailableError) -> float:
-        policy = self._policy
+    def _next_wait(self, policy: RetryPolicy, error: StoreUnavailableError) -> float:
         waiting = min(policy.wait * 2.0 ** (self._made - 1), policy.longest_wait)
         if error.throttled and error.retry_after is None:
             waiting = max(waiting, min(policy.wait * _THROTTLED_WAIT, policy.longest_wait))
         return _RANDOM.uniform(0.5, 1) * waiting + (error.retry_after or 0)
+
+
+def _limits(policy: RetryPolicy, error: StoreUnavailableError, service: Hashable) -> RetryPolicy:
+    """Return the policy for a failed request: a given one as it is, the default one adapted."""
+    if policy != DEFAULT or is_task():
+        return policy
+    if error.unreachable and not SERVICES.has_responded(service):
+        return UNREACHED
+    return FOREGROUND if is_foreground() else policy
 
 
 def _given_up(error: StoreUnavailableError, why: str) -> StoreUnavailableError:
@@ -322,8 +359,19 @@ def _given_up(error: StoreUnavailableError, why: str) -> StoreUnavailableError:
     return final
 
 
-def retried(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
+def call_with_retries(
+    policy: RetryPolicy, attempt: Callable[[], _Result], service: Hashable = None
+) -> _Result:
     """Call `attempt` until it succeeds, and return its result.
+
+    Parameters
+    ----------
+    policy
+        The limits of number and duration.
+    attempt
+        Makes one attempt.
+    service
+        Identifies the service in this process; None if it is not known.
 
     Raises
     ------
@@ -337,19 +385,21 @@ def retried(policy: RetryPolicy, attempt: Callable[[], _Result]) -> _Result:
         try:
             result = attempt()
         except StoreUnavailableError as error:
-            attempts = attempts or Attempts(policy)
+            attempts = attempts or Attempts(policy, service)
             attempts.pause(error)
         else:
+            SERVICES.note_response(service)
             if attempts is not None or _BUDGET.spent:
                 (attempts or Attempts(policy)).succeeded()
             return result
 
 
-def put_if(
+def cas_put_with_retries(
     policy: RetryPolicy,
     put: Callable[[], bool],
     look: Callable[[], Buffer | None],
     buffers: Sequence[Buffer],
+    service: Hashable = None,
 ) -> bool:
     """Put a value conditionally, and retry if that fails for a transient reason.
 
@@ -366,6 +416,8 @@ def put_if(
         Returns the current value.
     buffers
         The value to put.
+    service
+        As for `call_with_retries`.
     """
     doubtful = False
 
@@ -377,9 +429,9 @@ def put_if(
             doubtful = True
             raise
 
-    if retried(policy, attempt):
+    if call_with_retries(policy, attempt, service):
         return True
-    return doubtful and retried(policy, look) == b"".join(buffers)
+    return doubtful and call_with_retries(policy, look, service) == b"".join(buffers)
 
 
 # --- around any store -----------------------------------------------------------------------------
@@ -397,7 +449,7 @@ class _RetriesItself(Protocol):
 
 
 @dataclass(frozen=True)
-class Retrying(Wrapper):
+class Retrying(StoreWrapper):
     """A wrapper that retries requests that failed for a transient reason.
 
     A store that retries by itself (those behind a network do) is given the policy instead. Of a
@@ -420,27 +472,27 @@ class Retrying(Wrapper):
     policy: RetryPolicy = DEFAULT
 
     def __post_init__(self) -> None:
-        if isinstance(self.store, _RetriesItself) and not isinstance(self.store, Wrapper):
+        if isinstance(self.store, _RetriesItself) and not isinstance(self.store, StoreWrapper):
             object.__setattr__(self, "store", self.store.with_policy(self.policy))
             object.__setattr__(self, "policy", NEVER)
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
-        return retried(self.policy, lambda: self.store.get(key))
+        return call_with_retries(self.policy, lambda: self.store.get(key))
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self._batch(self.store.get_ranges, requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
-        return self._batch(lambda some: [*read_versions(self.store, some)], requests)
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
+        return self._batch(lambda some: [*get_ranges_if_match(self.store, some)], requests)
 
     def _batch(
         self, ask: Callable[[Sequence[_AnyResult]], list[_Result]], requests: Sequence[_AnyResult]
     ) -> list[_Result]:
         if len(requests) == 1 or self.policy.attempts == 1:
-            return retried(self.policy, lambda: ask(requests))
+            return call_with_retries(self.policy, lambda: ask(requests))
         try:
             return ask(requests)
         except StoreUnavailableError:
@@ -450,16 +502,16 @@ class Retrying(Wrapper):
     def _one(
         self, ask: Callable[[Sequence[_AnyResult]], list[_Result]], request: _AnyResult
     ) -> _Result:
-        return retried(self.policy, lambda: ask([request]))[0]
+        return call_with_retries(self.policy, lambda: ask([request]))[0]
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
-        retried(self.policy, lambda: self.store.set(key, buffers))
+        call_with_retries(self.policy, lambda: self.store.set(key, buffers))
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        store = conditional(self.store)
-        return put_if(
+        store = as_cas_store(self.store)
+        return cas_put_with_retries(
             self.policy,
             lambda: store.set_if(key, buffers, tag),
             lambda: self.store.get(key),
@@ -468,32 +520,32 @@ class Retrying(Wrapper):
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return retried(self.policy, lambda: conditional(self.store).get_tagged(key))
+        return call_with_retries(self.policy, lambda: as_cas_store(self.store).get_tagged(key))
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`."""
-        return retried(self.policy, lambda: validator_of(self.store, key))
+        """See `zarr_dask.stores.base.etag_of`."""
+        return call_with_retries(self.policy, lambda: etag_of(self.store, key))
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        retried(self.policy, lambda: self.store.delete(key))
+        call_with_retries(self.policy, lambda: self.store.delete(key))
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        retried(self.policy, lambda: self.store.delete_prefix(prefix))
+        call_with_retries(self.policy, lambda: self.store.delete_prefix(prefix))
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`; all keys are in memory at a time."""
-        return iter(retried(self.policy, lambda: [*self.store.list(prefix)]))
+        return iter(call_with_retries(self.policy, lambda: [*self.store.list(prefix)]))
 
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """See `zarr_dask.stores.base.SizesLister`."""
-        return iter(retried(self.policy, lambda: [*list_sizes(self.store, prefix)]))
+        """See `zarr_dask.stores.base.SupportsListSizes`."""
+        return iter(call_with_retries(self.policy, lambda: [*list_sizes(self.store, prefix)]))
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
-        return retried(self.policy, lambda: self.store.list_dir(prefix))
+        return call_with_retries(self.policy, lambda: self.store.list_dir(prefix))
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
-        return retried(self.policy, lambda: self.store.size(key))
+        return call_with_retries(self.policy, lambda: self.store.size(key))

@@ -4,7 +4,7 @@ Credentials that are passed in Python stay in that process. They are in no task 
 journal, error or pickle. A store is pickled with a reference in their place. The reference is
 looked up in the vault of the unpickling process. Another process has them if they were shared: with
 the workers of a cluster by `zarr_dask.share_credentials`, with processes that are being started by
-`Credentials`. Forked children have those of their parent.
+`CredentialsInitializer`. Forked children have those of their parent.
 
 A reference is a slow digest, so that a short password cannot be guessed from it.
 """
@@ -29,17 +29,17 @@ from urllib.parse import quote, quote_plus
 from zarr_dask.errors import CredentialsMissingError
 
 __all__ = [
-    "Credentials",
+    "CredentialsInitializer",
     "identity_of",
     "is_reference",
     "keep_credentials",
     "known_credentials",
-    "packed",
+    "public_options",
     "redacted",
     "references_of",
-    "resolved",
-    "unpacked",
-    "without_credentials",
+    "reveal_credentials",
+    "seal_credentials",
+    "unseal_credentials",
 ]
 
 _CREDENTIAL = re.compile(
@@ -65,18 +65,18 @@ _SIGNED = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*")
 _SHORTEST = 6  # a shorter text may be part of any word
 
 
-def without_credentials(options: Mapping[str, Any]) -> dict[str, Any]:
+def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that tell the location and how to read it, and hold no credentials.
 
     Examples
     --------
-    >>> without_credentials({"key": "k", "client_kwargs": {"region_name": "r", "token": "t"}})
+    >>> public_options({"key": "k", "client_kwargs": {"region_name": "r", "token": "t"}})
     {'client_kwargs': {'region_name': 'r'}}
     """
     kept = {}
     for name, value in options.items():
         if not _CREDENTIAL.search(name.lower()):
-            kept[name] = without_credentials(value) if isinstance(value, Mapping) else value
+            kept[name] = public_options(value) if isinstance(value, Mapping) else value
     return kept
 
 
@@ -91,7 +91,7 @@ def identity_of(url: str, options: str) -> str:
     >>> identity_of("s3://b/a", '{"key": "x"}') == identity_of("s3://b/a", "{}")
     True
     """
-    public = json.dumps(without_credentials(json.loads(options)), sort_keys=True)
+    public = json.dumps(public_options(json.loads(options)), sort_keys=True)
     return f"{url}#{sha256(public.encode()).hexdigest()[:16]}"
 
 
@@ -132,16 +132,16 @@ def _credentials(options: Mapping[str, Any], *, all_of_them: bool = False) -> se
 # --- pickling -------------------------------------------------------------------------------------
 
 
-def packed(options: str) -> str:
+def seal_credentials(options: str) -> str:
     """Return options as they are pickled, with a reference in place of credentials.
 
     Only a process that is being started by this one (`multiprocessing`) receives the credentials.
 
     Examples
     --------
-    >>> "hunter2" in packed('{"anon": false, "password": "hunter2"}')
+    >>> "hunter2" in seal_credentials('{"anon": false, "password": "hunter2"}')
     False
-    >>> packed('{"anon": true, "token": "anon"}')
+    >>> seal_credentials('{"anon": true, "token": "anon"}')
     '{"anon": true, "token": "anon"}'
     """
     text, reference, secret = _packed(options)
@@ -150,7 +150,7 @@ def packed(options: str) -> str:
             _VAULT.keep(reference, secret)
         _NOTED.add(reference)
         if _is_starting_a_process():
-            return unpacked(options, "")
+            return unseal_credentials(options, "")
     return text
 
 
@@ -159,13 +159,13 @@ def is_reference(options: str) -> bool:
     return _REFERENCE in options
 
 
-def resolved(options: str, place: str) -> str:
+def reveal_credentials(options: str, place: str) -> str:
     """Return options with the reference replaced by the credentials.
 
     Parameters
     ----------
     options
-        As returned by `packed`, or as they were given.
+        As returned by `seal_credentials`, or as they were given.
     place
         The location that they are for, for messages.
 
@@ -184,16 +184,17 @@ def resolved(options: str, place: str) -> str:
             "that they were given to and are not known to this one. Let every process find them "
             "by itself (the environment, FSSPEC_... variables, a profile, a role) and leave them "
             "out of storage_options; or hand them over: zarr_dask.share_credentials(client, x) to "
-            "the workers of a cluster, initializer=zarr_dask.credentials_of(x) to processes that "
-            "are started, for those of dask as its configuration 'multiprocessing.initializer'."
+            "the workers of a cluster, initializer=zarr_dask.credentials_initializer(x) to "
+            "processes that are started, for those of dask as its configuration "
+            "'multiprocessing.initializer'."
         )
     return json.dumps(_merged(public, json.loads(secret)), sort_keys=True)
 
 
-def unpacked(options: str, place: str) -> str:
-    """Return options as `resolved` does; unchanged if their credentials are not known."""
+def unseal_credentials(options: str, place: str) -> str:
+    """Return options as `reveal_credentials` does; unchanged if their credentials are not known."""
     try:
-        return resolved(options, place)
+        return reveal_credentials(options, place)
     except CredentialsMissingError:
         return options  # they may be shared before they are used
 
@@ -290,7 +291,7 @@ def references_of(*values: Any) -> set[str]:
 # --- the vault of a process -----------------------------------------------------------------------
 
 
-class _Vault:
+class _CredentialStore:
     """Credentials by their references, as JSON texts; in memory only."""
 
     def __init__(self) -> None:
@@ -315,7 +316,7 @@ class _Vault:
             return self._kept.get(reference)
 
 
-_VAULT = _Vault()
+_VAULT = _CredentialStore()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_VAULT.renew)
 
@@ -333,7 +334,7 @@ def known_credentials(references: Iterable[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Credentials:
+class CredentialsInitializer:
     """Credentials for a process that is being started, used as its initializer.
 
     Pickled for any other purpose, it holds only references.
@@ -349,6 +350,6 @@ class Credentials:
         return _handed_over, (self.references, secrets)
 
 
-def _handed_over(references: tuple[str, ...], secrets: Mapping[str, str]) -> Credentials:
+def _handed_over(references: tuple[str, ...], secrets: Mapping[str, str]) -> CredentialsInitializer:
     keep_credentials(secrets)
-    return Credentials(references)
+    return CredentialsInitializer(references)

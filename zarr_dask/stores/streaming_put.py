@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
 
-from zarr_dask._util.buffers import Gathered, borrowed
+from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
 from zarr_dask.stores.base import Buffer, Store
 
-__all__ = ["TOGETHER", "PieceTaker", "put_pieces", "takes_pieces"]
+__all__ = ["TOGETHER", "SupportsStreamingPut", "put_stream", "supports_streaming_put"]
 
 TOGETHER = 1 << 19
 """Size in bytes of a batch of small pieces, which are checksummed and written in one call.
@@ -25,7 +25,7 @@ copying a chunk of 100 kB here. A piece of more than half of that size is not ba
 
 
 @runtime_checkable
-class PieceTaker(Protocol):
+class SupportsStreamingPut(Protocol):
     """A store that can begin to write a value before all of it is known."""
 
     def set_pieces(self, key: str, pieces: Iterable[Buffer]) -> None:
@@ -37,12 +37,12 @@ class PieceTaker(Protocol):
         ...
 
 
-def takes_pieces(store: Store) -> bool:
+def supports_streaming_put(store: Store) -> bool:
     """True if a store accepts values piece by piece."""
-    return isinstance(store, PieceTaker)
+    return isinstance(store, SupportsStreamingPut)
 
 
-def put_pieces(
+def put_stream(
     store: Store,
     key: str,
     pieces: list[Buffer] | Iterator[Buffer],
@@ -66,7 +66,9 @@ def put_pieces(
     fence
         Called right before the value gets its name; what it raises keeps it from that.
     """
-    if isinstance(store, PieceTaker) and (not isinstance(pieces, list) or _any_large(pieces)):
+    if isinstance(store, SupportsStreamingPut) and (
+        not isinstance(pieces, list) or _any_large(pieces)
+    ):
         known = isinstance(pieces, list)
         noted = _noted(pieces if known else _together(pieces), note)
         store.set_pieces(key, noted if fence is None else _fenced(noted, fence))
@@ -74,7 +76,7 @@ def put_pieces(
     if isinstance(pieces, list):
         buffers = list(_noted(pieces, note))
     else:
-        with Gathered() as gathered:
+        with SegmentedBuffer() as gathered:
             for piece in _noted(pieces, note):
                 gathered.add(piece)
         buffers = gathered.buffers()
@@ -95,7 +97,7 @@ def _any_large(pieces: Iterable[Buffer]) -> bool:
 
 def _together(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
     """Yield the same bytes in larger pieces."""
-    with borrowed("encoded", TOGETHER) as memory:
+    with reserve_buffer("encoded", TOGETHER) as memory:
         room, used = memory.data, 0
         for piece in pieces:
             nbytes = len(piece)

@@ -18,11 +18,12 @@ from zarr_dask.stores.option_mapping import WEB
 
 __all__ = [
     "QUERY_DIGEST",
+    "check_endpoint",
     "check_endpoints",
     "check_no_login",
-    "login_apart",
-    "shown",
-    "with_query",
+    "redact_url",
+    "restore_query",
+    "split_credentials",
 ]
 
 _QUERY = "token_query"
@@ -37,7 +38,7 @@ _LOGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://[^/?#]*@")
 _USER = re.compile(r"(?:^|::)([A-Za-z][A-Za-z0-9+.-]*)://([^/?#@]*)@")
 
 
-def login_apart(url: str) -> tuple[str, dict[str, str]]:
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
     """Return a URL without secrets, and these as options of a file system of fsspec.
 
     Parameters
@@ -52,9 +53,9 @@ def login_apart(url: str) -> tuple[str, dict[str, str]]:
 
     Examples
     --------
-    >>> login_apart("ftp://me:hunter2@host/a.zarr")
+    >>> split_credentials("ftp://me:hunter2@host/a.zarr")
     ('ftp://host/a.zarr', {'username': 'me', 'password': 'hunter2'})
-    >>> login_apart("zip::https://host/a.zip?signature=1234")[0]
+    >>> split_credentials("zip::https://host/a.zip?signature=1234")[0]
     'zip::https://host/a.zip'
     """
     parts = urlsplit(url)
@@ -70,19 +71,19 @@ def login_apart(url: str) -> tuple[str, dict[str, str]]:
     return place, {_QUERY: query, QUERY_DIGEST: sha256(query.encode()).hexdigest()[:16]}
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without logins and queries, fit to be shown.
 
     Examples
     --------
-    >>> shown("zip::https://me:hunter2@host/a.zip?signature=1234")
+    >>> redact_url("zip::https://me:hunter2@host/a.zip?signature=1234")
     'zip::https://host/a.zip'
     """
     return _LOGIN.sub(r"\1://", url).partition("?")[0]
 
 
-def with_query(url: str, options: dict[str, Any]) -> str:
-    """Return the URL as it was before `login_apart`, and remove its query from the options."""
+def restore_query(url: str, options: dict[str, Any]) -> str:
+    """Return the URL as it was before `split_credentials`; remove its query from the options."""
     options.pop(QUERY_DIGEST, None)
     query = options.pop(_QUERY, None)
     return url if query is None else f"{url}?{query}"
@@ -113,24 +114,52 @@ def check_no_login(url: str) -> None:
 
 
 def check_endpoints(options: Mapping[str, Any]) -> None:
-    """Raise if the address of a service holds credentials.
+    """Raise if the address of a service is no URL, or holds credentials.
 
     Raises
     ------
     StoreError
-        If an ``endpoint_url`` has a user or a query.
+        If an ``endpoint_url`` has no scheme, or has a user or a query.
     """
     for name, value in options.items():
         if isinstance(value, Mapping):
             check_endpoints(value)
         elif name == "endpoint_url" and isinstance(value, str):
-            parts = urlsplit(value)
-            if "@" in parts.netloc or parts.query:
-                raise StoreError(
-                    f"endpoint_url for {parts.netloc.rpartition('@')[2]} was given with a login or "
-                    "a query in it, which would be shown in messages and in plans: pass "
-                    "credentials by their own names (key and secret, sas_token, ...)."
-                )
+            check_endpoint(value)
+
+
+def check_endpoint(url: str, name: str = "endpoint_url") -> None:
+    """Raise if one address is no URL, or holds credentials.
+
+    Raises
+    ------
+    StoreError
+        See `check_endpoints`.
+
+    Examples
+    --------
+    >>> check_endpoint("localhost:9000")
+    Traceback (most recent call last):
+    zarr_dask.errors.StoreError: endpoint_url 'localhost:9000' has no scheme: write \
+'https://localhost:9000', or 'http://localhost:9000' for a service without TLS.
+    """
+    parts = urlsplit(url)
+    if "@" in url or parts.query:
+        place = parts.netloc.rpartition("@")[2] or "a service"
+        raise StoreError(
+            f"{name} for {place} was given with a login or a query in it, which would be shown in "
+            "messages and in plans: pass credentials by their own names (key and secret, "
+            "sas_token, ...)."
+        )
+    if url and (parts.scheme not in WEB or not parts.hostname):
+        rest = url.rpartition("://")[2]
+        raise StoreError(
+            f"{name} {url!r} has no scheme: write 'https://{rest}', or 'http://{rest}' for a "
+            "service without TLS."
+            if "://" not in url
+            else f"{name} {url!r} is of scheme {parts.scheme!r}: expected http or https, and a "
+            "host."
+        )
 
 
 def _is_chain(url: str) -> bool:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from zarr_dask.errors import StoreKeyError
 from zarr_dask.stores.base import Buffer, Range, Store
 
-__all__ = ["AbstractStore", "KeyRange", "KeyStartValue", "Listed", "StoreWithPartialAccess"]
+__all__ = ["AbstractStore", "KeyRange", "KeyStartValue", "ListDirResult", "StoreWithPartialAccess"]
 
 _KEY = re.compile(r"[a-zA-Z0-9/._-]*[a-zA-Z0-9._-]")
 _PREFIX = re.compile(r"(?:[a-zA-Z0-9/._-]*/)?")
@@ -52,7 +52,7 @@ class KeyStartValue(NamedTuple):
     value: bytes
 
 
-class Listed(NamedTuple):
+class ListDirResult(NamedTuple):
     """The keys and prefixes directly below a prefix."""
 
     keys: frozenset[str]
@@ -172,7 +172,7 @@ class StoreWithPartialAccess(ABC):
         check_prefix(prefix)
         return frozenset(key for key in self.list() if key.startswith(prefix))
 
-    def list_dir(self, prefix: str) -> Listed:
+    def list_dir(self, prefix: str) -> ListDirResult:
         """Return the keys and prefixes directly below a prefix; empty if the prefix does not exist.
 
         Raises
@@ -185,7 +185,7 @@ class StoreWithPartialAccess(ABC):
         for key in self.list_prefix(prefix):
             name, slash, _ = key[len(prefix) :].partition("/")
             (prefixes if slash else keys).add(f"{prefix}{name}{slash}")
-        return Listed(frozenset(keys), frozenset(prefixes))
+        return ListDirResult(frozenset(keys), frozenset(prefixes))
 
 
 class AbstractStore(StoreWithPartialAccess):
@@ -249,11 +249,11 @@ class AbstractStore(StoreWithPartialAccess):
         check_prefix(prefix)
         return frozenset(self.store.list(prefix))
 
-    def list_dir(self, prefix: str) -> Listed:
+    def list_dir(self, prefix: str) -> ListDirResult:
         """See `StoreWithPartialAccess.list_dir`."""
         check_prefix(prefix)
         found = self.store.list_dir(prefix)
-        return Listed(frozenset(found.keys), frozenset(found.prefixes))
+        return ListDirResult(frozenset(found.keys), frozenset(found.prefixes))
 
 
 # --- restrictions on keys and ranges --------------------------------------------------------------

@@ -26,7 +26,7 @@ import pytest
 from zarr_dask.errors import ListingError, StoreKeyError
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, list_sizes
 from zarr_dask.stores.open import open_store
-from zarr_dask.stores.streaming_put import put_pieces
+from zarr_dask.stores.streaming_put import put_stream
 
 __all__ = ["BAD_KEYS", "RANGES", "VALUE", "StoreTests"]
 
@@ -194,7 +194,7 @@ class StoreTests:
                 yield memoryview(memory)[:size]
 
         seen: list[bytes] = []
-        put_pieces(tested, "a/b", pieces(), lambda piece: seen.append(bytes(piece)))
+        put_stream(tested, "a/b", pieces(), lambda piece: seen.append(bytes(piece)))
         want = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
         assert as_bytes(tested.get("a/b")) == want
         assert b"".join(seen) == want
@@ -210,7 +210,7 @@ class StoreTests:
         tested.set("a", [b"old"])
         for key in ("a", "b"):
             with pytest.raises(ArithmeticError, match="cannot be encoded"):
-                put_pieces(tested, key, pieces())
+                put_stream(tested, key, pieces())
         assert as_bytes(tested.get("a")) == b"old"
         assert tested.get("b") is None
         if self.lists:

@@ -22,6 +22,7 @@ import xarray as xr
 from xarray.backends import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 
+from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
@@ -97,6 +98,7 @@ def open_dataset(
     )
 
 
+@explained_by(open_dataset)
 def open_datatree(
     url: Location | Group,
     group: str | None = None,

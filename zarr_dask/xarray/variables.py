@@ -7,9 +7,6 @@ names dimensions (or NCZarr's own metadata do), and the fill value of the array 
 
 from __future__ import annotations
 
-import base64
-import binascii
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +16,8 @@ from xarray.core import indexing
 
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
-from zarr_dask.errors import MetadataError, Problem
+from zarr_dask.errors import MetadataError, ValidationProblem
+from zarr_dask.formats.missing_values import decoded_fill
 from zarr_dask.formats.v2_document import (
     DIMENSIONS,
     dimension_names,
@@ -71,7 +69,7 @@ def variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
     if fill_is_mask and array.fill_value is not None:
         attributes["_FillValue"] = array.fill_value
     elif "_FillValue" in attributes:
-        attributes["_FillValue"] = _decoded_fill(attributes["_FillValue"], array)
+        attributes["_FillValue"] = decoded_fill(attributes["_FillValue"], array.meta.data_type)
     data = indexing.LazilyIndexedArray(StoredArray(array))
     return xr.Variable(names, data, attributes, encoding)
 
@@ -98,7 +96,7 @@ def _dimension_names(array: Array) -> tuple[str, ...]:
     present = None if array.dimension_names is None else list(array.dimension_names)
     if present is None and attribute is not None:
         present = array.attributes.get(attribute)
-    raise MetadataError(array.where, [Problem(place, present, expected)])
+    raise MetadataError(array.where, [ValidationProblem(place, present, expected)])
 
 
 def _encoding(array: Array, names: tuple[str, ...]) -> dict[str, Any]:
@@ -170,30 +168,3 @@ def _codecs_of_numcodecs(array: Array) -> dict[str, Any]:
         return encoding
     count = len(made) if compressor is None else len(made) - 1
     return {**encoding, "filters": tuple(made[:count]), "compressors": tuple(made[count:])}
-
-
-def _decoded_fill(value: Any, array: Array) -> Any:
-    """Decode a ``_FillValue`` in the form of xarray's own Zarr backend; others are unchanged.
-
-    xarray encodes floats as doubles in base64, byte strings in base64, complex numbers as two
-    floats. NCZarr and GDAL write plain numbers.
-    """
-    kind = array.dtype.kind
-    try:
-        if array.meta.data_type.name == "bytes" or kind == "S":
-            return base64.b64decode(value, validate=True) if isinstance(value, str) else value
-        if kind == "f":
-            return _double(value)
-        if kind == "c" and isinstance(value, list) and len(value) == 2:
-            return complex(_double(value[0]), _double(value[1]))
-    except (binascii.Error, struct.error, ValueError):
-        return value
-    return value
-
-
-def _double(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value in {"NaN", "Infinity", "-Infinity"}:  # as in Zarr metadata
-        return float(value)
-    return struct.unpack("<d", base64.b64decode(value, validate=True))[0]

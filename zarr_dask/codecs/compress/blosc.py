@@ -10,13 +10,18 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numcodecs import blosc as _blosc
 
-from zarr_dask.codecs.base import ChunkSpec, Decoded, Size, Wanted
-from zarr_dask.codecs.compress.blosc_frames import MOST_SPLITS, SMALLEST_SPLIT, Instead, read_blocks
+from zarr_dask.codecs.base import ByteRequest, ChunkSpec, DecodedBytes, EncodedSize
+from zarr_dask.codecs.compress.blosc_frames import (
+    MOST_SPLITS,
+    SMALLEST_SPLIT,
+    FallbackRead,
+    read_blocks,
+)
 from zarr_dask.codecs.compress.compressor import Compressor, check_size
 from zarr_dask.codecs.compress.snappy import decompress_frame, is_snappy
 from zarr_dask.codecs.compress.zstd import ZSTD_LEVELS, zstd_tables
 from zarr_dask.codecs.fetch import Fetch
-from zarr_dask.errors import CorruptObjectError, MetadataError, Problem
+from zarr_dask.errors import CorruptObjectError, MetadataError, ValidationProblem
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["BLOSC_CNAMES", "BLOSC_LARGEST_TYPESIZE", "BLOSC_SHUFFLES", "Blosc", "Shuffle"]
@@ -69,7 +74,7 @@ class Blosc(Compressor):
     typesize: int | None = None
     blocksize: int = 0
     name: ClassVar[str] = "blosc"
-    divisible: ClassVar[bool] = True
+    supports_partial_decode: ClassVar[bool] = True
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -81,10 +86,10 @@ class Blosc(Compressor):
             "blocksize": self.blocksize,
         }
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that chunks are not larger than 2 GiB, the limit of blosc."""
         if spec.nbytes > _BLOSC_MAX_NBYTES:
-            yield Problem(
+            yield ValidationProblem(
                 "name",
                 "blosc",
                 f"a codec for chunks of {spec.nbytes} bytes; blosc takes {_BLOSC_MAX_NBYTES}",
@@ -99,20 +104,20 @@ class Blosc(Compressor):
         shuffle = self.shuffle or ("bitshuffle" if itemsize == 1 else "shuffle")
         return shuffle, self.typesize or itemsize
 
-    def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`; a shuffled and a compressed block are included."""
+    def encoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.encoder_state_nbytes`; a shuffled and a compressed block are included."""
         block = self._block(nbytes)
         if self.cname != "zstd":
             return 2 * block
         level = 2 * self.clevel - 1 if self.clevel < 9 else ZSTD_LEVELS[-1]  # as in blosc
         return 2 * block + zstd_tables(level, block)
 
-    def decoding(self, nbytes: int) -> int:
-        """See `BytesCodec.decoding`: a shuffled block, and a frame of one block."""
+    def decoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.decoder_state_nbytes`: a shuffled block, and a frame of one block."""
         return 2 * self._block(nbytes)
 
-    def block(self, nbytes: int) -> int:
-        """See `BytesCodec.block`."""
+    def partial_decode_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.partial_decode_nbytes`."""
         odd = nbytes % (self.typesize or 1)  # see `read_blocks`: the chunk ends within an element
         return 0 if odd or self.cname == "snappy" else self._block(nbytes)
 
@@ -136,13 +141,15 @@ class Blosc(Compressor):
         """
         if self.cname not in _BLOSC_WRITES:
             expected = f"one of {list(_BLOSC_WRITES)}, which can be written here; it can be read"
-            raise MetadataError.of("codec blosc", [Problem("cname", self.cname, expected, "codec")])
+            raise MetadataError.of(
+                "codec blosc", [ValidationProblem("cname", self.cname, expected, "codec")]
+            )
         shuffle, typesize = self._shuffle(itemsize)
         items, cname = _items(buffer, typesize), self.cname.encode()
         number = BLOSC_SHUFFLES.index(shuffle)
         return cast("bytes", _blosc.compress(items, cname, self.clevel, number, self.blocksize))
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         out = np.empty(_blosc_nbytes(buffer, size), np.uint8)
         self.decode_into(buffer, out)
@@ -151,10 +158,10 @@ class Blosc(Compressor):
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
         if len(buffer) < 16:
-            _blosc_nbytes(buffer, Size.of(out.size))  # raises the right error
+            _blosc_nbytes(buffer, EncodedSize.of(out.size))  # raises the right error
         nbytes, blocksize, stored = _BLOSC_HEADER.unpack_from(buffer)
         if nbytes != out.size:
-            _blosc_nbytes(buffer, Size.of(out.size))
+            _blosc_nbytes(buffer, EncodedSize.of(out.size))
         if not nbytes:  # the library does not accept empty frames
             return
         if stored > len(buffer):
@@ -171,13 +178,15 @@ class Blosc(Compressor):
         except (RuntimeError, ValueError) as error:
             raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
 
-    def read_spans(self, wanted: Wanted, *, sparing: bool = False) -> Fetch[Decoded | None]:
-        """See `BytesCodec.read_spans`."""
+    def partial_decode(
+        self, wanted: ByteRequest, *, sparing: bool = False
+    ) -> Fetch[DecodedBytes | None]:
+        """See `BytesCodec.partial_decode`."""
         largest = self._block(wanted.nbytes) if sparing else None
         found = yield from read_blocks(wanted, largest)
-        if found is not Instead.WHOLE:
+        if found is not FallbackRead.WHOLE:
             return found
-        return (yield from super().read_spans(wanted, sparing=sparing))
+        return (yield from super().partial_decode(wanted, sparing=sparing))
 
 
 def _check_all_written(buffer: Buffer) -> None:
@@ -209,7 +218,7 @@ def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
     return raw.view(f"u{itemsize}" if itemsize in {1, 2, 4, 8} else f"V{itemsize}")
 
 
-def _blosc_nbytes(buffer: Buffer, size: Size) -> int:
+def _blosc_nbytes(buffer: Buffer, size: EncodedSize) -> int:
     """Return the decoded size in the frame's header, checked against the expected one."""
     if len(buffer) < 16:
         raise CorruptObjectError(f"{len(buffer)} bytes are fewer than a blosc header")

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from numcodecs import blosc as _blosc
 
-from zarr_dask._util.buffers import scratch
-from zarr_dask.codecs.base import Decoded, Wanted
+from zarr_dask._util.buffers import thread_buffer
+from zarr_dask.codecs.base import ByteRequest, DecodedBytes
 from zarr_dask.codecs.byte_ranges import Spans
 from zarr_dask.codecs.fetch import Fetch
-from zarr_dask.stores.base import Buffer, PeekRange, Range
+from zarr_dask.stores.base import Buffer, HeaderRange, Range
 
-__all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "Instead", "read_blocks"]
+__all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "FallbackRead", "read_blocks"]
 
 _HEADER = struct.Struct("<4B3I")
 _WORD = struct.Struct("<i")
@@ -78,14 +78,16 @@ class _Frame(NamedTuple):
         return self.typesize if whole and fits else 1
 
 
-class Instead(Enum):
+class FallbackRead(Enum):
     """The instruction to the caller if no blocks are read."""
 
     WHOLE = "whole"
     """Decode the whole frame."""
 
 
-def read_blocks(wanted: Wanted, largest: int | None = None) -> Fetch[Decoded | Instead | None]:
+def read_blocks(
+    wanted: ByteRequest, largest: int | None = None
+) -> Fetch[DecodedBytes | FallbackRead | None]:
     """Request the blocks of a frame that contain some bytes, and decode these.
 
     Parameters
@@ -98,49 +100,49 @@ def read_blocks(wanted: Wanted, largest: int | None = None) -> Fetch[Decoded | I
 
     Returns
     -------
-    Decoded or Instead or None
-        None if there is no frame. `Instead.WHOLE` if that would not take longer, or something about
-        the frame is unusual or wrong.
+    DecodedBytes or FallbackRead or None
+        None if there is no frame. `FallbackRead.WHOLE` if that would not take longer, or something
+        about the frame is unusual or wrong.
     """
-    received = yield (PeekRange(0, _HEAD),)
+    received = yield (HeaderRange(0, _HEAD),)
     if received is None:
         return None
     head = b"".join(received)  # the memory is reused by the next read
     if len(head) < _HEADER.size:
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     frame = _Frame(*_HEADER.unpack_from(head))
     if not _is_sound(frame, wanted.nbytes):
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     if frame.flags & _STORED:
         return (yield from _copy(frame, wanted))
     if largest is not None and frame.blocksize > largest:
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     worth = frame.nbytes - _TO_LOOK if largest is None else inf
     blocks = _wanted_blocks(frame, wanted.spans, worth)
     if blocks is None:
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     if len(head) < frame.table_end <= _LONGEST_TABLE:
-        received = yield (PeekRange(0, frame.table_end),)
+        received = yield (HeaderRange(0, frame.table_end),)
         head = b"".join(received or ())
     places = _places(head, frame, blocks)
     if places is None:
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     received = yield [Range(start, stop) for start, stop, _ in places]
     if received is None:
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     out = _room(wanted, frame.blocksize)
     done = all(
         _decode_block(piece, frame, place, out)
         for piece, place in zip(received, places, strict=True)
     )
-    return out if done else Instead.WHOLE
+    return out if done else FallbackRead.WHOLE
 
 
-def _room(wanted: Wanted, blocksize: int) -> Decoded:
+def _room(wanted: ByteRequest, blocksize: int) -> DecodedBytes:
     """Return memory of this thread, for whole blocks."""
     first = wanted.first // blocksize * blocksize
     stop = min(-(-wanted.stop // blocksize) * blocksize, wanted.nbytes)
-    return Decoded(scratch("decoded", stop - first), first)
+    return DecodedBytes(thread_buffer("decoded", stop - first), first)
 
 
 def _is_sound(frame: _Frame, nbytes: int) -> bool:
@@ -154,10 +156,10 @@ def _is_sound(frame: _Frame, nbytes: int) -> bool:
     )
 
 
-def _copy(frame: _Frame, wanted: Wanted) -> Fetch[Decoded | Instead]:
+def _copy(frame: _Frame, wanted: ByteRequest) -> Fetch[DecodedBytes | FallbackRead]:
     """Return the bytes of a frame that was not compressed."""
     if frame.stored != frame.nbytes + _HEADER.size:
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     steps = [
         (at, min(at + _STEP, stop))
         for start, stop in wanted.spans
@@ -165,11 +167,11 @@ def _copy(frame: _Frame, wanted: Wanted) -> Fetch[Decoded | Instead]:
     ]
     received = yield [Range(start + _HEADER.size, stop + _HEADER.size) for start, stop in steps]
     if received is None:
-        return Instead.WHOLE
+        return FallbackRead.WHOLE
     out = _room(wanted, 1)
     for piece, (start, stop) in zip(received, steps, strict=True):
         if len(piece) != stop - start:
-            return Instead.WHOLE
+            return FallbackRead.WHOLE
         out.memory[start - out.first : stop - out.first] = np.frombuffer(piece, np.uint8)
     return out
 
@@ -186,7 +188,7 @@ def _wanted_blocks(frame: _Frame, spans: Spans, most: float) -> list[int] | None
     return blocks
 
 
-class _Place(NamedTuple):
+class _BlockBytes(NamedTuple):
     """The location of a block in a frame."""
 
     start: int
@@ -195,7 +197,7 @@ class _Place(NamedTuple):
     number: int
 
 
-def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_Place] | None:
+def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_BlockBytes] | None:
     """Return the locations of compressed blocks, in order; None if something is wrong."""
     if (
         frame.flags >> 5 not in _KNOWN
@@ -210,7 +212,7 @@ def _places(head: bytes, frame: _Frame, blocks: Sequence[int]) -> list[_Place] |
         return None
     ascending.append(frame.stored)
     places = [
-        _Place(start, ascending[bisect_right(ascending, start)], number)
+        _BlockBytes(start, ascending[bisect_right(ascending, start)], number)
         for number in blocks
         for start in (starts[number],)
     ]
@@ -225,7 +227,7 @@ def _of_whole_elements(frame: _Frame) -> bool:
     return not frame.blocksize % frame.typesize and not frame.nbytes % frame.typesize
 
 
-def _decode_block(piece: Buffer, frame: _Frame, place: _Place, out: Decoded) -> bool:
+def _decode_block(piece: Buffer, frame: _Frame, place: _BlockBytes, out: DecodedBytes) -> bool:
     """Decode one block into the output; return False if something is wrong with it."""
     begin = place.number * frame.blocksize - out.first
     target = out.memory[begin : begin + frame.blocksize]
@@ -256,7 +258,7 @@ def _length(piece: Buffer, frame: _Frame, nbytes: int) -> int | None:
 def _framed(piece: Buffer, length: int, frame: _Frame, nbytes: int) -> np.ndarray:
     """Return a frame of one block, which holds `nbytes`, in memory of this thread."""
     at = _HEADER.size + _WORD.size
-    memory = scratch("frame", at + length)
+    memory = thread_buffer("frame", at + length)
     memory[at:] = np.frombuffer(piece, np.uint8, length)
     flags = frame.flags
     if nbytes < frame.blocksize:  # the last block, which is never split

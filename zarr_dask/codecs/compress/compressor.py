@@ -7,7 +7,7 @@ off. blosc, zstd and lz4 (numcodecs) and gzip and zlib (isal) release the GIL.
 
 from __future__ import annotations
 
-from zarr_dask.codecs.base import BytesCodec, Size
+from zarr_dask.codecs.base import BytesCodec, EncodedSize
 from zarr_dask.errors import CorruptObjectError
 
 __all__ = ["Compressor", "check_size"]
@@ -16,12 +16,12 @@ __all__ = ["Compressor", "check_size"]
 class Compressor(BytesCodec):
     """A codec whose output size depends on the values."""
 
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """See `BytesCodec.size`."""
         return size.compressed()
 
 
-def check_size(what: str, nbytes: int, size: Size) -> None:
+def check_size(what: str, nbytes: int, size: EncodedSize) -> None:
     """Raise if the size in a header is not the expected one, or larger than possible."""
     if size.exact is not None and nbytes != size.exact:
         raise CorruptObjectError(f"its {what} holds {nbytes} bytes, but the chunk has {size.exact}")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 from isal import isal_zlib
 
-from zarr_dask.codecs.base import Size
+from zarr_dask.codecs.base import EncodedSize
 from zarr_dask.codecs.compress.compressor import Compressor, check_size
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
@@ -45,7 +45,7 @@ def _inflate(
     what: str,
     new: Callable[[], _Decompressor],
     buffer: Buffer,
-    size: Size,
+    size: EncodedSize,
     failures: Any,
     header: _Header,
 ) -> bytes:
@@ -61,7 +61,7 @@ def _inflate(
             fed = view[position : position + window]
             piece = stream.decompress(fed, size.most - total + 1)
             if total + len(piece) > size.most:
-                check_size(f"{what} stream", total + len(piece), Size(None, size.most))
+                check_size(f"{what} stream", total + len(piece), EncodedSize(None, size.most))
             if not stream.eof:
                 if len(fed) == len(view) - position:
                     raise CorruptObjectError(f"its {what} stream ends too early")
@@ -106,7 +106,7 @@ def _inflate_into(
                     window = _FED
                 piece = stream.decompress(fed, min(out.size - total, _PIECE) + 1)
                 if total + len(piece) > out.size:
-                    check_size(f"{what} stream", total + len(piece), Size.of(out.size))
+                    check_size(f"{what} stream", total + len(piece), EncodedSize.of(out.size))
                 if not piece and not fed:
                     raise CorruptObjectError(f"its {what} stream ends too early")
                 out[total : total + len(piece)] = np.frombuffer(piece, np.uint8)
@@ -116,7 +116,7 @@ def _inflate_into(
             raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
         position -= len(stream.unused_data)
         window = min(max(2 * (position - begun), _NARROWEST), _FED)
-    check_size(f"{what} stream", total, Size.of(out.size))
+    check_size(f"{what} stream", total, EncodedSize.of(out.size))
 
 
 _FED = 1 << 16
@@ -186,7 +186,7 @@ class Gzip(Compressor):
     """A gzip stream (RFC 1952) of the given level, 0 to 9."""
 
     level: int = 1
-    copies: ClassVar[int] = 3
+    peak_copies: ClassVar[int] = 3
     name: ClassVar[str] = "gzip"
     wbits: ClassVar[int] = 31
 
@@ -202,7 +202,7 @@ class Gzip(Compressor):
         """See `BytesCodec.encode`."""
         return _deflate(buffer, self.level, self.wbits)
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         new = _isal_decompressor(self.wbits)
         return _inflate(self.name, new, buffer, size, _ISAL_FAILURES, self._header)
@@ -215,9 +215,13 @@ class Gzip(Compressor):
         new = _isal_decompressor(self.wbits)
         _inflate_into(self.name, new, buffer, out, _ISAL_FAILURES, self._header)
 
-    def held_into(self, nbytes: int) -> int:
-        """See `BytesCodec.held_into`: a large chunk is decoded in pieces, growing by doubling."""
-        return super().held_into(nbytes) if nbytes <= _PIECE else nbytes + self.copies * _PIECE
+    def decode_into_peak_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.decode_into_peak_nbytes`; a large chunk is decoded in growing pieces."""
+        return (
+            super().decode_into_peak_nbytes(nbytes)
+            if nbytes <= _PIECE
+            else nbytes + self.peak_copies * _PIECE
+        )
 
 
 @dataclass(frozen=True)
@@ -237,22 +241,22 @@ class Bz2(Compressor):
     """A bzip2 stream of the given level, 1 to 9."""
 
     level: int = 1
-    copies: ClassVar[int] = 3
+    peak_copies: ClassVar[int] = 3
     name: ClassVar[str] = "bz2"
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
         return {"level": self.level}
 
-    def tables(self, nbytes: int) -> int:  # noqa: ARG002
-        """See `BytesCodec.tables`; the number is from the library's manual."""
+    def encoder_state_nbytes(self, nbytes: int) -> int:  # noqa: ARG002
+        """See `BytesCodec.encoder_state_nbytes`; the number is from the library's manual."""
         return 400_000 + 800_000 * self.level
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
         return _bz2.compress(buffer, self.level)
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         failures = (OSError, EOFError)
         return _inflate("bz2", _bz2.BZ2Decompressor, buffer, size, failures, _no_header)
@@ -278,7 +282,7 @@ class Lzma(Compressor):
     check: int = -1
     preset: int | None = None
     filters: tuple[tuple[tuple[str, int], ...], ...] | None = None
-    copies: ClassVar[int] = 3
+    peak_copies: ClassVar[int] = 3
     name: ClassVar[str] = "lzma"
 
     def configuration(self) -> dict[str, Any]:
@@ -291,8 +295,8 @@ class Lzma(Compressor):
             "filters": filters,
         }
 
-    def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`: a hash table, and a tree of earlier positions."""
+    def encoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.encoder_state_nbytes`: a hash table, and a tree of earlier positions."""
         chains = map(dict, self.filters) if self.filters else [{"preset": self.preset}]
         largest = max(_dictionary(chain) for chain in chains)
         hashed = min(1 << max(largest - 1, 1).bit_length(), _LZMA_MOST_HASHED)
@@ -302,7 +306,7 @@ class Lzma(Compressor):
         """See `BytesCodec.encode`."""
         return _lzma.compress(buffer, **self.configuration())
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         filters = self.configuration()["filters"] if self.format == _lzma.FORMAT_RAW else None
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numcodecs import lz4 as _lz4
 
-from zarr_dask.codecs.base import Size
+from zarr_dask.codecs.base import EncodedSize
 from zarr_dask.codecs.compress.compressor import Compressor, check_size
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
@@ -31,7 +31,7 @@ class Lz4(Compressor):
         """See `BytesCodec.encode`."""
         return cast("bytes", _lz4.compress(buffer, self.acceleration))
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         if len(buffer) < 4:
             raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
@@ -46,7 +46,7 @@ class Lz4(Compressor):
         if len(buffer) < 4:
             raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
         nbytes = int.from_bytes(memoryview(buffer)[:4], "little")
-        check_size("lz4 block", nbytes, Size.of(out.size))
+        check_size("lz4 block", nbytes, EncodedSize.of(out.size))
         try:
             _lz4.decompress(buffer, out)
         except (RuntimeError, ValueError) as error:

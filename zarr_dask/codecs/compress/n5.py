@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zarr_dask.codecs.arrays import Bytes, Transpose
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.dtypes import full_of
-from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
@@ -43,23 +43,25 @@ class N5Default(Serializer):
         big-endian order, and at most one codec from bytes to bytes.
     """
 
-    codecs: Chain
+    codecs: CodecChain
     name: ClassVar[str] = "n5_default"
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
         return {"codecs": [codec.document() for codec in self.codecs.codecs]}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that N5 supports the codecs and the chunk."""
         ndim = len(spec.shape)
         if spec.data_type.name not in _DATA_TYPES:
             expected = (
                 f"a codec for elements of type {spec.data_type.name!r}, which N5 does not have"
             )
-            yield Problem("name", self.name, expected)
+            yield ValidationProblem("name", self.name, expected)
         if max(spec.shape, default=1) > _LONGEST or ndim > _MOST_DIMENSIONS:
-            yield Problem("name", self.name, f"a codec for chunks of shape {list(spec.shape)}")
+            yield ValidationProblem(
+                "name", self.name, f"a codec for chunks of shape {list(spec.shape)}"
+            )
         reverse = Transpose(tuple(reversed(range(ndim))))
         endian = getattr(self.codecs.serializer, "endian", "little")
         if (
@@ -68,7 +70,7 @@ class N5Default(Serializer):
             or endian not in ({"big", None} if spec.dtype.itemsize == 1 else {"big"})
             or len(self.codecs.bytes) > 1
         ):
-            yield Problem(
+            yield ValidationProblem(
                 "configuration.codecs",
                 [codec.document() for codec in self.codecs.codecs],
                 f"'transpose' of order {list(reverse.order)}, 'bytes' of endian 'big', and at most "
@@ -76,7 +78,7 @@ class N5Default(Serializer):
             )
             return
         for problem in self.codecs.problems(spec):
-            yield Problem(
+            yield ValidationProblem(
                 f"configuration.{problem.field}", problem.found, problem.expected, problem.kind
             )
 
@@ -86,44 +88,44 @@ class N5Default(Serializer):
 
 
 class _BoundN5(BoundSerializer):
-    def __init__(self, codecs: Chain, spec: ChunkSpec) -> None:
+    def __init__(self, codecs: CodecChain, spec: ChunkSpec) -> None:
         self.spec = spec
         self._codecs = codecs
         self._header = _header_of(spec.shape)
         self._most = max(_LARGER * spec.nbytes, _HARMLESS)
         inner = codecs.bind(spec).size.most
-        self.size = Size(None, len(self._header) + max(_LARGER * inner, _HARMLESS))
+        self.size = EncodedSize(None, len(self._header) + max(_LARGER * inner, _HARMLESS))
 
     @property
-    def working(self) -> int:
-        """See `BoundSerializer.working`."""
-        return self._codecs.bind(self.spec).working
+    def workspace_nbytes(self) -> int:
+        """See `BoundSerializer.workspace_nbytes`."""
+        return self._codecs.bind(self.spec).workspace_nbytes
 
     @property
-    def reading(self) -> int:
-        """See `BoundSerializer.reading`."""
-        return self._codecs.bind(self.spec).reading
+    def decode_workspace_nbytes(self) -> int:
+        """See `BoundSerializer.decode_workspace_nbytes`."""
+        return self._codecs.bind(self.spec).decode_workspace_nbytes
 
     @property
-    def tables(self) -> int:
-        """See `BoundSerializer.tables`."""
-        return self._codecs.bind(self.spec).tables
+    def encoder_state_nbytes(self) -> int:
+        """See `BoundSerializer.encoder_state_nbytes`."""
+        return self._codecs.bind(self.spec).encoder_state_nbytes
 
     @property
-    def decoding(self) -> int:
-        """See `BoundSerializer.decoding`."""
-        return self._codecs.bind(self.spec).decoding
+    def decoder_state_nbytes(self) -> int:
+        """See `BoundSerializer.decoder_state_nbytes`."""
+        return self._codecs.bind(self.spec).decoder_state_nbytes
 
     @property
-    def turned(self) -> int:
-        """See `BoundSerializer.turned`."""
-        return self._codecs.bind(self.spec).turned
+    def byteswap_nbytes(self) -> int:
+        """See `BoundSerializer.byteswap_nbytes`."""
+        return self._codecs.bind(self.spec).byteswap_nbytes
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         return [self._header, *self._codecs.bind(self.spec).encode(array)]
 
     def decode(
-        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: Reading
+        self, buffer: Buffer, region: Region | None, out: np.ndarray, reading: DecodeOptions
     ) -> None:
         view = memoryview(buffer)
         shape = self._shape_in(view)
@@ -133,7 +135,7 @@ class _BoundN5(BoundSerializer):
             return
         block = np.empty(shape, self.spec.dtype)
         self._codecs.bind(self.spec.with_shape(shape)).decode(body, None, block, reading)
-        chunk = full_of(self.spec.shape, self.spec.dtype, self.spec.fill)
+        chunk = full_of(self.spec.shape, self.spec.dtype, self.spec.fill_value)
         both = tuple(slice(0, min(a, b), 1) for a, b in zip(shape, self.spec.shape, strict=True))
         chunk[both] = block[both]
         out[...] = chunk if region is None else chunk[region]

@@ -15,7 +15,7 @@ import numpy as np
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["decompress_frame", "is_snappy", "unsnap"]
+__all__ = ["decompress_frame", "is_snappy", "snappy_decompress"]
 
 _HEADER = 16
 _SHUFFLED, _STORED, _BIT_SHUFFLED, _NOT_SPLIT = 1, 2, 4, 16
@@ -100,7 +100,7 @@ def _unshuffled(block: np.ndarray, flags: int, itemsize: int) -> np.ndarray:
     return np.concatenate([body, rest])
 
 
-def unsnap(block: memoryview, nbytes: int) -> bytes:
+def snappy_decompress(block: memoryview, nbytes: int) -> bytes:
     """Return the content of a block of snappy's raw format, which must have `nbytes`.
 
     Raises
@@ -110,7 +110,7 @@ def unsnap(block: memoryview, nbytes: int) -> bytes:
 
     Examples
     --------
-    >>> unsnap(memoryview(bytes.fromhex("08" "0c61626364" "01" "04")), 8)
+    >>> snappy_decompress(memoryview(bytes.fromhex("08" "0c61626364" "01" "04")), 8)
     b'abcdabcd'
     """
     claimed, at = _varint(block)
@@ -173,4 +173,7 @@ def _inflate(block: memoryview, nbytes: int) -> bytes:
         raise CorruptObjectError(f"zlib cannot decompress a block of it ({error})") from error
 
 
-_INFLATE: dict[int, Callable[[memoryview, int], bytes]] = {_SNAPPY: unsnap, _ZLIB: _inflate}
+_INFLATE: dict[int, Callable[[memoryview, int], bytes]] = {
+    _SNAPPY: snappy_decompress,
+    _ZLIB: _inflate,
+}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from numcodecs import zstd as _zstd
 
-from zarr_dask.codecs.base import Size
+from zarr_dask.codecs.base import EncodedSize
 from zarr_dask.codecs.compress.compressor import Compressor, check_size
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
@@ -43,20 +43,20 @@ class Zstd(Compressor):
         """See `Codec.configuration`."""
         return {"level": self.level, "checksum": self.checksum}
 
-    def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`."""
+    def encoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.encoder_state_nbytes`."""
         return zstd_tables(self.level, nbytes)
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
         return cast("bytes", _zstd.compress(buffer, self.level, self.checksum))
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         view = memoryview(buffer).cast("B")
         first = _first_content(view)
         if first is not None and first > size.most:
-            check_size("zstd frame", first, Size(None, size.most))
+            check_size("zstd frame", first, EncodedSize(None, size.most))
         frames = list(_zstd_frames(view))
         total = None if any(frame.content is None for frame in frames) else _total(frames)
         if total is None and (size.exact is None or size.exact > sum(f.most for f in frames)):
@@ -73,13 +73,13 @@ class Zstd(Compressor):
             return
         frames = list(_zstd_frames(view))
         if not any(frame.content is None for frame in frames):
-            _expected(_total(frames), Size.of(out.size))
+            _expected(_total(frames), EncodedSize.of(out.size))
         self._fill(view, frames, out)
 
     @staticmethod
     def _fill(view: memoryview, frames: list[_ZstdFrame], out: np.ndarray) -> None:
         if sum(frame.content is None for frame in frames) > 1:
-            decoded = _unsized(view, frames, Size.of(out.size))
+            decoded = _unsized(view, frames, EncodedSize.of(out.size))
             out[:] = np.frombuffer(decoded, np.uint8)
             return
         unsaid = any(frame.content is None for frame in frames)
@@ -135,7 +135,7 @@ def _zstd_into(frame: Buffer, out: np.ndarray) -> None:
         raise CorruptObjectError(f"zstd cannot decompress it ({error})") from error
 
 
-def _unsized(view: memoryview, frames: list[_ZstdFrame], size: Size) -> Buffer:
+def _unsized(view: memoryview, frames: list[_ZstdFrame], size: EncodedSize) -> Buffer:
     """Decompress frames some of which do not state their size, bounded by their blocks."""
     if sum(frame.most for frame in frames) > max(size.most, _ZSTD_HARMLESS):
         raise CorruptObjectError(
@@ -152,7 +152,7 @@ def _unsized(view: memoryview, frames: list[_ZstdFrame], size: Size) -> Buffer:
     return b"".join(pieces)
 
 
-def _expected(nbytes: int | None, size: Size) -> int:
+def _expected(nbytes: int | None, size: EncodedSize) -> int:
     if nbytes is None:
         return cast("int", size.exact)
     check_size("zstd frame", nbytes, size)

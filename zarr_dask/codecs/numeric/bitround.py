@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, between
+from zarr_dask._util.json_fields import FieldReader, is_int_in
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
 from zarr_dask.codecs.numeric.casting import bit_lengths
-from zarr_dask.errors import Problem
+from zarr_dask.errors import ValidationProblem
 
 __all__ = ["BitRound"]
 
@@ -49,9 +49,9 @@ class BitRound(ArrayCodec):
     pointwise: ClassVar[bool] = True
 
     @staticmethod
-    def of(members: Members, *, alias: bool = False) -> BitRound | None:
+    def of(members: FieldReader, *, alias: bool = False) -> BitRound | None:
         """Parse the members of its configuration, and add problems to them."""
-        keepbits = members.take("keepbits", between(range(1, 65)), "an integer of at least 1")
+        keepbits = members.take("keepbits", is_int_in(range(1, 65)), "an integer of at least 1")
         return None if keepbits is None else BitRound(keepbits, alias)
 
     @property
@@ -63,17 +63,25 @@ class BitRound(ArrayCodec):
         """See `Codec.configuration`."""
         return {"keepbits": self.keepbits}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the elements are numbers with a known bit format."""
         name = spec.data_type.name
         if name not in _INTEGERS and _part(name) not in _MANTISSA:
-            yield Problem("", name, "floats, complex numbers or integers to round", "data_type")
+            yield ValidationProblem(
+                "", name, "floats, complex numbers or integers to round", "data_type"
+            )
         elif self.alias and name not in _MANTISSA.keys() - {"bfloat16"}:
-            yield Problem("", name, "float16, float32 or float64; 'bitround' takes more types")
+            yield ValidationProblem(
+                "", name, "float16, float32 or float64; 'bitround' takes more types"
+            )
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
         """See `ArrayCodec.output`."""
-        return spec if spec.fill is None else replace(spec, fill=self.encode(spec.fill, spec))
+        return (
+            spec
+            if spec.fill_value is None
+            else replace(spec, fill_value=self.encode(spec.fill_value, spec))
+        )
 
     def view(self, array: np.ndarray) -> np.ndarray:
         """See `ArrayCodec.view`; decoding restores nothing."""

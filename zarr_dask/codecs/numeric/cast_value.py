@@ -15,13 +15,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, is_list, is_object, one_of
+from zarr_dask._util.json_fields import FieldReader, is_list, is_object, is_one_of
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
-from zarr_dask.codecs.blockwise import in_blocks
-from zarr_dask.codecs.numeric.casting import OutOfRange, Rounding, convert, is_real, widened
+from zarr_dask.codecs.blockwise import map_blocks
+from zarr_dask.codecs.numeric.casting import (
+    OutOfRange,
+    Rounding,
+    convert,
+    is_integer_or_float,
+    promote,
+)
 from zarr_dask.dtypes import DataType, data_type_from_v3
 from zarr_dask.dtypes.numbers import Integer
-from zarr_dask.errors import CorruptObjectError, DataTypeError, Problem
+from zarr_dask.errors import CorruptObjectError, DataTypeError, ValidationProblem
 
 __all__ = ["CastValue"]
 
@@ -61,14 +67,14 @@ class CastValue(ArrayCodec):
     name: ClassVar[str] = "cast_value"
 
     @staticmethod
-    def of(members: Members) -> CastValue | None:
+    def of(members: FieldReader) -> CastValue | None:
         """Parse the members of its configuration, and add problems to them."""
         document = members.take("data_type", lambda v: v is not None, "a data type")
         rounding = members.take(
-            "rounding", one_of(*ROUNDINGS), f"one of {list(ROUNDINGS)}", "nearest-even"
+            "rounding", is_one_of(*ROUNDINGS), f"one of {list(ROUNDINGS)}", "nearest-even"
         )
         out_of_range = members.take(
-            "out_of_range", one_of("clamp", "wrap"), "'clamp' or 'wrap'", None
+            "out_of_range", is_one_of("clamp", "wrap"), "'clamp' or 'wrap'", None
         )
         expected = (
             f"an object of 'encode' and 'decode', lists of pairs of scalars, {_MOST_PAIRS} at most"
@@ -80,7 +86,7 @@ class CastValue(ArrayCodec):
         if isinstance(data_type, list):
             members.problems.extend(data_type)
             return None
-        if not is_real(data_type):
+        if not is_integer_or_float(data_type):
             members.blame("data_type", document, "a type of integers or floats", "data_type")
         elif out_of_range == "wrap" and not isinstance(data_type, Integer):
             members.blame("out_of_range", out_of_range, "'clamp' or none: floats do not wrap")
@@ -97,33 +103,37 @@ class CastValue(ArrayCodec):
         }
         return {name: value for name, value in members.items() if value is not None}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the elements are numbers, and that the fill value is preserved."""
         source = spec.data_type
-        if not is_real(source):
-            yield Problem("", source.name, "integers or floats to cast", "data_type")
+        if not is_integer_or_float(source):
+            yield ValidationProblem("", source.name, "integers or floats to cast", "data_type")
             return
         found = [
             *_scalar_problems(self.scalar_map, "encode", source, self.data_type),
             *_scalar_problems(self.scalar_map, "decode", self.data_type, source),
         ]
         yield from found
-        if found or spec.fill is None:
+        if found or spec.fill_value is None:
             return
         try:
-            back = self._cast(self._cast(spec.fill, source, "encode"), source, "decode")
+            back = self._cast(self._cast(spec.fill_value, source, "encode"), source, "decode")
         except ValueError as error:
             back, reason = None, str(error)
         else:
             reason = f"it would become {back}"
-        if back is None or not _equal(back, spec.fill):
+        if back is None or not _equal(back, spec.fill_value):
             expected = f"a codec from which the fill value comes back ({reason})"
-            yield Problem("configuration", source.to_json(spec.fill), expected)
+            yield ValidationProblem("configuration", source.to_json(spec.fill_value), expected)
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
         """See `ArrayCodec.output`."""
-        fill = None if spec.fill is None else self._cast(spec.fill, spec.data_type, "encode")
-        return replace(spec, data_type=self.data_type, fill=fill)
+        fill = (
+            None
+            if spec.fill_value is None
+            else self._cast(spec.fill_value, spec.data_type, "encode")
+        )
+        return replace(spec, data_type=self.data_type, fill_value=fill)
 
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
         """See `ArrayCodec.encode`."""
@@ -146,7 +156,7 @@ class CastValue(ArrayCodec):
         table = _table(self.scalar_map, direction, source, target)
 
         def cast(values: np.ndarray) -> np.ndarray:
-            found = table.find(widened(values, source))
+            found = table.find(promote(values, source))
             if found is None:
                 return convert(values, source, target, self.rounding, self.out_of_range)
             mapped = found >= 0
@@ -156,7 +166,7 @@ class CastValue(ArrayCodec):
             result[mapped] = table.becomes[found[mapped]]
             return result
 
-        return in_blocks(cast, array, source.dtype, target.dtype)
+        return map_blocks(cast, array, source.dtype, target.dtype)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -204,14 +214,14 @@ def _pairs(text: str | None, direction: str) -> list[list[Any]]:
 
 def _scalar_problems(
     text: str | None, direction: str, source: DataType, target: DataType
-) -> Iterator[Problem]:
+) -> Iterator[ValidationProblem]:
     for position, pair in enumerate(_pairs(text, direction)):
         for side, (item, data_type) in enumerate(zip(pair, (source, target), strict=True)):
             try:
                 _scalar(item, data_type)
             except (ValueError, TypeError, OverflowError) as error:
                 place = f"configuration.scalar_map.{direction}[{position}][{side}]"
-                yield Problem(place, item, f"a {data_type.name} ({error})")
+                yield ValidationProblem(place, item, f"a {data_type.name} ({error})")
 
 
 @lru_cache(maxsize=256)
@@ -219,7 +229,7 @@ def _table(text: str | None, direction: str, source: DataType, target: DataType)
     numbers: dict[Any, np.ndarray] = {}
     nan: list[np.ndarray] = []
     for item, becomes in _pairs(text, direction):  # of equal items the first one counts
-        key = widened(_scalar(item, source).reshape(1), source)[0]
+        key = promote(_scalar(item, source).reshape(1), source)[0]
         if np.isnan(key):
             nan.append(_scalar(becomes, target))
         else:
@@ -230,7 +240,7 @@ def _table(text: str | None, direction: str, source: DataType, target: DataType)
     for position, scalar in enumerate(scalars):
         made[position] = scalar
     return _Table(
-        np.array(keys, widened(source.dtype.type(1).reshape(1), source).dtype), made, bool(nan)
+        np.array(keys, promote(source.dtype.type(1).reshape(1), source).dtype), made, bool(nan)
     )
 
 

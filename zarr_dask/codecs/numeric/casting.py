@@ -18,7 +18,7 @@ from zarr_dask.dtypes import DataType, is_small
 from zarr_dask.dtypes.numbers import Float, Integer
 from zarr_dask.dtypes.small import FLOAT_FORMATS
 
-__all__ = ["OutOfRange", "Rounding", "bit_lengths", "convert", "is_real", "widened"]
+__all__ = ["OutOfRange", "Rounding", "bit_lengths", "convert", "is_integer_or_float", "promote"]
 
 Rounding = Literal[
     "nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away"
@@ -29,12 +29,12 @@ _FAST = frozenset({"float16", "float32", "float64"})
 """Types between which NumPy itself rounds once, to nearest even."""
 
 
-def is_real(data_type: DataType) -> bool:
+def is_integer_or_float(data_type: DataType) -> bool:
     """True if elements are integers or floats."""
     return isinstance(data_type, Integer | Float)
 
 
-def widened(values: np.ndarray, data_type: DataType) -> np.ndarray:
+def promote(values: np.ndarray, data_type: DataType) -> np.ndarray:
     """Return the same numbers in a type that NumPy can compute with: float64, or integers."""
     if isinstance(data_type, Float):
         with np.errstate(invalid="ignore"):  # signalling NaN
@@ -72,14 +72,14 @@ def convert(
         If a value cannot be converted.
     """
     if isinstance(target, Integer):
-        return _to_integers(widened(values, source), target, rounding, out_of_range)
+        return _to_integers(promote(values, source), target, rounding, out_of_range)
     fast = rounding == "nearest-even" and target.name in _FAST and source.name in _FAST
     if fast:
         with np.errstate(over="ignore", invalid="ignore"):
             result = values.astype(target.dtype)
         if np.isfinite(result).all() or not (np.isinf(result) & np.isfinite(values)).any():
             return result
-    return _to_floats(widened(values, source), target, rounding, out_of_range)
+    return _to_floats(promote(values, source), target, rounding, out_of_range)
 
 
 # --- to integers ----------------------------------------------------------------------------------

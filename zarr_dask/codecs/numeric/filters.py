@@ -16,15 +16,15 @@ from typing import Any, ClassVar
 import numcodecs
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, is_int
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Size
-from zarr_dask.codecs.blockwise import in_blocks
+from zarr_dask._util.json_fields import FieldReader, is_int
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, EncodedSize
+from zarr_dask.codecs.blockwise import map_blocks
 from zarr_dask.dtypes import DataType, data_type_of
-from zarr_dask.errors import ABSENT, CorruptObjectError, DataTypeError, Problem
+from zarr_dask.errors import ABSENT, CorruptObjectError, DataTypeError, ValidationProblem
 from zarr_dask.grid.grid import Shape
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["PREFIX", "PREFIXED_FILTERS", "ArrayFilter", "Prefixed"]
+__all__ = ["PREFIX", "PREFIXED_FILTERS", "ArrayFilter", "NumcodecsBytesCodec"]
 
 PREFIX = "numcodecs."
 
@@ -72,7 +72,7 @@ class ArrayFilter(ArrayCodec):
     options: str = "{}"
 
     @staticmethod
-    def of(identifier: str, members: Members) -> ArrayFilter | None:
+    def of(identifier: str, members: FieldReader) -> ArrayFilter | None:
         """Parse the members of its configuration, and add problems to them."""
         options = {}
         for name in (*_TYPES[identifier], *_numbers_of(identifier)):
@@ -97,26 +97,28 @@ class ArrayFilter(ArrayCodec):
         """See `Codec.document`; zarr-python needs a configuration even if it is empty."""
         return {"name": self.name, "configuration": self.configuration()}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the elements have the type that the filter accepts."""
         given = spec.data_type.name
         if self.id == "packbits":
             if given != "bool":
-                yield Problem("", given, "bools to pack", "data_type")
+                yield ValidationProblem("", given, "bools to pack", "data_type")
             return
         if spec.dtype.kind not in "biufc" or not _is_number_type(spec.dtype.str):
-            yield Problem("", given, f"numbers for {self.name!r}", "data_type")
+            yield ValidationProblem("", given, f"numbers for {self.name!r}", "data_type")
             return
         before = _TYPES[self.id][0]
         said = self.configuration().get(before, spec.dtype.str)
         if _native(said) != spec.dtype:
-            yield Problem(f"configuration.{before}", said, f"the type it is given, {given}")
+            yield ValidationProblem(
+                f"configuration.{before}", said, f"the type it is given, {given}"
+            )
         elif np.dtype(said).str.startswith(">"):
             # zarr-python writes one of two byte streams, depending on how the array was opened
             expected = "a little-endian type: what codecs are given has no byte order"
-            yield Problem(f"configuration.{before}", said, expected)
+            yield ValidationProblem(f"configuration.{before}", said, expected)
         elif self.id == "quantize" and {spec.dtype.kind, self._after(spec).dtype.kind} != {"f"}:
-            yield Problem("", given, "floats to quantize", "data_type")
+            yield ValidationProblem("", given, "floats to quantize", "data_type")
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
         """See `ArrayCodec.output`."""
@@ -124,7 +126,7 @@ class ArrayFilter(ArrayCodec):
             spec,
             shape=self._shape(spec.shape),
             data_type=self._after(spec),
-            fill=self._fill(spec),
+            fill_value=self._fill(spec),
         )
 
     def encoded_ndim(self, ndim: int) -> int:
@@ -143,11 +145,11 @@ class ArrayFilter(ArrayCodec):
 
     def _fill(self, spec: ChunkSpec) -> np.ndarray | None:
         """Return the encoded form of the fill value; None if that is not a single value."""
-        if spec.fill is None or not self.pointwise:
+        if spec.fill_value is None or not self.pointwise:
             return None
         try:
             with np.errstate(all="ignore"):
-                return self.encode(spec.fill, spec.with_shape(()))
+                return self.encode(spec.fill_value, spec.with_shape(()))
         except DataTypeError:
             return None
 
@@ -179,7 +181,7 @@ class ArrayFilter(ArrayCodec):
         after: np.dtype[Any],
     ) -> np.ndarray:
         """Return the numcodecs result for all elements of an array."""
-        return in_blocks(function, array, before, after)
+        return map_blocks(function, array, before, after)
 
     def _codec(self, spec: ChunkSpec) -> Any:
         """Return the codec of numcodecs, for elements in the byte order of this machine."""
@@ -224,7 +226,7 @@ def _native(value: str) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True)
-class Prefixed(BytesCodec):
+class NumcodecsBytesCodec(BytesCodec):
     """A codec from bytes to bytes that v3 metadata names by its id in numcodecs.
 
     Parameters
@@ -241,12 +243,12 @@ class Prefixed(BytesCodec):
     id: str
     options: str
     may_alias: ClassVar[bool] = True
-    copies: ClassVar[int] = 3
+    peak_copies: ClassVar[int] = 3
 
     @staticmethod
-    def of(codec: BytesCodec, identifier: str, options: Mapping[str, Any]) -> Prefixed:
+    def of(codec: BytesCodec, identifier: str, options: Mapping[str, Any]) -> NumcodecsBytesCodec:
         """Return a codec under the name in the metadata."""
-        return Prefixed(codec, identifier, json.dumps(dict(options)))
+        return NumcodecsBytesCodec(codec, identifier, json.dumps(dict(options)))
 
     @property
     def name(self) -> str:
@@ -261,23 +263,23 @@ class Prefixed(BytesCodec):
         """See `Codec.document`; zarr-python needs a configuration even if it is empty."""
         return {"name": self.name, "configuration": self.configuration()}
 
-    def size(self, size: Size) -> Size:
+    def size(self, size: EncodedSize) -> EncodedSize:
         """See `BytesCodec.size`."""
         return self.codec.size(size)
 
-    def tables(self, nbytes: int) -> int:
-        """See `BytesCodec.tables`."""
-        return self.codec.tables(nbytes)
+    def encoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.encoder_state_nbytes`."""
+        return self.codec.encoder_state_nbytes(nbytes)
 
-    def decoding(self, nbytes: int) -> int:
-        """See `BytesCodec.decoding`."""
-        return self.codec.decoding(nbytes)
+    def decoder_state_nbytes(self, nbytes: int) -> int:
+        """See `BytesCodec.decoder_state_nbytes`."""
+        return self.codec.decoder_state_nbytes(nbytes)
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """See `BytesCodec.encode`."""
         return self.codec.encode(buffer, itemsize)
 
-    def decode(self, buffer: Buffer, size: Size) -> Buffer:
+    def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
         return self.codec.decode(buffer, size)
 

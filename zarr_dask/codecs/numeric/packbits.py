@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, between, one_of
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
+from zarr_dask._util.json_fields import FieldReader, is_int_in, is_one_of
+from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
 from zarr_dask.dtypes import DataType
-from zarr_dask.errors import CorruptObjectError, Problem
+from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region
 from zarr_dask.stores.base import Buffer
 
@@ -74,12 +74,12 @@ class PackBits(Serializer):
     name: ClassVar[str] = "packbits"
 
     @staticmethod
-    def of(members: Members) -> PackBits:
+    def of(members: FieldReader) -> PackBits:
         """Parse the members of its configuration, and add problems to them."""
         expected = f"one of {list(_PADDINGS)}"
-        padding = members.take("padding_encoding", one_of(*_PADDINGS), expected, "none")
+        padding = members.take("padding_encoding", is_one_of(*_PADDINGS), expected, "none")
         bits = [
-            members.take(name, between(range(1 << 10)), "the number of a bit, from 0 on", None)
+            members.take(name, is_int_in(range(1 << 10)), "the number of a bit, from 0 on", None)
             for name in ("first_bit", "last_bit")
         ]
         if None not in bits and bits[0] > bits[1]:
@@ -96,16 +96,16 @@ class PackBits(Serializer):
         }
         return {name: value for name, value in members.items() if value is not None}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that `first_bit` and `last_bit` are bits of the elements."""
         layout = _layout(spec.data_type)
         if layout is None:
             expected = "bools, integers, floats or complex numbers to pack"
-            yield Problem("", spec.data_type.name, expected, "data_type")
+            yield ValidationProblem("", spec.data_type.name, expected, "data_type")
             return
         first, last = self._stored(layout)
         if not 0 <= first <= last < layout.bits:
-            yield Problem(
+            yield ValidationProblem(
                 "configuration",
                 self.configuration(),
                 f"a first_bit and a last_bit in ascending order, from 0 to {layout.bits - 1}",
@@ -137,11 +137,11 @@ class _BoundPackBits(BoundSerializer):
         self._nbytes = -(-nbits // 8)
         self._padding_bits = 8 * self._nbytes - nbits
         self._padding = padding
-        self.size = Size.of(self._nbytes + (padding != "none"))
+        self.size = EncodedSize.of(self._nbytes + (padding != "none"))
 
     @property
-    def working(self) -> int:
-        """See `BoundSerializer.working`."""
+    def workspace_nbytes(self) -> int:
+        """See `BoundSerializer.workspace_nbytes`."""
         return 2 * self.spec.nbytes + 4 * 8 * self._itemsize * _BLOCK
 
     # --- writing --------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class _BoundPackBits(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
+        reading: DecodeOptions,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         packed = self._body(np.frombuffer(buffer, np.uint8))
         if self._are_bits:

@@ -11,8 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
-from zarr_dask.errors import CorruptObjectError, DataTypeError, MissingDependencyError, Problem
+from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask.errors import (
+    CorruptObjectError,
+    DataTypeError,
+    MissingDependencyError,
+    ValidationProblem,
+)
 from zarr_dask.grid.grid import Region
 from zarr_dask.stores.base import Buffer
 
@@ -42,11 +47,11 @@ class Pcodec(Serializer):
         """See `Codec.configuration`."""
         return dict(json.loads(self.options))
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the data type is supported."""
         if spec.data_type.name not in _DATA_TYPES:
             expected = f"a codec for elements of type {spec.data_type.name!r}"
-            yield Problem("name", self.name, f"{expected}; this one takes {_DATA_TYPES}")
+            yield ValidationProblem("name", self.name, f"{expected}; this one takes {_DATA_TYPES}")
 
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """See `Serializer.bind`."""
@@ -88,11 +93,11 @@ class _BoundPcodec(BoundSerializer):
     def __init__(self, spec: ChunkSpec, codec: Pcodec) -> None:
         self.spec = spec
         self._codec = codec
-        self.size = Size.of(spec.nbytes).compressed()
+        self.size = EncodedSize.of(spec.nbytes).compressed()
 
     @property
-    def working(self) -> int:
-        """See `BoundSerializer.working`."""
+    def workspace_nbytes(self) -> int:
+        """See `BoundSerializer.workspace_nbytes`."""
         return self.spec.nbytes
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
@@ -109,7 +114,7 @@ class _BoundPcodec(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
+        reading: DecodeOptions,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         numbers = np.empty(prod(self.spec.shape), self.spec.dtype)
         try:

@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import Members, anything
+from zarr_dask._util.json_fields import FieldReader, any_value
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
-from zarr_dask.codecs.blockwise import in_blocks
-from zarr_dask.codecs.numeric.casting import convert, is_real, widened
+from zarr_dask.codecs.blockwise import map_blocks
+from zarr_dask.codecs.numeric.casting import convert, is_integer_or_float, promote
 from zarr_dask.dtypes import DataType, data_type_of, is_small
 from zarr_dask.dtypes.numbers import Integer
-from zarr_dask.errors import CorruptObjectError, DataTypeError, Problem
+from zarr_dask.errors import CorruptObjectError, DataTypeError, ValidationProblem
 
 __all__ = ["ScaleOffset"]
 
@@ -42,9 +42,9 @@ class ScaleOffset(ArrayCodec):
     name: ClassVar[str] = "scale_offset"
 
     @staticmethod
-    def of(members: Members) -> ScaleOffset:
+    def of(members: FieldReader) -> ScaleOffset:
         """Parse the members of its configuration, whose values depend on the data type."""
-        given = [members.take(name, anything, "a scalar", _ABSENT) for name in ("offset", "scale")]
+        given = [members.take(name, any_value, "a scalar", _ABSENT) for name in ("offset", "scale")]
         return ScaleOffset(*(None if v is _ABSENT else json.dumps(v) for v in given))
 
     def configuration(self) -> dict[str, Any]:
@@ -52,10 +52,12 @@ class ScaleOffset(ArrayCodec):
         members = {"offset": self.offset, "scale": self.scale}
         return {name: json.loads(text) for name, text in members.items() if text is not None}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the elements, the offset and the scale are numbers."""
-        if not is_real(spec.data_type):
-            yield Problem("", spec.data_type.name, "integers or floats to scale", "data_type")
+        if not is_integer_or_float(spec.data_type):
+            yield ValidationProblem(
+                "", spec.data_type.name, "integers or floats to scale", "data_type"
+            )
             return
         found = False
         for name, item in self.configuration().items():
@@ -64,24 +66,26 @@ class ScaleOffset(ArrayCodec):
                 number = _number(json.dumps(item), spec.data_type)
             except (ValueError, TypeError, OverflowError) as error:
                 found = True
-                yield Problem(f"configuration.{name}", item, f"{expected} ({error})")
+                yield ValidationProblem(f"configuration.{name}", item, f"{expected} ({error})")
             else:
                 if name == "scale" and number == 0:
                     found = True
-                    yield Problem(f"configuration.{name}", item, expected)
-        if found or spec.fill is None:
+                    yield ValidationProblem(f"configuration.{name}", item, expected)
+        if found or spec.fill_value is None:
             return
         try:
-            self._encoded(spec.fill, spec.data_type)
+            self._encoded(spec.fill_value, spec.data_type)
         except ValueError as error:
-            value = spec.data_type.to_json(spec.fill)
-            yield Problem("configuration", value, f"a codec that takes the fill value ({error})")
+            value = spec.data_type.to_json(spec.fill_value)
+            yield ValidationProblem(
+                "configuration", value, f"a codec that takes the fill value ({error})"
+            )
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
         """See `ArrayCodec.output`."""
-        if spec.fill is None:
+        if spec.fill_value is None:
             return spec
-        return replace(spec, fill=self._encoded(spec.fill, spec.data_type))
+        return replace(spec, fill_value=self._encoded(spec.fill_value, spec.data_type))
 
     def encode(self, array: np.ndarray, spec: ChunkSpec) -> np.ndarray:
         """See `ArrayCodec.encode`."""
@@ -109,7 +113,7 @@ _ABSENT = object()
 @lru_cache(maxsize=256)
 def _number(text: str, data_type: DataType) -> Any:
     """Return a scalar in a type that NumPy can compute with."""
-    return widened(data_type.from_json(json.loads(text)).reshape(1), data_type)[0]
+    return promote(data_type.from_json(json.loads(text)).reshape(1), data_type)[0]
 
 
 def _applied(
@@ -128,12 +132,12 @@ def _applied(
                 block = _of_floats(name, block, scalar, data_type)
         return block
 
-    return in_blocks(apply, array, data_type.dtype, data_type.dtype)
+    return map_blocks(apply, array, data_type.dtype, data_type.dtype)
 
 
 def _of_integers(name: str, values: np.ndarray, scalar: Any, data_type: Integer) -> np.ndarray:
     """Compute with integers; as operations are monotonic, the range's ends tell if all fit."""
-    wide, number = widened(values, data_type), int(scalar)
+    wide, number = promote(values, data_type), int(scalar)
     if name == "divide" and (wide % scalar).any():
         raise ValueError(f"{values[wide % scalar != 0][0]} is not a multiple of {number}")
     least, greatest = data_type.limits
@@ -148,7 +152,7 @@ def _of_integers(name: str, values: np.ndarray, scalar: Any, data_type: Integer)
 def _of_floats(name: str, values: np.ndarray, scalar: Any, data_type: DataType) -> np.ndarray:
     """Compute with floats; those of few bits through float64, which does not change the result."""
     small = is_small(data_type.dtype)
-    given = widened(values, data_type) if small else values
+    given = promote(values, data_type) if small else values
     with np.errstate(all="ignore"):
         result: np.ndarray = _OPERATIONS[name](given, given.dtype.type(scalar))
     beyond = np.isinf(result) & np.isfinite(given)

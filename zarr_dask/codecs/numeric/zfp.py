@@ -16,9 +16,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
-from zarr_dask.codecs.numeric.zfp_expert import MOST_BITS_PER_ELEMENT, Expert, compress, decompress
-from zarr_dask.errors import CorruptObjectError, DataTypeError, MissingDependencyError, Problem
+from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask.codecs.numeric.zfp_expert import (
+    MOST_BITS_PER_ELEMENT,
+    ZfpExpertParams,
+    compress,
+    decompress,
+)
+from zarr_dask.errors import (
+    CorruptObjectError,
+    DataTypeError,
+    MissingDependencyError,
+    ValidationProblem,
+)
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
@@ -50,7 +60,7 @@ class _ZfpSerializer(Serializer):
     """The common part of both codecs."""
 
     @property
-    def expert(self) -> Expert | None:
+    def expert(self) -> ZfpExpertParams | None:
         """The numbers of zfp's expert mode, if it is used."""
         return None
 
@@ -68,19 +78,21 @@ class _ZfpSerializer(Serializer):
         """Return the names of the supported data types."""
         return _NATIVE
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the data type is supported, and there are at most four dimensions."""
         if spec.data_type.name not in self.data_types():
             expected = f"a codec for elements of type {spec.data_type.name!r}"
-            yield Problem("name", self.name, f"{expected}; this one takes {self.data_types()}")
+            yield ValidationProblem(
+                "name", self.name, f"{expected}; this one takes {self.data_types()}"
+            )
             return
         if len(spec.shape) > _MOST_DIMENSIONS:
             expected = f"a codec for chunks of {len(spec.shape)} dimensions; zfp has at most 4"
-            yield Problem("name", self.name, expected)
+            yield ValidationProblem("name", self.name, expected)
         elif self.expert is not None:
             found = self.expert.problems(_held(spec.data_type.name), len(spec.shape) or 1)
             for name, number, expected in found:
-                yield Problem(f"configuration.{name}", number, expected)
+                yield ValidationProblem(f"configuration.{name}", number, expected)
 
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """See `Serializer.bind`."""
@@ -104,7 +116,7 @@ class Zfp(_ZfpSerializer):
 
     mode: str = "reversible"
     parameter: float | None = None
-    expert: Expert | None = None
+    expert: ZfpExpertParams | None = None
     name: ClassVar[str] = "zfp"
     has_header: ClassVar[bool] = False
     names: ClassVar[Mapping[str, str]] = {
@@ -177,11 +189,11 @@ class _BoundZfp(BoundSerializer):
         self._room = int(blocks * bits) // 8 + 2 * _HEADER
         fixed = padded or int(elements * rate + 0.5)  # of every block, if not very small
         self._fewest = -(-blocks * fixed // 8) if fixed > _FEW_BITS else 1
-        self.size = Size(None, self._room)
+        self.size = EncodedSize(None, self._room)
 
     @property
-    def working(self) -> int:
-        """See `BoundSerializer.working`."""
+    def workspace_nbytes(self) -> int:
+        """See `BoundSerializer.workspace_nbytes`."""
         return self._room + self.spec.nbytes
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
@@ -206,7 +218,7 @@ class _BoundZfp(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
+        reading: DecodeOptions,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         if not out.size:
             return

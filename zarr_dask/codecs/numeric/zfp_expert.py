@@ -4,7 +4,7 @@ zfpy has no function for them. The zfp library in it has one, and is called dire
 `decompress` do the same as zfpy, except for the call that sets the mode.
 
 The library trusts the four numbers. If `maxbits` leaves no room for the data in front of a block,
-it writes beyond the end of its memory: `Expert.problems` must be checked first.
+it writes beyond the end of its memory: `ZfpExpertParams.problems` must be checked first.
 
 Source: zfp 1.0, "Compression modes", "High-level C API".
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from zarr_dask.errors import MissingDependencyError
 
-__all__ = ["MOST_BITS_PER_ELEMENT", "Expert", "compress", "decompress"]
+__all__ = ["MOST_BITS_PER_ELEMENT", "ZfpExpertParams", "compress", "decompress"]
 
 MOST_BITS_PER_ELEMENT = 128
 """Twice the need of an element of 64 bits, for blocks that are padded."""
@@ -34,7 +34,7 @@ _MORE_IF_REVERSIBLE = {"int32": 5, "int64": 6, "float32": 5, "float64": 6}
 """Bits in front of the elements of a block, whatever its limit."""
 
 
-class Expert(NamedTuple):
+class ZfpExpertParams(NamedTuple):
     """The numbers of the expert mode."""
 
     minbits: int
@@ -74,7 +74,7 @@ class Expert(NamedTuple):
         return self.minbits, min(self.maxbits, _CLIPPED), self.maxprec, minexp
 
 
-def compress(held: np.ndarray, expert: Expert) -> bytes:
+def compress(held: np.ndarray, expert: ZfpExpertParams) -> bytes:
     """Return the stream of an array in C order, without header."""
     library = _library()
     field = _field(library, held)
@@ -90,7 +90,7 @@ def compress(held: np.ndarray, expert: Expert) -> bytes:
         library.zfp_field_free(field)
 
 
-def decompress(padded: np.ndarray, out: np.ndarray, expert: Expert) -> None:
+def decompress(padded: np.ndarray, out: np.ndarray, expert: ZfpExpertParams) -> None:
     """Decode a stream into an array in C order.
 
     `padded` must have as many bytes as the library could read: it does not check for the end.

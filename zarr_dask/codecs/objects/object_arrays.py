@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, Reading, Serializer, Size
+from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
 from zarr_dask.dtypes import DataType, data_type_of
-from zarr_dask.errors import CorruptObjectError, DataTypeError, Problem
+from zarr_dask.errors import CorruptObjectError, DataTypeError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import Buffer
 
@@ -44,10 +44,10 @@ class ObjectSerializer(Serializer):
         """See `Codec.configuration`."""
         return {}
 
-    def problems(self, spec: ChunkSpec) -> Iterator[Problem]:
+    def problems(self, spec: ChunkSpec) -> Iterator[ValidationProblem]:
         """Check that the elements have its own data type."""
         if spec.data_type.name != self.element:
-            yield Problem(
+            yield ValidationProblem(
                 "name",
                 self.name,
                 f"a codec for elements of type {spec.data_type.name!r}; this one is for "
@@ -91,12 +91,12 @@ class ObjectSerializer(Serializer):
 class _BoundObjects(BoundSerializer):
     def __init__(self, spec: ChunkSpec, codec: ObjectSerializer) -> None:
         self.spec = spec
-        self.size = Size(None, spec.variable_bytes)
+        self.size = EncodedSize(None, spec.variable_bytes)
         self._codec = codec
 
     @property
-    def working(self) -> int:
-        """See `BoundSerializer.working`."""
+    def workspace_nbytes(self) -> int:
+        """See `BoundSerializer.workspace_nbytes`."""
         return self.spec.nbytes
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
@@ -114,7 +114,7 @@ class _BoundObjects(BoundSerializer):
         buffer: Buffer,
         region: Region | None,
         out: np.ndarray,
-        reading: Reading,  # noqa: ARG002  (no chunk in here can be absent)
+        reading: DecodeOptions,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
         view = memoryview(buffer)
         if len(view) > self.size.most:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask._util.arguments import check_count, check_flags, check_given
+from zarr_dask._util.arguments import check_bools, check_count, check_type
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
@@ -20,19 +21,20 @@ from zarr_dask.formats.consolidated import consolidated_holder, without_consolid
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
-from zarr_dask.jobs.copy.node_plans import Grids, Node, NodesToCome, followed
+from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherited_format
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import meet
-from zarr_dask.jobs.engine.thread_map import abreast, waiting_for
+from zarr_dask.jobs.engine.find_sources import locations_overlap
+from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.rechunk.compression_sample import LARGEST
-from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
-from zarr_dask.jobs.rechunk.target_spec import Resources, memory_budget
+from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
+from zarr_dask.jobs.rechunk.target_spec import RechunkBudget, memory_budget
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.open import Location, open_alike
+from zarr_dask.stores.open import Location, open_with_options_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["copy", "plan_copy"]
 
 
+@takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@explained_by(plan_rechunk)
 def plan_copy(
     src: Location | Array | Group,
     dst: Location | Group,
@@ -76,8 +80,9 @@ def plan_copy(
         Path of the copy below it.
     chunks, shards
         New grids, by name of the dimension: ``chunks={"time": -1, "x": 64}``; -1 is the whole
-        dimension. Arrays without any of these dimensions keep their grid. For a single array, all
-        forms that `zarr_dask.plan_rechunk` accepts.
+        dimension. Arrays without any of these dimensions keep their grid. A mapping under the path
+        of an array is for that array alone: ``chunks={"time": 24, "t2m": {"time": -1}}``. For a
+        single array, all forms that `zarr_dask.plan_rechunk` accepts.
     format
         Format of the copy. By default that of its parent group, if this format can express the
         source completely, else that of the source.
@@ -127,9 +132,9 @@ def plan_copy(
     >>> [(one.target.path, one.target.chunks) for one in plan.members]
     [('t', (8, 64)), ('x', (64,))]
     """
-    check_flags(overwrite=overwrite)
+    check_bools(overwrite=overwrite)
     check_count("threads", threads, "those of the workers")
-    check_given("model", model, CostModel, "zarr_dask.CostModel(...)")
+    check_type("model", model, CostModel, "zarr_dask.CostModel(...)")
     options = ReadOptions.given(read)
     if read is None and isinstance(src, Array | Group):
         options = src.options
@@ -137,18 +142,22 @@ def plan_copy(
     archives = Archives(replaces=overwrite and not normalise_path(path))
     store, below = archives.place(dst, path, target_options)
     if temp is not None:
-        open_alike(temp, store)  # raises if the store cannot be opened
+        open_with_options_of(temp, store)  # raises if the store cannot be opened
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
-    resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
+    resources = RechunkBudget(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     nodes = dict(_nodes(root))
     arrays = {name: node for name, node in nodes.items() if isinstance(node, Array)}
-    grids = Grids(chunks, shards, region, codecs, dtype, format, tuple(arrays))
+    grids = GridOptions(chunks, shards, region, codecs, dtype, format, tuple(arrays))
     grids.check(root, arrays)
-    node_format = format_for_new(store, format or followed(nodes, store, below, grids), below)
+    node_format = format_for_new(
+        store, format or inherited_format(nodes, store, below, grids), below
+    )
     _check_apart(nodes, store, below)
-    work = NodesToCome(store, below, node_format, grids, resources, overwrite)
-    at_a_time = min(waiting_for(root.store), resources.max_mem // (2 * LARGEST))  # they sample
-    members = abreast(lambda one: work.member(*one), arrays.items(), max(at_a_time, 1))
+    work = NodePlans(store, below, node_format, grids, resources, overwrite)
+    at_a_time = min(
+        listing_concurrency(root.store), resources.max_mem // (2 * LARGEST)
+    )  # they sample
+    members = map_concurrently(lambda one: work.member(*one), arrays.items(), max(at_a_time, 1))
     made = dict(zip(arrays, members, strict=True))
     for name, node in nodes.items():
         work.add(name, node, made.get(name))
@@ -172,6 +181,8 @@ def plan_copy(
     return plan
 
 
+@takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@explained_by(plan_copy)
 def copy(
     src: Location | Array | Group,
     dst: Location | Group,
@@ -229,7 +240,7 @@ def copy(
     >>> zd.open(target).attributes
     {'unit': 'K'}
     """
-    check_flags(overwrite=overwrite, resume=resume, verify=verify)
+    check_bools(overwrite=overwrite, resume=resume, verify=verify)
     plan = plan_copy(
         src,
         dst,
@@ -288,7 +299,7 @@ def _check_apart(nodes: Mapping[str, Node], store: Store, path: str) -> None:
     for node in nodes.values():
         if isinstance(node, MetadataError):
             continue
-        if meet((without_consolidated(node.store), node.path), (store, path)):
+        if locations_overlap((without_consolidated(node.store), node.path), (store, path)):
             raise SourceIsTargetError(
                 f"{where(store, path)} is {node.where}, or one lies within the other, so that the "
                 "copy would go into what is copied. Choose another place."

@@ -1,7 +1,7 @@
 """Decisions about each node of a copy: its format, its grid, and the way it is copied.
 
-`Grids` holds the arguments of users. `NodesToCome` decides for each node whether its stored objects
-are copied as they are or rechunked, with notes for users and reasons for refusals.
+`GridOptions` holds the arguments of users. `NodePlans` decides for each node whether its stored
+objects are copied as they are or rechunked, with notes for users and reasons for refusals.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import as_stored
+from zarr_dask.array.create import same_bytes_metadata
 from zarr_dask.errors import CopyError, DataTypeError, GridError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, GroupMeta, where
 from zarr_dask.formats.consolidated import (
@@ -23,26 +23,26 @@ from zarr_dask.formats.consolidated import (
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.parents import format_of_group_around
-from zarr_dask.jobs.copy.raw_copy import MovePlan, plan_move
+from zarr_dask.jobs.copy.raw_copy import RawCopyPlan, plan_move
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.target_spec import (
-    Resources,
-    Wanted,
+    RechunkBudget,
+    TargetSpec,
+    format_can_express,
+    make_rechunk_plan,
     new_array,
     notes_of,
-    planned,
-    says_all,
 )
 from zarr_dask.stores.base import Store, join
 
-__all__ = ["Grids", "Node", "NodesToCome", "followed"]
+__all__ = ["GridOptions", "Node", "NodePlans", "inherited_format"]
 
 Node = Array | Group | MetadataError
 """A node, or the error of reading it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grids:
+class GridOptions:
     """Requested differences from the source; see `plan_copy`."""
 
     chunks: Any
@@ -72,7 +72,11 @@ class Grids:
                     f"dimensions, such as {such}. Dimensions in {root.where}: "
                     f"{', '.join(sorted(known)) or 'none has a name'}."
                 )
-            unknown = [name for name in given if name not in known]
+            unknown = [
+                name
+                for name, one in given.items()
+                if name not in (self.paths if isinstance(one, Mapping) else known)
+            ]
             if unknown:
                 raise GridError(
                     f"{what} names {unknown}, which no array in {root.where} has as a dimension; "
@@ -102,19 +106,20 @@ class Grids:
         named = any(isinstance(given.get(member), str) for member in ("name", "id"))
         return named and (len(given) == 1 or not self._is_by_path(given))
 
-    def of(self, path: str, array: Array) -> Wanted:
+    def of(self, path: str, array: Array) -> TargetSpec:
         """Return the requested changes of one array."""
         chunks, shards, dtype, codecs = self.chunks, self.shards, self.dtype, self.codecs
         region = self.region
         if path:  # below a group
-            chunks, shards, region = (_own(given, array) for given in (chunks, shards, region))
+            given = (chunks, shards, region)
+            chunks, shards, region = (_own(one, path, array) for one in given)
             dtype = dtype.get(path) if self._is_by_path(dtype) else dtype
             if self._is_by_path(codecs) and not self._is_codec(codecs):
                 codecs = codecs.get(path)
-        return Wanted(chunks, shards, dtype, codecs, self.format, region)
+        return TargetSpec(chunks, shards, dtype, codecs, self.format, region)
 
 
-def followed(nodes: Mapping[str, Node], store: Store, path: str, grids: Grids) -> str:
+def inherited_format(nodes: Mapping[str, Node], store: Store, path: str, grids: GridOptions) -> str:
     """Return the format of a copy's parent group if all nodes can have it, else their own."""
     own = next(node.format for node in nodes.values() if not isinstance(node, MetadataError))
     around = format_of_group_around(store, path)
@@ -129,26 +134,33 @@ def followed(nodes: Mapping[str, Node], store: Store, path: str, grids: Grids) -
             return False
         if isinstance(node, Array):
             wanted = grids.of(name, node)
-            return says_all(node, store, join(path, name), wished, wanted)
+            return format_can_express(node, store, join(path, name), wished, wanted)
         known = without_consolidated(node.store), node.path, node.node_format, node.meta
         return has_consolidated(wished) or not is_consolidated(*known)
 
     return around if all(can_have_it(*one) for one in nodes.items()) else own
 
 
-def _own(grid: Any, array: Array) -> Any:
-    """Return the part of a grid or region by names that concerns an array; None for nothing."""
+def _own(grid: Any, path: str, array: Array) -> Any:
+    """Return the part of a grid or region that concerns an array; None for nothing.
+
+    Under the path of an array it may be given for that one alone.
+    """
     if grid is None:
         return None
     names = array.dimension_names or ()
-    return {name: length for name, length in grid.items() if name in names} or None
+    alone = grid.get(path)
+    found = {
+        name: one for name, one in grid.items() if name in names and not isinstance(one, Mapping)
+    }
+    return {**found, **(alone if isinstance(alone, Mapping) else {})} or None
 
 
-_Member = MovePlan | RechunkPlan
+_Member = RawCopyPlan | RechunkPlan
 _Refusal = MetadataError | GridError | DataTypeError | SelectionError
 
 
-class NodesToCome:
+class NodePlans:
     """Collector for the plans, groups, notes and refusals of a copy."""
 
     def __init__(
@@ -156,8 +168,8 @@ class NodesToCome:
         store: Store,
         path: str,
         node_format: Format,
-        grids: Grids,
-        resources: Resources,
+        grids: GridOptions,
+        resources: RechunkBudget,
         overwrite: bool,
     ) -> None:
         self.store, self.path, self.node_format = store, path, node_format
@@ -240,7 +252,7 @@ class NodesToCome:
             wanted = replace(wanted, format=self.node_format.name)
             new = new_array(array, self.store, path, self.node_format, wanted)
             if strict or same is None or not _same_bytes(new.array, same):
-                return planned(array, new, self.resources, overwrite=self.overwrite)
+                return make_rechunk_plan(array, new, self.resources, overwrite=self.overwrite)
         target = Array(self.store, path, same, self.node_format)
         self.node_format.documents(same, path)  # raises if the format cannot express it
         move = plan_move(array, target, self.resources.budget)
@@ -249,7 +261,7 @@ class NodesToCome:
     def _as_stored(self, array: Array, path: str) -> ArrayMeta | None:
         """Return new metadata for the same stored bytes; None if the format cannot express it."""
         old, new = array.node_format, self.node_format
-        same = as_stored(array.meta, old, new, where(self.store, path))
+        same = same_bytes_metadata(array.meta, old, new, where(self.store, path))
         if same is not None and new != old:
             try:
                 new.documents(same, path)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from html import escape
+from typing import TYPE_CHECKING
 
-from zarr_dask._util.display import facts_table, printable
+from zarr_dask._util.display import InWords, escape_control_chars, html_table
 from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.formats.base import (
     Format,
@@ -28,32 +29,37 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import consolidated_documents
 from zarr_dask.hierarchy.edit import (
-    check_place,
-    is_shown_first,
-    prepare_place,
-    put_documents,
+    check_can_create,
+    make_room_for_node,
+    puts_metadata_first,
     remove_leftovers,
-    withdraw,
+    rollback_metadata,
+    write_documents,
 )
 from zarr_dask.hierarchy.walk import is_implied
-from zarr_dask.jobs.copy.raw_copy import MovePlan
-from zarr_dask.jobs.engine.plan import counted, format_bytes
-from zarr_dask.jobs.rechunk.joint_job import Member, MemberJob
-from zarr_dask.jobs.rechunk.joint_plan import JointPlan
+from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.jobs.engine.array_job import ArrayJob
+from zarr_dask.jobs.engine.execute import Plan
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.rechunk.html import plan_html
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
+from zarr_dask.jobs.rechunk.plot import plot_plan
 from zarr_dask.journal import discard_journals
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.config import describe
-from zarr_dask.stores.open import real_place
+from zarr_dask.stores.config import to_config
+from zarr_dask.stores.open import canonical_location
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["CopyPlan"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CopyPlan(JointPlan):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CopyPlan(InWords, Plan):
     """Everything that a copy will do; made by `zarr_dask.plan_copy`."""
 
-    members: tuple[MovePlan | RechunkPlan, ...]
+    members: tuple[RawCopyPlan | RechunkPlan, ...]
     """The plans of the arrays, by path."""
     source: tuple[Store, str]
     """Store and path of the source."""
@@ -71,7 +77,7 @@ class CopyPlan(JointPlan):
 
     @property
     def kind(self) -> str:
-        """See `JointPlan`."""
+        """Kind of the job, as the journal names it."""
         return "copy"
 
     @property
@@ -89,8 +95,8 @@ class CopyPlan(JointPlan):
         """Token that is equal for plans that write the same bytes to the same location."""
         facts = (
             self.kind,
-            real_place(*self.source),
-            real_place(self.store, self.path),
+            canonical_location(*self.source),
+            canonical_location(self.store, self.path),
             sorted(self.documents.items()),
             [member.token for member in self.members],
         )
@@ -98,18 +104,21 @@ class CopyPlan(JointPlan):
 
     # --- description ------------------------------------------------------------------------------
 
+    def __str__(self) -> str:
+        return self.explain()
+
     def explain(self) -> str:
         """Return the plan in words and numbers, with a line for each array."""
         lines = [
             f"copy {where(*self.source)}",
             f"  to {self.where} ({self.node_format.name})",
-            f"  nodes   {counted(len(self.groups), 'group')}, "
-            f"{counted(len(self.members), 'array')}, "
+            f"  nodes   {pluralize(len(self.groups), 'group')}, "
+            f"{pluralize(len(self.members), 'array')}, "
             f"{format_bytes(sum(member.target.nbytes for member in self.members))}",
-            self._memory_line(),
+            self.memory_line,
         ]
         costs = self.costs
-        lines.append(f"  work    {counted(self.tasks, 'task')}, {costs.requests:,} requests")
+        lines.append(f"  work    {pluralize(self.tasks, 'task')}, {costs.requests:,} requests")
         if self.consolidated:
             lines.append("  finally consolidated metadata are written anew, of the new documents")
         lines += [f"  note    {note}" for note in self.notes]
@@ -119,29 +128,42 @@ class CopyPlan(JointPlan):
         """Return a one-line summary."""
         return f"copy {where(*self.source)} to {self.where}"
 
-    def name_of(self, member: Member) -> str:
-        """Return the name of an array among the others: its path below the copy."""
-        return member.target.path[len(prefix_of(self.path)) :] or "/"
+    def _names(self) -> list[str]:
+        """Return the names of the arrays among the others: their paths below the copy."""
+        start = len(prefix_of(self.path))
+        return [member.target.path[start:] or "/" for member in self.members]
+
+    def plot(self) -> Figure:
+        """Plot the grids of the largest arrays in all stages; see `JointRechunkPlan.plot`.
+
+        Raises
+        ------
+        MissingDependencyError
+            If matplotlib is not installed.
+        """
+        return plot_plan(self, self.title(), self._names())
 
     def _repr_html_(self) -> str:
         facts = {
             "source": where(*self.source),
             "format": self.node_format.name,
-            "nodes": f"{counted(len(self.groups), 'group')}, {counted(len(self.members), 'array')}",
+            "nodes": f"{pluralize(len(self.groups), 'group')}, "
+            f"{pluralize(len(self.members), 'array')}",
             "memory": f"{format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process",
-            "work": f"{counted(self.tasks, 'task')}, {counted(self.costs.requests, 'request')}",
+            "work": f"{pluralize(self.tasks, 'task')}, {pluralize(self.costs.requests, 'request')}",
         }
-        notes = "".join(f"<p>{escape(printable(note))}</p>" for note in self.notes)
-        return facts_table(f"copy to {self.where}", facts) + notes + super()._repr_html_()
+        notes = "".join(f"<p>{escape(escape_control_chars(note))}</p>" for note in self.notes)
+        tables = plan_html(self, self.title(), self._names())
+        return html_table(f"copy to {self.where}", facts) + notes + tables
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Return the rows of a table of the arrays."""
         rows: list[tuple[str, ...]] = []
-        for member in self.members:
+        for name, member in zip(self._names(), self.members, strict=True):
             target = member.target
             facts = (str(target.shape), target.meta.data_type.label, format_bytes(target.nbytes))
             requests = f"{member.costs.requests:,} requests"
-            rows.append((self.name_of(member), *facts, member.how(), requests))
+            rows.append((name, *facts, member.how(), requests))
         return rows
 
     def to_json(self) -> str:
@@ -165,9 +187,9 @@ class CopyPlan(JointPlan):
             {
                 "job": self.kind,
                 "version": VERSION,
-                "source": {"store": describe(self.source[0]), "path": self.source[1]},
+                "source": {"store": to_config(self.source[0]), "path": self.source[1]},
                 "target": {
-                    "store": describe(self.store),
+                    "store": to_config(self.store),
                     "path": self.path,
                     "format": self.node_format.name,
                 },
@@ -182,7 +204,7 @@ class CopyPlan(JointPlan):
                 "threads_per_process": self.threads_per_process,
                 "overwrite": self.overwrite,
                 "model": self.model.facts(),
-                "creation": self.creation,
+                "run_id": self.run_id,
                 "notes": list(self.notes),
                 "explained": self.explain().splitlines(),
             },
@@ -231,9 +253,9 @@ class CopyPlan(JointPlan):
         """True if existing metadata is that of the plan."""
         return all(self.documents[key] == text for key, text in self._present().items())
 
-    def publish(self, jobs: Sequence[MemberJob]) -> None:  # noqa: ARG002  (all in one order)
+    def publish(self, jobs: Sequence[ArrayJob]) -> None:  # noqa: ARG002  (all in one order)
         """Make the copy visible, its root last."""
-        put_documents(self.store, self.documents)
+        write_documents(self.store, self.documents)
 
     # --- location ---------------------------------------------------------------------------------
 
@@ -244,7 +266,7 @@ class CopyPlan(JointPlan):
     def check_room(self) -> None:
         """Refuse to write where something exists that may not be replaced."""
         place = (self.store, self.path, self.node_format)
-        check_place(*place, overwrite=self.overwrite, is_group=self._is_group)
+        check_can_create(*place, overwrite=self.overwrite, is_group=self._is_group)
         if not self.overwrite and self._is_group and is_implied(self.store, self.path):
             raise NodeExistsError(
                 f"{self.where} has no document, but nodes lie below it, and a copy does not mix "
@@ -255,7 +277,7 @@ class CopyPlan(JointPlan):
     def make_room(self, *, keep_journals: bool) -> None:
         """Remove existing nodes at the location of the copy, and create the parent groups."""
         place = (self.store, self.path, self.node_format)
-        prepare_place(*place, overwrite=self.overwrite, is_group=self._is_group)
+        make_room_for_node(*place, overwrite=self.overwrite, is_group=self._is_group)
         if not keep_journals:
             discard_journals(self.store, self.path)
         for member in self.members:
@@ -263,12 +285,12 @@ class CopyPlan(JointPlan):
             target = member.target
             prefix = self.node_format.data_prefix(target.path)
             remove_leftovers(self.store, prefix, target.meta)
-        if is_shown_first(self.store):
-            put_documents(self.store, self.documents)
+        if puts_metadata_first(self.store):
+            write_documents(self.store, self.documents)
 
     def withdraw(self) -> None:
-        """See `JointPlan`."""
-        withdraw(self.store, self.path)
+        """Undo metadata changes that were made before the values, because the job has failed."""
+        rollback_metadata(self.store, self.path)
 
 
 def _depth(path: str) -> int:

@@ -16,24 +16,26 @@ from time import perf_counter
 from typing import Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import ListingError, MemoryBudgetError, ResumeError, ValuesDifferError
-from zarr_dask.hierarchy.edit import is_free, put_documents
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.engine.rss import Memory, process_name, watched
-from zarr_dask.jobs.engine.task_result import Copied, Process
+from zarr_dask.errors import ListingError, MemoryBudgetError, ValuesDifferError
+from zarr_dask.jobs.engine.array_job import ArrayJob
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
+from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
+from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
-from zarr_dask.jobs.rechunk.copy_task import Records
-from zarr_dask.jobs.rechunk.cost_model import OVERHEAD, CostModel
-from zarr_dask.jobs.rechunk.plan import digest, is_there_as_planned, source_facts
+from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
+from zarr_dask.jobs.rechunk.cost_model import OVERHEAD
+from zarr_dask.jobs.rechunk.plan import is_there_as_planned, metadata_hash, source_facts
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, collect, stored_object
+from zarr_dask.journal.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
-from zarr_dask.stores.config import describe
-from zarr_dask.stores.open import real_place
+from zarr_dask.stores.config import to_config
+from zarr_dask.stores.open import canonical_location
 from zarr_dask.stores.retry import counting_retries
-from zarr_dask.stores.wrappers.metered import Tally
+from zarr_dask.stores.wrappers.metered import MeteredStore
 
-__all__ = ["MoveJob", "MovePlan", "MoveStage", "plan_move"]
+__all__ = ["RawCopyJob", "RawCopyPlan", "RawCopyStage", "plan_move"]
 
 _BATCH_BYTES = 1 << 26
 """Stored bytes per task, if objects are small."""
@@ -42,7 +44,7 @@ _NAMED = 10
 
 
 @dataclass(frozen=True)
-class MoveStage:
+class RawCopyStage:
     """Costs of the one stage of a move."""
 
     tasks: int
@@ -53,6 +55,7 @@ class MoveStage:
     costs: Costs
     abreast: int
     """Number of objects that a task requests at a time."""
+    estimated = False
 
     def work(self, model: CostModel) -> float:
         """Return the seconds that one thread would need for all its tasks."""
@@ -70,7 +73,7 @@ class MoveStage:
 
 
 @dataclass(frozen=True)
-class MovePlan:
+class RawCopyPlan:
     """Plan to copy the stored objects of an array."""
 
     source: Array
@@ -95,7 +98,7 @@ class MovePlan:
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Notes for users."""
 
-    boxed = ()
+    copy_stages = ()
     """No stage copies boxes."""
 
     @property
@@ -104,12 +107,12 @@ class MovePlan:
         return self.stored
 
     @property
-    def stages(self) -> tuple[MoveStage, ...]:
+    def stages(self) -> tuple[RawCopyStage, ...]:
         """The only stage."""
         tasks = ceil(self.target.meta.grid.ncells / self.batch)
         peak = self.largest * self.abreast + OVERHEAD
         costs = Costs(reads=self.asked, writes=self.objects, read=self.stored, stored=self.stored)
-        return (MoveStage(tasks, self.busy, peak, costs, self.abreast),)
+        return (RawCopyStage(tasks, self.busy, peak, costs, self.abreast),)
 
     @property
     def tasks(self) -> int:
@@ -125,7 +128,7 @@ class MovePlan:
         """Return a short description of the copy."""
         if not self.listed:
             return "as it is stored, whatever there is"
-        objects = counted(self.objects, "stored object")
+        objects = pluralize(self.objects, "stored object")
         return f"as it is stored: {objects}, {format_bytes(self.stored)}"
 
     @property
@@ -133,10 +136,10 @@ class MovePlan:
         """Token that is equal for plans that copy the same objects to the same location."""
         facts = (
             "move",
-            real_place(self.source.store, self.source.path),
-            digest(self.source),
-            real_place(self.target.store, self.target.path),
-            digest(self.target),
+            canonical_location(self.source.store, self.source.path),
+            metadata_hash(self.source),
+            canonical_location(self.target.store, self.target.path),
+            metadata_hash(self.target),
         )
         return sha256(repr(facts).encode()).hexdigest()[:32]
 
@@ -152,7 +155,7 @@ class MovePlan:
             "job": "move",
             "source": source_facts(source),
             "target": {
-                "store": describe(target.store),
+                "store": to_config(target.store),
                 "path": target.path,
                 "format": target.format,
                 "documents": {key: text.decode() for key, text in documents.items()},
@@ -167,13 +170,13 @@ class MovePlan:
             "asked": self.asked,
         }
 
-    def bound(self, creation: str, journal: Journal | None) -> MoveJob:
+    def bound(self, run_id: str, journal: Journal | None) -> RawCopyJob:
         """Return the job with its receipts."""
-        return MoveJob(self, creation, journal)
+        return RawCopyJob(self, run_id, journal)
 
-    def matching(self, threads: int) -> MoveMatching:  # noqa: ARG002  (two objects are little)
+    def matching(self, threads: int) -> RawCopyVerification:  # noqa: ARG002  (two objects are little)
         """Return the comparison of source and target."""
-        return MoveMatching(self)
+        return RawCopyVerification(self)
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -186,14 +189,14 @@ class MovePlan:
 
     def keys(self, number: int) -> Iterator[str]:
         """Return the keys of the objects that a task copies, below the target's prefix."""
-        return map(self.target.meta.keys.key, self.coords(number))
+        return map(self.target.meta.chunk_key_encoding.key, self.coords(number))
 
     def task_of(self, coords: Sequence[int]) -> int:
         """Return the number of the task that copies the object at some coordinates."""
         return self.target.meta.grid.number_of(coords) // self.batch
 
 
-def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
+def plan_move(source: Array, target: Array, budget: int) -> RawCopyPlan:
     """Plan to copy the stored objects of an array.
 
     Parameters
@@ -211,7 +214,7 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     grid = source.meta.grid
     cell = prod(grid.largest_cell) * source.meta.data_type.typical_itemsize
     try:
-        found = _Found.of(source)
+        found = _ListedObjects.of(source)
         objects, stored, largest, listed = found.objects, found.stored, found.largest, True
     except ListingError:
         found = None
@@ -223,7 +226,7 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
             "the threads of a process): raise max_mem, or use fewer threads per process."
         )
     policy = source.store.coalescing
-    room = min(policy.in_flight, budget - OVERHEAD) // max(largest, 1)
+    room = min(policy.max_bytes_in_flight, budget - OVERHEAD) // max(largest, 1)
     mean = max(stored // max(objects, 1), 1)
     together = max(min(_BATCH_OBJECTS, _BATCH_BYTES // mean), 1)
     density = objects / max(grid.ncells, 1)  # of a nearly empty grid, few objects per cell
@@ -231,11 +234,11 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
     busy, asked = (
         (ceil(grid.ncells / batch), grid.ncells) if found is None else found.batches(batch)
     )
-    return MovePlan(
+    return RawCopyPlan(
         source=source,
         target=target,
         batch=batch,
-        abreast=max(min(policy.requests, room), 1),
+        abreast=max(min(policy.max_concurrent_requests, room), 1),
         objects=objects,
         stored=stored,
         largest=largest,
@@ -246,7 +249,7 @@ def plan_move(source: Array, target: Array, budget: int) -> MovePlan:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ListedObjects:
     """Stored objects of an array, from a listing."""
 
     cells: Sequence[int]
@@ -256,7 +259,7 @@ class _Found:
     largest: int
 
     @classmethod
-    def of(cls, array: Array) -> _Found:
+    def of(cls, array: Array) -> _ListedObjects:
         grid = array.meta.grid
         cells: list[int] = []
         stored = largest = 0
@@ -286,7 +289,7 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
         If the store cannot list.
     """
     prefix = array.node_format.data_prefix(array.path)
-    below = prefix + array.meta.keys.folder(array.ndim)
+    below = prefix + array.meta.chunk_key_encoding.folder(array.ndim)
     for key, size in list_sizes(array.store, below):
         coords = array.meta.coords(key[len(prefix) :])
         if coords is not None:
@@ -296,51 +299,67 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
 # --- running --------------------------------------------------------------------------------------
 
 
+_Group = list[tuple[tuple[int, ...], Buffer | None]]
+"""Coordinates of stored objects that are read at a time, and their values."""
+
+
 @dataclass(frozen=True)
-class Mover:
+class RawCopyTask:
     """Runner for the tasks; small, because it is a part of each task."""
 
-    plan: MovePlan
-    records: Records | None
+    plan: RawCopyPlan
+    records: CopyReceipts | None
 
-    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
         """Copy the objects of a task; `stop` is called before each object."""
         begun = perf_counter()
         if self.records is not None:
             check_job_seen_once(self.records.journal, self.plan.target)
-        with watched(self.plan.target.where) as memory, counting_retries() as retries:
+        with measure_rss(self.plan.target.where) as memory, counting_retries() as retries:
             copied = self._copy(number, stop, memory)
-        process = Process(process_name(), memory.idle, memory.peak)
+        process = ProcessMemory(process_name(), memory.idle, memory.peak)
         seconds = perf_counter() - begun
         return replace(copied, seconds=seconds, process=process, retried=retries.count)
 
-    def _copy(self, number: int, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+    def _copy(self, number: int, stop: Callable[[], bool] | None, memory: RssProbe) -> CopyResult:
         target = self.plan.target
-        tally = Tally(self.plan.source.store)
+        tally = MeteredStore(self.plan.source.store)
         confirm = self.plan.source.confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []
         fence = None if self.records is None else self.records.journal.fence
-        for coords, value in self._values(number, tally):
-            memory.look()
-            if stop is not None and stop():
-                break
-            key = target.meta.keys.key(coords)
-            if value is None:
-                confirm()
-                empty.append(key)
-                continue
+
+        def put(one: tuple[tuple[int, ...], Buffer]) -> StoredObject:
+            coords, value = one
             if fence is not None:
                 fence()
             target.store.set(target.key(coords), [value])
-            written.append(stored_object(key, [value], with_sha256=False))
+            return stored_object(
+                target.meta.chunk_key_encoding.key(coords), [value], with_sha256=False
+            )
+
+        for group in self._groups(number, tally):
+            memory.look()
+            if stop is not None and stop():
+                break
+            found = [(coords, value) for coords, value in group if value is not None]
+            if len(found) < len(group):
+                confirm()
+            empty += [
+                target.meta.chunk_key_encoding.key(coords)
+                for coords, value in group
+                if value is None
+            ]
+            written += map_concurrently(
+                put, found, min(transfers_for(target.store), self.plan.abreast)
+            )
         if self.records is not None and (written or empty):
             journal = self.records.journal
             # if the source can be listed, absent objects are known
             absent = () if self.plan.listed else tuple(empty)
-            journal.add(Receipt(journal.token, self.records.creation, tuple(written), absent))
+            journal.add(Receipt(journal.token, self.records.run_id, tuple(written), absent))
         nbytes = sum(item.nbytes for item in written)
-        return Copied(
+        return CopyResult(
             nbytes,
             nbytes,
             len(written),
@@ -348,51 +367,39 @@ class Mover:
             reads=tally.traffic.requests,
         )
 
-    def _values(self, number: int, store: Store) -> Iterator[tuple[tuple[int, ...], Buffer | None]]:
-        source, abreast = self.plan.source, self.plan.abreast
-        if abreast == 1:
+    def _groups(self, number: int, store: Store) -> Iterator[_Group]:
+        """Yield coordinates and values, as many as are read at a time."""
+        source, together = self.plan.source, self.plan.abreast
+        if together == 1:
             for coords in self.plan.coords(number):
-                yield coords, store.get(source.key(coords))
+                yield [(coords, store.get(source.key(coords)))]
             return
         waiting = list(self.plan.coords(number))
-        for first in range(0, len(waiting), abreast):
-            some = waiting[first : first + abreast]
+        for first in range(0, len(waiting), together):
+            some = waiting[first : first + together]
             found = store.get_ranges([(source.key(coords), WHOLE) for coords in some])
-            yield from zip(some, found, strict=True)
+            yield list(zip(some, found, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
-class MoveJob:
+class RawCopyJob(ArrayJob):
     """A move and the receipts of its tasks."""
 
-    plan: MovePlan
-    creation: str
-    journal: Journal | None
-    stages = 1
+    plan: RawCopyPlan
 
-    def stage(self, number: int) -> Mover:  # noqa: ARG002  (there is one)
+    def stage(self, number: int) -> RawCopyTask:  # noqa: ARG002  (there is one)
         """Return the runner."""
         journal = self.journal
-        return Mover(self.plan, None if journal is None else Records(journal, self.creation))
-
-    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:  # noqa: ARG002
-        """Return the valid receipts."""
-        if self.journal is None:
-            return Receipts({}, frozenset())
-        kept = list(self.journal.receipts()) if receipts is None else receipts
-        if not kept:
-            return Receipts({}, frozenset())
-        target = self.plan.target
-        prefix = target.node_format.data_prefix(target.path)
-        sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
-        return collect(kept, self.creation, sizes)
+        return RawCopyTask(
+            self.plan, None if journal is None else CopyReceipts(journal, self.run_id)
+        )
 
     def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
         """Return the numbers of tasks with an object that has no valid receipt."""
         plan = self.plan
         done = self.done(stage, receipts)
         if plan.listed:
-            key = plan.target.meta.keys.key
+            key = plan.target.meta.chunk_key_encoding.key
             return sorted({plan.task_of(at) for at in self._present if key(at) not in done})
         if not len(done):
             return range(plan.tasks)
@@ -406,44 +413,12 @@ class MoveJob:
             source.confirmation()()
         return found
 
-    def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
-        """Return the numbers of the tasks that are still to be done, for the only stage."""
-        return [self.missing(0, receipts)]
-
-    def is_ours(self) -> bool:
-        """True if no other job has put anything at the target since this job started."""
-        target = self.plan.target
-        if is_free(target.store, target.path, target.node_format):
-            return True
-        return self.plan.is_finished() and not self.missing(0)
-
-    def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
-        """Refuse to end an incomplete job; see `RechunkJob.check_complete`."""
-        missing = () if self.journal is None else self.missing(0, receipts)
-        if missing:
-            raise ResumeError(
-                f"{self.plan.target.where} is not complete: {counted(len(missing), 'task')} of "
-                f"{self.plan.tasks} left no valid receipt. Run the plan again; it does what is "
-                "missing."
-            )
-
-    def publish(self) -> None:
-        """Make the target visible."""
-        target = self.plan.target
-        put_documents(target.store, target.node_format.documents(target.meta, target.path))
-
-    def remove_intermediates(self) -> None:
-        """Do nothing: there are no intermediate arrays."""
-
-    def tidy_up(self, stage: int) -> None:
-        """Do nothing: there are no intermediate arrays."""
-
 
 # --- comparison -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class MovedObjects:
+class RawCopyDiff:
     """Result of comparing some objects."""
 
     nbytes: int
@@ -453,10 +428,10 @@ class MovedObjects:
 
 
 @dataclass(frozen=True)
-class MoveMatching:
+class RawCopyVerification:
     """A comparison of stored objects, byte by byte; called with the number of a task."""
 
-    plan: MovePlan
+    plan: RawCopyPlan
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -468,7 +443,7 @@ class MoveMatching:
         sides = (objects_of(one) for one in (plan.source, plan.target))
         return sorted({plan.task_of(coords) for side in sides for coords, _ in side})
 
-    def __call__(self, number: int) -> MovedObjects:
+    def __call__(self, number: int) -> RawCopyDiff:
         """Compare some objects."""
         plan, nbytes, found = self.plan, 0, []
         confirm = plan.source.confirmation()
@@ -482,9 +457,9 @@ class MoveMatching:
                 if old != new:
                     start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))
                     found.append((start, _shown(old), _shown(new)))
-        return MovedObjects(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
+        return RawCopyDiff(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
 
-    def check(self, results: Sequence[MovedObjects]) -> None:
+    def check(self, results: Sequence[RawCopyDiff]) -> None:
         """Refuse a target that differs from the source.
 
         Raises

@@ -11,29 +11,29 @@
 =========  =================================================================
 """
 
-from zarr_dask.jobs.engine.batches import Batches, run_batches
-from zarr_dask.jobs.engine.cluster import ask_scheduler, listening
+from zarr_dask.jobs.engine.batches import AdaptiveBatches, run_batches
+from zarr_dask.jobs.engine.cluster import ask_scheduler, subscribe_events
 from zarr_dask.jobs.engine.connect import connect
 from zarr_dask.jobs.engine.tasks import compute, run_tasks
 from zarr_dask.jobs.engine.workers import (
     Workers,
-    check_in_reach,
+    check_reachable_from_workers,
     find_workers,
     forks_for,
     runs_elsewhere,
 )
 
 __all__ = [
-    "Batches",
+    "AdaptiveBatches",
     "Workers",
     "ask_scheduler",
-    "check_in_reach",
+    "check_reachable_from_workers",
     "compute",
     "connect",
     "find_workers",
     "forks_for",
-    "listening",
     "run_batches",
     "run_tasks",
     "runs_elsewhere",
+    "subscribe_events",
 ]

@@ -8,14 +8,14 @@ from typing import Any
 
 from zarr_dask.jobs.engine.cluster import run_window
 from zarr_dask.jobs.engine.local import run_local
-from zarr_dask.jobs.engine.tasks import Chosen
-from zarr_dask.jobs.engine.throttle import PER_THREAD, Window
+from zarr_dask.jobs.engine.tasks import IndexedArguments
+from zarr_dask.jobs.engine.throttle import PER_THREAD, SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers
 
-__all__ = ["Batches", "run_batches"]
+__all__ = ["AdaptiveBatches", "run_batches"]
 
 
-class Batches:
+class AdaptiveBatches:
     """Consecutive numbers in batches that take about half a second each.
 
     The duration of a task is learned from finished ones: the first batches have one task each.
@@ -30,7 +30,7 @@ class Batches:
 
     Examples
     --------
-    >>> batches = Batches(1000, threads=2)
+    >>> batches = AdaptiveBatches(1000, threads=2)
     >>> batches.next()
     range(0, 1)
     >>> batches.note(1, seconds=0.01)
@@ -106,7 +106,7 @@ def run_batches(
         Options of the tasks on a cluster: ``retries``, ``priority`` and others of
         ``Client.submit``.
     """
-    batches = Batches(count, workers.threads)
+    batches = AdaptiveBatches(count, workers.threads)
 
     def note(timed: tuple[Any, int, float]) -> None:
         result, tasks, seconds = timed
@@ -116,7 +116,7 @@ def run_batches(
     timed = _Timed(function)
     if workers.client is not None:
         upcoming = iter(batches.next, range(count, count))
-        most = Window(workers.client, workers.threads, window)
+        most = SubmissionWindow(workers.client, workers.threads, window)
         run_window(timed, upcoming, workers.client, most, note, name, options or {})
         return
     window = max(window or workers.threads * PER_THREAD, 1)
@@ -124,4 +124,4 @@ def run_batches(
         ranges = [batch for _ in range(window) if (batch := batches.next())]
         if not ranges:
             return
-        run_local(Chosen(timed, ranges), range(len(ranges)), note, name)
+        run_local(IndexedArguments(timed, ranges), range(len(ranges)), note, name)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, WorkerLostError
 from zarr_dask.jobs.engine.credentials import share_graph
-from zarr_dask.jobs.engine.throttle import Window
+from zarr_dask.jobs.engine.throttle import SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers
 from zarr_dask.stores.secrets import references_of
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
 
-__all__ = ["Announced", "ask_scheduler", "compute_on_cluster", "listening", "run_window"]
+__all__ = ["LoggedTask", "ask_scheduler", "compute_on_cluster", "run_window", "subscribe_events"]
 
 _ENDED = {"memory", "error", "released", "forgotten"}
 """States of finished tasks that a worker still keeps."""
@@ -32,7 +32,7 @@ def run_window(
     function: Callable[[Any], Any],
     arguments: Iterator[Any],
     client: Client,
-    window: Window,
+    window: SubmissionWindow,
     on_result: Callable[[Any], None],
     name: str,
     options: Mapping[str, Any],
@@ -130,7 +130,7 @@ def _result(future: Any, client: Client) -> Any:
         ) from error
 
 
-class Announced:
+class LoggedTask:
     """A function that logs an event before each call, at no cost for the task."""
 
     def __init__(self, function: Callable[[Any], Any], topic: str) -> None:
@@ -145,7 +145,7 @@ class Announced:
 
 
 @contextmanager
-def listening(workers: Workers, topic: str, hear: Callable[[Any], None]) -> Iterator[None]:
+def subscribe_events(workers: Workers, topic: str, hear: Callable[[Any], None]) -> Iterator[None]:
     """Call `hear`, in a thread of the client, with each message that tasks log under a topic."""
     client = workers.client
     if client is None:

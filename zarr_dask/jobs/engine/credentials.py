@@ -11,17 +11,17 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.jobs.engine.find_sources import held_objects
+from zarr_dask.jobs.engine.find_sources import walk_objects
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.http import HTTPStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.open import open_store
-from zarr_dask.stores.secrets import Credentials, references_of
+from zarr_dask.stores.secrets import CredentialsInitializer, references_of
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["credentials_of", "references_in_graph", "share_credentials", "share_graph"]
+__all__ = ["credentials_initializer", "references_in_graph", "share_credentials", "share_graph"]
 
 _REMOTE = (FsspecStore, HTTPStore, ObstoreStore)
 
@@ -62,13 +62,17 @@ def share_credentials(
     share_references(client, _references(places, storage_options))
 
 
-def credentials_of(*places: Any, storage_options: Mapping[str, Any] | None = None) -> Credentials:
+def credentials_initializer(
+    *places: Any, storage_options: Mapping[str, Any] | None = None
+) -> CredentialsInitializer:
     """Return the credentials of stores, as the initializer of new processes.
 
     Parameters
     ----------
-    *places, storage_options
-        As for `share_credentials`.
+    *places
+        Dask collections, arrays, groups, plans, stores, or paths and URLs.
+    storage_options
+        Options of the URLs.
 
     Returns
     -------
@@ -80,11 +84,11 @@ def credentials_of(*places: Any, storage_options: Mapping[str, Any] | None = Non
     Examples
     --------
     >>> import dask, zarr_dask as zd
-    >>> initializer = zd.credentials_of({})
+    >>> initializer = zd.credentials_initializer({})
     >>> with dask.config.set({"multiprocessing.initializer": initializer}):
     ...     pass  # x.compute(scheduler="processes")
     """
-    return Credentials(tuple(sorted(_references(places, storage_options))))
+    return CredentialsInitializer(tuple(sorted(_references(places, storage_options))))
 
 
 def references_in_graph(collection: Any) -> set[str]:
@@ -92,7 +96,7 @@ def references_in_graph(collection: Any) -> set[str]:
     graph = collection.__dask_graph__()
     layers = getattr(graph, "layers", None)
     values = [graph] if layers is None else list(layers.values())
-    return references_of(*held_objects(values, _REMOTE))
+    return references_of(*walk_objects(values, _REMOTE))
 
 
 def share_graph(client: Client, collection: Any) -> None:
@@ -110,4 +114,4 @@ def _stores(place: Any, storage_options: Mapping[str, Any] | None) -> Iterator[A
     """Yield the stores in a value, or at a path or URL."""
     if isinstance(place, str | os.PathLike):
         place = open_store(place, storage_options)
-    yield from held_objects([place], _REMOTE)
+    yield from walk_objects([place], _REMOTE)

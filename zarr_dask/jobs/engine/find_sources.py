@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, pairwise
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -31,13 +31,21 @@ from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import overlap, real_place
-from zarr_dask.stores.wrappers.base import Below, Wrapper
+from zarr_dask.stores.open import canonical_location, contains_or_equal
+from zarr_dask.stores.wrappers.base import PrefixStore, StoreWrapper
 
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["held_objects", "lazy_sources", "meet", "place_of_target", "places_of_source"]
+__all__ = [
+    "find_lazy_arrays",
+    "locations_overlap",
+    "nested",
+    "overlaps",
+    "place_of_target",
+    "places_of_source",
+    "walk_objects",
+]
 
 _LEAVES: tuple[type, ...] = (
     str, bytes, bytearray, memoryview, int, float, complex, type(None), slice, range, type,
@@ -63,14 +71,14 @@ _MOST_REFERENCES = 1_000_000
 """Maximum number of chunks of a reference file system to look at."""
 
 
-def lazy_sources(array: da.Array) -> Iterator[Any]:
+def find_lazy_arrays(array: da.Array) -> Iterator[Any]:
     """Yield the arrays of this package, of zarr-python and of tensorstore that a graph holds."""
-    return held_objects(array.__dask_graph__().layers.values(), (Array, *_foreign()))
+    return walk_objects(array.__dask_graph__().layers.values(), (Array, *_foreign()))
 
 
-def held_objects(values: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
+def walk_objects(values: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
     """Yield the objects of some types that are reachable from others, each once."""
-    ways: dict[type, _Way | None] = {}
+    ways: dict[type, _TraversalRule | None] = {}
     seen: set[int] = set()
     objects = 0
     pending: list[Any] = list(values)
@@ -91,7 +99,7 @@ def held_objects(values: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any
             pending.extend(way.held(value))
 
 
-class _Way(NamedTuple):
+class _TraversalRule(NamedTuple):
     """Traversal of the objects of one type."""
 
     held: Callable[[Any], Iterable[Any]]
@@ -100,12 +108,12 @@ class _Way(NamedTuple):
     """True if the number of such objects is unbounded; objects of a graph are bounded."""
 
 
-def _way_into(kind: type) -> _Way | None:
+def _way_into(kind: type) -> _TraversalRule | None:
     """Return the traversal for objects of a type; None if they hold no arrays."""
     if issubclass(kind, _LEAVES) or (kind.__module__, kind.__name__) in _REFERENCES:
         return None
     if issubclass(kind, _CONTAINERS):
-        return _Way(_held)
+        return _TraversalRule(_held)
     package = kind.__module__.partition(".")[0]
     if package in _ELSEWHERE:
         return None
@@ -115,7 +123,7 @@ def _way_into(kind: type) -> _Way | None:
         for member in vars(one).values()
         if isinstance(member, MemberDescriptorType) and member.__name__ not in _NAMES
     )
-    return _Way(partial(_attributes, slots), counts=package != "dask")
+    return _TraversalRule(partial(_attributes, slots), counts=package != "dask")
 
 
 def _foreign() -> tuple[type, ...]:
@@ -184,8 +192,8 @@ def _attributes(slots: tuple[MemberDescriptorType, ...], value: Any) -> Iterator
 
 def place_of_target(store: Store, path: str) -> str:
     """Return the location of a node, which is the same however its store was opened."""
-    while isinstance(store, Wrapper):
-        if isinstance(store, Below):
+    while isinstance(store, StoreWrapper):
+        if isinstance(store, PrefixStore):
             path = f"{store.prefix}{path}"
         store = store.store
     place: str | None = None
@@ -195,15 +203,53 @@ def place_of_target(store: Store, path: str) -> str:
         place = _mapping(getattr(store.values, "buffers", store.values), path)
     elif isinstance(store, ZarrPythonStore):
         place = _zarr_python(store.store, path)
-    return place or real_place(store, path)
+    return place or canonical_location(store, path)
 
 
-def meet(one: tuple[Store, str], other: tuple[Store, str]) -> bool:
+def locations_overlap(one: tuple[Store, str], other: tuple[Store, str]) -> bool:
     """True if one node, given by its store and path, contains or is contained in the other.
 
     Works however the stores were opened: from other roots, through links, with other options.
     """
-    return overlap(place_of_target(*one), place_of_target(*other))
+    return contains_or_equal(place_of_target(*one), place_of_target(*other))
+
+
+def overlaps(places: Sequence[str], others: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of a place and another one that is it, contains it or lies within it.
+
+    At least one pair for each place that overlaps any; the time grows with their number only.
+
+    Examples
+    --------
+    >>> list(overlaps(["/a/b", "/c", "/d/e/f"], ["/a", "/d/e/f/g", "/cc"]))
+    [(0, 0), (2, 1)]
+    """
+    at = {place: number for number, place in enumerate(others)}
+    around = {above: number for place, number in at.items() for above in _above(place)}
+    for number, place in enumerate(places):
+        known = next((at[one] for one in (place, *_above(place)) if one in at), around.get(place))
+        if known is not None:
+            yield number, known
+
+
+def nested(places: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of places of which one is the other or lies within it, if there are any.
+
+    Examples
+    --------
+    >>> list(nested(["/a/b", "/c", "/a-b", "/a"])), list(nested(["/a", "/ab"]))
+    ([(3, 0)], [])
+    """
+    folders = sorted((f"{place}/", number) for number, place in enumerate(places))
+    for (one, first), (other, second) in pairwise(folders):
+        if other.startswith(one):
+            yield first, second
+
+
+def _above(place: str) -> Iterator[str]:
+    while "/" in place:
+        place = place.rpartition("/")[0]
+        yield place
 
 
 def places_of_source(source: Any) -> Iterator[str]:
@@ -224,7 +270,7 @@ def _file_system_of(source: Any) -> Any:
     """Return the fsspec file system that an array is read through; None if there is none."""
     inner = getattr(source, "store_path", None)
     store = source.store if isinstance(source, Array) else getattr(inner, "store", None)
-    while isinstance(store, Wrapper):
+    while isinstance(store, StoreWrapper):
         store = store.store
     if isinstance(store, FsspecStore):
         return store.file_system()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-__all__ = ["LastTokens"]
+__all__ = ["BoundedSet"]
 
 _MOST_REMEMBERED = 256
 
 
-class LastTokens:
+class BoundedSet:
     """A set of the tokens that were added last."""
 
     def __init__(self) -> None:

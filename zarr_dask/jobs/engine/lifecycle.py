@@ -1,117 +1,57 @@
 """Starting a job with receipts, resuming one that has died, and joining one that runs.
 
-A job starts from a plan (`JobPlan`) of one array, several arrays or a hierarchy. A journal beside
-its *home* describes the job. Another process with the same plan finds the journal by the plan's
-token. A plan that is `bound` to a journal is a job.
+A job starts from a plan (`ArraysPlan`) of one array, several arrays or a hierarchy. A journal
+beside its *home* describes the job. Another process with the same plan finds the journal by the
+plan's token. A plan that is `bound` to a journal is a job (`BoundJob`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 from time import monotonic, sleep
-from typing import Protocol, TypeVar
 
-from zarr_dask.errors import ListingError, NodeExistsError, ResumeError
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    JobRunningError,
+    ListingError,
+    NodeExistsError,
+    ResumeError,
+)
+from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob
 from zarr_dask.journal import (
-    Job,
+    JobRecord,
     Journal,
-    Place,
+    JournalLocation,
     check_resumable,
-    creating,
     default_place,
     given_place,
+    jobs_creating,
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
-from zarr_dask.stores.base import Store
-from zarr_dask.stores.compare_and_swap import ConditionalStore
-from zarr_dask.stores.open import Location
+from zarr_dask.journal.finished import Finished, record_of
+from zarr_dask.stores.compare_and_swap import ConditionalStore, folder_lock
+from zarr_dask.stores.open import Location, local_path
 
-__all__ = ["BoundJob", "JobPlan", "begin_anew", "begin_shared", "held", "resume"]
+__all__ = ["alone", "finished", "job_lock", "join_job", "resume", "start_job"]
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
 _POLL = 0.1  # there is no notification, so poll
 
 
-class BoundJob(Protocol):
-    """A plan and the receipts of its tasks."""
-
-    @property
-    def creation(self) -> str:
-        """Identifier that separates the output of this job from later output at its location."""
-        ...
-
-    def is_ours(self) -> bool:
-        """True if no other job has put anything at the target since this job started."""
-        ...
-
-    def remove_intermediates(self) -> None:
-        """Remove the intermediate arrays between its stages."""
-        ...
-
-
-J_co = TypeVar("J_co", bound=BoundJob, covariant=True)
-J = TypeVar("J", bound=BoundJob)
-
-
-class JobPlan(Protocol[J_co]):
-    """The parts of a plan that starting a job needs."""
-
-    @property
-    def kind(self) -> str:
-        """Kind of the job, as the journal names it."""
-        ...
-
-    @property
-    def token(self) -> str:
-        """Token that is equal for plans that write the same bytes to the same locations."""
-        ...
-
-    @property
-    def creation(self) -> str:
-        """Identifier that separates the output of this plan from later output at its location."""
-        ...
-
-    @property
-    def where(self) -> str:
-        """Target of the plan, for messages."""
-        ...
-
-    @property
-    def home(self) -> tuple[Store, str]:
-        """Store and path of the node beside whose hierarchy the journal lies."""
-        ...
-
-    @property
-    def targets(self) -> Sequence[tuple[Store, str]]:
-        """Store and path of each node that is written; only `home` if they all lie in it."""
-        ...
-
-    def is_finished(self) -> bool:
-        """True if everything is there with the metadata of the plan."""
-        ...
-
-    def check_room(self) -> None:
-        """Refuse to write where something exists that may not be replaced."""
-        ...
-
-    def make_room(self, *, keep_journals: bool) -> None:
-        """Remove what is replaced, and the journals of other jobs unless they are kept."""
-        ...
-
-    def bound(self, creation: str, journal: Journal | None) -> J_co:
-        """Return the job with its receipts; `journal` is None if there is no location for them."""
-        ...
-
-    def described(self) -> Job:
-        """Return the description of the job for its journal."""
-        ...
-
-
-def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
+def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     """Start a new job; anything that another job has left at the target is removed.
 
     Raises
@@ -132,20 +72,20 @@ def begin_anew(plan: JobPlan[J], journal: Location | None = None) -> J:
             raise
         place, others = None, []  # receipts that cannot be found are of no use
     for other, _ in others:
-        other.check_not_held(plan.where)
+        other.check_not_locked(plan.where)
     for other, job in others:
         if job.kind == plan.kind:
-            plan.bound(job.creation, other).remove_intermediates()
+            plan.bound(job.run_id, other).remove_intermediates()
         other.remove()
     plan.make_room(keep_journals=False)
     if place is None:
-        return plan.bound(plan.creation, None)
+        return plan.bound(plan.run_id, None)
     kept = _journal(plan, place)
     kept.begin(_job(plan, ready=True))
-    return plan.bound(plan.creation, kept)
+    return plan.bound(plan.run_id, kept)
 
 
-def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
+def resume(plan: ArraysPlan, journal: Location | None = None) -> BoundJob | None:
     """Return the same job if one has died, else None.
 
     Output that another job has put at the target meanwhile is left alone, or replaced from the
@@ -168,7 +108,7 @@ def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
     for other, job in journals_at(place, needed=True):
         if job.kind == plan.kind and job.token == plan.token:
             other.merge()
-            found = plan.bound(job.creation, other)
+            found = plan.bound(job.run_id, other)
             if found.is_ours():
                 return found
             plan.check_room()
@@ -178,7 +118,20 @@ def resume(plan: JobPlan[J], journal: Location | None = None) -> J | None:
     return None
 
 
-def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
+def finished(plan: ArraysPlan, journal: Location | None = None) -> Finished | None:
+    """Return the record of the same job if it has ended and is not to be done once more."""
+    place = _place(plan, journal)
+    record = None if place is None else record_of(place.store, place.prefix, plan.token)
+    if record is None or not plan.is_finished():
+        return None
+    try:
+        plan.check_room()
+    except NodeExistsError:
+        return record
+    return None  # it is to be replaced
+
+
+def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     """Start the job of a plan file, which several processes may start at the same time.
 
     The first process makes room at the target; the others wait for it.
@@ -193,7 +146,7 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
     """
     found = resume(plan, journal)
     place = _place(plan, journal)
-    if found is not None and found.creation != plan.creation:
+    if found is not None and found.run_id != plan.run_id:
         raise ResumeError(
             f"another run of this plan was begun at {plan.where} and has not ended. Use its plan "
             "file, or remove its journal."
@@ -210,7 +163,7 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
             plan.make_room(keep_journals=True)
             kept.note(_job(plan, ready=True))
     _wait_until_ready(kept, plan)
-    job = plan.bound(plan.creation, kept)
+    job = plan.bound(plan.run_id, kept)
     if not job.is_ours():
         raise NodeExistsError(
             f"{plan.where} was created by somebody else since this plan was begun. Delete it, or "
@@ -219,19 +172,56 @@ def begin_shared(plan: JobPlan[J], journal: Location | None = None) -> J:
     return job
 
 
-def held(journal: Journal | None) -> AbstractContextManager[object]:
+def job_lock(journal: Journal | None) -> AbstractContextManager[object]:
     """Hold the journal of a job within a ``with`` statement: this process works on the job."""
-    return nullcontext() if journal is None else closing(journal.hold())
+    return nullcontext() if journal is None else closing(journal.lock())
 
 
-def _check_alone(plan: JobPlan[J], place: Place | None) -> None:
+@contextmanager
+def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
+    """Work on a resumable job as the only process that runs all of it; wait for another one.
+
+    Yields True if another process was at work on it, which has ended or died. That can be told
+    only of journals in local files; elsewhere nobody waits.
+
+    Raises
+    ------
+    JobRunningError
+        If nobody can tell whether the process that works on it is still running.
+    """
+    place = _place(plan, journal)
+    root = None if place is None else local_path(place.store, "")
+    if place is None or root is None:
+        yield False
+        return
+    name = sha256(_journal(plan, place).prefix.encode()).hexdigest()[:16]
+    folder = Path(root, f".zarr-dask-{name}.lock")
+    was_running = folder.is_dir()
+    try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(folder_lock(str(folder)))
+            except ConditionalWriteError as error:
+                raise JobRunningError(
+                    f"the same job is at work on {plan.where} in another process, and nobody here "
+                    f"can tell whether that is still running: {error}"
+                ) from error
+            except OSError:
+                pass  # no folder can be made here: starting the job says why
+            yield was_running
+    finally:
+        with suppress(OSError):  # another process waits in it, and removes it later
+            folder.rmdir()
+
+
+def _check_alone(plan: ArraysPlan, place: JournalLocation | None) -> None:
     """Refuse to start while another job is open: both would write to the same objects."""
     found = [] if place is None else journals_at(place)
     with suppress(ListingError):  # without listing, no journal can exist there
         for target in dict.fromkeys((plan.home, *plan.targets)):
-            found += creating(*target)
+            found += jobs_creating(*target)
     for other, job in found:
-        if job.creation != plan.creation:
+        if job.run_id != plan.run_id:
             raise ResumeError(
                 f"another job that writes to {plan.where} was begun at {job.begun} and has not "
                 "ended, so that values of both could be mixed. End it, choose another target, or "
@@ -239,7 +229,7 @@ def _check_alone(plan: JobPlan[J], place: Place | None) -> None:
             )
 
 
-def _is_first(journal: Journal, job: Job) -> bool:
+def _is_first(journal: Journal, job: JobRecord) -> bool:
     """Note a job, unless another process has just done so."""
     if isinstance(journal.store, ConditionalStore):
         return journal.note_if_none(job)
@@ -247,11 +237,11 @@ def _is_first(journal: Journal, job: Job) -> bool:
     return True
 
 
-def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
+def _wait_until_ready(journal: Journal, plan: ArraysPlan) -> None:
     deadline = monotonic() + _PATIENCE
     while True:
         job = journal.job()
-        if job is not None and job.facts.get(_READY):
+        if job is not None and job.extra.get(_READY):
             return
         if monotonic() > deadline:
             raise NodeExistsError(
@@ -262,7 +252,7 @@ def _wait_until_ready(journal: Journal, plan: JobPlan[BoundJob]) -> None:
         sleep(_POLL)
 
 
-def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
+def _place(plan: ArraysPlan, journal: Location | None) -> JournalLocation | None:
     if journal is None:
         return default_place(*plan.home)
     for target in plan.targets:
@@ -270,10 +260,10 @@ def _place(plan: JobPlan[BoundJob], journal: Location | None) -> Place | None:
     return given_place(journal, *plan.home)
 
 
-def _journal(plan: JobPlan[BoundJob], place: Place) -> Journal:
-    return replace(new_journal(place, _job(plan, ready=False)), creation=plan.creation)
+def _journal(plan: ArraysPlan, place: JournalLocation) -> Journal:
+    return replace(new_journal(place, _job(plan, ready=False)), run_id=plan.run_id)
 
 
-def _job(plan: JobPlan[BoundJob], *, ready: bool) -> Job:
+def _job(plan: ArraysPlan, *, ready: bool) -> JobRecord:
     job = plan.described()
-    return replace(job, facts={**job.facts, _READY: ready})
+    return replace(job, extra={**job.extra, _READY: ready})

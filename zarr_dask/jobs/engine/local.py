@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from zarr_dask.jobs.engine.credentials import references_in_graph
-from zarr_dask.jobs.engine.overlap_pool import LendingPool
+from zarr_dask.jobs.engine.overlap_pool import OverlapExecutor
 from zarr_dask.jobs.engine.workers import Workers, runs_processes
-from zarr_dask.stores.secrets import Credentials, references_of
+from zarr_dask.stores.secrets import CredentialsInitializer, references_of
 
 __all__ = ["LOCAL_WINDOW", "compute_local", "run_local"]
 
@@ -62,7 +62,7 @@ class _Initializer:
     def __init__(self, references: Iterable[str]) -> None:
         import dask
 
-        self._credentials = Credentials(tuple(sorted(references)))
+        self._credentials = CredentialsInitializer(tuple(sorted(references)))
         self._wanted = dask.config.get("multiprocessing.initializer", None)
 
     def __call__(self) -> None:
@@ -156,7 +156,7 @@ def compute_local(
             return collection.compute(**options)
     pool: ThreadPoolExecutor
     if lends and _is_made_by_writing(collection, workers.threads):
-        pool = LendingPool(workers.threads, lends)
+        pool = OverlapExecutor(workers.threads, lends)
     else:
         pool = ThreadPoolExecutor(workers.threads, "zarr-dask")
     try:

@@ -119,7 +119,7 @@ def sampled(count: int, sample: float | None) -> tuple[int, ...] | None:
 
 
 @dataclass(frozen=True)
-class _Boxes:
+class _MapTask:
     """Callable for task number n: read a box and call the function on it."""
 
     function: Callable[[np.ndarray, Region], Any]
@@ -180,7 +180,7 @@ def run_boxes(
         for result in _run_dask(function, source, client):
             on_result(result)
         return
-    job = _Boxes(function, source, boxes, numbers)
+    job = _MapTask(function, source, boxes, numbers)
     count = boxes.ncells if numbers is None else len(numbers)
     if count:
         run_tasks(job, range(count), find_workers(client), on_result, name)

@@ -21,9 +21,15 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
-from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.base import Store, is_remote
 
-__all__ = ["MOST_SENDING", "LendingPool", "computing", "most_sending", "sending"]
+__all__ = [
+    "MOST_SENDING",
+    "OverlapExecutor",
+    "acquire_compute_slot",
+    "max_uploading",
+    "release_compute_slot",
+]
 
 _Result = TypeVar("_Result")
 
@@ -32,7 +38,7 @@ MOST_SENDING = 14
 
 Each has encoded its block in a thread of its own, in which malloc keeps the tables of the codec:
 some megabytes if it compresses well. Some of a process's concurrent requests
-(`zarr_dask._util.threads.SIDE_BY_SIDE`) are left for tasks that read their input.
+(`zarr_dask._util.threads.MAX_CONCURRENT_REQUESTS`) are left for tasks that read their input.
 """
 _MOST_BYTES = 1 << 23
 """Decoded bytes of their blocks; the store's library may hold each of them twice more."""
@@ -170,7 +176,7 @@ class _Places:
             ticket.turn.set()
 
 
-class _Thread(threading.local):
+class _SlotHolder(threading.local):
     """Slots and loan of the current thread."""
 
     places: _Places | None = None
@@ -178,15 +184,15 @@ class _Thread(threading.local):
     """Loan of its slot while it sends, and afterwards until it computes again."""
 
 
-_THREAD = _Thread()
+_THREAD = _SlotHolder()
 
 
 @contextmanager
-def sending(store: Store, nbytes: int) -> Iterator[None]:
+def release_compute_slot(store: Store, nbytes: int) -> Iterator[None]:
     """Wait for a remote store within the block, and let another task of the pool compute.
 
     After the block the task may note and report its results, but must not compute before it has
-    called `computing`.
+    called `acquire_compute_slot`.
 
     Parameters
     ----------
@@ -196,10 +202,10 @@ def sending(store: Store, nbytes: int) -> Iterator[None]:
         Decoded bytes of the block that this task holds meanwhile.
     """
     places = _THREAD.places
-    if places is None or not is_far(store):
+    if places is None or not is_remote(store):
         yield
         return
-    computing()
+    acquire_compute_slot()
     loan = places.lend(nbytes)
     try:
         yield
@@ -209,7 +215,7 @@ def sending(store: Store, nbytes: int) -> Iterator[None]:
             _THREAD.loan = loan
 
 
-def computing() -> None:
+def acquire_compute_slot() -> None:
     """Wait for a slot to compute in, if this task has lent its own."""
     places, loan = _THREAD.places, _THREAD.loan
     if places is not None and loan is not None:
@@ -217,7 +223,7 @@ def computing() -> None:
         places.resume(loan)
 
 
-def most_sending(nbytes: int) -> int:
+def max_uploading(nbytes: int) -> int:
     """Return the number of additional threads that a pool has for tasks that send.
 
     Parameters
@@ -228,7 +234,7 @@ def most_sending(nbytes: int) -> int:
     return min(MOST_SENDING, _MOST_BYTES // max(nbytes, 1))
 
 
-class LendingPool(ThreadPoolExecutor):
+class OverlapExecutor(ThreadPoolExecutor):
     """Thread pool for dask's scheduler, which limits the number of computing tasks.
 
     Parameters
@@ -241,7 +247,7 @@ class LendingPool(ThreadPoolExecutor):
     """
 
     def __init__(self, threads: int, nbytes: int) -> None:
-        more = most_sending(nbytes)
+        more = max_uploading(nbytes)
         super().__init__(threads + more, "zarr-dask")
         self._places = _Places(threads, more)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zarr_dask.errors import MemoryBudgetError
 
-__all__ = ["Costs", "counted", "format_bytes", "format_region", "parse_bytes"]
+__all__ = ["Costs", "format_bytes", "format_region", "parse_bytes", "pluralize"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
@@ -35,12 +35,12 @@ def parse_bytes(size: str | int, option: str = "") -> int:
     return int(float(match[1]) * {**_UNITS, **_BINARY}[unit])
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Return a number with its noun.
 
     Examples
     --------
-    >>> counted(1, "task"), counted(1200, "task")
+    >>> pluralize(1, "task"), pluralize(1200, "task")
     ('1 task', '1,200 tasks')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,7 +1,7 @@
 """Reports of rechunkings: actual work beside the predictions of the plan.
 
-`Ledger` adds up the results of tasks. `Measured` is the common part of all reports, of one array,
-several arrays or a dask array: predicted and actual costs of each stage.
+`TaskStatistics` adds up the results of tasks. `ReportBase` is the common part of all reports, of
+one array, several arrays or a dask array: predicted and actual costs of each stage.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from html import escape
 from time import perf_counter
 from typing import Any
 
-from zarr_dask._util.display import printable
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.engine.task_result import Copied, Process
+from zarr_dask._util.display import InWords, escape_control_chars
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 
 __all__ = [
-    "ArrayReport",
-    "Expected",
+    "ArrayCopyReport",
     "JointReport",
-    "Ledger",
-    "Measured",
     "Progress",
     "RechunkReport",
+    "ReportBase",
+    "StageEstimate",
     "StageReport",
+    "TaskStatistics",
 ]
 
 Table = tuple[str, list[tuple[str, str, str]]]
@@ -53,13 +53,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class StageEstimate:
     """Predicted work of a stage."""
 
     tasks: int
     costs: Costs
     seconds: float
     """Predicted time by the cost model."""
+    estimated: bool = False
+    """True if decoded bytes are estimates, because elements have no fixed length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,18 @@ class StageReport:
     """Time from the start of the first task of the stage to the end of the last."""
     retried: int = 0
     """Requests of these tasks that were retried; `actual` does not count them."""
+    estimated: bool = False
+    """True if predicted decoded bytes are estimates, because elements have no fixed length."""
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return table rows: names, actual values and predictions."""
         actual, predicted = self.actual, self.predicted
+        about = "about " if self.estimated else ""
         return [
             ("tasks", f"{self.done:,}", f"{self.tasks:,}"),
             ("time", f"{self.seconds:.3g} s", f"{self.predicted_seconds:.3g} s"),
-            ("decoded", format_bytes(actual.decoded), format_bytes(predicted.decoded)),
-            ("encoded", format_bytes(actual.written), format_bytes(predicted.written)),
+            ("decoded", format_bytes(actual.decoded), f"{about}{format_bytes(predicted.decoded)}"),
+            ("encoded", format_bytes(actual.written), f"{about}{format_bytes(predicted.written)}"),
             ("read", format_bytes(actual.read), f"about {format_bytes(predicted.read)}"),
             ("stored", format_bytes(actual.stored), f"about {format_bytes(predicted.stored)}"),
             ("requests", f"{actual.requests:,}", f"{predicted.requests:,}"),
@@ -96,8 +101,8 @@ class StageReport:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReportBase(InWords):
     """Measurements of a job's tasks, beside the predictions."""
 
     seconds: float
@@ -112,10 +117,15 @@ class Measured:
     """
     repeated: int = 0
     """Tasks that a cluster has started again because a worker was lost."""
+    already_done: str = ""
+    """Time at which the same job ended earlier, so that this call did nothing; else empty."""
     retried_besides: int = 0
     """Requests that were retried outside of stages: in the comparison, and at the start and end of
     the job.
     """
+
+    def _before(self) -> str:
+        return f"already done at {self.already_done}: " if self.already_done else ""
 
     @property
     def retried(self) -> int:
@@ -179,12 +189,14 @@ class Measured:
         body = "".join(
             f"<tr><th colspan='3'>{escape(title)}</th></tr>"
             + "".join(
-                "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>"
+                "<tr>"
+                + "".join(f"<td>{escape(escape_control_chars(cell))}</td>" for cell in row)
+                + "</tr>"
                 for row in rows
             )
             for title, rows in self._tables()
         )
-        title = escape(printable(str(self)))
+        title = escape(escape_control_chars(str(self)))
         return f"<table><caption>{title}</caption>{head}{body}</table>"
 
     def to_json(self) -> dict[str, Any]:
@@ -202,8 +214,8 @@ class Measured:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RechunkReport(Measured):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RechunkReport(ReportBase):
     """Result of a rechunking."""
 
     nbytes: int
@@ -214,7 +226,7 @@ class RechunkReport(Measured):
     """Stored objects of the target."""
 
     def __str__(self) -> str:
-        return (
+        return self._before() + (
             f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
             f"({format_bytes(self.stored)}) by {self.tasks} tasks in {self.seconds:.1f} s "
             f"({rate(self.nbytes, self.seconds)})"
@@ -223,11 +235,11 @@ class RechunkReport(Measured):
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         of_array = {"nbytes": self.nbytes, "stored": self.stored, "objects": self.objects}
-        return {**of_array, **Measured.to_json(self)}
+        return {**of_array, **ReportBase.to_json(self)}
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayReport:
+class ArrayCopyReport:
     """Result for one array among others."""
 
     target: str
@@ -240,11 +252,11 @@ class ArrayReport:
     """Tasks done by this run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointReport(Measured):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JointReport(ReportBase):
     """Result of a job of several arrays; each stage includes all arrays that have this many."""
 
-    arrays: tuple[ArrayReport, ...]
+    arrays: tuple[ArrayCopyReport, ...]
 
     @property
     def nbytes(self) -> int:
@@ -257,9 +269,9 @@ class JointReport(Measured):
         return sum(one.stored for one in self.arrays)
 
     def __str__(self) -> str:
-        return (
-            f"{counted(len(self.arrays), 'array')}, {format_bytes(self.nbytes)} "
-            f"({format_bytes(self.stored)} stored) by {counted(self.tasks, 'task')} in "
+        return self._before() + (
+            f"{pluralize(len(self.arrays), 'array')}, {format_bytes(self.nbytes)} "
+            f"({format_bytes(self.stored)} stored) by {pluralize(self.tasks, 'task')} in "
             f"{self.seconds:.1f} s ({rate(self.nbytes, self.seconds)})"
         )
 
@@ -270,7 +282,7 @@ class JointReport(Measured):
             (
                 one.target,
                 f"{format_bytes(one.nbytes)}, {format_bytes(one.stored)} stored, "
-                f"{counted(one.tasks, 'task')}",
+                f"{pluralize(one.tasks, 'task')}",
                 "",
             )
             for one in most
@@ -283,7 +295,7 @@ class JointReport(Measured):
         """Return the report as JSON values."""
         arrays = [asdict(one) for one in self.arrays]
         totals = {"nbytes": self.nbytes, "stored": self.stored}
-        return {**totals, **Measured.to_json(self), "arrays": arrays}
+        return {**totals, **ReportBase.to_json(self), "arrays": arrays}
 
 
 def rate(nbytes: int, seconds: float) -> str:
@@ -291,7 +303,7 @@ def rate(nbytes: int, seconds: float) -> str:
     return f"{format_bytes(nbytes / seconds)}/s" if seconds else "-/s"
 
 
-class Ledger:
+class TaskStatistics:
     """Sums of the results of a job's tasks so far.
 
     Parameters
@@ -309,6 +321,8 @@ class Ledger:
         self._tasks: Counter[int] = Counter()
         self._stored: Counter[tuple[int, int]] = Counter()
         self._retried = [0] * stages
+        self.already_done = ""
+        """Time at which the same job ended earlier; empty if this run has done something."""
         self.begun = 0
         """Number of task starts on a cluster."""
         self.retried_comparing = 0
@@ -318,7 +332,7 @@ class Ledger:
         """Count a task that a worker has started."""
         self.begun += 1
 
-    def note(self, array: int, stage: int, one: Copied) -> None:
+    def note(self, array: int, stage: int, one: CopyResult) -> None:
         """Add the result of a finished task of an array."""
         now = perf_counter()
         if self._first[stage] is None:
@@ -333,7 +347,7 @@ class Ledger:
         self._stored[array, stage] += one.stored
         self._note_memory(one.process)
 
-    def _note_memory(self, process: Process) -> None:
+    def _note_memory(self, process: ProcessMemory) -> None:
         if process.peak:
             above = process.peak - process.idle
             self._peaks[process.name] = max(above, self._peaks.get(process.name, 0))
@@ -345,7 +359,7 @@ class Ledger:
 
     @property
     def peaks(self) -> dict[str, int]:
-        """See `Measured.peaks`."""
+        """See `ReportBase.peaks`."""
         return dict(self._peaks)
 
     def tasks_of(self, array: int) -> int:
@@ -356,7 +370,7 @@ class Ledger:
         """Return the encoded bytes that the tasks of a stage of an array have written."""
         return self._stored[array, stage]
 
-    def stages(self, expected: Sequence[Expected]) -> tuple[StageReport, ...]:
+    def stages(self, expected: Sequence[StageEstimate]) -> tuple[StageReport, ...]:
         """Return the report of each stage, beside its predictions."""
         return tuple(
             StageReport(
@@ -367,6 +381,7 @@ class Ledger:
                 stage.seconds,
                 0.0 if (first := self._first[number]) is None else self._last[number] - first,
                 self._retried[number],
+                stage.estimated,
             )
             for number, stage in enumerate(expected)
         )

@@ -24,32 +24,33 @@ from zarr_dask.formats.base import ArrayMeta, ReadOptions, prefix_of, where
 from zarr_dask.formats.detect import read_node
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.journal import (
-    Job,
+    JobRecord,
     Journal,
-    Place,
+    JournalLocation,
     check_resumable,
     default_place,
     given_place,
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
+from zarr_dask.journal.finished import Finished, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.stores.base import Appender, Store, list_sizes
+from zarr_dask.stores.base import Store, SupportsAppend, list_sizes
 from zarr_dask.stores.local_paths import check_file
-from zarr_dask.stores.open import Location, real_place
+from zarr_dask.stores.open import Location, canonical_location
 
 if TYPE_CHECKING:
     import dask.array as da
 
-    from zarr_dask.journal.swap import Swap
+    from zarr_dask.journal.swap import AtomicReplace
 
 __all__ = [
     "Resume",
     "ResumeOptions",
     "ResumePlan",
     "Runs",
-    "grown_before",
+    "find_finished_append",
     "is_done",
     "missing_blocks",
     "plan_resume",
@@ -72,7 +73,8 @@ class ResumeOptions:
     manifest: str | os.PathLike[str] | None = None
     sha256: bool = False
     ended: tuple[str, ...] = ()
-    """`Job.writes` of the arrays that the first array of the same call records as written."""
+    """`JobRecord.content_token` of the arrays that the first array of the same call records as
+    written."""
 
     @property
     def needs_journal(self) -> bool:
@@ -98,31 +100,37 @@ class ResumeOptions:
 class ResumePlan:
     """Journal of a job, and the job that it resumes."""
 
-    job: Job
+    job: JobRecord
     """The job as it is if it starts now."""
-    place: Place | None
+    place: JournalLocation | None
     """Location of its journal; None for none."""
     options: ResumeOptions
-    resumed: tuple[Journal, Job] | None
+    resumed: tuple[Journal, JobRecord] | None
     """The journal and the job that it resumes; None for a new job."""
     replaced: tuple[Journal, ...]
     """Journals of jobs whose work this one overwrites."""
     is_told: bool = False
     """True if another array of the same call records that this one is written, and it exists."""
+    finished: Finished | None = None
+    """Record of the same job, if it has ended and what it has made is there."""
 
     @property
     def has_ended(self) -> bool:
         """True if everything is written and only journals are left."""
-        return self.is_told or (self.resumed is not None and self.resumed[1].ended)
+        if self.is_told or self.finished is not None:
+            return True
+        return self.resumed is not None and self.resumed[1].ended
 
     @property
     def ended_with(self) -> tuple[str, ...]:
-        """The written arrays of the same call, if the resumed job has ended (`Job.together`)."""
+        """The arrays of the same call, if the resumed job has ended (`JobRecord.finished_with`)."""
         job = None if self.resumed is None else self.resumed[1]
-        return job.together if job is not None and job.ended else ()
+        return job.finished_with if job is not None and job.ended else ()
 
     def explain(self) -> str | None:
         """Return a line for the plan; None if there is nothing to say."""
+        if self.finished is not None:
+            return f"  done    the same job ended at {self.finished.ended}: nothing is left to do"
         if self.resumed is not None:
             journal, job = self.resumed
             return f"  resumes the job that began at {job.begun}; its journal is {journal.url}"
@@ -141,18 +149,18 @@ class ResumePlan:
             If a running process holds a job whose work this one overwrites.
         """
         for old in self.replaced:
-            old.check_not_held("what this job writes over")
+            old.check_not_locked("what this job writes over")
         for old in self.replaced:
             old.remove()
         if self.resumed is not None:
             journal, job = self.resumed
             journal.merge()
-            journal.note(replace(self.job, creation=job.creation, begun=job.begun, swap=job.swap))
+            journal.note(replace(self.job, run_id=job.run_id, begun=job.begun, swap=job.swap))
             return journal
         if self.place is None:
             return None
         journal = new_journal(self.place, self.job)
-        job = replace(self.job, creation=journal.creation)
+        job = replace(self.job, run_id=journal.run_id)
         if self.options.needs_journal:
             journal.begin(job)
             return journal
@@ -183,9 +191,10 @@ def plan_resume(
     options: ResumeOptions,
     grows: bool = False,
     grown: bool = False,
-    swap: Swap | None = None,
+    swap: AtomicReplace | None = None,
     free_beside: bool = False,
     waits: bool = False,
+    anew: bool = False,
 ) -> ResumePlan:
     """Decide which journals a write opens, resumes or replaces; nothing is written.
 
@@ -205,6 +214,8 @@ def plan_resume(
         Whether it is known that no job keeps a journal beside the hierarchy.
     waits
         Whether appends that processes work on are waited for.
+    anew
+        True if a job that has ended is done once more.
 
     Raises
     ------
@@ -222,30 +233,34 @@ def plan_resume(
     place = _place(target, options.journal, required=required)
     token = "" if swap is None else swap.token
     job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=token)
-    job = replace(job, growing=grown)  # it may be killed once more before it ends
+    job = replace(job, append_committed=grown)  # it may be killed once more before it ends
     present = _open_at(target, place, needed=required, free_beside=free_beside)
     others = [pair for pair in present if _in_the_way(pair[1], job)]
     same = next((pair for pair in others if resume and _is_same(job, pair[1])), None)
     if resume and same is None:
-        running = [pair for pair in others if waits and pair[0].is_held()]
+        running = [pair for pair in others if waits and pair[0].is_locked()]
         open_ones = [pair for pair in others if pair not in running and not is_done(*pair, target)]
         _refuse_other(job, target, open_ones, swap)
     if same is not None:
         same = _unless_taken(same, target)
     kept = None if same is None else same[0]
-    local = place is not None and isinstance(place.store, Appender)
+    local = place is not None and isinstance(place.store, SupportsAppend)
     keeps_one = required or ((creates or grows) and local)
+    finished = None
+    if resume and same is None and creates and not anew and place is not None:
+        finished = finished_job(place.store, place.prefix, target.store, job)
     return ResumePlan(
+        finished=finished,
         job=job,
         place=place if keeps_one else None,
         options=options,
         resumed=same,
         replaced=tuple(found for found, _ in others if found != kept),
-        is_told=job.writes in options.ended and (not creates or _is_there(target)),
+        is_told=job.content_token in options.ended and (not creates or _is_there(target)),
     )
 
 
-def _place(target: Array, journal: Location | None, *, required: bool) -> Place | None:
+def _place(target: Array, journal: Location | None, *, required: bool) -> JournalLocation | None:
     if journal is not None:
         return given_place(journal, target.store, target.path)
     place = default_place(target.store, target.path)
@@ -260,8 +275,8 @@ def _place(target: Array, journal: Location | None, *, required: bool) -> Place 
 
 def _check_outside(target: Array, manifest: ManifestPlace) -> None:
     """Refuse a manifest inside the array, where it would confuse other libraries."""
-    place = real_place(manifest.store, manifest.key)
-    node = real_place(target.store, target.path)
+    place = canonical_location(manifest.store, manifest.key)
+    node = canonical_location(target.store, target.path)
     if f"{place}/".startswith(f"{node}/"):
         raise ResumeError(
             f"manifest= names a place inside of {target.where}, which is to be written: "
@@ -270,8 +285,8 @@ def _check_outside(target: Array, manifest: ManifestPlace) -> None:
 
 
 def _open_at(
-    target: Array, place: Place | None, *, needed: bool, free_beside: bool = False
-) -> list[tuple[Journal, Job]]:
+    target: Array, place: JournalLocation | None, *, needed: bool, free_beside: bool = False
+) -> list[tuple[Journal, JobRecord]]:
     """Return the jobs that have not ended; `needed` requires that `place` can be listed."""
     default = default_place(target.store, target.path)
     if place is None or (place == default and free_beside):
@@ -283,18 +298,18 @@ def _open_at(
     return [*found, *journals_at(default)]
 
 
-def _in_the_way(other: Job, job: Job) -> bool:
+def _in_the_way(other: JobRecord, job: JobRecord) -> bool:
     """True if two jobs write to the same elements, or if both would make the array longer."""
-    grow = other.facts.get("grows") and job.facts.get("grows")
+    grow = other.extra.get("grows") and job.extra.get("grows")
     return bool(grow) or other.meets(job.region)
 
 
-def _is_same(job: Job, other: Job) -> bool:
-    facts = (job.token, job.region, dict(job.facts))
-    return facts == (other.token, other.region, dict(other.facts))
+def _is_same(job: JobRecord, other: JobRecord) -> bool:
+    facts = (job.token, job.region, dict(job.extra))
+    return facts == (other.token, other.region, dict(other.extra))
 
 
-def grown_before(
+def find_finished_append(
     values: da.Array, present: Array, region: Region, options: ResumeOptions
 ) -> Region | None:
     """Return the region of an append that died after the array had grown; None if there is none.
@@ -322,11 +337,13 @@ def grown_before(
     if back == region or any(s.start < 0 for s in back):
         return None
     job = _job(values, present, back, creates=False, grows=True, resume=options.resume)
-    if job.writes in options.ended:
+    if job.content_token in options.ended:
         return back
     place = _place(present, options.journal, required=True)
     found = _open_at(present, place, needed=True)
-    return back if any(_is_same(job, other) and other.growing for _, other in found) else None
+    return (
+        back if any(_is_same(job, other) and other.append_committed for _, other in found) else None
+    )
 
 
 def _job(
@@ -338,7 +355,7 @@ def _job(
     grows: bool,
     resume: Resume,
     swap: str = "",
-) -> Job:
+) -> JobRecord:
     documents = target.node_format.documents(target.meta, target.path)
     prefix = target.node_format.data_prefix(target.path)
     layers: tuple[tuple[str, str], ...] = ()
@@ -353,10 +370,10 @@ def _job(
         token, how = f"new:{token_hex(16)}", ""
     shape = list(values.shape)
     told = (token, "", shape) if not layers else (values.name, sorted(layers), shape)
-    return Job(
+    return JobRecord(
         kind="write",
         token=token,
-        creation="",
+        run_id="",
         resume=how,
         creates=creates,
         data="" if prefix == prefix_of(target.path) else prefix,
@@ -364,7 +381,7 @@ def _job(
         documents={key: text.decode() for key, text in documents.items()},
         layers=layers,
         region=tuple((s.start, s.stop) for s in region),
-        facts={
+        extra={
             "layout": _layout(target),
             "dtype": str(values.dtype),
             "shape": shape,
@@ -372,7 +389,9 @@ def _job(
             "swaps": bool(swap),
         },
         swap=swap,
-        writes=_digest([*told, str(values.dtype), real_place(target.store, target.path)]),
+        content_token=_digest(
+            [*told, str(values.dtype), canonical_location(target.store, target.path)]
+        ),
     )
 
 
@@ -388,7 +407,7 @@ def _token(
         sorted(token for _, token in layers),
         values.name,
         str(values.dtype),
-        real_place(target.store, target.path),
+        canonical_location(target.store, target.path),
         [(s.start, s.stop) for s in region],
         _layout(target),
     )
@@ -404,7 +423,10 @@ def _layout(target: Array) -> str:
 
 
 def _refuse_other(
-    job: Job, target: Array, others: Sequence[tuple[Journal, Job]], swap: Swap | None
+    job: JobRecord,
+    target: Array,
+    others: Sequence[tuple[Journal, JobRecord]],
+    swap: AtomicReplace | None,
 ) -> None:
     """Refuse to resume another job, or to overwrite its work without being told."""
     for journal, other in others:
@@ -423,7 +445,7 @@ def _refuse_other(
             )
 
 
-def _difference(job: Job, other: Job) -> str:
+def _difference(job: JobRecord, other: JobRecord) -> str:
     if job.resume != other.resume or (job.resume == "name" and job.token != other.token):
         return f"it was called with {_call(other)}, and now with {_call(job)}."
     known = set(other.layers)
@@ -437,9 +459,9 @@ def _difference(job: Job, other: Job) -> str:
         )
     if len(known) > len(set(job.layers)):
         return "its graph had more layers."
-    if job.facts.get("grows") and job.region != other.region:
+    if job.extra.get("grows") and job.region != other.region:
         return "the array has grown since, by other means."
-    changed = [name for name, value in job.facts.items() if other.facts.get(name) != value]
+    changed = [name for name, value in job.extra.items() if other.extra.get(name) != value]
     words = [_WORDS.get(name, name) for name in changed]
     return f"its {' and '.join(words) or 'region'} was another one."
 
@@ -448,11 +470,11 @@ _WORDS = {"grows": "append=", "swaps": "mode="}
 """Names of a job's facts in the words of users."""
 
 
-def _call(job: Job) -> str:
+def _call(job: JobRecord) -> str:
     return f"resume={job.token.partition(':')[2]!r}" if job.resume == "name" else "resume=True"
 
 
-def is_done(journal: Journal, other: Job, target: Array) -> bool:
+def is_done(journal: Journal, other: JobRecord, target: Array) -> bool:
     """True if a job that writes an array died when only its journal was left.
 
     Such a job must not stop the next step of the same work (the next append, by the length of the
@@ -468,7 +490,7 @@ def is_done(journal: Journal, other: Job, target: Array) -> bool:
         return False
     if not isinstance(meta, ArrayMeta) or len(meta.grid.shape) != len(other.region):
         return False
-    if other.facts.get("grows") and not other.growing:
+    if other.extra.get("grows") and not other.append_committed:
         return False
     reaches = all(
         stop <= extent for (_, stop), extent in zip(other.region, meta.grid.shape, strict=True)
@@ -487,7 +509,9 @@ def _is_there(target: Array) -> bool:
     return _layout(replace(target, meta=meta, node_format=found)) == _layout(target)
 
 
-def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, Job] | None:
+def _unless_taken(
+    found: tuple[Journal, JobRecord], target: Array
+) -> tuple[Journal, JobRecord] | None:
     """Return the journal and job to resume; None if the array exists without all of the job's work.
 
     In that case another process has created the array. If all of the job's work is there, only its
@@ -512,7 +536,7 @@ def _unless_taken(found: tuple[Journal, Job], target: Array) -> tuple[Journal, J
 def missing_blocks(target: Array, blocks: Blocks, region: Region, receipts: Receipts) -> Runs:
     """Return the runs of blocks that have a stored object without a valid receipt."""
     runs: list[tuple[int, int]] = []
-    key = target.meta.keys.key
+    key = target.meta.chunk_key_encoding.key
     for number, part in enumerate(_regions(blocks, region)):
         if all(key(one.coords) in receipts for one in target.meta.grid.parts(part)):
             continue

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from zarr_dask._util.buffers import return_freed_memory, working_for
+from zarr_dask._util.buffers import malloc_trim, task_memory_scope
 from zarr_dask.codecs.checksum import crc32c
 
-__all__ = ["Memory", "process_name", "watched"]
+__all__ = ["RssProbe", "measure_rss", "process_name"]
 
 _FACTS = Path("/proc/self/statm")
 
 
-class Memory:
+class RssProbe:
     """Resident bytes of the process: when idle, and the maximum since a task started."""
 
     def __init__(self, idle: int) -> None:
@@ -30,7 +30,9 @@ class Memory:
 
 
 @contextmanager
-def watched(stage: Hashable, rehearse: Callable[[], object] | None = None) -> Iterator[Memory]:
+def measure_rss(
+    stage: Hashable, rehearse: Callable[[], object] | None = None
+) -> Iterator[RssProbe]:
     """Yield the memory of the process while a task runs; the last task frees what is cached.
 
     Parameters
@@ -44,11 +46,11 @@ def watched(stage: Hashable, rehearse: Callable[[], object] | None = None) -> It
     def look(cleared: bool) -> None:
         _IDLE.look(stage, rehearse, cleared=cleared)
 
-    with working_for(stage, look):
-        yield Memory(_IDLE.nbytes)
+    with task_memory_scope(stage, look):
+        yield RssProbe(_IDLE.nbytes)
 
 
-class _Idle:
+class _IdleMemory:
     """The size of this process while no task runs.
 
     It is measured when a stage starts, and before each task if no memory of the last task is kept:
@@ -70,11 +72,11 @@ class _Idle:
             _load()
             if rehearse is not None:
                 rehearse()
-        return_freed_memory()  # else a task would reuse it, or free it
+        malloc_trim()  # else a task would reuse it, or free it
         self._stage, self.nbytes = stage, _resident()
 
 
-_IDLE = _Idle()
+_IDLE = _IdleMemory()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Tasks in other processes that write to stores whose changes must be merged (`Forkable`).
+"""Tasks in other processes that write to stores whose changes must be merged (`ForkableSession`).
 
 Each task gets a fork of its own and returns it with its result. A task that is run again, or is
 lost with its worker, contributes all that it has stored, or nothing. The client merges the forks
@@ -21,13 +21,13 @@ import cloudpickle
 import numpy as np
 
 from zarr_dask.errors import StoreError, StoreOutOfReachError
-from zarr_dask.stores.base import Forkable, Store
+from zarr_dask.stores.base import ForkableSession, Store
 from zarr_dask.stores.wrappers.base import forkable
 
 if TYPE_CHECKING:
     from zarr_dask.graph import Target
 
-__all__ = ["Forked", "Forks"]
+__all__ = ["ForkResult", "SessionForks"]
 
 _BASES = 8
 """Maximum number of forks that a process caches; forks of its tasks share their connections."""
@@ -38,7 +38,7 @@ _GATHERED = 64
 
 
 @dataclass(frozen=True)
-class Forked:
+class ForkResult:
     """Result of a task, and the forks that it has written to."""
 
     result: Any
@@ -50,7 +50,7 @@ class Forked:
         return int(self.result.nbytes)
 
 
-class Forks:
+class SessionForks:
     """Forks of the stores that a job writes to, and the changes that its tasks return.
 
     Parameters
@@ -68,25 +68,25 @@ class Forks:
 
     def __init__(self, stores: Iterable[Store]) -> None:
         found = {id(one): one for one in map(forkable, stores) if one is not None}
-        self._stores: tuple[Forkable, ...] = tuple(found.values())
+        self._stores: tuple[ForkableSession, ...] = tuple(found.values())
         self._bases = tuple(store.fork() for store in self._stores)
         for base in self._bases:
             _check_in_reach(base)
-        self._returned: list[Forked] = []
+        self._returned: list[ForkResult] = []
 
     def target(self, target: Target) -> Target:
         """Return a target whose tasks write to forks."""
         return _ForkedTarget(self._packed(target))
 
-    def call(self, function: Callable[..., Any], *first: Any) -> Callable[..., Forked]:
+    def call(self, function: Callable[..., Any], *first: Any) -> Callable[..., ForkResult]:
         """Return a function that writes to forks; `first` are its first arguments."""
         return _ForkedCall(self._packed((function, first)))
 
-    def take(self, forked: Forked) -> Any:
+    def take(self, forked: ForkResult) -> Any:
         """Keep what a task has stored; returns its result."""
         self._returned.append(forked)
         if len(self._returned) >= _GATHERED:
-            self._returned = [Forked(None, _merged(self._bases, self._returned))]
+            self._returned = [ForkResult(None, _merged(self._bases, self._returned))]
         return forked.result
 
     def merge(self) -> None:
@@ -115,17 +115,17 @@ def _check_in_reach(base: Store) -> None:
         ) from error
 
 
-def _merged(bases: Iterable[Store], results: Sequence[Forked]) -> tuple[Store, ...]:
+def _merged(bases: Iterable[Store], results: Sequence[ForkResult]) -> tuple[Store, ...]:
     """Return new forks with the changes of all forks in the results."""
     merged = tuple(_fork_of(base) for base in bases)
     for number, fork in enumerate(merged):
-        if isinstance(fork, Forkable):
+        if isinstance(fork, ForkableSession):
             fork.merge([one.forks[number] for one in results])
     return merged
 
 
 def _fork_of(base: Store) -> Store:
-    return base.fork() if isinstance(base, Forkable) else base
+    return base.fork() if isinstance(base, ForkableSession) else base
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _base(pickled: bytes) -> Store:
 class _Packer(cloudpickle.Pickler):
     """Pickler that leaves out some stores."""
 
-    def __init__(self, file: io.BytesIO, stores: Sequence[Forkable]) -> None:
+    def __init__(self, file: io.BytesIO, stores: Sequence[ForkableSession]) -> None:
         super().__init__(file)
         self._numbers = {id(store): number for number, store in enumerate(stores)}
 
@@ -182,10 +182,10 @@ class _ForkedCall:
 
     packed: _Packed
 
-    def __call__(self, *arguments: Any) -> Forked:
+    def __call__(self, *arguments: Any) -> ForkResult:
         forks = self.packed.forks()
         function, first = self.packed.unpacked(forks)
-        return Forked(function(*first, *arguments), forks)
+        return ForkResult(function(*first, *arguments), forks)
 
 
 @dataclass(frozen=True)
@@ -194,18 +194,18 @@ class _ForkedTarget:
 
     packed: _Packed
 
-    def write(self, block: np.ndarray, region: tuple[slice, ...]) -> Forked:
+    def write(self, block: np.ndarray, region: tuple[slice, ...]) -> ForkResult:
         """Write a block into new forks."""
         forks = self.packed.forks()
-        return Forked(self.packed.unpacked(forks).write(block, region), forks)
+        return ForkResult(self.packed.unpacked(forks).write(block, region), forks)
 
-    def merge(self, results: Sequence[Forked]) -> Forked:
+    def merge(self, results: Sequence[ForkResult]) -> ForkResult:
         """Merge reports, and the forks into one set."""
         forks = _merged(map(_base, self.packed.bases), results)
         target: Target = self.packed.unpacked(forks)
-        return Forked(target.merge([one.result for one in results]), forks)
+        return ForkResult(target.merge([one.result for one in results]), forks)
 
-    def finish(self, result: Forked) -> Forked:
+    def finish(self, result: ForkResult) -> ForkResult:
         """Finish the target, with the changes of all tasks."""
         forks = _merged(map(_base, self.packed.bases), [result])
-        return Forked(self.packed.unpacked(forks).finish(result.result), forks)
+        return ForkResult(self.packed.unpacked(forks).finish(result.result), forks)

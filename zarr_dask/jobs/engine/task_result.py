@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Copied", "Process"]
+__all__ = ["CopyResult", "ProcessMemory"]
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessMemory:
     """Process that ran a task."""
 
     name: str = ""
@@ -19,7 +19,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """Result of one task."""
 
     nbytes: int
@@ -37,7 +37,7 @@ class Copied:
     reads: int = 0
     """Requests that read them."""
     seconds: float = 0.0
-    process: Process = field(default_factory=Process)
+    process: ProcessMemory = field(default_factory=ProcessMemory)
     """Process that ran the task."""
     retried: int = 0
     """Requests that were retried."""

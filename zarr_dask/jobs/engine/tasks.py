@@ -7,18 +7,25 @@ at most a window of tasks at any time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from secrets import token_hex
 from typing import Any
 
-from zarr_dask.jobs.engine.cluster import Announced, compute_on_cluster, listening, run_window
+from zarr_dask.jobs.engine.cluster import (
+    LoggedTask,
+    compute_on_cluster,
+    run_window,
+    subscribe_events,
+)
 from zarr_dask.jobs.engine.local import LOCAL_WINDOW, compute_local, run_local
-from zarr_dask.jobs.engine.session_forks import Forked, Forks
-from zarr_dask.jobs.engine.throttle import Window
+from zarr_dask.jobs.engine.session_forks import ForkResult, SessionForks
+from zarr_dask.jobs.engine.throttle import SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers, forks_for
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.patience import in_task
 
-__all__ = ["Chosen", "compute", "run_tasks"]
+__all__ = ["InTask", "IndexedArguments", "compute", "run_tasks"]
 
 
 def run_tasks(
@@ -57,30 +64,42 @@ def run_tasks(
         run_tasks(_called, calls, workers, _taking(forks, on_result), name, on_begin)
         forks.merge()
         return
-    waiting = iter(arguments)
+    waiting, function = iter(arguments), InTask(function)
     if workers.client is None:
         while some := list(islice(waiting, LOCAL_WINDOW)):
-            run_local(Chosen(function, some), range(len(some)), on_result, name)
+            run_local(IndexedArguments(function, some), range(len(some)), on_result, name)
         return
     client = workers.client
-    window = Window(client, workers.threads)
+    window = SubmissionWindow(client, workers.threads)
     if on_begin is None:
         run_window(function, waiting, client, window, on_result, name, {})
         return
     topic = f"{name}-{token_hex(8)}"
-    with listening(workers, topic, on_begin):
-        run_window(Announced(function, topic), waiting, client, window, on_result, name, {})
+    with subscribe_events(workers, topic, on_begin):
+        run_window(LoggedTask(function, topic), waiting, client, window, on_result, name, {})
 
 
-def _taking(forks: Forks, on_result: Callable[[Any], None]) -> Callable[[Forked], None]:
+def _taking(forks: SessionForks, on_result: Callable[[Any], None]) -> Callable[[ForkResult], None]:
     return lambda forked: on_result(forks.take(forked))
+
+
+@dataclass(frozen=True)
+class InTask:
+    """A function whose requests to stores are those of a task; see `zarr_dask.stores.patience`."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, argument: Any) -> Any:
+        """Call the function."""
+        with in_task():
+            return self.function(argument)
 
 
 def _called(call: Callable[[], Any]) -> Any:
     return call()
 
 
-class Chosen:
+class IndexedArguments:
     """A function of the number of one of its arguments."""
 
     def __init__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> None:

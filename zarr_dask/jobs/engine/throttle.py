@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["PER_THREAD", "Window"]
+__all__ = ["PER_THREAD", "SubmissionWindow"]
 
 PER_THREAD = 8
 """Number of tasks for each thread: enough that no thread waits for the client."""
@@ -16,7 +16,7 @@ _LOOK = 1.0
 """Seconds between two checks of the workers."""
 
 
-class Window:
+class SubmissionWindow:
     """Limit of tasks for each thread of a cluster; it follows the size of an adaptive cluster.
 
     Parameters

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import this_process
 from zarr_dask.errors import StoreOutOfReachError
-from zarr_dask.jobs.engine.last_tokens import LastTokens
+from zarr_dask.jobs.engine.last_tokens import BoundedSet
 from zarr_dask.journal import Journal
-from zarr_dask.stores.base import is_far
+from zarr_dask.stores.base import is_remote
 
 __all__ = ["check_array_seen", "check_begun_once", "check_job_seen_once"]
 
@@ -29,8 +29,8 @@ def check_job_seen_once(journal: Journal, array: Array) -> None:
     StoreOutOfReachError
         If there is neither.
     """
-    if not is_far(journal.store):
-        token = f"{journal.url} {journal.creation}"
+    if not is_remote(journal.store):
+        token = f"{journal.url} {journal.run_id}"
         check_begun_once(token, lambda: journal.job() is not None, journal.url, array)
 
 
@@ -48,7 +48,7 @@ def check_begun_once(token: str, is_begun: Callable[[], bool], place: str, array
     array
         What it writes, in the place where it will be seen.
     """
-    if is_far(array.store) or token in _SEEN:
+    if is_remote(array.store) or token in _SEEN:
         return
     # a task that runs again after the end of its job finds the array
     if not is_begun() and not _is_shown(array):
@@ -82,5 +82,5 @@ def _is_shown(array: Array) -> bool:
     return any(array.store.size(key) is not None for key in keys)
 
 
-_SEEN = LastTokens()
+_SEEN = BoundedSet()
 """The last jobs that this process has seen."""

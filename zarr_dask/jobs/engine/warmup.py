@@ -15,12 +15,12 @@ from threading import Lock
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.codecs.base import Reading, joined
-from zarr_dask.codecs.chain import BoundChain
+from zarr_dask.codecs.base import DecodeOptions, concat_buffers
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.errors import ZarrDaskError
 from zarr_dask.formats.base import ArrayMeta
 
-__all__ = ["rehearse"]
+__all__ = ["warm_up_codecs"]
 
 _LARGEST = 1 << 20
 """Maximum bytes of a stored object for which a warm-up is useful."""
@@ -44,7 +44,7 @@ class _Rehearsed:
 _REHEARSED = _Rehearsed()
 
 
-def rehearse(source: Array, target: Array) -> None:
+def warm_up_codecs(source: Array, target: Array) -> None:
     """Warm up the codecs of arrays, once per process for codecs of the same names.
 
     Parameters
@@ -67,9 +67,9 @@ def _names(meta: ArrayMeta) -> tuple[str, ...]:
     return tuple(codec.name for codec in (*meta.codecs.codecs, *inner))
 
 
-def _there_and_back(bound: BoundChain) -> None:
+def _there_and_back(bound: BoundCodecChain) -> None:
     values = (
         (np.arange(prod(bound.spec.shape)) % 2).astype(bound.spec.dtype).reshape(bound.spec.shape)
     )
-    stored = joined(bound.encode(values))
-    bound.decode(stored, None, np.empty_like(values), Reading())
+    stored = concat_buffers(bound.encode(values))
+    bound.decode(stored, None, np.empty_like(values), DecodeOptions())

@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask._util.threads import cores
+from zarr_dask._util.threads import cpu_count
 from zarr_dask.errors import SchedulerError, StoreOutOfReachError
-from zarr_dask.jobs.engine.session_forks import Forks
+from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.zip_writer import ZipWriter
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.wrappers.base import forkable, innermost
+from zarr_dask.stores.wrappers.base import forkable, unwrap
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = [
     "Workers",
-    "check_in_reach",
+    "check_reachable_from_workers",
     "find_workers",
     "forks_for",
     "runs_elsewhere",
@@ -78,7 +78,9 @@ def _current_client() -> Client | None:
     return owner if isinstance(owner, Client) else None
 
 
-def check_in_reach(store: Store, client: Client | None = None, *, merges: bool = True) -> None:
+def check_reachable_from_workers(
+    store: Store, client: Client | None = None, *, merges: bool = True
+) -> None:
     """Refuse a store that only this process can write if tasks run in other processes.
 
     Parameters
@@ -98,13 +100,13 @@ def check_in_reach(store: Store, client: Client | None = None, *, merges: bool =
         If tasks would write to forks of the store, and it cannot be forked now.
     """
     forks = forkable(store) is not None
-    inner = innermost(store)
+    inner = unwrap(store)
     alone = isinstance(inner, MemoryStore | ZipWriter) or getattr(inner, "is_in_memory", False)
     alone = alone or (forks and not merges)
     if not (alone or forks) or not runs_elsewhere(client):
         return
     if not alone:
-        Forks([store])
+        SessionForks([store])
         return
     raise StoreOutOfReachError(
         f"{store.url} can be written by this process alone, and dask's processes or the "
@@ -126,7 +128,7 @@ def runs_elsewhere(client: Client | None) -> bool:
     return any(not address.startswith("inproc://") for address in workers)
 
 
-def forks_for(stores: Iterable[Store], client: Client | None = None) -> Forks | None:
+def forks_for(stores: Iterable[Store], client: Client | None = None) -> SessionForks | None:
     """Return forks for tasks; None if they can write to the stores themselves.
 
     Parameters
@@ -144,7 +146,7 @@ def forks_for(stores: Iterable[Store], client: Client | None = None) -> Forks | 
         If other processes cannot reach it.
     """
     written = [store for store in stores if forkable(store) is not None]
-    return Forks(written) if written and runs_elsewhere(client) else None
+    return SessionForks(written) if written and runs_elsewhere(client) else None
 
 
 def _cluster_workers(client: Client) -> Workers:
@@ -180,7 +182,7 @@ def _local_workers() -> Workers:
         return Workers(None, 1, 1)
     pool = dask.config.get("pool", None)  # a number, or an executor that dask will use
     size = pool if isinstance(pool, int) else getattr(pool, "_max_workers", None)
-    threads = size or dask.config.get("num_workers", None) or cores()
+    threads = size or dask.config.get("num_workers", None) or cpu_count()
     one_process = not runs_processes()
     return Workers(None, threads, threads if one_process else 1)
 

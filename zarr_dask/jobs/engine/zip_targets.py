@@ -1,7 +1,7 @@
 """Zip archives as the target of a job: written in one go, and present when the job has ended.
 
 A plan whose target is the path of an archive holds a `JobArchive`. The file is not created before
-the plan is run. Every function that runs the plan also ends the archive (`ends_archives`).
+the plan is run. Every function that runs the plan also ends the archive (`closes_zip_targets`).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import normalise_path
-from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.backends.zip_writer import ZipWriter
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.wrappers.base import innermost
+from zarr_dask.stores.wrappers.base import unwrap
 
 __all__ = [
     "Archives",
     "JobArchive",
-    "archive_or_place",
-    "beside_archive",
-    "check_outlives",
-    "ends_archives",
+    "archive_sibling",
+    "check_archive_open",
+    "closes_zip_targets",
+    "open_target_or_archive",
 ]
 
 _P = ParamSpec("_P")
@@ -55,7 +55,7 @@ class Archives:
     def place(
         self, url: Any, path: str, storage_options: Mapping[str, Any] | None = None
     ) -> tuple[Store, str]:
-        """Return the store to write to, and the path in it; see `node_place`.
+        """Return the store to write to, and the path in it; see `resolve_node`.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class Archives:
         """
         if isinstance(url, str | os.PathLike):
             return self.open(url, storage_options), normalise_path(path)
-        return node_place(url, path, storage_options)
+        return resolve_node(url, path, storage_options)
 
     def open(self, url: Location, storage_options: Mapping[str, Any] | None = None) -> Store:
         """Return the store at a path or URL, to be written; see `zarr_dask.stores.open.open_store`.
@@ -102,7 +102,7 @@ class Archives:
         return (store, None) if isinstance(store, JobArchive) else (url, storage_options)
 
 
-def ends_archives(
+def closes_zip_targets(
     stores: Callable[[Any], Iterable[Store]],
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Let a method of a plan end the archives of the plan.
@@ -119,7 +119,7 @@ def ends_archives(
         @wraps(run)
         def ending(*args: _P.args, **options: _P.kwargs) -> _R:
             with ExitStack() as stack:
-                for store in map(innermost, stores(args[0])):
+                for store in map(unwrap, stores(args[0])):
                     if isinstance(store, JobArchive):
                         stack.enter_context(store)
                 return run(*args, **options)
@@ -129,7 +129,7 @@ def ends_archives(
     return decorate
 
 
-def check_outlives(store: Store) -> None:
+def check_archive_open(store: Store) -> None:
     """Refuse to hand out tasks that would run after the plan has ended its archive.
 
     Raises
@@ -137,16 +137,16 @@ def check_outlives(store: Store) -> None:
     ValueError
         If the plan has one.
     """
-    if isinstance(innermost(store), JobArchive):
+    if isinstance(unwrap(store), JobArchive):
         raise ValueError(
             f"{store.url} is a zip archive, which is there when this call has ended: leave "
             "compute=False out, or write to a zarr_dask.ZipWriter and close it afterwards."
         )
 
 
-def beside_archive(store: Store) -> tuple[Store, str] | None:
+def archive_sibling(store: Store) -> tuple[Store, str] | None:
     """Return the folder of an archive, and its name there; None for other stores."""
-    found = innermost(store)
+    found = unwrap(store)
     if not isinstance(found, ZipWriter):
         return None
     folder, name = os.path.split(found.root)
@@ -154,7 +154,7 @@ def beside_archive(store: Store) -> tuple[Store, str] | None:
 
 
 @contextmanager
-def archive_or_place(
+def open_target_or_archive(
     url: Any, storage_options: Mapping[str, Any] | None, *, replaces: bool = False
 ) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
     """Yield the target of a job: a new archive for the path of one, else the target unchanged.

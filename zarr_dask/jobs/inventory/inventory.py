@@ -5,8 +5,8 @@ read is listed with its problems. A node that needs an option of `ReadOptions` o
 package is listed with the name of that option or package. Stored objects that belong to no array
 are counted.
 
-`Survey.to_json` is stable: members are added, never renamed or removed, as long as
-``"survey_version"`` is 1. See there.
+`Inventory.to_json` is stable: members are added, never renamed or removed, as long as
+``"inventory_version"`` is 1. See there.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from zarr_dask._util.display import InWords
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.dtypes import is_small, leaves
-from zarr_dask.errors import MetadataError, MissingDependencyError, Problem
+from zarr_dask.errors import MetadataError, MissingDependencyError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
+    FetchedDocuments,
     Format,
-    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -39,17 +41,18 @@ from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.v3draft import draft_at
 from zarr_dask.hierarchy.edit import stale_paths
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.walk import walk
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.stores.base import Store, join, list_sizes
-from zarr_dask.stores.open import Location, real_place
-from zarr_dask.stores.wrappers.base import Below
+from zarr_dask.stores.open import Location, canonical_location
+from zarr_dask.stores.wrappers.base import PrefixStore
 
-__all__ = ["NodeSurvey", "Survey", "survey"]
+__all__ = ["Inventory", "NodeInventory", "inventory"]
 
 
 @dataclass(frozen=True)
-class NodeSurvey:
+class NodeInventory:
     """A node, or an unreadable entry that looks like one."""
 
     path: str
@@ -105,27 +108,46 @@ class NodeSurvey:
         }
 
 
-@dataclass(frozen=True)
-class Survey:
-    """Everything below a location; made by `survey`."""
+@dataclass(frozen=True, repr=False)
+class Inventory(InWords):
+    """Everything below a location; made by `inventory`."""
 
     where: str
     """Store and path."""
-    nodes: tuple[NodeSurvey, ...]
+    nodes: tuple[NodeInventory, ...]
     """By path, parents before children."""
     other_objects: int = 0
     """Stored objects below the root that are neither chunks of an array nor metadata."""
     other_bytes: int = 0
 
     @property
-    def arrays(self) -> tuple[NodeSurvey, ...]:
+    def arrays(self) -> tuple[NodeInventory, ...]:
         """The arrays that can be read."""
         return tuple(node for node in self.nodes if node.kind == "array")
 
     @property
-    def unreadable(self) -> tuple[NodeSurvey, ...]:
+    def unreadable(self) -> tuple[NodeInventory, ...]:
         """The nodes that cannot be read."""
         return tuple(node for node in self.nodes if node.kind == "unreadable")
+
+    def __str__(self) -> str:
+        totals: dict[str, int] = self.to_json()["totals"]
+        lines = [
+            f"survey {self.where}: {pluralize(len(self.arrays), 'array')}, "
+            f"{pluralize(totals['groups'], 'group')}, {totals['objects']:,} stored objects "
+            f"({format_bytes(totals['stored_bytes'])})"
+        ]
+        for node in self.nodes[:_MOST_LISTED]:
+            facts = "group" if node.kind == "group" else "; ".join(node.problems)
+            if node.shape is not None:
+                facts = (
+                    f"{node.shape} {node.data_type}, chunks {node.chunks}, {node.objects:,} of "
+                    f"{node.expected_objects:,} objects, {format_bytes(node.stored_bytes)}"
+                )
+            lines.append(f"  {node.path or '/'}  {node.format or 'unreadable'}  {facts}")
+        if len(self.nodes) > _MOST_LISTED:
+            lines.append(f"  and {len(self.nodes) - _MOST_LISTED:,} more nodes")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return strict JSON values.
@@ -133,12 +155,12 @@ class Survey:
         Returns
         -------
         dict
-            ``survey_version`` (1), ``where``, ``nodes`` (a list with the members of `NodeSurvey`
-            for each node), ``totals`` with ``arrays``, ``groups``, ``unreadable``, ``objects``,
-            ``stored_bytes``, ``decoded_bytes``, ``other_objects`` and ``other_bytes``.
+            ``inventory_version`` (1), ``where``, ``nodes`` (a list with the members of
+            `NodeInventory` for each node), ``totals`` with ``arrays``, ``groups``, ``unreadable``,
+            ``objects``, ``stored_bytes``, ``decoded_bytes``, ``other_objects`` and ``other_bytes``.
         """
         return {
-            "survey_version": 1,
+            "inventory_version": 1,
             "where": self.where,
             "nodes": [node.to_json() for node in self.nodes],
             "totals": {
@@ -154,13 +176,14 @@ class Survey:
         }
 
 
-def survey(
+@takes_habits(component="path")
+def inventory(
     url: Location | Array | Group,
     path: str = "",
     *,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
-) -> Survey:
+) -> Inventory:
     """Survey everything below a location; no chunk is read.
 
     One listing finds all stored objects and their sizes. Before it, groups and folders that hold
@@ -187,21 +210,21 @@ def survey(
     >>> import zarr_dask as zd
     >>> store = {}
     >>> zd.create_array(store, "a/b", shape=(4,), dtype="i2", chunks=2)[:2] = 1
-    >>> found = zd.survey(store)
+    >>> found = zd.inventory(store)
     >>> [(node.path, node.format, node.objects, node.expected_objects) for node in found.arrays]
     [('a/b', 'v3', 1, 2)]
     """
-    store, path = node_place(url, path, storage_options)
+    store, path = resolve_node(url, path, storage_options)
     found = _find(store, path, ReadOptions.given(read))
     nodes, others = _with_sizes(store, path, found)
-    return Survey(where(store, path), nodes, others.objects, others.nbytes)
+    return Inventory(where(store, path), nodes, others.objects, others.nbytes)
 
 
 # --- finding nodes --------------------------------------------------------------------------------
 
 
 @dataclass
-class _Seen:
+class _NodeFindings:
     """Findings made while nodes were read, by path."""
 
     formats: dict[str, Format] = field(default_factory=dict)
@@ -212,6 +235,8 @@ class _Seen:
         self.needs.setdefault(path, []).append(what)
 
 
+_MOST_LISTED = 100
+"""Maximum number of nodes in the text of a survey."""
 _LENIENT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ReadOptions(allow_pickle=True): its objects are pickled", {"allow_pickle": True}),
     (
@@ -228,7 +253,7 @@ class _AnyFormat:
 
     formats: tuple[Format, ...]
     """One format, or several whose metadata lies in the same folders."""
-    seen: _Seen
+    seen: _NodeFindings
 
     @property
     def has_implicit_groups(self) -> bool:
@@ -247,7 +272,7 @@ class _AnyFormat:
         return [name for name in names if any(one.is_node_name(name) for one in self.formats)]
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Found
+        self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """See `Format.read`."""
         present: list[str] = []
@@ -272,7 +297,7 @@ class _AnyFormat:
         store: Store,
         path: str,
         options: ReadOptions,
-        found: Found,
+        found: FetchedDocuments,
     ) -> NodeMeta | MetadataError | None:
         """Return the node of one format, if need be read with options that make it readable."""
         with warnings.catch_warnings(record=True) as caught:
@@ -281,7 +306,7 @@ class _AnyFormat:
                 return one.read(store, path, options, found=found)
             except MissingDependencyError as error:
                 self.seen.need(path, str(error))
-                problem = Problem("package", "not installed", str(error))
+                problem = ValidationProblem("package", "not installed", str(error))
                 return MetadataError(where(store, path), [problem])
             except MetadataError as error:
                 return self._leniently(one, store, path, options, found) or error
@@ -295,7 +320,7 @@ class _AnyFormat:
         store: Store,
         path: str,
         options: ReadOptions,
-        found: Found,
+        found: FetchedDocuments,
     ) -> NodeMeta | None:
         for words, more in _LENIENT:
             try:
@@ -313,7 +338,7 @@ class _AnyFormat:
 
 
 @dataclass
-class _Tally:
+class _ObjectTotals:
     """Objects and their bytes."""
 
     objects: int = 0
@@ -328,14 +353,14 @@ class _Tally:
 class _Node:
     """A node, and its objects in the listing."""
 
-    survey: NodeSurvey
+    survey: NodeInventory
     meta: NodeMeta | None
     node_format: Format | None
     root: str
     """Path of the root of its hierarchy if that matters, else empty."""
     path: str
     """Path below that root."""
-    tally: _Tally = field(default_factory=_Tally)
+    tally: _ObjectTotals = field(default_factory=_ObjectTotals)
     strays: int = 0
     nested: int = 0
     """Objects that would be chunks if their keys used the other separator."""
@@ -345,9 +370,9 @@ class _Node:
         meta = self.meta
         if not isinstance(meta, ArrayMeta):
             return False
-        coords = meta.keys.coords(key, meta.grid.ndim)
+        coords = meta.chunk_key_encoding.coords(key, meta.grid.ndim)
         if coords is None:
-            other = meta.keys.mistakable
+            other = meta.chunk_key_encoding.ambiguous_separator
             if other is None or other.coords(key, meta.grid.ndim) is None:
                 return False
             self.nested += 1
@@ -360,7 +385,7 @@ class _Node:
 
 def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
     """Return all nodes at and below a path, also in folders that are not nodes."""
-    seen = _Seen()
+    seen = _NodeFindings()
     formats = _AnyFormat(FORMATS, seen)
     options = replace(options, consolidated=False)
     nodes: dict[str, NodeMeta | MetadataError] = {}
@@ -388,8 +413,8 @@ def _find(store: Store, path: str, options: ReadOptions) -> list[_Node]:
 
 def _is_circle(store: Store, path: str) -> bool:
     """True if a folder is a link to a folder that contains it."""
-    place = real_place(store, path)
-    return any(real_place(store, above) == place for above in ancestors(path))
+    place = canonical_location(store, path)
+    return any(canonical_location(store, above) == place for above in ancestors(path))
 
 
 def _drafts(
@@ -398,14 +423,14 @@ def _drafts(
     """Return the nodes of a hierarchy of the v3 draft, whose entry point is not a node."""
     if not isinstance(meta, MetadataError):
         return []
-    below = Below(store, prefix_of(path)) if path else store
+    below = PrefixStore(store, prefix_of(path)) if path else store
     try:
         draft = draft_at(below, options)
     except MetadataError:
         return []
     if draft is None:
         return []
-    seen = _Seen()
+    seen = _NodeFindings()
     formats = _AnyFormat((draft,), seen)
     nodes = _read_all(below, [""], formats, options)
     if isinstance(nodes.get(""), GroupMeta):
@@ -440,10 +465,10 @@ def _below(
     return {join(path, name): meta for name, meta in below.items()}
 
 
-def _node(root: str, path: str, meta: NodeMeta | MetadataError, seen: _Seen) -> _Node:
+def _node(root: str, path: str, meta: NodeMeta | MetadataError, seen: _NodeFindings) -> _Node:
     """Return a node by its path below the root of its hierarchy."""
     node_format = seen.formats.get(path)
-    found = NodeSurvey(
+    found = NodeInventory(
         path=join(root, path),
         kind="group",
         format=None if node_format is None else node_format.name,
@@ -459,7 +484,7 @@ def _node(root: str, path: str, meta: NodeMeta | MetadataError, seen: _Seen) -> 
     return _Node(found, known, node_format, root, path)
 
 
-def _of_array(found: NodeSurvey, meta: ArrayMeta) -> NodeSurvey:
+def _of_array(found: NodeInventory, meta: ArrayMeta) -> NodeInventory:
     return replace(
         found,
         kind="array",
@@ -505,7 +530,7 @@ def _packages(meta: ArrayMeta) -> Iterator[str]:
 
 def _with_sizes(
     store: Store, path: str, nodes: Sequence[_Node]
-) -> tuple[tuple[NodeSurvey, ...], _Tally]:
+) -> tuple[tuple[NodeInventory, ...], _ObjectTotals]:
     """Return the nodes with their stored objects, and the objects of no node, from one listing."""
     arrays = {
         prefix_of(node.root) + node.node_format.data_prefix(node.path): node
@@ -513,7 +538,7 @@ def _with_sizes(
         if isinstance(node.meta, ArrayMeta) and node.node_format is not None
     }
     documents = {key for node in nodes for key in _document_keys(node)}
-    others = _Tally()
+    others = _ObjectTotals()
     seen: set[str] = set()
     for key, nbytes in list_sizes(store, prefix_of(path)):
         if key in documents:
@@ -548,7 +573,7 @@ def _prefix_in(key: str, prefixes: Mapping[str, object]) -> str | None:
     return "" if "" in prefixes else None
 
 
-def _counted(store: Store, node: _Node, seen: Collection[str]) -> NodeSurvey:
+def _counted(store: Store, node: _Node, seen: Collection[str]) -> NodeInventory:
     found = replace(
         node.survey,
         objects=node.tally.objects,

@@ -15,19 +15,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.detect import FORMATS
-from zarr_dask.formats.translate import TARGETS, older
+from zarr_dask.formats.translate import TARGETS, older_formats
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target
-from zarr_dask.hierarchy.walk import read_or_imply
-from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.hierarchy.walk import read_node_or_implicit_group
+from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.migrate.nodes import (
     Data,
-    Route,
+    MigrationOptions,
     as_before,
     node_plans,
     read_or_problems,
@@ -111,7 +112,7 @@ def migrate(
     >>> sorted(store), zd.open(store)[...].tolist()
     (['0', '1', 'zarr.json'], [1, 2, 3, 4])
     """
-    check_flags(dry_run=dry_run)
+    check_bools(dry_run=dry_run)
     plan = plan_migration(
         src,
         dst,
@@ -128,6 +129,7 @@ def migrate(
     return plan
 
 
+@explained_by(migrate)
 def plan_migration(
     src: Location | Array | Group,
     dst: Location | Group | None = None,
@@ -172,7 +174,7 @@ def plan_migration(
     """
     target_format = _target_format(format)
     data = data or ("keep" if dst is None else "copy")
-    check_flags(remove_old=remove_old)
+    check_bools(remove_old=remove_old)
     _check_arguments(data, dst, remove_old=remove_old)
     if dst is None and target_options:
         raise ValueError(
@@ -180,7 +182,7 @@ def plan_migration(
             "are storage_options."
         )
     source, target, path = source_and_target(src, dst, path, storage_options, target_options)
-    if dst is not None and meet((source, path), (target, path)):
+    if dst is not None and locations_overlap((source, path), (target, path)):
         raise SourceIsTargetError(
             f"{where(target, path)} lies in {where(source, path)}, or the reverse: leave dst out "
             "to migrate in place, or choose another place."
@@ -190,7 +192,7 @@ def plan_migration(
         source = as_before(source)
     source_format = _source_format(source, path, target_format, options)
     _check_entry(source, path, source_format, data)
-    route = Route(
+    route = MigrationOptions(
         source=source,
         target=target,
         in_place=dst is None,
@@ -226,10 +228,10 @@ def _check_arguments(data: str, dst: Location | Group | None, *, remove_old: boo
 
 def _source_format(store: Store, path: str, target: Format, options: ReadOptions) -> Format:
     """Return the old format of a hierarchy, or the target format if no old one is left."""
-    for candidate in (*older(target, store, options), target):
+    for candidate in (*older_formats(target, store, options), target):
         if read_or_problems(store, path, candidate, options) is not None:
             return candidate
-    for candidate in older(target, store, options):
+    for candidate in older_formats(target, store, options):
         if _is_implied(store, path, candidate, options):
             return candidate
     for other in FORMATS:
@@ -264,6 +266,6 @@ def _is_implied(store: Store, path: str, node_format: Format, options: ReadOptio
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingGroupWarning)
         try:
-            return bool(read_or_imply(store, path, node_format.name, options))
+            return bool(read_node_or_implicit_group(store, path, node_format.name, options))
         except NodeNotFoundError:
             return False

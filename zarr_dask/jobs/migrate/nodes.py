@@ -1,7 +1,7 @@
 """New metadata and keys of the nodes of a hierarchy that is migrated.
 
-Reads a `Route`'s source, and output of earlier runs in its target; writes nothing. Every node gets
-a `NodePlan` with its metadata before and after, or the reasons why it cannot be migrated.
+Reads a `MigrationOptions`'s source, and output of earlier runs in its target; writes nothing. Every
+node gets a `NodePlan` with its metadata before and after, or the reasons why it cannot be migrated.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from zarr_dask.errors import ABSENT, MetadataError, MissingGroupWarning, Problem
+from zarr_dask.errors import ABSENT, MetadataError, MissingGroupWarning, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
-    ChunkKeys,
+    ChunkKeyEncoding,
+    FetchedDocuments,
     Format,
-    Found,
     GroupMeta,
     NodeMeta,
     ReadOptions,
@@ -32,28 +32,29 @@ from zarr_dask.formats.consolidated import (
     consolidated_key,
 )
 from zarr_dask.formats.documents import DEFAULT_LIMITS, parse_json
+from zarr_dask.formats.missing_values import FILL_VALUE, carry_missing_value
 from zarr_dask.formats.translate import (
     DIMENSIONS,
     default_keys,
-    former_keys,
-    masked_otherwise,
-    older,
+    legacy_key_encodings,
+    older_formats,
     translate,
+    xarray_mask_differences,
 )
 from zarr_dask.formats.v3draft import ENTRY
 from zarr_dask.hierarchy.walk import walk
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = [
     "BACKUP",
     "Data",
-    "Move",
+    "KeyMove",
+    "MigrationOptions",
+    "NodeOverrides",
     "NodePlan",
     "Rewrite",
     "Rewriting",
-    "Rewritten",
-    "Route",
     "as_before",
     "consolidated_node",
     "moves",
@@ -66,29 +67,29 @@ __all__ = [
 Data = Literal["keep", "rename", "copy"]
 
 
-class Move(NamedTuple):
+class KeyMove(NamedTuple):
     """One stored object under its old and its new key."""
 
     old: str
     new: str
 
 
-class Rewritten(NamedTuple):
+class NodeOverrides(NamedTuple):
     """New metadata of a node, with other attributes or dimension names."""
 
     meta: NodeMeta
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ValidationProblem, ...] = ()
     """Reasons why the metadata cannot be changed."""
 
 
-Rewrite = Callable[[str, NodeMeta], Rewritten]
+Rewrite = Callable[[str, NodeMeta], NodeOverrides]
 """Changes the new metadata of a node at a path beyond converting its format."""
 Rewriting = Callable[[Mapping[str, NodeMeta]], Rewrite]
 """Makes a `Rewrite` from all nodes that have old metadata."""
 
 
 @dataclass(frozen=True)
-class Route:
+class MigrationOptions:
     """Source, target, and manner of a migration."""
 
     source: Store
@@ -128,7 +129,7 @@ class NodePlan:
     """Its new metadata; None if it cannot be migrated."""
     documents: Mapping[str, bytes] = field(default_factory=dict)
     """Its new metadata by key, the key that makes it visible last."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ValidationProblem, ...] = ()
     """Reasons why it cannot be migrated."""
     notes: tuple[str, ...] = ()
     """Notes for users."""
@@ -160,7 +161,7 @@ def read_or_problems(
         return error
 
 
-class _Found(NamedTuple):
+class _OldNode(NamedTuple):
     """A node of a hierarchy before it is migrated."""
 
     path: str
@@ -190,7 +191,7 @@ class _Either:
         return sorted({name for one in self.formats for name in one.child_names(store, path)})
 
     def read(
-        self, store: Store, path: str, options: ReadOptions, *, found: Found
+        self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """See `Format.read`."""
         for one in self.formats:
@@ -203,7 +204,7 @@ class _Either:
         return None
 
 
-def _found(route: Route) -> Iterator[_Found]:
+def _found(route: MigrationOptions) -> Iterator[_OldNode]:
     """Yield the nodes of a hierarchy, parents before children."""
     either = _Either(tuple(dict.fromkeys((route.source_format, route.target_format))))
     root_format = route.source_format
@@ -213,7 +214,7 @@ def _found(route: Route) -> Iterator[_Found]:
     if new_root is not None and not _has_old_nodes(route):
         # an earlier run removed them all, so only the new metadata describes the root
         root_format, root = route.target_format, new_root
-    yield _Found(route.path, root_format, root)
+    yield _OldNode(route.path, root_format, root)
     if not isinstance(root, GroupMeta):
         return
     with warnings.catch_warnings():
@@ -224,10 +225,10 @@ def _found(route: Route) -> Iterator[_Found]:
         path = join(route.path, name)
         if path == left_out:
             continue
-        yield _Found(path, either.by_path.get(path, route.source_format), meta)
+        yield _OldNode(path, either.by_path.get(path, route.source_format), meta)
 
 
-def _new_root(route: Route) -> NodeMeta | None:
+def _new_root(route: MigrationOptions) -> NodeMeta | None:
     """Return the root that an earlier run wrote at the old entry point; None if there is none.
 
     It is written last: if it exists, all other new metadata was written too.
@@ -238,7 +239,7 @@ def _new_root(route: Route) -> NodeMeta | None:
     return None if isinstance(root, MetadataError) else root
 
 
-def _has_old_nodes(route: Route) -> bool:
+def _has_old_nodes(route: MigrationOptions) -> bool:
     """True if old metadata exists, at the root or below, or old nodes imply a group."""
     keys = route.source_format.node_keys(route.path)
     if any(route.source.size(key) is not None for key in keys):
@@ -247,12 +248,12 @@ def _has_old_nodes(route: Route) -> bool:
     return any(join(route.path, name) != consolidated_node(route) for name in names)
 
 
-def consolidated_node(route: Route) -> str | None:
+def consolidated_node(route: MigrationOptions) -> str | None:
     """Return the path of a group that exists only for consolidated metadata, or None."""
     return consolidated_holder(route.source, route.source_format)
 
 
-def node_plans(route: Route) -> tuple[NodePlan, ...]:
+def node_plans(route: MigrationOptions) -> tuple[NodePlan, ...]:
     """Plan every node, parents before children; stored objects are not inspected."""
     found = list(_found(route))
     rewrite = _rewrite(route, found)
@@ -264,7 +265,7 @@ def node_plans(route: Route) -> tuple[NodePlan, ...]:
     return tuple(_beside_present(route, node, is_complete=is_complete) for node in nodes)
 
 
-def _rewrite(route: Route, found: Sequence[_Found]) -> Rewrite | None:
+def _rewrite(route: MigrationOptions, found: Sequence[_OldNode]) -> Rewrite | None:
     """Return the function that changes the metadata of nodes; None if there are no changes."""
     if route.rewriting is None:
         return None
@@ -276,14 +277,17 @@ def _rewrite(route: Route, found: Sequence[_Found]) -> Rewrite | None:
     return route.rewriting(old)
 
 
-def _node_plan(route: Route, rewrite: Rewrite | None, found: _Found) -> NodePlan:
+def _node_plan(route: MigrationOptions, rewrite: Rewrite | None, found: _OldNode) -> NodePlan:
     path, node_format, meta = found
     if isinstance(meta, MetadataError):
         return NodePlan(path, None, node_format, problems=meta.problems)
     node = NodePlan(path, meta, node_format)
     if node_format == route.target_format:
         return _as_it_is(route, node)
-    translated = translate(meta, route.target_format, _new_keys(route, meta))
+    said = meta
+    if isinstance(meta, ArrayMeta):
+        said = carry_missing_value(meta, node_format, route.target_format)
+    translated = translate(said, route.target_format, _new_keys(route, meta))
     notes = translated.notes
     if isinstance(meta, GroupMeta) and meta.implicit:
         notes = ("group without a document: it gets one",)
@@ -294,14 +298,14 @@ def _node_plan(route: Route, rewrite: Rewrite | None, found: _Found) -> NodePlan
     if problems:
         return replace(node, problems=problems, notes=notes)
     documents = route.target_format.documents(after, path)
-    notes += masked_otherwise(meta, node_format, translated.meta, route.target_format)
+    notes += xarray_mask_differences(meta, node_format, translated.meta, route.target_format)
     return replace(node, after=after, documents=documents, notes=notes)
 
 
 _CONSOLIDATED = "consolidated_metadata"
 
 
-def _as_it_is(route: Route, node: NodePlan) -> NodePlan:
+def _as_it_is(route: MigrationOptions, node: NodePlan) -> NodePlan:
     """Return the plan of a node that has only new metadata."""
     if route.elsewhere and isinstance(node.before, GroupMeta):
         extra = {k: v for k, v in node.before.extra.items() if k != _CONSOLIDATED}
@@ -316,7 +320,7 @@ def _as_it_is(route: Route, node: NodePlan) -> NodePlan:
     return replace(node, after=node.before, documents=documents)
 
 
-def _consolidated(route: Route, nodes: Sequence[NodePlan]) -> Sequence[NodePlan]:
+def _consolidated(route: MigrationOptions, nodes: Sequence[NodePlan]) -> Sequence[NodePlan]:
     """Return the nodes; groups with old consolidated metadata get new consolidated metadata."""
     changed = {node.path: node for node in nodes}
     for path in sorted(_consolidated_groups(route, nodes), key=len, reverse=True):
@@ -335,7 +339,7 @@ def _consolidated(route: Route, nodes: Sequence[NodePlan]) -> Sequence[NodePlan]
     return list(changed.values())
 
 
-def _consolidated_groups(route: Route, nodes: Sequence[NodePlan]) -> Iterator[str]:
+def _consolidated_groups(route: MigrationOptions, nodes: Sequence[NodePlan]) -> Iterator[str]:
     """Yield paths of groups with consolidated metadata, now or when an earlier run started."""
     groups = [n for n in nodes if n.after is not None and isinstance(n.before, GroupMeta)]
     groups = [node for node in groups if node.node_format != route.target_format]
@@ -356,26 +360,30 @@ def _has_consolidated(text: bytes) -> bool:
     return isinstance(document, dict) and document.get(_CONSOLIDATED) is not None
 
 
-def _new_keys(route: Route, meta: NodeMeta) -> ChunkKeys | None:
+def _new_keys(route: MigrationOptions, meta: NodeMeta) -> ChunkKeyEncoding | None:
     """Return the new chunk keys of an array; None for a group."""
     if isinstance(meta, GroupMeta):
         return None
-    return meta.keys if route.data == "keep" else default_keys(route.target_format, meta.keys)
+    return (
+        meta.chunk_key_encoding
+        if route.data == "keep"
+        else default_keys(route.target_format, meta.chunk_key_encoding)
+    )
 
 
-def _name_problems(route: Route, path: str) -> Iterator[Problem]:
+def _name_problems(route: MigrationOptions, path: str) -> Iterator[ValidationProblem]:
     """Yield problems with names that are invalid in the new format or in the old layout."""
     below = path[len(route.path) :].lstrip("/")
     for name in below.split("/") if below else ():
         if not route.target_format.is_node_name(name):
             expected = f"a name that a node may have in {route.target_format.name}. Rename it"
-            yield Problem("name", name, expected)
+            yield ValidationProblem("name", name, expected)
     if route.replaced and any(f"{path}/".startswith(p) for p in route.source_format.prefixes("")):
         expected = "a path that is not one of the old format's own keys: copy it to another place"
-        yield Problem("name", path, expected)
+        yield ValidationProblem("name", path, expected)
 
 
-def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodePlan:
+def _beside_present(route: MigrationOptions, node: NodePlan, *, is_complete: bool) -> NodePlan:
     """Return the plan of a node, given metadata that an earlier run may have written.
 
     If that run has written all of it (`is_complete`), a node without new metadata was deleted
@@ -400,7 +408,7 @@ def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodeP
                 "nothing there, or what the old documents say: it is newer, or another node's. "
                 "Remove it to migrate from the old documents, or remove those"
             )
-            problems.append(Problem(key, text[:60].decode("utf-8", "replace"), expected))
+            problems.append(ValidationProblem(key, text[:60].decode("utf-8", "replace"), expected))
     return replace(
         node,
         documents=chosen,
@@ -409,7 +417,7 @@ def _beside_present(route: Route, node: NodePlan, *, is_complete: bool) -> NodeP
     )
 
 
-def _deleted_since(route: Route, node: NodePlan) -> Problem:
+def _deleted_since(route: MigrationOptions, node: NodePlan) -> ValidationProblem:
     texts = read_documents(
         route.target, node.node_format.node_keys(node.path), route.options.limits
     )
@@ -420,7 +428,7 @@ def _deleted_since(route: Route, node: NodePlan) -> Problem:
         f"deleted since, and is not brought back. Delete what is left of it in the old format, "
         f"{' and '.join(left)}, and run the migration again"
     )
-    return Problem(", ".join(node.documents), ABSENT, expected)
+    return ValidationProblem(", ".join(node.documents), ABSENT, expected)
 
 
 def _json(text: bytes) -> Any:
@@ -447,7 +455,7 @@ def _same_json(a: bytes, b: bytes) -> bool:
 # --- old metadata ---------------------------------------------------------------------------------
 
 
-def old_documents(route: Route, node: NodePlan) -> list[str]:
+def old_documents(route: MigrationOptions, node: NodePlan) -> list[str]:
     """Return the keys of a node's old metadata, the key that makes it visible first."""
     if node.before is None or node.after is None:
         return []
@@ -460,12 +468,12 @@ def old_documents(route: Route, node: NodePlan) -> list[str]:
     return [key for key in keys if key not in node.documents and key not in route.replaced]
 
 
-def _orphans(route: Route, path: str, meta: NodeMeta) -> list[str]:
+def _orphans(route: MigrationOptions, path: str, meta: NodeMeta) -> list[str]:
     """Return keys of old attributes that an interrupted removal has left without their node."""
     own = route.target_format.node_keys(path)
     rewrite = None if route.rewriting is None else route.rewriting({})
     orphans = []
-    for one in older(route.target_format, route.source, route.options):
+    for one in older_formats(route.target_format, route.source, route.options):
         texts = read_documents(route.target, one.node_keys(path), route.options.limits)
         for key, text in texts.items():
             if key in own or text is None:
@@ -479,10 +487,10 @@ def _orphans(route: Route, path: str, meta: NodeMeta) -> list[str]:
 
 
 def _same_attributes(said: Any, attributes: Mapping[str, Any]) -> bool:
-    """True if JSON is the attributes of a node, ignoring dimension names."""
+    """True if JSON is the attributes of a node, ignoring dimension names and missing values."""
     if not isinstance(said, dict):
         return False
-    names = {DIMENSIONS}
+    names = {DIMENSIONS, FILL_VALUE}
     return said.keys() - names == attributes.keys() - names and all(
         said[name] == attributes[name] for name in said.keys() - names
     )
@@ -491,7 +499,7 @@ def _same_attributes(said: Any, attributes: Mapping[str, Any]) -> bool:
 # --- stored objects -------------------------------------------------------------------------------
 
 
-def with_objects(route: Route, node: NodePlan) -> NodePlan:
+def with_objects(route: MigrationOptions, node: NodePlan) -> NodePlan:
     """Return the plan of a node with the number of stored objects to copy."""
     if route.data == "keep" or node.problems:
         return node
@@ -503,7 +511,7 @@ def with_objects(route: Route, node: NodePlan) -> NodePlan:
     return replace(node, objects=objects, nbytes=nbytes, problems=strays)
 
 
-def moves(route: Route, node: NodePlan) -> Iterator[Move]:
+def moves(route: MigrationOptions, node: NodePlan) -> Iterator[KeyMove]:
     """Return the stored objects of a node that get another key, or another store."""
     return (move for move, _ in _moves(route, node, _list_keys))
 
@@ -513,34 +521,36 @@ def _list_keys(store: Store, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _moves(
-    route: Route, node: NodePlan, listing: Callable[[Store, str], Iterator[tuple[str, int]]]
-) -> Iterator[tuple[Move, int]]:
+    route: MigrationOptions,
+    node: NodePlan,
+    listing: Callable[[Store, str], Iterator[tuple[str, int]]],
+) -> Iterator[tuple[KeyMove, int]]:
     """Yield the moves of `moves`, with the sizes from a listing."""
     after, before = node.after, node.before
     if not isinstance(after, ArrayMeta) or not isinstance(before, ArrayMeta):
         return
     new_prefix = route.target_format.data_prefix(node.path)
     for old_prefix, keys in _old_layouts(route, node, before):
-        if route.in_place and (old_prefix, keys) == (new_prefix, after.keys):
+        if route.in_place and (old_prefix, keys) == (new_prefix, after.chunk_key_encoding):
             continue
-        laid_out = replace(before, keys=keys)
+        laid_out = replace(before, chunk_key_encoding=keys)
         for key, nbytes in listing(route.source, old_prefix):
             coords = laid_out.coords(key[len(old_prefix) :])
             if coords is not None:
-                yield Move(key, new_prefix + after.keys.key(coords)), nbytes
+                yield KeyMove(key, new_prefix + after.chunk_key_encoding.key(coords)), nbytes
 
 
 def _old_layouts(
-    route: Route, node: NodePlan, before: ArrayMeta
-) -> Iterator[tuple[str, ChunkKeys]]:
+    route: MigrationOptions, node: NodePlan, before: ArrayMeta
+) -> Iterator[tuple[str, ChunkKeyEncoding]]:
     """Yield the possible locations of stored objects now: prefix and keys.
 
     An interrupted run may have removed a node's old metadata, but not yet its old keys.
     """
     prefix = node.node_format.data_prefix(node.path)
-    yield prefix, before.keys
+    yield prefix, before.chunk_key_encoding
     if route.data == "rename" and node.node_format == route.target_format:
-        for keys in former_keys(before.grid.ndim):
+        for keys in legacy_key_encodings(before.grid.ndim):
             yield prefix, keys
 
 
@@ -548,7 +558,7 @@ _SHOWN = 5
 """Maximum number of stored objects in the way that are named."""
 
 
-def _strays(route: Route, node: NodePlan) -> Iterator[Problem]:
+def _strays(route: MigrationOptions, node: NodePlan) -> Iterator[ValidationProblem]:
     """Yield objects under the new keys of an array that have no old counterpart."""
     before, after = node.before, node.after
     if not isinstance(before, ArrayMeta) or not isinstance(after, ArrayMeta):
@@ -556,21 +566,25 @@ def _strays(route: Route, node: NodePlan) -> Iterator[Problem]:
     old_prefix = node.node_format.data_prefix(node.path)
     new_prefix = route.target_format.data_prefix(node.path)
     if node.is_written or (
-        route.in_place and (old_prefix, before.keys) == (new_prefix, after.keys)
+        route.in_place
+        and (old_prefix, before.chunk_key_encoding) == (new_prefix, after.chunk_key_encoding)
     ):
         return
-    for key in route.target.list(new_prefix + after.keys.folder(after.grid.ndim)):
+    for key in route.target.list(new_prefix + after.chunk_key_encoding.folder(after.grid.ndim)):
         coords = after.coords(key[len(new_prefix) :])
-        if coords is not None and route.source.size(old_prefix + before.keys.key(coords)) is None:
+        if (
+            coords is not None
+            and route.source.size(old_prefix + before.chunk_key_encoding.key(coords)) is None
+        ):
             expected = "no object there: the array has none at these coordinates. Remove it"
-            yield Problem("stored object", key, expected)
+            yield ValidationProblem("stored object", key, expected)
 
 
 # --- leftovers of an interrupted migration --------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Before(Wrapper):
+class _Before(StoreWrapper):
     """A store that shows replaced metadata as it was before."""
 
     texts: Mapping[str, bytes]
@@ -585,9 +599,9 @@ class _Before(Wrapper):
         whole = {n for n, (key, wanted) in enumerate(requests) if key in self.texts}
         return [self.texts[requests[n][0]] if n in whole else v for n, v in enumerate(found)]
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
-        return self.texts[key] if key in self.texts else self.store.borrow(key)
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
+        return self.texts[key] if key in self.texts else self.store.get_transient(key)
 
 
 def as_before(store: Store) -> Store:

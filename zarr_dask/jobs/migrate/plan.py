@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from threading import Lock
 from time import perf_counter
 
-from zarr_dask._util.threads import for_each
-from zarr_dask.errors import MetadataChangedError, MigrationError, Problem, StoreError
+from zarr_dask._util.display import InWords
+from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
-from zarr_dask.formats.consolidated import consolidated_key, warn_of_stale
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.thread_map import each_abreast, transfers_for
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,
-    Move,
+    KeyMove,
+    MigrationOptions,
     NodePlan,
-    Route,
     consolidated_node,
     moves,
     node_plans,
@@ -33,9 +35,12 @@ from zarr_dask.stores.base import Store
 
 __all__ = ["MigrationPlan", "MigrationReport"]
 
+_BYTES_AT_A_TIME = 1 << 27
+"""Of stored objects that are copied at a time."""
 
-@dataclass(frozen=True, slots=True)
-class MigrationReport:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MigrationReport(InWords):
     """Result of a migration."""
 
     nodes: int
@@ -51,20 +56,20 @@ class MigrationReport:
     seconds: float
 
     def __str__(self) -> str:
-        objects = counted(self.objects, "stored object")
+        objects = pluralize(self.objects, "stored object")
         copied = f", {objects} copied ({format_bytes(self.nbytes)})" if self.objects else ""
-        removed = f", {counted(self.removed, 'old key')} removed" if self.removed else ""
+        removed = f", {pluralize(self.removed, 'old key')} removed" if self.removed else ""
         return (
-            f"{counted(self.nodes, 'node')}, {counted(self.documents, 'document')} written{copied}"
-            f"{removed} in {self.seconds:.1f} s"
+            f"{pluralize(self.nodes, 'node')}, {pluralize(self.documents, 'document')} "
+            f"written{copied}{removed} in {self.seconds:.1f} s"
         )
 
 
-@dataclass(frozen=True)
-class MigrationPlan:
+@dataclass(frozen=True, repr=False)
+class MigrationPlan(InWords):
     """Everything that a migration will do; made by `plan_migration`."""
 
-    route: Route
+    route: MigrationOptions
     """Source, target and manner of the migration."""
     nodes: tuple[NodePlan, ...]
     """Plans of the nodes by path, parents before children."""
@@ -72,7 +77,7 @@ class MigrationPlan:
     """True if the old metadata and keys are removed at the end."""
 
     @property
-    def refusals(self) -> tuple[tuple[str, Problem], ...]:
+    def refusals(self) -> tuple[tuple[str, ValidationProblem], ...]:
         """Paths of nodes, each with a reason why it cannot be migrated."""
         return tuple((node.path, problem) for node in self.nodes for problem in node.problems)
 
@@ -103,8 +108,8 @@ class MigrationPlan:
         lines = [
             f"migrate {self.where} from {route.source_format.name} to {route.target_format.name}",
             f"  place      {place}",
-            f"  nodes      {counted(groups, 'group')}, {counted(arrays, 'array')}",
-            f"  documents  {counted(len(self._unwritten), 'new document')}",
+            f"  nodes      {pluralize(groups, 'group')}, {pluralize(arrays, 'array')}",
+            f"  documents  {pluralize(len(self._unwritten), 'new document')}",
             f"  data       {self._data_line()}",
             f"  old        {self._old_line()}",
         ]
@@ -114,6 +119,9 @@ class MigrationPlan:
             others = f" and {count - 1} more" if count > 1 else ""
             lines.append(f"  note       {first}{others}: {note}")
         lines += [f"  refused    {path or '/'}: {problem}" for path, problem in self.refusals]
+        same = route.source_format == route.target_format
+        if same and not (self._unwritten or self.objects or self.remove_old):
+            lines.append(f"nothing to do: it is {route.target_format.name} already")
         if self.refusals:
             lines.append(
                 "nothing will be written: a hierarchy is migrated as a whole or not at all"
@@ -124,7 +132,7 @@ class MigrationPlan:
         if self.route.data == "keep":
             return "stored objects stay where they are, untouched"
         how = "under new keys beside the old ones" if self.route.in_place else "into the new place"
-        objects = f"{counted(self.objects, 'stored object')} ({format_bytes(self.nbytes)})"
+        objects = f"{pluralize(self.objects, 'stored object')} ({format_bytes(self.nbytes)})"
         return f"{objects} copied byte for byte {how}"
 
     def _old_line(self) -> str:
@@ -183,9 +191,9 @@ class MigrationPlan:
         If the new metadata of a node exists, its objects do too, and may have been written since.
         They are never replaced. If the old objects are to be removed, both are compared.
         """
-        tally = _Tally()
+        tally = _CopyTotals()
 
-        def copy(move: Move) -> None:
+        def copy(move: KeyMove) -> None:
             nbytes = self._copy_object(move)
             tally.add(nbytes)
             if progress is not None:
@@ -193,12 +201,21 @@ class MigrationPlan:
 
         for node in self.nodes:
             if not node.is_written:
-                for_each(copy, moves(self.route, node), None)
+                each_abreast(copy, moves(self.route, node), self._at_a_time(node))
             elif self.remove_old:
-                for_each(self._check_object, moves(self.route, node), None)
+                check = self._check_object
+                each_abreast(check, moves(self.route, node), self._at_a_time(node))
         return tally.objects, tally.nbytes
 
-    def _copy_object(self, move: Move) -> int:
+    def _at_a_time(self, node: NodePlan) -> int:
+        """Return the number of objects to copy at a time: few if they are large."""
+        most = transfers_for(self.route.source)
+        if most == 1 or not isinstance(node.before, ArrayMeta):
+            return most
+        largest = prod(node.before.grid.largest_cell) * node.before.data_type.typical_itemsize
+        return max(min(most, _BYTES_AT_A_TIME // max(largest, 1)), 2)
+
+    def _copy_object(self, move: KeyMove) -> int:
         """Copy and verify one stored object, unless it is copied already; return its bytes."""
         source, target = self.route.source, self.route.target
         value = source.get(move.old)
@@ -216,7 +233,7 @@ class MigrationPlan:
                 )
         return len(value)
 
-    def _check_object(self, move: Move) -> None:
+    def _check_object(self, move: KeyMove) -> None:
         """Raise if an old object differs from the new one."""
         source, target = self.route.source, self.route.target
         if source.get(move.old) != target.get(move.new):
@@ -283,7 +300,7 @@ class MigrationPlan:
             for prefix in route.source_format.prefixes(""):
                 _remove_empty_folder(route.target, prefix.partition("/")[0] + "/")
         elif route.path:
-            warn_of_stale(route.target, route.path, route.source_format)
+            warn_stale_consolidated(route.target, route.path, route.source_format)
         return removed + self._remove_keys([key + BACKUP for key in route.replaced])
 
     @property
@@ -305,14 +322,14 @@ class MigrationPlan:
         return len(present)
 
     def _remove_objects(self, node: NodePlan) -> int:
-        tally = _Tally()
+        tally = _CopyTotals()
 
-        def remove(move: Move) -> None:
+        def remove(move: KeyMove) -> None:
             self._check_object(move)
             self.route.target.delete(move.old)
             tally.add(0)
 
-        for_each(remove, moves(self.route, node), None)
+        each_abreast(remove, moves(self.route, node), self._at_a_time(node))
         if self.route.data != "keep" and isinstance(node.before, ArrayMeta):
             prefix = node.node_format.data_prefix(node.path)
             for below in self.route.target.list_dir(prefix).prefixes:
@@ -320,7 +337,7 @@ class MigrationPlan:
         return tally.objects
 
 
-class _Tally:
+class _CopyTotals:
     """Stored objects and bytes, counted by several threads."""
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Reuse of box memory between the tasks of a process.
 
-A task gets a box with `held`. When it ends, the next task can use the box while other tasks of its
-stage still run in the process; the last of them frees the boxes. Allocating the pages of a box anew
-for each task costs about as much as decoding it. The memory of a process is as planned even if its
-tasks are not in step.
+A task gets a box with `reuse_buffer`. When it ends, the next task can use the box while other tasks
+of its stage still run in the process; the last of them frees the boxes. Allocating the pages of a
+box anew for each task costs about as much as decoding it. The memory of a process is as planned
+even if its tasks are not in step.
 
 There are never more boxes than concurrent tasks, and each was made for a task of its own. So boxes
 hold no more memory than the largest tasks do together.
@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.buffers import lasting
+from zarr_dask._util.buffers import mmap_empty
 from zarr_dask.grid.grid import Shape
 
-__all__ = ["held"]
+__all__ = ["reuse_buffer"]
 
 _BYTE = np.dtype(np.uint8)
 _SMALLEST = 1 << 20
@@ -39,7 +39,7 @@ class _Free:
     memory: np.ndarray
 
 
-class _Boxes:
+class _BufferPool:
     """Boxes of this process."""
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class _Boxes:
             self._free = [one for one in self._free if one.stage != stage]
 
 
-_BOXES = _Boxes()
+_BOXES = _BufferPool()
 
 
 @contextmanager
-def held(stage: Hashable, shape: Shape, dtype: np.dtype[Any]) -> Iterator[np.ndarray]:
+def reuse_buffer(stage: Hashable, shape: Shape, dtype: np.dtype[Any]) -> Iterator[np.ndarray]:
     """Yield memory for a box, with arbitrary content, while a task of a stage uses it.
 
     Parameters
@@ -95,7 +95,7 @@ def held(stage: Hashable, shape: Shape, dtype: np.dtype[Any]) -> Iterator[np.nda
     memory = _BOXES.enter(stage, nbytes)
     try:
         if memory is None:
-            memory = lasting((nbytes,), _BYTE)
+            memory = mmap_empty((nbytes,), _BYTE)
         yield memory[:nbytes].view(dtype).reshape(shape)
     finally:
         _BOXES.leave(stage, memory)

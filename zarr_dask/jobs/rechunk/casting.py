@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["misfit"]
+__all__ = ["describe_uncastable"]
 
 _AT_A_TIME = 1 << 14
 
 
-def misfit(values: np.ndarray, dtype: np.dtype[Any]) -> str | None:
+def describe_uncastable(values: np.ndarray, dtype: np.dtype[Any]) -> str | None:
     """Describe values that a data type cannot hold; None if it can hold all.
 
     This does not check for floating-point numbers that become infinite in NumPy's own types; use
@@ -23,16 +23,16 @@ def misfit(values: np.ndarray, dtype: np.dtype[Any]) -> str | None:
 
     Examples
     --------
-    >>> misfit(np.array([1.5, 256.0]), np.dtype("u1"))
+    >>> describe_uncastable(np.array([1.5, 256.0]), np.dtype("u1"))
     'values from 1.5 to 256.0'
-    >>> misfit(np.array([1.5, 255.5]), np.dtype("u1"))
-    >>> misfit(np.array(["abc"]), np.dtype("U2"))
+    >>> describe_uncastable(np.array([1.5, 255.5]), np.dtype("u1"))
+    >>> describe_uncastable(np.array(["abc"]), np.dtype("U2"))
     "texts such as 'abc'"
     """
     names = values.dtype.names
     if names is not None and dtype.names is not None:
         found = (
-            misfit(values[name], dtype[other])
+            describe_uncastable(values[name], dtype[other])
             for name, other in zip(names, dtype.names, strict=False)
         )
         return next((one for one in found if one is not None), None)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import Codec
-from zarr_dask.codecs.chain import Chain, build
+from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.compress.compressor import Compressor
 
 __all__ = ["Speeds", "speeds_of"]
@@ -51,7 +51,7 @@ _OTHER = Speeds(0.5e9, 0.3e9)
 """Throughput of codecs that were not measured."""
 
 
-def speeds_of(chain: Chain) -> Speeds:
+def speeds_of(chain: CodecChain) -> Speeds:
     """Return the throughput of a chain of codecs; for a shard, of the codecs of its chunks.
 
     Examples
@@ -69,19 +69,19 @@ def speeds_of(chain: Chain) -> Speeds:
     )
 
 
-def _working(chain: Chain) -> Iterator[Codec]:
+def _working(chain: CodecChain) -> Iterator[Codec]:
     """Yield the codecs that take time; for shards, the codecs of their chunks."""
     yield from chain.arrays
     inner = chain.serializer.inner_codecs
-    made = build(inner) if inner else None
-    if isinstance(made, Chain):
+    made = make_chain(inner) if inner else None
+    if isinstance(made, CodecChain):
         yield from _working(made)
     elif not _is_free(chain):
         yield chain.serializer
     yield from chain.bytes
 
 
-def _is_free(chain: Chain) -> bool:
+def _is_free(chain: CodecChain) -> bool:
     """True if the serializer changes nothing and another codec copies the elements anyway."""
     if not isinstance(chain.serializer, Bytes) or _swaps(chain.serializer):
         return False

@@ -11,17 +11,17 @@ from math import isfinite, prod
 
 import numpy as np
 
-from zarr_dask._util.buffers import working_for
+from zarr_dask._util.buffers import task_memory_scope
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import chunk_chain, quick_chain
+from zarr_dask.array.create import fast_chain, unsharded_chain
 from zarr_dask.codecs.base import ChunkSpec
-from zarr_dask.codecs.chain import Chain
+from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, DataTypeError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Region
-from zarr_dask.jobs.rechunk.copy_task import as_in
+from zarr_dask.jobs.rechunk.copy_task import cast_to_target
 
-__all__ = ["LARGEST", "Ratios", "ratios"]
+__all__ = ["LARGEST", "CompressionRatios", "ratios"]
 
 _OBJECTS = 8
 """Number of stored objects whose size is requested."""
@@ -32,7 +32,7 @@ _SAMPLE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Ratios:
+class CompressionRatios:
     """Stored bytes per decoded byte, estimated from a sample."""
 
     source: float = 1.0
@@ -46,7 +46,7 @@ class Ratios:
                 raise ValueError(f"{ratio!r} is no ratio of stored to decoded bytes")
 
 
-def ratios(source: Array, region: Region, target: Array) -> Ratios:
+def ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
     """Sample the source, or a region of it; nothing is written, and no memory is kept.
 
     Parameters
@@ -56,27 +56,27 @@ def ratios(source: Array, region: Region, target: Array) -> Ratios:
     target
         The new array, of which codecs and data type are used.
     """
-    with working_for(("sample", source.where)):
+    with task_memory_scope(("sample", source.where)):
         return _ratios(source, region, target)
 
 
-def _ratios(source: Array, region: Region, target: Array) -> Ratios:
+def _ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
     """Return the ratios, with the caches of the thread in use."""
     stored = _stored(source, region)
     values = _values(source, region)
     if values is None:
-        return Ratios(stored, 1.0, stored)
+        return CompressionRatios(stored, 1.0, stored)
     narrow = min(source, target, key=lambda array: array.meta.data_type.typical_itemsize)
-    between = _encoded(source, values, narrow, quick_chain(narrow.meta))
+    between = _encoded(source, values, narrow, fast_chain(narrow.meta))
     same = _chain(source.meta) == _chain(target.meta)
     if same and source.meta.data_type == target.meta.data_type:
-        return Ratios(stored, between or stored, stored)
-    made = _encoded(source, values, target, chunk_chain(target.meta))
-    return Ratios(stored, between or stored, stored if made is None else made)
+        return CompressionRatios(stored, between or stored, stored)
+    made = _encoded(source, values, target, unsharded_chain(target.meta))
+    return CompressionRatios(stored, between or stored, stored if made is None else made)
 
 
 def _chain(meta: ArrayMeta) -> list[object]:
-    return [codec.document() for codec in chunk_chain(meta).codecs]
+    return [codec.document() for codec in unsharded_chain(meta).codecs]
 
 
 def _stored(array: Array, region: Region) -> float:
@@ -125,15 +125,15 @@ def _values(array: Array, region: Region) -> np.ndarray | None:
         return None  # copying it will raise
 
 
-def _encoded(source: Array, values: np.ndarray, target: Array, chain: Chain) -> float | None:
+def _encoded(source: Array, values: np.ndarray, target: Array, chain: CodecChain) -> float | None:
     """Return the ratio of a chain of codecs for the values; None if it cannot encode them."""
     meta = target.meta
-    spec = ChunkSpec(values.shape, meta.data_type, meta.fill, meta.limits.variable_bytes)
+    spec = ChunkSpec(values.shape, meta.data_type, meta.fill_value, meta.limits.variable_bytes)
     if meta.data_type.variable or any(chain.problems(spec)):
         return None
     region = tuple(slice(0, n, 1) for n in values.shape)
     try:
-        converted = as_in(target, values, source, region)
+        converted = cast_to_target(target, values, source, region)
     except DataTypeError:
         return None  # as above
     buffers = chain.bind(spec).encode(converted)

@@ -16,27 +16,27 @@ from time import perf_counter
 
 import numpy as np
 
-from zarr_dask._util.buffers import keeping_freed_memory, let_go
+from zarr_dask._util.buffers import malloc_keep_freed, release_thread_buffers
 from zarr_dask.array.array import Array
-from zarr_dask.array.writer import write_part
-from zarr_dask.codecs.base import WholeNeededError
-from zarr_dask.codecs.chain import decoded_here
-from zarr_dask.errors import DataTypeError
-from zarr_dask.grid.grid import Part, Region, Shape, cut, shifted
+from zarr_dask.array.writer import write_object_part
+from zarr_dask.codecs.base import NotPartiallyDecodableError
+from zarr_dask.codecs.chain import thread_decoded_nbytes
+from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
+from zarr_dask.grid.grid import Part, Region, Shape, translate_region, view_region
 from zarr_dask.jobs.engine.plan import format_region
-from zarr_dask.jobs.engine.rss import Memory, process_name, watched
-from zarr_dask.jobs.engine.task_result import Copied, Process
+from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
+from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
-from zarr_dask.jobs.engine.warmup import rehearse
-from zarr_dask.jobs.rechunk.buffer_reuse import held
-from zarr_dask.jobs.rechunk.casting import misfit
+from zarr_dask.jobs.engine.warmup import warm_up_codecs
+from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
+from zarr_dask.jobs.rechunk.casting import describe_uncastable
 from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipts import Noting, Receipt, StoredObject
+from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
 from zarr_dask.stores.retry import counting_retries
-from zarr_dask.stores.wrappers.metered import Tally, Traffic
+from zarr_dask.stores.wrappers.metered import IOCounters, MeteredStore
 
-__all__ = ["Records", "Stage", "as_in"]
+__all__ = ["CopyReceipts", "CopyStage", "cast_to_target"]
 
 
 class _WholeChunks:
@@ -61,16 +61,16 @@ _LARGE = 1 << 18
 
 
 @dataclass(frozen=True)
-class Records:
-    """Journal and creation for the receipts of a stage."""
+class CopyReceipts:
+    """Journal and run_id for the receipts of a stage."""
 
     journal: Journal
-    creation: str
+    run_id: str
     """Identifies the receipts of the stage."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class CopyStage:
     """One pass over the array, bound to its source and target."""
 
     plan: StagePlan
@@ -78,14 +78,16 @@ class Stage:
     target: Array
     origin: Shape
     """First element of the source that is copied."""
-    records: Records | None = None
+    records: CopyReceipts | None = None
     """Destination of receipts; None for no receipts."""
     counted: int = 0
     """Bytes of an element as counted by progress: those of the first stage's source, because
     intermediate arrays may have a narrower data type; 0 for the size in this stage's source.
     """
+    between: bool = False
+    """True if the source is an intermediate array, of which every object was written."""
 
-    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> Copied:
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
         """Copy one box: read it whole, write its stored objects one by one.
 
         Parameters
@@ -100,36 +102,41 @@ class Stage:
         if self.records is not None:
             check_job_seen_once(self.records.journal, self.target)
         with (
-            keeping_freed_memory(),
-            watched(self._name, self._rehearse) as memory,
+            malloc_keep_freed(),
+            measure_rss(self._name, self._rehearse) as memory,
             counting_retries() as retries,
         ):
             copied = self._copy(self._region(number), stop, memory)
-        process = Process(process_name(), memory.idle, memory.peak)
+        process = ProcessMemory(process_name(), memory.idle, memory.peak)
         seconds = perf_counter() - begun
         return replace(copied, seconds=seconds, process=process, retried=retries.count)
 
     def keys(self, number: int) -> Iterator[str]:
         """Return the keys of the stored objects that a task writes, below the array's prefix."""
         meta = self.target.meta
-        return (meta.keys.key(part.coords) for part in meta.grid.parts(self._region(number)))
+        return (
+            meta.chunk_key_encoding.key(part.coords)
+            for part in meta.grid.parts(self._region(number))
+        )
 
     @property
     def _name(self) -> Hashable:
         """Key of the stage among others that run in the same process."""
-        job = None if self.records is None else self.records.creation
+        job = None if self.records is None else self.records.run_id
         return self.target.where, self.plan.box, job
 
     def _rehearse(self) -> None:
-        rehearse(self.source, self.target)
+        warm_up_codecs(self.source, self.target)
 
     def _region(self, number: int) -> Region:
         boxes = self.plan.boxes
         return boxes.region_of(boxes.coords_of(number))
 
-    def _copy(self, region: Region, stop: Callable[[], bool] | None, memory: Memory) -> Copied:
+    def _copy(
+        self, region: Region, stop: Callable[[], bool] | None, memory: RssProbe
+    ) -> CopyResult:
         shape = tuple(s.stop - s.start for s in region)
-        with held(self._name, shape, self.source.dtype) as values:
+        with reuse_buffer(self._name, shape, self.source.dtype) as values:
             return self._copy_through(values, region, stop, memory)
 
     def _copy_through(
@@ -137,10 +144,15 @@ class Stage:
         values: np.ndarray,
         region: Region,
         stop: Callable[[], bool] | None,
-        memory: Memory,
-    ) -> Copied:
+        memory: RssProbe,
+    ) -> CopyResult:
         """Copy a box through the given memory."""
-        traffic, decoded = self._read(shifted(region, self.origin), values)
+        try:
+            traffic, decoded = self._read(translate_region(region, self.origin), values)
+        except ChunkMissingError as error:
+            if not self.between:
+                raise
+            raise self._gone(error) from error
         memory.look()
         written: list[StoredObject] = []
         empty: list[str] = []
@@ -148,7 +160,7 @@ class Stage:
         for part in self.target.meta.grid.parts(region):
             if stop is not None and stop():
                 break
-            key = self.target.meta.keys.key(part.coords)
+            key = self.target.meta.chunk_key_encoding.key(part.coords)
             stored = self._write(*self._converted(part, values, region), key, memory)
             if stored is None:
                 empty.append(key)
@@ -158,9 +170,9 @@ class Stage:
         memory.look()
         if self.records is not None:
             journal = self.records.journal
-            journal.add(Receipt(journal.token, self.records.creation, tuple(written), tuple(empty)))
+            journal.add(Receipt(journal.token, self.records.run_id, tuple(written), tuple(empty)))
         nbytes = sum(item.nbytes for item in written)
-        return Copied(
+        return CopyResult(
             values.size * (self.counted or self.plan.source.itemsize),
             nbytes,
             len(written) + len(empty),
@@ -170,26 +182,36 @@ class Stage:
             reads=traffic.requests,
         )
 
-    def _read(self, region: Region, values: np.ndarray) -> tuple[Traffic, int]:
+    def _gone(self, error: ChunkMissingError) -> Exception:
+        """Return the error for an object that is absent from an intermediate array."""
+        if self.records is not None:
+            self.records.journal.check_ours()
+        return StoreError(
+            f"{self.source.where}, the intermediate array of this job, has lost {error.key!r}: "
+            "somebody has removed it. Run the job again; with resume=True it writes again what is "
+            "missing."
+        )
+
+    def _read(self, region: Region, values: np.ndarray) -> tuple[IOCounters, int]:
         """Read a box; return the requests and the number of decoded bytes."""
         if not self.plan.sparing:
             return self._read_through(region, values)
-        with suppress(WholeNeededError):
+        with suppress(NotPartiallyDecodableError):
             return self._read_through(region, values, sparing=True)
         with _WHOLE_CHUNKS.turn:
             try:
                 return self._read_through(region, values)
             finally:
-                let_go()
+                release_thread_buffers()
 
     def _read_through(
         self, region: Region, values: np.ndarray, *, sparing: bool = False
-    ) -> tuple[Traffic, int]:
-        tally = Tally(self.source.store)
-        before = decoded_here()
+    ) -> tuple[IOCounters, int]:
+        tally = MeteredStore(self.source.store)
+        before = thread_decoded_nbytes()
         reader = replace(self.source, store=tally).reader
         (reader.sparing() if sparing else reader).read_region(region, values, 1)
-        return tally.traffic, decoded_here() - before
+        return tally.traffic, thread_decoded_nbytes() - before
 
     def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
         """Return a part and its values, in the data type of the target.
@@ -198,25 +220,25 @@ class Stage:
         """
         if self.source.meta.data_type == self.target.meta.data_type:
             return part, values
-        where = shifted(part.out, tuple(s.start for s in region))
+        where = translate_region(part.out, tuple(s.start for s in region))
         alone = tuple(slice(0, s.stop - s.start, 1) for s in part.out)
-        converted = as_in(self.target, cut(values, part.out), self.source, where)
+        converted = cast_to_target(self.target, view_region(values, part.out), self.source, where)
         return part._replace(out=alone), converted
 
     def _write(
-        self, part: Part, values: np.ndarray, key: str, memory: Memory
+        self, part: Part, values: np.ndarray, key: str, memory: RssProbe
     ) -> StoredObject | None:
         """Store one object; return its entry for a receipt, or None if it is left out."""
-        noting = Noting(checksum=self.records is not None)
+        noting = ObjectDigest(checksum=self.records is not None)
         fence = None if self.records is None else self.records.journal.fence
-        if not write_part(self.target, part, values, noting, fence=fence):
+        if not write_object_part(self.target, part, values, noting, fence=fence):
             return None
         if noting.nbytes >= _LARGE:
             memory.look()  # a thread keeps the bytes gathered for the store
         return noting.of(key)
 
 
-def as_in(target: Array, values: np.ndarray, source: Array, region: Region) -> np.ndarray:
+def cast_to_target(target: Array, values: np.ndarray, source: Array, region: Region) -> np.ndarray:
     """Convert values to another array's data type; fractions may be lost, numbers may not wrap.
 
     Parameters
@@ -235,7 +257,7 @@ def as_in(target: Array, values: np.ndarray, source: Array, region: Region) -> n
     """
     if source.meta.data_type == target.meta.data_type:
         return values
-    said = misfit(values, target.dtype)
+    said = describe_uncastable(values, target.dtype)
     if said is not None:
         raise _not_held(said, target, source, region)
     if values.dtype.kind == "c" and target.dtype.kind in "biuf":

@@ -9,96 +9,24 @@ store, no array, no dask.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, inf, prod
-from numbers import Real
-from typing import Protocol, Self
+from math import prod
 
+from zarr_dask.grid.dimension import pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.engine.plan import Costs
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.stores.streaming_put import TOGETHER
 
 __all__ = [
     "BLOCKS",
     "KEPT_AT_MOST",
     "OVERHEAD",
-    "CostModel",
     "Layout",
     "StagePlan",
-    "Working",
     "block_memory",
-    "held_by_process",
-    "left_for_tasks",
-    "needed_for_tasks",
-    "seconds",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """Time of everything besides decoding and encoding, for choosing between plans.
-
-    Raises
-    ------
-    ValueError
-        If a number is not valid.
-
-    Examples
-    --------
-    >>> import zarr_dask as zd
-    >>> object_store = zd.CostModel(request=0.03, read=90e6, write=60e6)
-    """
-
-    request: float = 1.0e-4
-    """Seconds from a request to its response, whatever its size."""
-    read: float = 4.0e9
-    """Stored bytes per second that a thread reads."""
-    write: float = 1.0e9
-    """Stored bytes per second that a thread writes."""
-    limit: float = inf
-    """Maximum requests per second that the store serves, for all threads together."""
-    listing: float = 0.0
-    """Seconds per stored object to list an intermediate array when it is removed."""
-    task: float = 2.0e-3
-    """Seconds that a thread spends on a task besides its work."""
-    schedule: float = 5.0e-4
-    """Seconds that the scheduler spends on a task, one after the other."""
-    stage: float = 0.1
-    """Overhead of a stage in seconds: the last tasks leave threads idle, and the previous
-    intermediate array is removed.
-    """
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value, is_rate = getattr(self, one.name), one.name in _RATES
-            good = isinstance(value, Real) and not isinstance(value, bool)
-            if not (good and (value > 0 if is_rate else 0 <= value < inf)):
-                expected = "above 0" if is_rate else "of at least 0 that is finite"
-                raise ValueError(f"CostModel {one.name}={value!r}: expected a number {expected}.")
-            object.__setattr__(self, one.name, float(value))  # JSON does not know NumPy's numbers
-
-    def facts(self) -> dict[str, float | None]:
-        """Return the model as JSON values; unbounded numbers are None."""
-        return {name: None if value == inf else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def of(cls, facts: Mapping[str, float | None]) -> Self:
-        """Return the model that `facts` has described.
-
-        Raises
-        ------
-        TypeError
-            If there are unknown members.
-        ValueError
-            If a number is not valid.
-        """
-        return cls(**{name: inf if value is None else value for name, value in facts.items()})
-
-
-_RATES = frozenset({"read", "write", "limit"})
-"""Fields that are rates per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +38,7 @@ class Layout:
     chunk: Shape
     """Shape of the unit of decoding."""
     itemsize: int
-    working: int = 0
+    workspace_nbytes: int = 0
     """Bytes that the codecs hold besides a chunk and its encoded form."""
     decode: float = 3.0e9
     """Decoded bytes per second that a thread decodes."""
@@ -132,6 +60,10 @@ class Layout:
     """For each dimension, two flags: the first and the last stored object are only partly in the
     layout, as in a region.
     """
+    lead: tuple[int, ...] | None = None
+    """For each dimension, elements of the first chunk that lie before the layout, as in a region;
+    given if chunks are `uneven`.
+    """
     indices: int = 0
     """Number of index levels above a chunk of a shard: more than one for nested shards, and one
     also for a shard that holds a single chunk; 0 if there is none or it is unknown.
@@ -140,25 +72,31 @@ class Layout:
     """True for an intermediate array that is compressed, which needs memory for a chunk."""
     in_flight: int = 0
     """Maximum encoded bytes in flight from the store; 0 if objects are read one by one."""
-    in_pieces: bool = False
+    streams_chunks: bool = False
     """True if the chunks of a stored object are sent to the store one by one, as they are
     encoded.
     """
-    tables: int = 0
+    encoder_state_nbytes: int = 0
     """Additional bytes that its codecs hold while encoding, to look for repetitions."""
-    decoding: int = 0
+    decoder_state_nbytes: int = 0
     """Additional bytes that its codecs hold while decoding, for blocks."""
-    reading: int | None = None
-    """The same as `working`, but while chunks are decoded; None if it is equal."""
-    block: int = 0
+    decode_workspace_nbytes: int | None = None
+    """The same as `workspace_nbytes`, but while chunks are decoded; None if it is equal."""
+    partial_decode_nbytes: int = 0
     """Maximum bytes of a block, if parts of a chunk are read block by block; else 0."""
-    turned: int = 0
+    byteswap_nbytes: int = 0
     """Bytes of a chunk that encoding copies because its byte order differs; else 0."""
+    variable: bool = False
+    """True if elements have no fixed length, so that numbers of decoded bytes are estimates."""
 
     @property
     def working_to_read(self) -> int:
         """Bytes that the codecs hold besides a chunk and its encoded form while they decode."""
-        return self.working if self.reading is None else self.reading
+        return (
+            self.workspace_nbytes
+            if self.decode_workspace_nbytes is None
+            else self.decode_workspace_nbytes
+        )
 
     @property
     def object_shape(self) -> Shape:
@@ -183,12 +121,12 @@ class Layout:
     @property
     def encoded_bytes(self) -> int:
         """Maximum encoded bytes held while an object is written, as if nothing were compressed."""
-        return self.chunk_bytes if self.in_pieces else self.object_bytes
+        return self.chunk_bytes if self.streams_chunks else self.object_bytes
 
     @property
     def waiting(self) -> int:
         """Encoded bytes of small chunks that wait to be sent to the store together."""
-        return min(TOGETHER, self.object_bytes) if self.in_pieces else 0
+        return min(TOGETHER, self.object_bytes) if self.streams_chunks else 0
 
     @property
     def sharded(self) -> bool:
@@ -212,9 +150,9 @@ class Layout:
             self,
             grid=Grid.regular(shape, cell),
             chunk=cell,
-            working=nbytes if self.compressed else self.working,
-            tables=min(self.tables, BLOCKS * nbytes),
-            decoding=min(self.decoding, BLOCKS * nbytes),
+            workspace_nbytes=nbytes if self.compressed else self.workspace_nbytes,
+            encoder_state_nbytes=min(self.encoder_state_nbytes, BLOCKS * nbytes),
+            decoder_state_nbytes=min(self.decoder_state_nbytes, BLOCKS * nbytes),
         )
 
     def fits_into(self, box: Shape) -> bool:
@@ -237,18 +175,41 @@ class Layout:
         """
         taken = tuple(map(min, box, self.chunk))
         axis = next((axis for axis, length in enumerate(self.chunk) if length > 1), None)
-        if not self.block or axis is None:
+        if not self.partial_decode_nbytes or axis is None:
             return None
-        rows = self.chunk_bytes // self.chunk[axis] * taken[axis] + 2 * self.block
+        rows = self.chunk_bytes // self.chunk[axis] * taken[axis] + 2 * self.partial_decode_nbytes
         return rows if rows <= self.chunk_bytes // 2 else None
 
-    def whole_in(self, box: Shape) -> int:
-        """Return the number of stored objects that lie entirely in one box of such a grid."""
-        ends = self.clipped or ((False, False),) * len(box)
+    def whole_in(self, boxes: Grid) -> int:
+        """Return the number of stored objects that lie entirely in one box."""
+        ends = self.clipped or ((False, False),) * boxes.ndim
         return prod(
-            dimension.uncut(length, first=first, last=last)
-            for dimension, length, (first, last) in zip(
-                self.grid.dimensions, box, ends, strict=True
+            uncut(dimension, intervals, first=first, last=last)
+            for dimension, intervals, (first, last) in zip(
+                self.grid.dimensions, boxes.dimensions, ends, strict=True
+            )
+        )
+
+    def decoded_for(self, boxes: Grid) -> int:
+        """Return the elements of all chunks that boxes overlap, for each box anew."""
+        leads = self.lead or (0,) * boxes.ndim
+        return prod(
+            pairs_length(chunks, intervals, lead)
+            if self.uneven
+            else pairs(chunks, intervals) * chunk
+            for chunks, chunk, intervals, lead in zip(
+                self.chunk_grid.dimensions, self.chunk, boxes.dimensions, leads, strict=True
+            )
+        )
+
+    @property
+    def decoded_once(self) -> int:
+        """Elements of all chunks, each counted once."""
+        leads = self.lead or (0,) * len(self.chunk)
+        return prod(
+            chunks.start(chunks.count) + lead if self.uneven else chunks.count * chunk
+            for chunks, chunk, lead in zip(
+                self.chunk_grid.dimensions, self.chunk, leads, strict=True
             )
         )
 
@@ -287,6 +248,11 @@ class StagePlan:
             + costs.requests * model.request
             + self.tasks * model.task
         )
+
+    @property
+    def estimated(self) -> bool:
+        """True if decoded bytes are estimates, because elements have no fixed length."""
+        return self.source.variable or self.target.variable
 
     @property
     def sparing(self) -> bool:
@@ -339,19 +305,19 @@ class StagePlan:
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
         # keeps the larger; chunks that lie in the box as they are decoded need no room
         reading = source.working_to_read - source.chunk_bytes * source.fits_into(box)
-        writing = target.working - target.chunk_bytes * target.fits_into(box)
+        writing = target.workspace_nbytes - target.chunk_bytes * target.fits_into(box)
         encoded = self._encoded(box)
         if part is not None:
-            reading, encoded = part, 2 * max(source.block, PIECE)
+            reading, encoded = part, 2 * max(source.partial_decode_nbytes, PIECE)
         encoded = max(encoded, target.waiting)  # these use the same memory, one after the other
         room = max(reading, writing, 0)
         # an object in the other data type, and one padded beyond the edge of the array
         objects = target.padded + (source.kind != target.kind)
         made = objects * target.object_bytes + target.encoded_bytes
-        made += max(source.decoding, target.tables)
+        made += max(source.decoder_state_nbytes, target.encoder_state_nbytes)
         if source.kind != target.kind:  # one byte per element tells whether it fits
             made += prod(target.object_shape)
-        made += target.turned
+        made += target.byteswap_nbytes
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
         return copied + encoded + room + made + kept + OVERHEAD
@@ -372,23 +338,18 @@ class StagePlan:
     @property
     def reads(self) -> int:
         """Number of reads of stored objects of the source, whole or in part."""
-        pairs = zip(self.source.grid.dimensions, self.box, strict=True)
-        return prod(dimension.meetings(length) for dimension, length in pairs)
+        return prod(map(pairs, self.source.grid.dimensions, self.boxes.dimensions))
 
     @property
     def costs(self) -> Costs:
         """Costs of all tasks together."""
         source, target = self.source, self.target
-        decoded = prod(
-            chunks.met_length(length) if source.uneven else chunks.meetings(length) * chunk
-            for chunks, chunk, length in zip(
-                source.chunk_grid.dimensions, source.chunk, self.box, strict=True
-            )
-        )
+        boxes = self.boxes
+        decoded = source.decoded_for(boxes)
         # if a box overlaps only a part of a shard, the index is read first
         reads = self.reads
         if source.sharded:
-            reads += max(source.indices, 1) * (self.reads - source.whole_in(self.box))
+            reads += max(source.indices, 1) * (reads - source.whole_in(boxes))
         written = prod(d.start(d.count) for d in target.grid.dimensions)
         return Costs(
             decoded=decoded * source.itemsize,
@@ -398,35 +359,6 @@ class StagePlan:
             read=round(decoded * source.itemsize * source.ratio),
             stored=round(written * target.itemsize * target.ratio),
         )
-
-
-class Holding(Protocol):
-    """A stage, as far as computing its memory needs."""
-
-    def memory(self, threads: int) -> int:
-        """Return the maximum bytes that tasks on this many threads hold together."""
-        ...
-
-
-def held_by_process(stages: Iterable[Holding], threads: int) -> int:
-    """Return the maximum bytes that a process with these threads grows by while it runs stages.
-
-    Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
-    a heap of its own; for small tasks the idle size is measured after that.
-    """
-    return needed_for_tasks(max(stage.memory(threads) for stage in stages))
-
-
-def needed_for_tasks(nbytes: int) -> int:
-    """Return the maximum growth of a process whose tasks hold this many bytes together."""
-    return nbytes + min(LOADED, -(-max(nbytes - _SMALL, 0) // _SHARE))
-
-
-def left_for_tasks(nbytes: int) -> int:
-    """Return the bytes that tasks may hold together in a process that may grow by this many."""
-    if nbytes <= _SMALL:
-        return nbytes
-    return max(nbytes - LOADED, (_SHARE * nbytes + _SMALL) // (_SHARE + 1))
 
 
 def block_memory(written: Layout, nbytes: int) -> int:
@@ -439,10 +371,10 @@ def block_memory(written: Layout, nbytes: int) -> int:
     nbytes
         Size of the block.
     """
-    made = written.padded * written.object_bytes + written.tables
-    made += written.encoded_bytes + written.waiting + written.turned
+    made = written.padded * written.object_bytes + written.encoder_state_nbytes
+    made += written.encoded_bytes + written.waiting + written.byteswap_nbytes
     kept = min(KEPT_AT_MOST, nbytes // 4)
-    return nbytes + max(written.working, 0) + made + kept + OVERHEAD
+    return nbytes + max(written.workspace_nbytes, 0) + made + kept + OVERHEAD
 
 
 def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
@@ -460,14 +392,10 @@ last.
 """
 
 
-LOADED = 8 << 20
-"""Maximum additional bytes of a process after its first job; 7.4 MB were measured."""
-_SMALL, _SHARE = 1 << 25, 16
-"""If tasks together hold more than `_SMALL`, one `_SHARE`th of the excess is added to it."""
 BLOCKS = 2
 """Number of blocks of intermediate arrays held besides; none is larger than a chunk."""
 KEPT_AT_MOST = 8 << 20
-"""Maximum bytes of the codecs' freed buffers that malloc keeps (`scratch.keeping_freed_memory`), as
+"""Maximum bytes of the codecs' freed buffers that malloc keeps (`buffers.malloc_keep_freed`), as
 measured; small boxes have small buffers.
 """
 KEPT_AT_LEAST = 1 << 21
@@ -478,29 +406,3 @@ One piece is held besides the piece of the blocks before it.
 """
 OVERHEAD = 1 << 20
 """Memory for indices, buffers of the codecs, and the interpreter."""
-
-
-class Working(Protocol):
-    """A stage, as far as computing its time needs."""
-
-    @property
-    def busy(self) -> int:
-        """Number of tasks that have something to do."""
-        ...
-
-    @property
-    def costs(self) -> Costs:
-        """Costs of all its tasks together."""
-        ...
-
-    def work(self, model: CostModel) -> float:
-        """Return the seconds that one thread would need for all its tasks."""
-        ...
-
-
-def seconds(stage: Working, threads: int, model: CostModel) -> float:
-    """Return the time of a stage by the model; the last round of tasks may leave threads idle."""
-    tasks = stage.busy
-    rounds = ceil(tasks / threads) / max(tasks, 1)
-    answered = stage.costs.requests / model.limit
-    return model.stage + max(stage.work(model) * rounds, tasks * model.schedule, answered)

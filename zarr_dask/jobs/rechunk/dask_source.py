@@ -19,35 +19,47 @@ from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask._util.arguments import check_flags
-from zarr_dask._util.display import printable
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.errors import PlanError, ResumeError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid.grid import Blocks, Cells, Shape
-from zarr_dask.hierarchy.edit import check_place
-from zarr_dask.jobs.engine.overlap_pool import most_sending
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
+from zarr_dask.hierarchy.edit import check_can_create
+from zarr_dask.jobs.engine.lifecycle import resume as resumed
+from zarr_dask.jobs.engine.overlap_pool import max_uploading
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
-from zarr_dask.jobs.engine.report import Measured, RechunkReport, StageReport
+from zarr_dask.jobs.engine.report import RechunkReport, ReportBase, StageReport
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.workers import runs_processes
-from zarr_dask.jobs.engine.zip_targets import ends_archives
-from zarr_dask.jobs.rechunk.compression_sample import Ratios
+from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
+from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
 from zarr_dask.jobs.rechunk.cost_model import block_memory
-from zarr_dask.jobs.rechunk.job import resume as resumed
 from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, is_there_as_planned
-from zarr_dask.jobs.rechunk.staging import FORMAT, Between, Room, base_for, grids_between
-from zarr_dask.jobs.rechunk.target_spec import NewArray, Resources, Wanted, new_array, planned
+from zarr_dask.jobs.rechunk.staging import (
+    FORMAT,
+    StagingArray,
+    StagingFolder,
+    base_for,
+    grids_between,
+)
+from zarr_dask.jobs.rechunk.target_spec import (
+    RechunkBudget,
+    TargetArray,
+    TargetSpec,
+    make_rechunk_plan,
+    new_array,
+)
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.journal import given_place
 from zarr_dask.stores.backends.memory import MemoryStore
-from zarr_dask.stores.base import Store, is_far
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
@@ -58,8 +70,8 @@ if TYPE_CHECKING:
 __all__ = ["DaskRechunkPlan", "DaskRechunkReport", "plan_dask"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaskRechunkReport(Measured):
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DaskRechunkReport(ReportBase):
     """Result of rechunking a dask array.
 
     The first stage writes the blocks, unless an earlier run has done that. Its predicted time is
@@ -96,18 +108,18 @@ class DaskRechunkReport(Measured):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return {"nbytes": self.nbytes, "stored": self.stored, **Measured.to_json(self)}
+        return {"nbytes": self.nbytes, "stored": self.stored, **ReportBase.to_json(self)}
 
 
-@dataclass(frozen=True, eq=False)
-class DaskRechunkPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class DaskRechunkPlan(InWords):
     """Everything that rechunking a dask array will do; made by `zarr_dask.plan_rechunk`."""
 
     values: da.Array
     """The array to rechunk."""
     then: RechunkPlan
     """Plan from the intermediate array to the target."""
-    between: Between
+    between: StagingArray
     direct: bool
     """True if blocks are whole stored objects of the target, so that no intermediate array is
     needed.
@@ -140,8 +152,8 @@ class DaskRechunkPlan:
         largest: Shape = tuple(max(sizes, default=0) for sizes in self.values.chunks)
         nbytes = prod(largest) * written.itemsize
         threads = self.then.threads_per_process
-        if self.lends and is_far(array.store):
-            threads += most_sending(nbytes)
+        if self.lends and is_remote(array.store):
+            threads += max_uploading(nbytes)
         return block_memory(written, nbytes) * min(threads, written.grid.ncells)
 
     def __str__(self) -> str:
@@ -156,15 +168,15 @@ class DaskRechunkPlan:
         ]
         if self.direct:
             lines.append(
-                f"  direct  {counted(values.npartitions, 'block')} of {values.chunksize} are whole "
-                "stored objects of the target, and are written as they are"
+                f"  direct  {pluralize(values.npartitions, 'block')} of {values.chunksize} are "
+                "whole stored objects of the target, and are written as they are"
             )
             return "\n".join([*lines, self._memory_of_blocks()])
         source = self.then.source
         pieces = f", in chunks of {source.chunks}" if source.shards else ""
         lines.append(
-            f"  first   {counted(values.npartitions, 'block')} are written as they come into an "
-            f"array between, {counted(source.meta.grid.ncells, 'stored object')}{pieces}"
+            f"  first   {pluralize(values.npartitions, 'block')} are written as they come into an "
+            f"array between, {pluralize(source.meta.grid.ncells, 'stored object')}{pieces}"
         )
         lines.append(self._memory_of_blocks())
         then = self.then.explain().splitlines()[2:]
@@ -192,7 +204,9 @@ class DaskRechunkPlan:
 
     def _repr_html_(self) -> str:
         first, *rest = self.explain().splitlines()
-        words = "".join(f"<p>{escape(printable(line.strip()))}</p>" for line in (first, *rest[:3]))
+        words = "".join(
+            f"<p>{escape(escape_control_chars(line.strip()))}</p>" for line in (first, *rest[:3])
+        )
         return words if self.direct else words + self.then._repr_html_()
 
     def to_json(self) -> str:
@@ -220,7 +234,7 @@ class DaskRechunkPlan:
 
     # --- running ----------------------------------------------------------------------------------
 
-    @ends_archives(lambda plan: [plan.target.store])
+    @closes_zip_targets(lambda plan: [plan.target.store])
     def run(
         self,
         client: Client | None = None,
@@ -262,7 +276,7 @@ class DaskRechunkPlan:
         ZarrDaskError
             As `WritePlan.run` and `RechunkPlan.run`.
         """
-        check_flags(verify=verify)
+        check_bools(verify=verify)
         if progress not in (None, True) and not callable(progress):
             raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
         begun = perf_counter()
@@ -281,13 +295,13 @@ class DaskRechunkPlan:
             given_place(journal, self.target.store, self.target.path)  # raises if there is none
         room = self.between.room(self.values, self.target, resume=resume)
         then = replace(self.then, source=replace(self.then.source, store=room.array))
-        if not (resume and resumed(then, journal) is not None):
+        if not (resume and resumed(then.as_job(), journal) is not None):
             if resume and then.is_finished() and room.exists():
                 room.remove()  # a call died at its end, before it removed this
                 seconds = perf_counter() - begun
                 return DaskRechunkReport(written=None, rechunked=None, seconds=seconds)
             then.as_job().check_room()
-        steps = _Steps(progress, 1 + len(then.stages) + verify)
+        steps = _JoinedProgress(progress, 1 + len(then.stages) + verify)
         with self._cleared(then, room, journal, resume=resume):
             written: WriteReport | None = None
             stages: list[StageReport] = []
@@ -351,7 +365,7 @@ class DaskRechunkPlan:
 
     @contextmanager
     def _cleared(
-        self, then: RechunkPlan, room: Room, journal: Location | None, *, resume: Resume
+        self, then: RechunkPlan, room: StagingFolder, journal: Location | None, *, resume: Resume
     ) -> Iterator[None]:
         """Remove the intermediate array at the end, or what cannot be resumed after an error."""
         try:
@@ -359,7 +373,7 @@ class DaskRechunkPlan:
         except BaseException as error:
             if not resume or not isinstance(error, Exception):
                 with suppress(ResumeError, StoreError):
-                    left = resumed(then, journal)
+                    left = resumed(then.as_job(), journal)
                     if left is not None and left.journal is not None:
                         left.remove_intermediates()
                         left.journal.remove()
@@ -369,7 +383,7 @@ class DaskRechunkPlan:
         room.remove()
 
 
-class _Steps:
+class _JoinedProgress:
     """Progress of two jobs as one."""
 
     def __init__(self, progress: Callable[[Progress], None] | None, stages: int) -> None:
@@ -391,8 +405,8 @@ def plan_dask(
     store: Store,
     path: str,
     node_format: Format,
-    wanted: Wanted,
-    resources: Resources,
+    wanted: TargetSpec,
+    resources: RechunkBudget,
     *,
     overwrite: bool,
 ) -> DaskRechunkPlan:
@@ -426,19 +440,21 @@ def plan_dask(
     like = Array(store, path, array_meta(spec, where(store, path)), node_format)
     made = new_array(like, store, path, node_format, replace(wanted, codecs=None)).array
     check_not_read(known, store, path)
-    check_place(store, path, node_format, overwrite=overwrite)
+    check_can_create(store, path, node_format, overwrite=overwrite)
     codecs = None if data_type.variable else _plain(data_type.itemsize)
     grids = grids_between(known.chunks, made.write_chunks, data_type.typical_itemsize)
     base, prefix = base_for(made, resources.temp)
-    room = Room(MemoryStore(), "planned", Between(base, prefix, *grids, codecs))
+    room = StagingFolder(MemoryStore(), "planned", StagingArray(base, prefix, *grids, codecs))
     source = plan_write(
         known, room.array, chunks=grids[0], shards=grids[1], codecs=codecs, format=FORMAT
     ).target
     if base is not None:  # reading and writing depend on the store
         source = replace(source, store=replace(room, base=base, folder=f"{prefix}planned").array)
-    new = NewArray(source.meta.grid.everything, made)
+    new = TargetArray(source.meta.grid.everything, made)
     # nothing exists yet that could be sampled
-    then = planned(source, new, resources, overwrite=overwrite, sample=Ratios())
+    then = make_rechunk_plan(
+        source, new, resources, overwrite=overwrite, sample=CompressionRatios()
+    )
     options = {
         "chunks": made.chunks if made.shards else _cells_of(made),
         "shards": _cells_of(made) if made.shards else None,

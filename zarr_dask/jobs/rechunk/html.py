@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Protocol
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import escape_control_chars
 from zarr_dask.grid.grid import Dimension, Grid, Shape
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
+from zarr_dask.jobs.engine.job import ArraysPlan, PlanStage
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import held_by_process
+from zarr_dask.jobs.rechunk.cost_model import StagePlan
 
-__all__ = ["ArrayRow", "SharedStage", "joint_html", "stages_html", "telling_dimensions"]
+__all__ = ["ArrayRow", "plan_html", "rows_of", "stages_html", "telling_dimensions"]
 
 _SIDE = 110
 """Width and height of a picture of a grid, in pixels."""
@@ -62,24 +63,6 @@ def stages_html(
     return f"<table><caption>{escape(title)}</caption>{head}{rows}</table>"
 
 
-class SharedStage(Protocol):
-    """A stage of several arrays."""
-
-    @property
-    def busy(self) -> int:
-        """Number of tasks that have something to do."""
-        ...
-
-    @property
-    def costs(self) -> Costs:
-        """Costs of all its tasks together."""
-        ...
-
-    def memory(self, threads: int) -> int:
-        """Return the maximum bytes that tasks on this many threads hold together."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ArrayRow:
     """One array of several, as a row of a table."""
@@ -97,32 +80,39 @@ class ArrayRow:
     costs: Costs
 
 
-def joint_html(
-    title: str,
-    stages: Sequence[SharedStage],
-    arrays: Sequence[ArrayRow],
-    max_mem: int,
-    threads: int,
-) -> str:
-    """Return tables of the stages that several arrays share, and of the arrays.
+def rows_of(plan: ArraysPlan, names: Sequence[str]) -> list[ArrayRow]:
+    """Return the arrays of a plan as rows for plots and tables."""
+    return [
+        ArrayRow(
+            name=name,
+            how=member.how(),
+            nbytes=member.nbytes,
+            stages=member.copy_stages,
+            grid=member.target.meta.grid,
+            names=member.target.dimension_names,
+            costs=member.costs,
+        )
+        for name, member in zip(names, plan.members, strict=True)
+    ]
+
+
+def plan_html(plan: ArraysPlan, title: str, names: Sequence[str]) -> str:
+    """Return tables of the stages of a plan, and of its arrays.
 
     Parameters
     ----------
+    plan
+        The plan; only its largest arrays are listed, and fewer are drawn.
     title
         Caption of the tables.
-    stages
-        Stages in order.
-    arrays
-        All arrays; only the largest are listed, and fewer are drawn.
-    max_mem
-        Maximum bytes that one process may hold.
-    threads
-        Number of tasks that share a process.
+    names
+        Names of the arrays.
     """
+    arrays, max_mem, threads = rows_of(plan, names), plan.max_mem, plan.threads_per_process
     rows = "".join(
         f"<tr><td>{number}</td><td>{stage.busy:,}</td><td>{_memory(stage, max_mem, threads)}</td>"
         f"<td>{_work(stage.costs)}</td></tr>"
-        for number, stage in enumerate(stages, 1)
+        for number, stage in enumerate(plan.stages, 1)
     )
     shared = f"<table><caption>{escape(title)}</caption>{_head(_SHARED)}{rows}</table>"
     by_size = sorted(range(len(arrays)), key=lambda n: arrays[n].nbytes, reverse=True)
@@ -143,7 +133,7 @@ def _head(names: Sequence[str]) -> str:
 
 def _array_rows(one: ArrayRow, *, pictured: bool) -> str:
     """Return a row for each stage of an array, or one row for the whole array."""
-    words = (escape(printable(one.name)), escape(printable(one.how)))
+    words = (escape(escape_control_chars(one.name)), escape(escape_control_chars(one.how)))
     if not pictured:
         return _cells((*words, "", "", "", _work(one.costs)))
     if not one.stages:
@@ -170,7 +160,7 @@ def _pictures(stage: StagePlan, names: Sequence[str | None] | None) -> tuple[str
     )
 
 
-def _memory(stage: SharedStage | StagePlan, max_mem: int, threads: int) -> str:
+def _memory(stage: PlanStage | StagePlan, max_mem: int, threads: int) -> str:
     held = held_by_process([stage], threads)
     return _bar(held, max_mem) + f"{format_bytes(held)} of {format_bytes(max_mem)}"
 
@@ -178,7 +168,7 @@ def _memory(stage: SharedStage | StagePlan, max_mem: int, threads: int) -> str:
 def _work(costs: Costs) -> str:
     return (
         f"decodes {format_bytes(costs.decoded)}<br>encodes {format_bytes(costs.written)}, about "
-        f"{format_bytes(costs.stored)} stored<br>{counted(costs.requests, 'request')}"
+        f"{format_bytes(costs.stored)} stored<br>{pluralize(costs.requests, 'request')}"
     )
 
 

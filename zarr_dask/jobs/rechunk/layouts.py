@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import plain_chain, quick_chain
+from zarr_dask.array.create import fast_chain, uncompressed_chain
 from zarr_dask.codecs.base import Codec
 from zarr_dask.grid.grid import Fixed, Grid, Region
 from zarr_dask.jobs.rechunk.codec_throughput import speeds_of
 from zarr_dask.jobs.rechunk.cost_model import Layout
-from zarr_dask.jobs.rechunk.job import narrower
-from zarr_dask.stores.base import Store, can_peek
+from zarr_dask.jobs.rechunk.job import smaller_dtype_array
+from zarr_dask.stores.base import Store, supports_cheap_random_reads
 from zarr_dask.stores.local_paths import check_folder
-from zarr_dask.stores.open import Location, open_alike
-from zarr_dask.stores.streaming_put import takes_pieces
+from zarr_dask.stores.open import Location, open_with_options_of
+from zarr_dask.stores.streaming_put import supports_streaming_put
 
 __all__ = ["layout_between", "layout_of"]
 
@@ -48,25 +48,33 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
             (not cells.is_boundary(s.start), not cells.is_boundary(s.stop))
             for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
         )
+    lead = tuple(
+        s.start - cells.start(cells.find(s.start)) if s.start < s.stop else 0
+        for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
+    )
     return Layout(
         grid,
         chunk,
         itemsize,
-        bound.working,
+        bound.workspace_nbytes,
         *speeds,
         kind=kind,
         chunks=cut,
         uneven=uneven,
         stored=stored,
         clipped=clipped,
+        lead=lead if uneven else None,
         indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
         in_flight=_in_flight(array.store),
-        in_pieces=bound.in_pieces and takes_pieces(array.store),
-        tables=bound.tables,
-        decoding=bound.decoding,
-        reading=bound.reading,
-        turned=bound.turned,
-        block=bound.block if can_peek(array.store) and cut is None and not uneven else 0,
+        streams_chunks=bound.streams_chunks and supports_streaming_put(array.store),
+        encoder_state_nbytes=bound.encoder_state_nbytes,
+        decoder_state_nbytes=bound.decoder_state_nbytes,
+        decode_workspace_nbytes=bound.decode_workspace_nbytes,
+        byteswap_nbytes=bound.byteswap_nbytes,
+        variable=array.meta.data_type.variable,
+        partial_decode_nbytes=bound.partial_decode_nbytes
+        if supports_cheap_random_reads(array.store) and cut is None and not uneven
+        else 0,
     )
 
 
@@ -77,9 +85,9 @@ def _depth(codecs: Sequence[Codec]) -> int:
 
 
 def _in_flight(store: Store) -> int:
-    """Return the maximum bytes in flight from a store; see `zarr_dask.stores.base.Coalescing`."""
+    """Return the maximum bytes in flight from a store; see `zarr_dask.stores.base.ReadPolicy`."""
     policy = store.coalescing
-    return 0 if policy.requests == 1 else policy.in_flight + policy.largest
+    return 0 if policy.max_concurrent_requests == 1 else policy.max_bytes_in_flight + policy.largest
 
 
 def layout_between(
@@ -99,13 +107,13 @@ def layout_between(
     """
     store = target.store
     if temp is not None:
-        store = open_alike(temp, target.store)
+        store = open_with_options_of(temp, target.store)
         check_folder(store, "", "temp=")
-    meta = narrower(source, target).meta
-    chain = quick_chain(meta) if compressed else plain_chain(meta)
+    meta = smaller_dtype_array(source, target).meta
+    chain = fast_chain(meta) if compressed else uncompressed_chain(meta)
     working = 0
     if meta.data_type.variable:
-        working = replace(meta, codecs=chain).largest_bound().working
+        working = replace(meta, codecs=chain).largest_bound().workspace_nbytes
     return Layout(
         meta.grid,
         meta.grid.largest_cell,
@@ -115,9 +123,14 @@ def layout_between(
         ratio=ratio,
         kind=repr(meta.data_type),
         compressed=compressed,
+        variable=meta.data_type.variable,
         in_flight=_in_flight(store),
-        tables=max((codec.tables(_LARGE) for codec in chain.bytes), default=0),
-        decoding=max((codec.decoding(_LARGE) for codec in chain.bytes), default=0),
+        encoder_state_nbytes=max(
+            (codec.encoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0
+        ),
+        decoder_state_nbytes=max(
+            (codec.decoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0
+        ),
     )
 
 

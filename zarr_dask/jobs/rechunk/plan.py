@@ -13,29 +13,28 @@ from html import escape
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region
-from zarr_dask.hierarchy.edit import withdraw
 from zarr_dask.hierarchy.group import open_array
-from zarr_dask.jobs.engine import check_in_reach
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes, format_region
+from zarr_dask.jobs.engine.execute import execute_plan
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, pluralize
+from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.report import Progress, RechunkReport
-from zarr_dask.jobs.engine.zip_targets import ends_archives
-from zarr_dask.jobs.rechunk.compression_sample import Ratios
-from zarr_dask.jobs.rechunk.cost_model import CostModel, StagePlan, held_by_process, seconds
-from zarr_dask.jobs.rechunk.execute import carry_out
+from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
+from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
+from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.jobs.rechunk.html import stages_html
-from zarr_dask.jobs.rechunk.job import Lone, RechunkJob
-from zarr_dask.jobs.rechunk.planner import Alternative
+from zarr_dask.jobs.rechunk.job import RechunkJob
+from zarr_dask.jobs.rechunk.planner import CandidatePlan
 from zarr_dask.jobs.rechunk.plot import plot_rechunk
-from zarr_dask.jobs.rechunk.verify_copy import Matching, boxes_to_match
+from zarr_dask.jobs.rechunk.separate import SeparateArrays
+from zarr_dask.jobs.rechunk.verify_copy import CopyVerification, boxes_to_match
 from zarr_dask.journal import Journal
-from zarr_dask.stores.base import Store
-from zarr_dask.stores.config import describe
-from zarr_dask.stores.open import Location, open_alike, real_place
+from zarr_dask.stores.config import to_config
+from zarr_dask.stores.open import Location, canonical_location, open_with_options_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -47,8 +46,8 @@ __all__ = [
     "Progress",
     "RechunkPlan",
     "RechunkReport",
-    "digest",
     "is_there_as_planned",
+    "metadata_hash",
     "source_facts",
 ]
 
@@ -59,8 +58,8 @@ READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes
 """The `ReadOptions` that determine the values read; the others only allow or refuse reading."""
 
 
-@dataclass(frozen=True)
-class RechunkPlan:
+@dataclass(frozen=True, repr=False)
+class RechunkPlan(InWords):
     """Everything that a rechunking will do; made by `plan_rechunk`."""
 
     source: Array
@@ -76,13 +75,13 @@ class RechunkPlan:
     threads_per_process: int
     overwrite: bool = False
     temp: Location | None = None
-    ways: tuple[Alternative, ...] = field(default=(), compare=False)
+    candidates: tuple[CandidatePlan, ...] = field(default=(), compare=False)
     """All alternatives whose costs were estimated, the chosen one first."""
     model: CostModel = field(default_factory=CostModel, compare=False)
     """Cost model, for predictions in the report."""
-    ratios: Ratios = field(default_factory=Ratios, compare=False)
+    ratios: CompressionRatios = field(default_factory=CompressionRatios, compare=False)
     """Stored bytes per decoded byte, from a sample of the source."""
-    creation: str = field(default_factory=lambda: token_hex(16), compare=False)
+    run_id: str = field(default_factory=lambda: token_hex(16), compare=False)
     """Identifier that separates the output of this plan from later output at its location."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Notes for users, for instance about codecs that the new format does not have."""
@@ -113,11 +112,6 @@ class RechunkPlan:
         return [self.nbytes] * len(self.stages)
 
     @property
-    def depths(self) -> list[int]:
-        """Number of stages of the one array."""
-        return [len(self.stages)]
-
-    @property
     def seconds(self) -> float:
         """Predicted time by the cost model."""
         return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
@@ -137,18 +131,19 @@ class RechunkPlan:
             *self._part_of_source(),
             f"  chunks  {source.meta.grids} -> {target.meta.grids}",
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
-            f"({counted(self.threads_per_process, 'thread')}), "
-            f"{counted(self.threads, 'task')} at a time",
-            f"  copied  {how}, by {counted(self.tasks, 'task')}",
+            f"({pluralize(self.threads_per_process, 'thread')}), "
+            f"{pluralize(self.threads, 'task')} at a time",
+            f"  copied  {how}, by {pluralize(self.tasks, 'task')}",
             *(f"  note    {note}" for note in self.notes),
         ]
         for number, stage in enumerate(self.stages):
             costs = stage.costs
+            about = "about " if stage.estimated else ""
             lines.append(
-                f"  stage {number + 1}: {counted(stage.tasks, 'task')} of {stage.box}, "
-                f"{format_bytes(stage.peak)} each; decodes {format_bytes(costs.decoded)} "
+                f"  stage {number + 1}: {pluralize(stage.tasks, 'task')} of {stage.box}, "
+                f"{format_bytes(stage.peak)} each; decodes {about}{format_bytes(costs.decoded)} "
                 f"({costs.decoded / max(self.nbytes, 1):.1f} x the array) in {costs.reads} "
-                f"requests, writes {format_bytes(costs.written)} in {costs.writes} "
+                f"requests, writes {about}{format_bytes(costs.written)} in {costs.writes} "
                 f"objects of {stage.target.object_shape}"
             )
         return "\n".join([*lines, *self._reasons()])
@@ -168,7 +163,7 @@ class RechunkPlan:
         return f"{', '.join(what) or 'encoded anew'}, {how}"
 
     @property
-    def boxed(self) -> tuple[StagePlan, ...]:
+    def copy_stages(self) -> tuple[StagePlan, ...]:
         """Stages that copy boxes: all of them."""
         return self.stages
 
@@ -188,9 +183,9 @@ class RechunkPlan:
 
     def _reasons(self) -> list[str]:
         """Return the reasons for these stages: the costs of the alternatives."""
-        if len(self.ways) < 2:
+        if len(self.candidates) < 2:
             return []
-        chosen, *others = self.ways
+        chosen, *others = self.candidates
         said = (
             f"{way.name} {_duration(way.seconds)}, "
             f"{format_bytes(sum(stage.costs.decoded for stage in way.stages))} decoded, "
@@ -234,7 +229,7 @@ class RechunkPlan:
                 "region": [[s.start, s.stop] for s in self.region],
             },
             "target": {
-                "store": describe(target.store),
+                "store": to_config(target.store),
                 "path": target.path,
                 "format": target.format,
                 "documents": {key: text.decode() for key, text in documents.items()},
@@ -253,8 +248,10 @@ class RechunkPlan:
             "threads": self.threads,
             "threads_per_process": self.threads_per_process,
             "overwrite": self.overwrite,
-            "temp": None if self.temp is None else describe(open_alike(self.temp, target.store)),
-            "creation": self.creation,
+            "temp": None
+            if self.temp is None
+            else to_config(open_with_options_of(self.temp, target.store)),
+            "run_id": self.run_id,
             "notes": list(self.notes),
             "explained": self.explain().splitlines(),
         }
@@ -275,7 +272,7 @@ class RechunkPlan:
     def _repr_html_(self) -> str:
         names = self.source.dimension_names
         title = f"rechunk {self.source.where} to {self.target.where}: {self._title()}"
-        said = [*map(str.strip, self._reasons()), *map(printable, self.notes)]
+        said = [*map(str.strip, self._reasons()), *map(escape_control_chars, self.notes)]
         why = "".join(f"<p>{escape(line)}</p>" for line in said)
         table = stages_html(title, self.stages, names, self.max_mem, self.threads_per_process)
         return table + why
@@ -295,11 +292,11 @@ class RechunkPlan:
         """
         target = self.target
         facts = (
-            real_place(self.source.store, self.source.path),
-            digest(self.source),
+            canonical_location(self.source.store, self.source.path),
+            metadata_hash(self.source),
             [(s.start, s.stop) for s in self.region],
-            real_place(target.store, target.path),
-            digest(target),
+            canonical_location(target.store, target.path),
+            metadata_hash(target),
         )
         return sha256(repr(facts).encode()).hexdigest()[:32]
 
@@ -312,28 +309,23 @@ class RechunkPlan:
         """The target, for messages."""
         return self.target.where
 
-    def matchings(self, threads: int) -> list[Matching]:
-        """Return the comparison as a list, as plans of several arrays do."""
-        return [self.matching(threads)]
+    def as_job(self) -> SeparateArrays:
+        """Return the plan of one array, N = 1, as it is run."""
+        return SeparateArrays(
+            members=(self,),
+            max_mem=self.max_mem,
+            threads=self.threads,
+            threads_per_process=self.threads_per_process,
+            overwrite=self.overwrite,
+            run_id=self.run_id,
+            model=self.model,
+        )
 
-    @property
-    def writes_to(self) -> list[Store]:
-        """The store of the target as a list, as in plans of several arrays."""
-        return [self.target.store]
-
-    def withdraw(self) -> None:
-        """Undo metadata changes that were made before the values, because the job has failed."""
-        withdraw(self.target.store, self.target.path)
-
-    def as_job(self) -> Lone:
-        """Return the plan in the form that `zarr_dask.jobs.engine.lifecycle` needs."""
-        return Lone(self)
-
-    def bound(self, creation: str, journal: Journal | None) -> RechunkJob:
+    def bound(self, run_id: str, journal: Journal | None) -> RechunkJob:
         """Return the job with its receipts; `journal` is None if there is no location for them."""
-        return RechunkJob(self, creation, journal)
+        return RechunkJob(self, run_id, journal)
 
-    @ends_archives(lambda plan: plan.writes_to)
+    @closes_zip_targets(lambda plan: [plan.target.store])
     def run(
         self,
         client: Client | None = None,
@@ -345,9 +337,9 @@ class RechunkPlan:
     ) -> RechunkReport:
         """Run the plan.
 
-        A job that fails or is killed leaves its receipts and intermediate arrays; the same call
-        with ``resume=True`` does the missing work. A job that is cancelled (Ctrl-C) removes the
-        intermediate arrays.
+        A job that fails or is killed leaves its receipts; the same call with ``resume=True`` does
+        the missing work. Intermediate arrays stay only if it was called with ``resume=True`` or was
+        killed; a job that is cancelled (Ctrl-C) removes them.
 
         Parameters
         ----------
@@ -357,6 +349,7 @@ class RechunkPlan:
             Called after each task; True for bars that count bytes, one for each stage.
         resume
             True to resume the same job if it has died. By default all that it has left is removed.
+            If another process runs the same job with ``resume=True``, wait for its end.
         journal
             Location of the receipts; beside the root of the target's hierarchy by default.
         verify
@@ -377,9 +370,8 @@ class RechunkPlan:
             If the source cannot be read or the target not be written. The target then has no
             metadata.
         """
-        for store in (self.source.store, self.target.store):
-            check_in_reach(store, client)
-        ran = carry_out(self, client, progress, resuming=resume, journal=journal, verify=verify)
+        plan = self.as_job()
+        ran = execute_plan(plan, client, progress, resuming=resume, journal=journal, verify=verify)
         return RechunkReport(
             nbytes=self.nbytes,
             stored=ran.stored[0],
@@ -387,7 +379,7 @@ class RechunkPlan:
             **ran.measured,
         )
 
-    def matching(self, threads: int) -> Matching:
+    def matching(self, threads: int) -> CopyVerification:
         """Return the comparison of source and target, for processes with this many threads.
 
         Raises
@@ -398,10 +390,10 @@ class RechunkPlan:
         first, last = self.stages[0], self.stages[-1]
         boxes = boxes_to_match(first.source, last.target, self.max_mem // threads)
         origin = tuple(s.start for s in self.region)
-        return Matching(self.source, self.target, origin, boxes)
+        return CopyVerification(self.source, self.target, origin, boxes)
 
 
-def digest(array: Array) -> str:
+def metadata_hash(array: Array) -> str:
     """Return a digest of an array's metadata, which does not depend on how it was opened."""
     documents = array.node_format.documents(array.meta, array.path)
     return sha256(b"\0".join(documents.values())).hexdigest()
@@ -413,10 +405,10 @@ def source_facts(source: Array) -> dict[str, Any]:
     read = {name: getattr(source.options, name) for name in READ_OPTIONS}
     read = {name: value for name, value in read.items() if value != getattr(default, name)}
     return {
-        "store": describe(source.store),
+        "store": to_config(source.store),
         "path": source.path,
         "format": source.format,
-        "digest": digest(source),
+        "digest": metadata_hash(source),
         **({"read": read} if read else {}),
     }
 
@@ -427,7 +419,7 @@ def is_there_as_planned(target: Array) -> bool:
         found = open_array(target.store, target.path, format=target.format)
     except (NodeNotFoundError, NodeTypeError, MetadataError):
         return False
-    return digest(found) == digest(target)
+    return metadata_hash(found) == metadata_hash(target)
 
 
 def _duration(seconds: float) -> str:

@@ -16,37 +16,35 @@ numbers of bytes of any budget. A `StagePlan` itself uses integer arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
-from typing import Literal
 
 import numpy as np
 
 from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.grid.dimension import pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Shape
-from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.engine.predict import CostModel, needed_for_tasks, seconds
 from zarr_dask.jobs.rechunk.cost_model import (
     BLOCKS,
     KEPT_AT_LEAST,
     KEPT_AT_MOST,
     OVERHEAD,
-    CostModel,
     Layout,
     StagePlan,
-    needed_for_tasks,
-    seconds,
 )
 from zarr_dask.stores.streaming_put import TOGETHER
 
-__all__ = ["Alternative", "alternatives", "plan_stages"]
+__all__ = ["CandidatePlan", "alternatives", "plan_stages"]
 
 _MOST_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class CandidatePlan:
     """A sequence of stages from one layout to another, and its time by the model."""
 
     name: str
@@ -74,7 +72,7 @@ def alternatives(
     model: CostModel,
     middles: Sequence[Layout] = (),
     threads_per_process: int = 1,
-) -> list[Alternative]:
+) -> list[CandidatePlan]:
     """Return alternatives from one layout to another that fit into the budget, the cheapest first.
 
     Parameters
@@ -112,8 +110,8 @@ def alternatives(
             f"a stored object of {target.object_shape} and what reading it takes need "
             f"{smallest:,} bytes, but a task may hold {budget:,} (its share of max_mem), which is "
             f"too little in several stages, too: raise max_mem (to {enough:,} for processes of "
-            f"{counted(threads_per_process, 'thread')}), use fewer threads per process, or choose "
-            "smaller chunks or shards."
+            f"{pluralize(threads_per_process, 'thread')}), use fewer threads per process, or "
+            "choose smaller chunks or shards."
         )
     return sorted(found, key=lambda alternative: alternative.seconds)
 
@@ -121,11 +119,8 @@ def alternatives(
 def _reads_once(stage: StagePlan) -> bool:
     """True if an intermediate array cannot save anything."""
     source = stage.source
-    once = prod(
-        chunks.start(chunks.count) if source.uneven else chunks.count * chunk
-        for chunks, chunk in zip(source.chunk_grid.dimensions, source.chunk, strict=True)
-    )
-    return stage.costs.decoded == once * source.itemsize and stage.reads == source.grid.ncells
+    once = source.decoded_once * source.itemsize
+    return stage.costs.decoded == once and stage.reads == source.grid.ncells
 
 
 # --- directly -------------------------------------------------------------------------------------
@@ -133,9 +128,9 @@ def _reads_once(stage: StagePlan) -> bool:
 
 def _direct(
     source: Layout, target: Layout, budget: int, threads: int, model: CostModel
-) -> Alternative | None:
+) -> CandidatePlan | None:
     boxes = _candidates(source, target)
-    peak, cost = _judge(_Side(source), _Side(target), boxes, threads, model)
+    peak, cost = _judge(_StageSide(source), _StageSide(target), boxes, threads, model)
     boxes, cost = boxes[peak <= budget], cost[peak <= budget]
     if not len(boxes):
         return None
@@ -143,7 +138,7 @@ def _direct(
     best = np.lexsort((*-boxes.T, cost.round(6)))[0]
     stage = StagePlan(source, target, _shape(boxes[best]))
     name = "directly, each source object read once" if _reads_once(stage) else "directly"
-    return Alternative(name, (stage,), seconds(stage, threads, model))
+    return CandidatePlan(name, (stage,), seconds(stage, threads, model))
 
 
 def _candidates(source: Layout, target: Layout) -> np.ndarray:
@@ -199,7 +194,7 @@ def _staged(
     budget: int,
     threads: int,
     model: CostModel,
-) -> Iterator[Alternative]:
+) -> Iterator[CandidatePlan]:
     """Yield the best plan for each number of stages, with regular, unsharded intermediates."""
     shape = source.grid.shape
     # the memory for reading or writing an intermediate array is known only for a sequence of boxes,
@@ -219,7 +214,11 @@ def _staged(
     last = np.tile(writes, (len(reads), 1))
     for count in range(2, _MOST_STAGES + 1):
         boxes, cells = _between(first, last, count)
-        sides = [_Side(source), *(_Side(encoded, grid) for grid in cells), _Side(target)]
+        sides = [
+            _StageSide(source),
+            *(_StageSide(encoded, grid) for grid in cells),
+            _StageSide(target),
+        ]
         judged = [
             _judge(reading, writing, box, threads, model)
             for (reading, writing), box in zip(pairwise(sides), boxes, strict=True)
@@ -227,13 +226,13 @@ def _staged(
         fits = np.all([peak <= budget for peak, _ in judged], axis=0)
         if not fits.any():
             continue
-        removed = np.sum([_Side(encoded, grid).objects(shape) for grid in cells], axis=0)
+        removed = np.sum([_StageSide(encoded, grid).objects(shape) for grid in cells], axis=0)
         total = np.sum([cost for _, cost in judged], axis=0) + removed * model.listing
         best = int(np.argmin(np.where(fits, total, np.inf)))
         stages = _stages_of(source, target, encoded, boxes, cells, best)
         if all(stage.peak <= budget for stage in stages):
             name = f"in {count} stages{', compressed between' if encoded.compressed else ''}"
-            yield Alternative(name, stages, float(total[best]))
+            yield CandidatePlan(name, stages, float(total[best]))
 
 
 def _between(
@@ -296,7 +295,7 @@ _MOST_KEPT = 24
 # --- many stages at once --------------------------------------------------------------------------
 
 
-class _Side:
+class _StageSide:
     """Source or target of stages: one layout, or one regular grid for each row."""
 
     def __init__(self, layout: Layout, cells: np.ndarray | None = None) -> None:
@@ -306,22 +305,22 @@ class _Side:
         self.cells = shape.astype(np.int64)
         self.chunks = np.array([layout.chunk], np.int64) if cells is None else self.cells
         self.sharded = layout.sharded and cells is None
-        self.working, self.reading = (
+        self.workspace_nbytes, self.decode_workspace_nbytes = (
             _volume(self.chunks) * layout.itemsize if layout.compressed else np.array(float(held))
-            for held in (layout.working, layout.working_to_read)
+            for held in (layout.workspace_nbytes, layout.working_to_read)
         )
-        self.tables, self.decoding = (
+        self.encoder_state_nbytes, self.decoder_state_nbytes = (
             np.array(float(held))
             if cells is None
             else np.minimum(held, BLOCKS * _volume(self.chunks) * layout.itemsize)
-            for held in (layout.tables, layout.decoding)
+            for held in (layout.encoder_state_nbytes, layout.decoder_state_nbytes)
         )
         ends = -(-np.array(layout.grid.shape) // self.cells) * self.cells
         self.padded = (
             np.array([layout.padded])
             if cells is None
             else (ends > np.array(layout.grid.shape)).any(axis=1)
-        )
+        ).astype(np.int64)  # objects are pluralize: True + True would be one
 
     def objects(self, shape: Shape) -> np.ndarray:
         """Return the number of stored objects."""
@@ -329,26 +328,43 @@ class _Side:
             return np.array([float(self.layout.grid.ncells)])
         return _volume(-(-np.array(shape, np.int64) // self.cells))
 
-    def meetings(self, boxes: np.ndarray) -> np.ndarray:
-        """Return the number of overlapping pairs of a stored object and a box."""
-        return self._meetings(self._dimensions, self.cells, boxes)
+    def tasks(self, boxes: np.ndarray) -> np.ndarray:
+        """Return the number of boxes, which are whole stored objects of this side."""
+        if _are_fixed(self._dimensions):
+            return _volume(-(-np.array(self.layout.grid.shape) // boxes))
+        return self._product(lambda _, intervals: intervals.count, boxes)
 
-    def reads(self, boxes: np.ndarray) -> np.ndarray:
+    def reads(self, boxes: np.ndarray, target: _StageSide) -> np.ndarray:
         """Return the number of read requests for boxes; see `StagePlan.costs`."""
-        met = self.meetings(boxes)
+        met = self._meetings(self._dimensions, self.cells, boxes, target)
         if not self.sharded:
             return met
-        asked: np.ndarray = met + max(self.layout.indices, 1) * (met - self._whole_in(boxes))
+        asked: np.ndarray = met + max(self.layout.indices, 1) * (
+            met - self._whole_in(boxes, target)
+        )
         return asked
 
-    def _whole_in(self, boxes: np.ndarray) -> np.ndarray:
+    def _whole_in(self, boxes: np.ndarray, target: _StageSide) -> np.ndarray:
         """Compute `Layout.whole_in`; only for layouts, as intermediate arrays have no shards."""
-        counts = np.empty(boxes.shape)
         ends = self.layout.clipped or ((False, False),) * boxes.shape[1]
-        pairs = zip(self.layout.grid.dimensions, ends, strict=True)
-        for axis, (dimension, (first, last)) in enumerate(pairs):
+        cells = self.layout.grid.dimensions
+
+        def whole(axis: int, intervals: Dimension) -> int:
+            first, last = ends[axis]
+            return uncut(cells[axis], intervals, first=first, last=last)
+
+        return target._product(whole, boxes)
+
+    def _product(self, function: Callable[[int, Dimension], int], boxes: np.ndarray) -> np.ndarray:
+        """Return the product over axes of a function of boxes as intervals of this side's cells."""
+        counts = np.empty(boxes.shape)
+        for axis, extent in enumerate(self.layout.grid.shape):
             lengths, places = np.unique(boxes[:, axis], return_inverse=True)
-            known = [dimension.uncut(int(n), first=first, last=last) for n in lengths]
+            cells = None if self._dimensions is None else self._dimensions[axis]
+            known = [
+                function(axis, Fixed(n, extent) if cells is None else cells.groups(n))
+                for n in map(int, lengths)
+            ]
             counts[:, axis] = np.array(known)[places]
         return _volume(counts)
 
@@ -376,39 +392,38 @@ class _Side:
         contiguous: np.ndarray = fits & (~after | (boxes == self.chunks)).all(axis=1)
         return contiguous
 
-    def decoded(self, boxes: np.ndarray) -> np.ndarray:
+    def decoded(self, boxes: np.ndarray, target: _StageSide) -> np.ndarray:
         """Return the number of elements decoded for boxes."""
         cut = None if self._dimensions is None else self.layout.chunk_grid.dimensions
         if cut is not None and self.layout.uneven:
-            return self._counts(cut, "met_length", boxes)
-        elements: np.ndarray = self._meetings(cut, self.chunks, boxes) * _volume(self.chunks)
+            leads = self.layout.lead or (0,) * len(cut)
+            return target._product(
+                lambda axis, intervals: pairs_length(cut[axis], intervals, leads[axis]), boxes
+            )
+        elements: np.ndarray = self._meetings(cut, self.chunks, boxes, target) * _volume(
+            self.chunks
+        )
         return elements
 
     def _meetings(
-        self, dimensions: tuple[Dimension, ...] | None, cells: np.ndarray, boxes: np.ndarray
+        self,
+        dimensions: tuple[Dimension, ...] | None,
+        cells: np.ndarray,
+        boxes: np.ndarray,
+        target: _StageSide,
     ) -> np.ndarray:
-        if dimensions is None or all(isinstance(d, Fixed) for d in dimensions):
+        if dimensions is None or _are_fixed(dimensions, target._dimensions):
             shape = np.array(self.layout.grid.shape, np.int64)
             return _volume(_meetings(shape, cells, boxes))
-        return self._counts(dimensions, "meetings", boxes)
+        return target._product(lambda axis, intervals: pairs(dimensions[axis], intervals), boxes)
 
-    @staticmethod
-    def _counts(
-        dimensions: tuple[Dimension, ...],
-        of: Literal["meetings", "met_length"],
-        boxes: np.ndarray,
-    ) -> np.ndarray:
-        """Return the product of a method of the dimensions for the lengths of boxes."""
-        counts = np.empty(boxes.shape)
-        for axis, dimension in enumerate(dimensions):
-            lengths, places = np.unique(boxes[:, axis], return_inverse=True)
-            known = [getattr(dimension, of)(int(length)) for length in lengths]
-            counts[:, axis] = np.array(known)[places]
-        return _volume(counts)
+
+def _are_fixed(*sides: tuple[Dimension, ...] | None) -> bool:
+    return all(isinstance(one, Fixed) for side in sides for one in side or ())
 
 
 def _judge(
-    source: _Side, target: _Side, boxes: np.ndarray, threads: int, model: CostModel
+    source: _StageSide, target: _StageSide, boxes: np.ndarray, threads: int, model: CostModel
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute `StagePlan.peak` and `seconds` of many stages."""
     read, written = source.layout, target.layout
@@ -417,28 +432,28 @@ def _judge(
     new_item = float(written.itemsize)
     held = np.minimum(boxes, shape)
     copied = _volume(held) * item
-    reading = source.reading - _volume(source.chunks) * item * source.fit_into(held)
-    writing = target.working - _volume(target.chunks) * new_item * target.fit_into(held)
+    reading = source.decode_workspace_nbytes - _volume(source.chunks) * item * source.fit_into(held)
+    writing = target.workspace_nbytes - _volume(target.chunks) * new_item * target.fit_into(held)
     room = np.maximum(reading, writing)
     object_bytes = _volume(target.cells) * new_item
-    encoded = _volume(target.chunks) * new_item if written.in_pieces else object_bytes
-    waiting = np.minimum(TOGETHER, object_bytes) * written.in_pieces
+    encoded = _volume(target.chunks) * new_item if written.streams_chunks else object_bytes
+    waiting = np.minimum(TOGETHER, object_bytes) * written.streams_chunks
     peak = (
         copied
         + np.maximum(source.held(held) * item, waiting)
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + _volume(target.cells) * (read.kind != written.kind)
-        + written.turned
+        + written.byteswap_nbytes
         + encoded
-        + np.maximum(source.decoding, target.tables)
+        + np.maximum(source.decoder_state_nbytes, target.encoder_state_nbytes)
         + np.minimum(np.minimum(KEPT_AT_MOST, copied // 4), np.maximum(encoded, KEPT_AT_LEAST))
         + OVERHEAD
     )
-    tasks = _volume(-(-shape // boxes))
-    decoded = source.decoded(boxes) * item
+    tasks = target.tasks(boxes)
+    decoded = source.decoded(boxes, target) * item
     stored = _volume(-(-shape // target.cells) * target.cells) * new_item
-    requests = source.reads(boxes) + target.objects(read.grid.shape)
+    requests = source.reads(boxes, target) + target.objects(read.grid.shape)
     work = (
         decoded * (1 / read.decode + read.ratio / model.read)
         + stored * (1 / written.encode + written.ratio / model.write)

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zarr_dask._util.display import printable
+from zarr_dask._util.display import escape_control_chars
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
-from zarr_dask.jobs.engine.plan import Costs, counted, format_bytes
-from zarr_dask.jobs.rechunk.cost_model import StagePlan, held_by_process
-from zarr_dask.jobs.rechunk.html import ArrayRow, SharedStage, telling_dimensions
+from zarr_dask.jobs.engine.job import ArraysPlan, PlanStage
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import held_by_process
+from zarr_dask.jobs.rechunk.cost_model import StagePlan
+from zarr_dask.jobs.rechunk.html import ArrayRow, rows_of, telling_dimensions
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_joint", "plot_rechunk"]
+__all__ = ["plot_plan", "plot_rechunk"]
 
 _MAX_LINES = 256
 """Maximum grid lines along a side; a finer grid is drawn as an even tone."""
@@ -78,7 +80,7 @@ def plot_rechunk(
             f"stage {row + 1}: {stage.tasks} tasks of {_by(stage.box)}, "
             f"{format_bytes(stage.peak)} each\n"
             f"decodes {format_bytes(costs.decoded)}, writes {costs.writes} objects of "
-            f"{_by(stage.target.object_shape)}; {counted(costs.requests, 'request')}",
+            f"{_by(stage.target.object_shape)}; {pluralize(costs.requests, 'request')}",
             loc="left",
             fontsize=9,
         )
@@ -99,36 +101,27 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def plot_joint(
-    arrays: Sequence[ArrayRow],
-    stages: Sequence[SharedStage],
-    title: str,
-    max_mem: int,
-    threads: int,
-) -> Figure:
+def plot_plan(plan: ArraysPlan, title: str, names: Sequence[str]) -> Figure:
     """Plot the stored objects of the largest arrays before and after, and the tasks' boxes.
 
     Below them is the memory of a process in each stage, for all arrays together.
 
     Parameters
     ----------
-    arrays
-        Arrays; the largest get one row of panels each.
-    stages
-        Stages of all arrays, one column each.
+    plan
+        The plan; its largest arrays get one row of panels each, its stages one column each.
     title
         Title of the figure.
-    max_mem
-        Maximum bytes that one process may hold.
-    threads
-        Number of tasks that share a process.
+    names
+        Names of the arrays.
 
     Raises
     ------
     MissingDependencyError
         If matplotlib is not installed.
     """
-    largest = sorted(arrays, key=lambda one: one.nbytes, reverse=True)[:_MOST_ARRAYS]
+    stages, max_mem, threads = plan.stages, plan.max_mem, plan.threads_per_process
+    largest = sorted(rows_of(plan, names), key=lambda one: one.nbytes, reverse=True)[:_MOST_ARRAYS]
     rows, columns = len(largest), len(stages)
     figure = _figure(5.2 * columns + 0.6, 4.2 * rows + 2.4)
     heights = [*[1.0] * rows, 0.2]
@@ -144,8 +137,8 @@ def plot_joint(
             axes[-1][column], column + 1, stage, max_mem, held_by_process([stage], threads)
         )
     figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=3, frameon=False)
-    left = len(arrays) - rows
-    figure.suptitle(title + (f"\nand {counted(left, 'smaller array')}" if left else ""))
+    left = len(plan.members) - rows
+    figure.suptitle(title + (f"\nand {pluralize(left, 'smaller array')}" if left else ""))
     return figure
 
 
@@ -160,11 +153,11 @@ def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
             "written": (plan.target.grid, _TARGET),
             "task": (plan.boxes, TASK_COLOUR),
         }
-        said[1:] = [f"{counted(plan.tasks, 'task')} of {_by(plan.box)}", _work(plan.costs)]
+        said[1:] = [f"{pluralize(plan.tasks, 'task')} of {_by(plan.box)}", _work(plan.costs)]
     elif stage:
         axis.set_axis_off()
         return
-    axis.set_title("\n".join(map(printable, said)), loc="left", fontsize=8)
+    axis.set_title("\n".join(map(escape_control_chars, said)), loc="left", fontsize=8)
     seen = telling_dimensions([grid for grid, _ in grids.values()])
     if not seen:
         axis.set_axis_off()
@@ -173,10 +166,13 @@ def _draw_array(axis: Axes, one: ArrayRow, stage: int) -> None:
     for name, (grid, colour) in grids.items():
         _draw(axis, grid, colour, pair, name)
     named = one.names or (None,) * one.grid.ndim
-    label_axes(axis, ["" if d is None else printable(named[d] or f"dimension {d}") for d in pair])
+    label_axes(
+        axis,
+        ["" if d is None else escape_control_chars(named[d] or f"dimension {d}") for d in pair],
+    )
 
 
-def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held: int) -> None:
+def _draw_shared(axis: Axes, number: int, stage: PlanStage, max_mem: int, held: int) -> None:
     """Draw a bar as long as the memory limit of a process, filled up to the memory held."""
     axis.barh([0], [max_mem / 1e6], height=1, fill=False, edgecolor=TASK_COLOUR)
     axis.barh([0], [held / 1e6], height=1, color=_SOURCE)
@@ -184,7 +180,7 @@ def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held
     axis.set_xlabel("MB of each process")
     axis.spines[:].set_visible(False)
     axis.set_title(
-        f"stage {number} of all arrays: {counted(stage.busy, 'task')}\n{_work(stage.costs)}",
+        f"stage {number} of all arrays: {pluralize(stage.busy, 'task')}\n{_work(stage.costs)}",
         loc="left",
         fontsize=9,
     )
@@ -193,7 +189,7 @@ def _draw_shared(axis: Axes, number: int, stage: SharedStage, max_mem: int, held
 def _work(costs: Costs) -> str:
     return (
         f"decodes {format_bytes(costs.decoded)}, about {format_bytes(costs.stored)} stored, "
-        f"{counted(costs.requests, 'request')}"
+        f"{pluralize(costs.requests, 'request')}"
     )
 
 

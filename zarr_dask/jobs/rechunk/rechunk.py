@@ -7,35 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_count, check_flags, check_given, check_resume
+from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.hierarchy.edit import check_place
+from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
-from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import meet
+from zarr_dask.jobs.engine.find_sources import locations_overlap, nested, overlaps, place_of_target
 from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import Archives
-from zarr_dask.jobs.rechunk.cost_model import CostModel
 from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan, JointReport
 from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, RechunkReport
 from zarr_dask.jobs.rechunk.target_spec import (
-    Resources,
-    Wanted,
-    format_to_come,
+    RechunkBudget,
+    TargetSpec,
+    make_rechunk_plan,
     memory_budget,
     new_array,
-    planned,
+    target_format,
 )
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
@@ -58,8 +58,8 @@ __all__ = [
 # --- making a plan --------------------------------------------------------------------------------
 
 
-class PlanOptions(TypedDict, total=False):
-    """Keyword arguments of `plan_rechunk`; see there."""
+class _Options(TypedDict, total=False):
+    """Keyword arguments of both `plan_rechunk` and `rechunk`."""
 
     chunks: Any
     shards: Any
@@ -69,33 +69,36 @@ class PlanOptions(TypedDict, total=False):
     path: Any
     client: Client | None
     storage_options: Mapping[str, Any] | None
-    model: CostModel | None
     dtype: Any
     codecs: Any
     format: str | None
     region: Any
+
+
+class PlanOptions(_Options, total=False):
+    """Keyword arguments of `plan_rechunk`; see there."""
+
+    model: CostModel | None
     threads: int | None
 
 
-class RechunkOptions(TypedDict, total=False):
+class RechunkOptions(_Options, total=False):
     """Keyword arguments of `rechunk`; see there."""
 
-    chunks: Any
-    shards: Any
-    max_mem: str | int | None
-    temp: Location | None
-    overwrite: bool
-    path: Any
-    client: Client | None
     progress: Callable[[Progress], None] | Literal[True] | None
-    storage_options: Mapping[str, Any] | None
-    dtype: Any
-    codecs: Any
-    format: str | None
-    region: Any
     resume: Resume
     journal: Location | None
     verify: bool
+
+
+_HABITS = {
+    "component": "path",
+    "target_chunks": "chunks",
+    "target_store": "target",
+    "temp_store": "temp",
+    "zarr_format": "format",
+}
+"""Names of rechunker and zarr-python for arguments of this package."""
 
 
 @overload
@@ -110,6 +113,13 @@ def plan_rechunk(
 def plan_rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
 ) -> JointRechunkPlan: ...
+@takes_habits(
+    target_chunks="chunks",
+    target_store="target",
+    temp_store="temp",
+    zarr_format="format",
+    component="path",
+)
 def plan_rechunk(
     source: Any,
     target: Any,
@@ -208,17 +218,17 @@ def plan_rechunk(
     >>> zd.plan_rechunk([a, a], {}, path=["b", "c"], chunks=[(-1, 16, 16), (4, 32, 32)]).nbytes
     262144
     """
-    check_flags(overwrite=overwrite)
+    check_bools(overwrite=overwrite)
     check_count("threads", threads, "those of the workers")
-    check_given("model", model, CostModel, "zarr_dask.CostModel(...)")
+    check_type("model", model, CostModel, "zarr_dask.CostModel(...)")
     archives = Archives(replaces=overwrite and not path)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
-    resources = Resources(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
+    resources = RechunkBudget(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     if not isinstance(source, list | tuple):
-        wanted = Wanted(chunks, shards, dtype, codecs, format, region)
+        wanted = TargetSpec(chunks, shards, dtype, codecs, format, region)
         place = archives.place(target, path, storage_options)
         if is_dask(source):
-            form = format_for_new(place[0], format or format_around(*place), place[1])
+            form = format_for_new(place[0], format or parent_format(*place), place[1])
             return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
         return _plan(source, *place, wanted, resources, overwrite=overwrite)
     each = [
@@ -236,7 +246,7 @@ def plan_rechunk(
         _plan(
             one,
             *archives.place(place, below, storage_options),
-            Wanted(cells, outer, kind, codecs, format, part),
+            TargetSpec(cells, outer, kind, codecs, format, part),
             resources,
             overwrite=overwrite,
         )
@@ -270,18 +280,18 @@ def _plan(
     source: Location | Array,
     store: Store,
     path: str,
-    wanted: Wanted,
-    resources: Resources,
+    wanted: TargetSpec,
+    resources: RechunkBudget,
     *,
     overwrite: bool,
 ) -> RechunkPlan:
     """Return the plan of one array."""
     array = _opened(source)
-    node_format = format_to_come(array, store, path, wanted)
+    node_format = target_format(array, store, path, wanted)
     new = new_array(array, store, path, node_format, wanted)
-    check_apart(array, new.array)
-    check_place(store, path, node_format, overwrite=overwrite)
-    return planned(array, new, resources, overwrite=overwrite)
+    check_source_not_target(array, new.array)
+    check_can_create(store, path, node_format, overwrite=overwrite)
+    return make_rechunk_plan(array, new, resources, overwrite=overwrite)
 
 
 def _opened(source: Any) -> Array:
@@ -311,6 +321,14 @@ def rechunk(
 def rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
 ) -> JointReport: ...
+@takes_habits(
+    target_chunks="chunks",
+    target_store="target",
+    temp_store="temp",
+    zarr_format="format",
+    component="path",
+)
+@explained_by(plan_rechunk)
 def rechunk(
     source: Any,
     target: Any,
@@ -362,7 +380,7 @@ def rechunk(
     >>> float(zd.open_array(target)[...].sum())
     1024.0
     """
-    check_flags(overwrite=overwrite, verify=verify)
+    check_bools(overwrite=overwrite, verify=verify)
     check_resume(resume)
     plan: RechunkPlan | JointRechunkPlan | DaskRechunkPlan = plan_rechunk(
         source,
@@ -387,7 +405,7 @@ def rechunk(
     return plan.run(client, progress, resume=bool(resume), journal=journal, verify=verify)
 
 
-def check_apart(source: Array, target: Array) -> None:
+def check_source_not_target(source: Array, target: Array) -> None:
     """Refuse a target that is, contains or lies within the source.
 
     Raises
@@ -395,7 +413,7 @@ def check_apart(source: Array, target: Array) -> None:
     SourceIsTargetError
         If it does.
     """
-    if meet((source.store, source.path), (target.store, target.path)):
+    if locations_overlap((source.store, source.path), (target.store, target.path)):
         raise SourceIsTargetError(
             f"the target {target.where} is the source, or one lies within the other, so that "
             "writing would destroy what is still to be read. Choose another target, and replace "
@@ -405,11 +423,13 @@ def check_apart(source: Array, target: Array) -> None:
 
 def check_all_apart(plans: Sequence[RechunkPlan]) -> None:
     """Refuse targets that conflict with each other, or with another array's source."""
-    for one, other in permutations(plans, 2):
-        check_apart(one.source, other.target)
-    for one, other in combinations(plans, 2):
-        if meet(*((plan.target.store, plan.target.path) for plan in (one, other))):
-            raise NodeExistsError(
-                f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
-                "replace the other. Give each a place of its own."
-            )
+    targets = [place_of_target(plan.target.store, plan.target.path) for plan in plans]
+    sources = [place_of_target(plan.source.store, plan.source.path) for plan in plans]
+    for number, other in overlaps(sources, targets):
+        check_source_not_target(plans[number].source, plans[other].target)
+    for number, other in nested(targets):
+        one, another = plans[number].target, plans[other].target
+        raise NodeExistsError(
+            f"two of the arrays go to {one.where} and {another.where}: one would replace the "
+            "other. Give each a place of its own."
+        )

@@ -17,20 +17,26 @@ from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.grid.grid import Blocks, Cells, Shape
 from zarr_dask.jobs.engine.resume import Resume
-from zarr_dask.jobs.engine.zip_targets import beside_archive
-from zarr_dask.jobs.rechunk.plan import digest
+from zarr_dask.jobs.engine.zip_targets import archive_sibling
+from zarr_dask.jobs.rechunk.plan import metadata_hash
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local_paths import check_folder
-from zarr_dask.stores.open import Location, beside, inside, open_alike, real_place
-from zarr_dask.stores.wrappers.base import innermost
+from zarr_dask.stores.open import (
+    Location,
+    canonical_location,
+    open_with_options_of,
+    sibling_location,
+    substore,
+)
+from zarr_dask.stores.wrappers.base import unwrap
 
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["FORMAT", "Between", "Room", "base_for", "grids_between"]
+__all__ = ["FORMAT", "StagingArray", "StagingFolder", "base_for", "grids_between"]
 
 FORMAT = "v3"
 """Format of the intermediate array."""
@@ -40,7 +46,7 @@ _SMALL = 1 << 16
 
 
 @dataclass(frozen=True)
-class Between:
+class StagingArray:
     """Layout and location of the intermediate array."""
 
     base: Store | None
@@ -51,7 +57,7 @@ class Between:
     shards: Cells | None
     codecs: Any
 
-    def room(self, values: da.Array, target: Array, *, resume: Resume) -> Room:
+    def room(self, values: da.Array, target: Array, *, resume: Resume) -> StagingFolder:
         """Return the folder for one run: a new one, or one that the same call finds again.
 
         Parameters
@@ -74,9 +80,9 @@ class Between:
                     f"{target.where} is in memory: say with temp= where the blocks are kept "
                     "that have been computed, or leave resume=True out."
                 )
-            return Room(MemoryStore(), "blocks", self)
+            return StagingFolder(MemoryStore(), "blocks", self)
         name = self._name(values, target, resume) if resume else token_hex(16)
-        return Room(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
+        return StagingFolder(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
 
     def _name(self, values: da.Array, target: Array, resume: Resume) -> str:
         """Return a name that is equal for calls with the same values and target."""
@@ -85,23 +91,23 @@ class Between:
         what: Any = resume
         if not isinstance(resume, str):
             what = (sorted(token for _, token in layer_tokens(values)), values.name)
-        place = real_place(target.store, target.path)
-        facts = (what, place, digest(target), self.chunks, self.shards)
+        place = canonical_location(target.store, target.path)
+        facts = (what, place, metadata_hash(target), self.chunks, self.shards)
         return sha256(repr(facts).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class Room:
+class StagingFolder:
     """A folder for the blocks and the journal of their write."""
 
     base: Store
     folder: str
-    between: Between
+    between: StagingArray
 
     @property
     def array(self) -> Store:
         """The store whose root is the intermediate array."""
-        return inside(self.base, f"{self.folder}/blocks")
+        return substore(self.base, f"{self.folder}/blocks")
 
     def write(self, values: da.Array, *, resume: Resume) -> WritePlan:
         """Plan the write of the blocks."""
@@ -112,7 +118,7 @@ class Room:
             shards=self.between.shards,
             codecs=self.between.codecs,
             resume=resume,
-            journal=inside(self.base, f"{self.folder}/journal") if resume else None,
+            journal=substore(self.base, f"{self.folder}/journal") if resume else None,
             overwrite=False,
             format=FORMAT,
         )
@@ -191,13 +197,13 @@ def base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
         If there is no store for it.
     """
     if temp is not None:
-        store = open_alike(temp, target.store)
+        store = open_with_options_of(temp, target.store)
         check_folder(store, "", "temp=")
         return store, ""
-    found = beside(target.store, ".") or beside_archive(target.store)
+    found = sibling_location(target.store, ".") or archive_sibling(target.store)
     if found is not None:
         return found
-    if isinstance(innermost(target.store), MemoryStore):
+    if isinstance(unwrap(target.store), MemoryStore):
         return None, ""
     raise StoreError(
         f"{target.where} has no place beside it for the blocks of the dask array: it is the root "

@@ -8,40 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import converted, regridded
+from zarr_dask.array.cells import (
+    CHUNK_BYTES,
+    INNER_CHUNK_BYTES,
+    chunks_in_words,
+    dividing_chunks,
+    is_in_words,
+    shards_in_words,
+    whole_chunks,
+)
+from zarr_dask.array.create import convert_metadata, with_grid
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.formats.translate import masked_otherwise
+from zarr_dask.formats.translate import xarray_mask_differences
 from zarr_dask.grid.grid import Cells, Fixed, Grid, Region
-from zarr_dask.hierarchy.edit import is_shown_first
+from zarr_dask.hierarchy.edit import puts_metadata_first
 from zarr_dask.hierarchy.parents import format_of_group_around
-from zarr_dask.indexing.basic import checked_region
+from zarr_dask.indexing.basic import checked_region, checked_shape
 from zarr_dask.jobs.engine import Workers
-from zarr_dask.jobs.engine.grid_arguments import cells_given, check_not_empty, region_given
+from zarr_dask.jobs.engine.grid_arguments import (
+    check_not_empty,
+    parse_chunks_argument,
+    parse_region_argument,
+)
 from zarr_dask.jobs.engine.plan import format_bytes, format_region, parse_bytes
-from zarr_dask.jobs.rechunk.compression_sample import Ratios, ratios
-from zarr_dask.jobs.rechunk.cost_model import CostModel, left_for_tasks
+from zarr_dask.jobs.engine.predict import CostModel, left_for_tasks
+from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios, ratios
 from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
-from zarr_dask.jobs.rechunk.planner import Alternative, alternatives
+from zarr_dask.jobs.rechunk.planner import CandidatePlan, alternatives
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 
 __all__ = [
-    "NewArray",
-    "Resources",
-    "Wanted",
-    "format_to_come",
+    "RechunkBudget",
+    "TargetArray",
+    "TargetSpec",
+    "format_can_express",
+    "make_rechunk_plan",
     "memory_budget",
     "new_array",
     "notes_of",
-    "planned",
-    "says_all",
+    "target_format",
 ]
 
 _DEFAULT_MEMORY = 10**9
@@ -52,7 +66,7 @@ IDLE_WORKER = 150_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetSpec:
     """Requested differences from the source; see `plan_rechunk`."""
 
     chunks: Any = None
@@ -70,7 +84,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class RechunkBudget:
     """Resources that a plan may use."""
 
     workers: Workers
@@ -87,7 +101,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class NewArray:
+class TargetArray:
     """Specification of a new array."""
 
     region: Region
@@ -98,7 +112,7 @@ class NewArray:
     """Notes for users."""
 
 
-def format_to_come(array: Array, store: Store, path: str, wanted: Wanted) -> Format:
+def target_format(array: Array, store: Store, path: str, wanted: TargetSpec) -> Format:
     """Return the format of a new array: the requested one, or that of the parent group or source.
 
     A group shows only nodes of its own format. So the group's format is used if it can express the
@@ -111,12 +125,14 @@ def format_to_come(array: Array, store: Store, path: str, wanted: Wanted) -> For
     """
     around = None if wanted.format else format_of_group_around(store, path)
     found = format_for_new(store, wanted.format or around or array.format, path)
-    if around in {None, array.format} or says_all(array, store, path, found, wanted):
+    if around in {None, array.format} or format_can_express(array, store, path, found, wanted):
         return found
     return format_for_new(store, array.format, path)
 
 
-def says_all(array: Array, store: Store, path: str, node_format: Format, wanted: Wanted) -> bool:
+def format_can_express(
+    array: Array, store: Store, path: str, node_format: Format, wanted: TargetSpec
+) -> bool:
     """True if a new array would be the same in another format as in the source's format."""
     wanted = replace(wanted, format=node_format.name)  # so that it counts as a change
     try:
@@ -128,19 +144,19 @@ def says_all(array: Array, store: Store, path: str, node_format: Format, wanted:
         return False
     names = kept.dimension_names == made.dimension_names
     grids = kept.chunks == made.chunks and kept.meta.grid == made.meta.grid
-    fills = bits_of(kept.meta.fill) == bits_of(made.meta.fill)
+    fills = bits_of(kept.meta.fill_value) == bits_of(made.meta.fill_value)
     return names and grids and fills and kept.dtype == made.dtype
 
 
-def _cut(array: Array, wanted: Wanted) -> tuple[Region, Array]:
+def _cut(array: Array, wanted: TargetSpec) -> tuple[Region, Array]:
     """Return the region to copy, and the array as if it contained nothing else."""
     part = _contiguous(wanted.region, array)
     return part, replace(array, meta=replace(array.meta, grid=_cells_anew(array.meta.grid, part)))
 
 
 def new_array(
-    array: Array, store: Store, path: str, node_format: Format, wanted: Wanted
-) -> NewArray:
+    array: Array, store: Store, path: str, node_format: Format, wanted: TargetSpec
+) -> TargetArray:
     """Return the region to copy of an array, and the new array; nothing is written.
 
     Codecs and byte orders that another format does not have are replaced by its defaults, unless
@@ -154,7 +170,7 @@ def new_array(
     part, cut = _cut(array, wanted)
     try:
         made = _new_array(cut, store, path, node_format, wanted)
-        return NewArray(part, made, notes_of(array, made))
+        return TargetArray(part, made, notes_of(array, made))
     except MetadataError as error:
         if node_format == array.node_format or wanted.codecs is not None:
             raise
@@ -165,12 +181,12 @@ def new_array(
         lost = "; ".join(map(str, error.problems))
         codecs = ", ".join(codec.name for codec in made.meta.codecs.codecs)
         note = f"{_named(array)} is encoded anew ({codecs}), because of {lost}"
-        return NewArray(part, made, (note, *notes_of(array, made)))
+        return TargetArray(part, made, (note, *notes_of(array, made)))
 
 
 def notes_of(array: Array, made: Array) -> tuple[str, ...]:
     """Return notes on differences that readers of the new array will see."""
-    notes = masked_otherwise(array.meta, array.node_format, made.meta, made.node_format)
+    notes = xarray_mask_differences(array.meta, array.node_format, made.meta, made.node_format)
     return tuple(f"{_named(array)}: {note}" for note in notes)
 
 
@@ -184,7 +200,7 @@ def _new_array(
     store: Store,
     path: str,
     node_format: Format,
-    wanted: Wanted,
+    wanted: TargetSpec,
     *,
     default_codecs: bool = False,
 ) -> Array:
@@ -193,7 +209,7 @@ def _new_array(
     new_chunks, new_shards = _new_grids(array, *grids, node_format, changes=wanted.changes)
     chunks = Grid.of(array.shape, new_chunks or array.chunks)  # a format may not support the old
     array.meta.check_writable(array.where)  # skipped codecs of the source cannot be written
-    base = converted(
+    base = convert_metadata(
         replace(array.meta, grid=chunks),
         array.node_format,
         node_format,
@@ -202,7 +218,7 @@ def _new_array(
         codecs=wanted.codecs,
         default_codecs=default_codecs,
     )
-    meta = regridded(base, node_format, new_chunks, new_shards, array.chunks)
+    meta = with_grid(base, node_format, new_chunks, new_shards, array.chunks)
     node_format.documents(meta, path)  # raises if the format cannot express it
     made = Array(store, path, meta, node_format)
     _check_fields(array, made)
@@ -223,13 +239,13 @@ def _check_fields(array: Array, made: Array) -> None:
         )
 
 
-def planned(
+def make_rechunk_plan(
     array: Array,
-    new: NewArray,
-    resources: Resources,
+    new: TargetArray,
+    resources: RechunkBudget,
     *,
     overwrite: bool,
-    sample: Ratios | None = None,
+    sample: CompressionRatios | None = None,
 ) -> RechunkPlan:
     """Plan the copy of a region of an array into a new one.
 
@@ -270,7 +286,7 @@ def planned(
         between,
         workers.threads_per_process,
     )
-    if resources.temp is None and is_shown_first(made.store):
+    if resources.temp is None and puts_metadata_first(made.store):
         ways = _without_between(ways, made)
     return RechunkPlan(
         source=array,
@@ -282,14 +298,14 @@ def planned(
         threads_per_process=workers.threads_per_process,
         overwrite=overwrite,
         temp=resources.temp,
-        ways=tuple(ways),
+        candidates=tuple(ways),
         model=resources.model,
         ratios=sample,
         notes=new.notes,
     )
 
 
-def _without_between(ways: Sequence[Alternative], made: Array) -> list[Alternative]:
+def _without_between(ways: Sequence[CandidatePlan], made: Array) -> list[CandidatePlan]:
     """Return the alternatives without intermediate arrays, for a store that cannot hold any."""
     direct = [way for way in ways if len(way.stages) == 1]
     if not direct:
@@ -303,7 +319,7 @@ def _without_between(ways: Sequence[Alternative], made: Array) -> list[Alternati
 
 def _contiguous(region: Any, array: Array) -> Region:
     names = array.dimension_names or ()
-    index = region_given(region, array.shape, names, array.where)
+    index = parse_region_argument(region, array.shape, names, array.where)
     part = checked_region(index, array.shape)
     check_not_empty(index, part, array.shape, names, array.where)
     if any(s.step != 1 for s in part):
@@ -353,25 +369,33 @@ def _new_grids(
 ) -> tuple[Cells | None, Cells | None]:
     """Return the new chunks and shards; None for those that stay or are not used."""
     stored = _stored_cells(array)
+    if shards is False:  # as in create_array
+        chunks, shards = array.chunks if chunks is None else chunks, None
     if chunks is None and shards is None:
         if not changes:
             raise GridError("neither chunks nor shards are given: there is nothing to change.")
         if array.shards is None:
             return stored, None
         return (None, stored) if node_format.has_shards else (None, None)
+    if is_in_words(chunks) and shards is not None and not is_in_words(shards):
+        itemsize = array.meta.data_type.typical_itemsize
+        edges = chunks_in_words(chunks, array.shape, itemsize, INNER_CHUNK_BYTES)
+        cells = _cells(array, shards, stored, "shards")
+        common = Grid.of(array.shape, cells).common_cell
+        return dividing_chunks(common, itemsize, itemsize * prod(edges)), cells
     present = stored if array.shards is None else array.chunks
     new_chunks = None if chunks is None else _cells(array, chunks, present, "chunks")
     if shards is None:
         return new_chunks, None
     base = new_chunks or array.chunks if array.shards is None else stored
+    if is_in_words(shards):
+        inner = checked_shape(new_chunks or array.chunks, array.ndim, "chunks")
+        itemsize = array.meta.data_type.typical_itemsize
+        return new_chunks, shards_in_words(shards, array.shape, itemsize, inner)
     cells = _cells(array, shards, base, "shards")
     if new_chunks is not None:  # a whole dimension is rounded up to whole chunks
-        cells = tuple(
-            -(-length // chunk) * chunk
-            if isinstance(length, int) and isinstance(chunk, int) and length == extent
-            else length
-            for length, chunk, extent in zip(cells, new_chunks, array.shape, strict=True)
-        )
+        whole = [-1 if n == extent else n for n, extent in zip(cells, array.shape, strict=True)]
+        cells = whole_chunks(cells, new_chunks, whole)
     return new_chunks, cells
 
 
@@ -384,6 +408,10 @@ def _stored_cells(array: Array) -> Cells:
 
 
 def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
-    """Return lengths or sizes from arguments by position or by name; -1 is a whole dimension."""
+    """Return lengths or sizes from arguments by position, by name or in words."""
+    if is_in_words(given):
+        itemsize = array.meta.data_type.typical_itemsize
+        nbytes = CHUNK_BYTES if array.shards is None else INNER_CHUNK_BYTES
+        return chunks_in_words(given, array.shape, itemsize, nbytes)
     names = array.dimension_names or (None,) * array.ndim
-    return cells_given(given, array.shape, names, present, what, array.where)
+    return parse_chunks_argument(given, array.shape, names, present, what, array.where)

@@ -16,35 +16,35 @@ from math import prod
 
 import numpy as np
 
-from zarr_dask._util.buffers import working_for
+from zarr_dask._util.buffers import task_memory_scope
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError, ValuesDifferError
-from zarr_dask.grid.grid import Grid, Region, Shape, shifted
+from zarr_dask.grid.grid import Grid, Region, Shape, translate_region
 from zarr_dask.jobs.engine.plan import format_bytes
-from zarr_dask.jobs.rechunk.copy_task import as_in
+from zarr_dask.jobs.rechunk.copy_task import cast_to_target
 from zarr_dask.jobs.rechunk.cost_model import KEPT_AT_MOST, OVERHEAD, Layout, StagePlan
-from zarr_dask.jobs.verify.compare import Found, differing
+from zarr_dask.jobs.verify.compare import BlockDiff, differing
 from zarr_dask.stores.retry import counting_retries
 
-__all__ = ["Matched", "Matching", "boxes_to_match"]
+__all__ = ["CopyVerification", "RegionDiff", "boxes_to_match"]
 
 _LIKED = 1 << 23
 """Preferred bytes of a box: enough for a task."""
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class RegionDiff:
     """Result of the comparison of one box."""
 
     nbytes: int
     """Decoded bytes of the box in the source."""
-    found: Found
+    found: BlockDiff
     retried: int = 0
     """Requests that were retried."""
 
 
 @dataclass(frozen=True)
-class Matching:
+class CopyVerification:
     """A comparison of two arrays; called with the number of a task."""
 
     source: Array
@@ -59,23 +59,23 @@ class Matching:
         """Numbers of the tasks."""
         return range(self.boxes.ncells)
 
-    def __call__(self, number: int) -> Matched:
+    def __call__(self, number: int) -> RegionDiff:
         """Compare one box."""
         region = self.boxes.region_of(self.boxes.coords_of(number))
         place = "compared with", self.target.where
-        with working_for(place), counting_retries() as retries:
+        with task_memory_scope(place), counting_retries() as retries:
             values, nbytes = self._wanted(region)
             stored = self.target.read(region, threads=1)
-        first = shifted(region, self.origin)
+        first = translate_region(region, self.origin)
         found = differing(values, stored, tuple(s.start for s in first), equal_nan=True)
-        return Matched(nbytes, found, retries.count)
+        return RegionDiff(nbytes, found, retries.count)
 
     def _wanted(self, region: Region) -> tuple[np.ndarray, int]:
         """Return the expected values of the target, and their bytes in the source."""
-        values = self.source.read(shifted(region, self.origin), threads=1)
-        return as_in(self.target, values, self.source, region), values.nbytes
+        values = self.source.read(translate_region(region, self.origin), threads=1)
+        return cast_to_target(self.target, values, self.source, region), values.nbytes
 
-    def check(self, results: Sequence[Matched]) -> None:
+    def check(self, results: Sequence[RegionDiff]) -> None:
         """Refuse a target that differs from the source.
 
         Raises
@@ -83,7 +83,7 @@ class Matching:
         ValuesDifferError
             If there are differences; the error names the first elements.
         """
-        total = Found()
+        total = BlockDiff()
         for one in results:
             total.add(one.found)
         if total.differing:
@@ -131,7 +131,7 @@ def _held(source: Layout, target: Layout, box: Shape) -> int:
     reading = max(
         prod(_met(side, box)) * side.itemsize
         + max(side.chunk_bytes, side.working_to_read)
-        + side.decoding
+        + side.decoder_state_nbytes
         for side in (source, target)
     )
     return both + reading + min(KEPT_AT_MOST, both // 4) + OVERHEAD

@@ -1,9 +1,9 @@
 """Assignment of stored objects to the ranks of a simulation.
 
-A rank computes a block of every step; a stored object must have exactly one writer. `Owners` holds
-the region of each rank. `shared_objects` finds the objects that would have two writers. `Share` is
-the work of one rank for one array: the objects that it owns, the pieces of its block that go into
-them, and, if objects are shared on purpose, the pieces for other ranks.
+A rank computes a block of every step; a stored object must have exactly one writer. `Decomposition`
+holds the region of each rank. `shared_objects` finds the objects that would have two writers.
+`RankShare` is the work of one rank for one array: the objects that it owns, the pieces of its block
+that go into them, and, if objects are shared on purpose, the pieces for other ranks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,24 @@ import numpy as np
 from zarr_dask.errors import GridError
 from zarr_dask.grid.grid import Blocks, Dimension, Grid, Region, Shape
 
-__all__ = ["Owners", "Piece", "Share", "Shared", "fitting", "owners", "share_of", "shared_objects"]
+__all__ = [
+    "BlockPiece",
+    "Decomposition",
+    "RankShare",
+    "Shared",
+    "decompose",
+    "share_of",
+    "shared_objects",
+    "suggest_decomposition",
+]
 
 Box = tuple[tuple[int, int], ...]
 """First element and the one after the last, for each dimension."""
 
 
 @dataclass(frozen=True)
-class Owners:
-    """The region of each rank in one step of an array; made by `zarr_dask.owners`."""
+class Decomposition:
+    """The region of each rank in one step of an array; made by `zarr_dask.decompose`."""
 
     shape: Shape
     """Shape of one step."""
@@ -39,9 +48,9 @@ class Owners:
     """Lengths of the blocks along each dimension, if the ranks form a grid of blocks."""
 
     @staticmethod
-    def single(shape: Shape) -> Owners:
+    def single(shape: Shape) -> Decomposition:
         """Return owners with everything on rank 0."""
-        return Owners(shape, (tuple((0, n) for n in shape),))
+        return Decomposition(shape, (tuple((0, n) for n in shape),))
 
     @property
     def ranks(self) -> int:
@@ -53,7 +62,7 @@ class Owners:
 
         Examples
         --------
-        >>> owners((4, 6), (2, 1)).region(1)
+        >>> decompose((4, 6), (2, 1)).region(1)
         (slice(2, 4, 1), slice(0, 6, 1))
         """
         if rank >= self.ranks or any(start >= stop for start, stop in self.boxes[rank]):
@@ -81,7 +90,7 @@ class Owners:
         return found
 
     def __repr__(self) -> str:
-        return f"<zarr_dask.Owners of {self.shape}, {self.ranks} ranks>"
+        return f"<zarr_dask.Decomposition of {self.shape}, {self.ranks} ranks>"
 
 
 def _found(dimension: Dimension, positions: np.ndarray) -> np.ndarray:
@@ -95,7 +104,7 @@ def _found(dimension: Dimension, positions: np.ndarray) -> np.ndarray:
 # --- making a map ---------------------------------------------------------------------------------
 
 
-def owners(grid: Any, decomposition: Any, *, holes: bool = False) -> Owners:
+def decompose(grid: Any, decomposition: Any, *, holes: bool = False) -> Decomposition:
     """Assign the parts of each step of a simulation to ranks.
 
     Parameters
@@ -118,15 +127,15 @@ def owners(grid: Any, decomposition: Any, *, holes: bool = False) -> Owners:
 
     Examples
     --------
-    >>> owners((100, 60), (3, 2)).sizes
+    >>> decompose((100, 60), (3, 2)).sizes
     ((34, 33, 33), (30, 30))
-    >>> owners((4,), [slice(0, 1), slice(1, 4)]).region(1)
+    >>> decompose((4,), [slice(0, 1), slice(1, 4)]).region(1)
     (slice(1, 4, 1),)
     """
     grid = grid if isinstance(grid, Grid) else _elements(grid)
     items = decomposition if isinstance(decomposition, list | tuple) else (decomposition,)
     if any(_is_region(item) for item in items):
-        found = Owners(grid.shape, tuple(_box(item, grid.shape) for item in items))
+        found = Decomposition(grid.shape, tuple(_box(item, grid.shape) for item in items))
         _check_disjoint(found, holes)
         return found
     if len(items) != grid.ndim:
@@ -138,9 +147,9 @@ def owners(grid: Any, decomposition: Any, *, holes: bool = False) -> Owners:
     return _of_sizes(grid.shape, sizes)
 
 
-def _of_sizes(shape: Shape, sizes: Blocks) -> Owners:
+def _of_sizes(shape: Shape, sizes: Blocks) -> Decomposition:
     spans = [tuple(pairwise(accumulate(lengths, initial=0))) for lengths in sizes]
-    return Owners(shape, tuple(product(*spans)), sizes)
+    return Decomposition(shape, tuple(product(*spans)), sizes)
 
 
 def _elements(shape: Any) -> Grid:
@@ -200,7 +209,7 @@ def _box(item: Any, shape: Shape) -> Box:
     return tuple(box)
 
 
-def _check_disjoint(found: Owners, holes: bool) -> None:
+def _check_disjoint(found: Decomposition, holes: bool) -> None:
     pair = next(overlapping(found._bounds), None)  # noqa: SLF001  (this module's own)
     if pair is not None:
         raise GridError(
@@ -252,7 +261,7 @@ class Shared(NamedTuple):
     ranks: tuple[int, int]
 
 
-def shared_objects(found: Owners, grid: Grid) -> Iterator[Shared]:
+def shared_objects(found: Decomposition, grid: Grid) -> Iterator[Shared]:
     """Yield stored objects of a step that two ranks overlap: one for each such pair of ranks."""
     cells = found.cells(grid)
     for a, b in overlapping(cells):
@@ -260,13 +269,13 @@ def shared_objects(found: Owners, grid: Grid) -> Iterator[Shared]:
         yield Shared(tuple(map(int, first)), (a, b))
 
 
-def fitting(found: Owners, grid: Grid) -> tuple[Shape, Blocks | None]:
+def suggest_decomposition(found: Decomposition, grid: Grid) -> tuple[Shape, Blocks | None]:
     """Return the nearest regular cells that fit these ranks, and blocks that fit these cells.
 
     Examples
     --------
     >>> grid = Grid.regular((120,), (50,))
-    >>> fitting(owners((120,), (3,)), grid)
+    >>> suggest_decomposition(decompose((120,), (3,)), grid)
     ((40,), ((50, 50, 20),))
     """
     cell = tuple(
@@ -298,7 +307,7 @@ def _nearest_divisor(number: int, size: int, length: int) -> int:
 # --- the work of one rank -------------------------------------------------------------------------
 
 
-class Piece(NamedTuple):
+class BlockPiece(NamedTuple):
     """A part of a rank's block that lies in one stored object."""
 
     coords: tuple[int, ...]
@@ -310,22 +319,22 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """The work of one rank for one array."""
 
     region: Region | None
     """Region of the rank in each step; None for no elements."""
     own: tuple[tuple[int, ...], ...]
     """Coordinates of the objects that it writes, in the grid of one step."""
-    keep: tuple[Piece, ...]
+    keep: tuple[BlockPiece, ...]
     """Pieces of its block that go into its own objects."""
-    send: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
+    send: dict[int, tuple[BlockPiece, ...]] = field(default_factory=dict)
     """Pieces of its block that go to other ranks."""
-    receive: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
+    receive: dict[int, tuple[BlockPiece, ...]] = field(default_factory=dict)
     """Pieces that other ranks send, in the terms of the sender."""
 
 
-def share_of(found: Owners, grid: Grid, rank: int, *, shared: bool = False) -> Share:
+def share_of(found: Decomposition, grid: Grid, rank: int, *, shared: bool = False) -> RankShare:
     """Return the work of a rank for an array.
 
     Parameters
@@ -341,33 +350,33 @@ def share_of(found: Owners, grid: Grid, rank: int, *, shared: bool = False) -> S
     """
     region = found.region(rank)
     if region is None:
-        return Share(None, (), ())
+        return RankShare(None, (), ())
     mine = _pieces(grid, region)
     if not shared:
-        return Share(region, tuple(piece.coords for piece in mine), mine)
+        return RankShare(region, tuple(piece.coords for piece in mine), mine)
     meeting = _ranks_by_cell(found, grid, rank)
     own = tuple(piece.coords for piece in mine if meeting[piece.coords][0] == rank)
-    send: dict[int, list[Piece]] = {}
+    send: dict[int, list[BlockPiece]] = {}
     for piece in mine:
         send.setdefault(meeting[piece.coords][0], []).append(piece)
     keep = tuple(send.pop(rank, ()))
-    receive: dict[int, list[Piece]] = {}
+    receive: dict[int, list[BlockPiece]] = {}
     ours = set(own)
     for other in sorted({other for coords in own for other in meeting[coords]} - {rank}):
         theirs = _pieces(grid, found.region(other) or ())
         receive[other] = [piece for piece in theirs if piece.coords in ours]
-    return Share(region, own, keep, _frozen(send), _frozen(receive))
+    return RankShare(region, own, keep, _frozen(send), _frozen(receive))
 
 
-def _frozen(pieces: dict[int, list[Piece]]) -> dict[int, tuple[Piece, ...]]:
+def _frozen(pieces: dict[int, list[BlockPiece]]) -> dict[int, tuple[BlockPiece, ...]]:
     return {other: tuple(found) for other, found in sorted(pieces.items())}
 
 
-def _pieces(grid: Grid, region: Region) -> tuple[Piece, ...]:
-    return tuple(Piece(part.coords, part.inside, part.out) for part in grid.parts(region))
+def _pieces(grid: Grid, region: Region) -> tuple[BlockPiece, ...]:
+    return tuple(BlockPiece(part.coords, part.inside, part.out) for part in grid.parts(region))
 
 
-def _ranks_by_cell(found: Owners, grid: Grid, rank: int) -> dict[tuple[int, ...], list[int]]:
+def _ranks_by_cell(found: Decomposition, grid: Grid, rank: int) -> dict[tuple[int, ...], list[int]]:
     """Return, for each cell that a rank overlaps, all ranks that overlap it, the lowest first."""
     cells = found.cells(grid)
     box = cells[rank]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Communicator", "exchange", "smallest"]
+__all__ = ["Communicator", "allreduce_min", "exchange"]
 
 _TAG = 27182
 """Tag of all messages of this module; the communicator may carry others as well."""
@@ -62,7 +62,7 @@ def exchange(
     return received
 
 
-def smallest(comm: Communicator, number: int) -> int:
+def allreduce_min(comm: Communicator, number: int) -> int:
     """Return the smallest of the numbers that all ranks give, on all ranks."""
     if comm.rank:
         comm.send(number, dest=0, tag=_TAG)

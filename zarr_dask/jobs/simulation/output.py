@@ -27,10 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_given
+from zarr_dask._util.arguments import check_type
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec, array_meta, auto_chunks, dividing_chunks, given_shape
-from zarr_dask.array.resize import clear_outside, resized
+from zarr_dask.array.cells import auto_chunks, dividing_chunks
+from zarr_dask.array.create import ArraySpec, array_meta, given_shape
+from zarr_dask.array.resize import prune_outside, resize_grid
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     GridError,
@@ -38,10 +39,10 @@ from zarr_dask.errors import (
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
-    Problem,
     RankError,
     SharedObjectError,
     StoreError,
+    ValidationProblem,
     WriterNotFoundError,
 )
 from zarr_dask.formats.base import (
@@ -57,24 +58,24 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid.grid import Dimension, Grid, Shape
-from zarr_dask.hierarchy.edit import check_place, prepare_array_place, put_documents
+from zarr_dask.hierarchy.edit import check_can_create, make_room_for_array, write_documents
 from zarr_dask.hierarchy.group import Group, create_group, open_array, open_group
-from zarr_dask.hierarchy.locate import node_place
-from zarr_dask.hierarchy.parents import format_around
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.jobs.simulation.decomposition import (
-    Owners,
-    Share,
-    fitting,
-    owners,
+    Decomposition,
+    RankShare,
+    decompose,
     share_of,
     shared_objects,
+    suggest_decomposition,
 )
-from zarr_dask.jobs.simulation.rank_log import REWINDS, Folder
+from zarr_dask.jobs.simulation.rank_log import REWINDS, LogFolder
 from zarr_dask.journal import default_place, given_place, remove_empty_folders
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 
-__all__ = ["Output", "Series"]
+__all__ = ["Output", "OutputArray"]
 
 _DOCUMENT = "output.json"
 _FORMAT = "zarr-dask output 1"
@@ -100,7 +101,7 @@ _KEYWORDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class OutputArray:
     """An array that grows by one element along one dimension with every step."""
 
     name: str
@@ -109,7 +110,7 @@ class Series:
     """The array at its full length; the metadata in the store has the visible length."""
     axis: int
     """The dimension of the steps."""
-    owners: Owners
+    owners: Decomposition
 
     @cached_property
     def steps(self) -> Dimension:
@@ -134,7 +135,7 @@ class Series:
         """Return the key of a stored object."""
         return self.array.key(self.coords(index, coords))
 
-    def share(self, rank: int, *, shared: bool) -> Share:
+    def share(self, rank: int, *, shared: bool) -> RankShare:
         """Return the work of a rank for this array."""
         return share_of(self.owners, self.grid, rank, shared=shared)
 
@@ -157,13 +158,13 @@ class Output:
     """Arrays in a group that grow together."""
 
     group: Group
-    series: Mapping[str, Series]
+    series: Mapping[str, OutputArray]
     capacity: int | None
     """Maximum number of steps; None for no limit."""
     ranks: int
     gathers: bool
     """True if ranks send pieces of their blocks to the owners of shared objects."""
-    folder: Folder
+    folder: LogFolder
 
     @property
     def store(self) -> Store:
@@ -181,7 +182,7 @@ class Output:
         return self.group.where
 
     @cached_property
-    def _paced(self) -> list[Series]:
+    def _paced(self) -> list[OutputArray]:
         """The arrays whose stored objects determine the possible ends of the visible length."""
         fields = [one for one in self.series.values() if not one.is_coordinate]
         return fields or list(self.series.values())
@@ -212,14 +213,14 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class OutputArguments:
     """Arguments of the user; see `zarr_dask.Writer.create`."""
 
     url: Location | Array | Group
     path: str
     arrays: Mapping[str, Mapping[str, Any]]
     capacity: int | None
-    owners: Owners | Mapping[str, Owners] | None
+    owners: Decomposition | Mapping[str, Decomposition] | None
     gathers: bool
     attributes: Mapping[str, Any]
     format: str | None
@@ -228,7 +229,7 @@ class Request:
     storage_options: Mapping[str, Any] | None
 
 
-def create_output(request: Request) -> Output:
+def create_output(request: OutputArguments) -> Output:
     """Check everything, then make the arrays, without a visible step.
 
     Raises
@@ -244,7 +245,7 @@ def create_output(request: Request) -> Output:
     StoreError
         If there is no location for the journal.
     """
-    store, path = node_place(request.url, request.path, request.storage_options)
+    store, path = resolve_node(request.url, request.path, request.storage_options)
     place, prefix = _place(store, path, request.journal)
     capacity = _checked_capacity(request.capacity)
     group = _existing_group(store, path)
@@ -268,7 +269,7 @@ def create_output(request: Request) -> Output:
         for draft in drafts.values():
             draft.make(overwrite=request.overwrite)
     creation = token_hex(8)
-    folder = Folder(place, f"{prefix}{creation}/")
+    folder = LogFolder(place, f"{prefix}{creation}/")
     output = Output(group, series, request.capacity, ranks, request.gathers, folder)
     place.set(f"{folder.prefix}{REWINDS}", [b""])  # creates the folder
     place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation)])
@@ -291,7 +292,7 @@ def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> N
         creation = _creation(document)
     except (KeyError, ValueError) as error:
         raise _damaged(place, key, error) from error
-    Folder(place, f"{prefix}{creation}/").check_idle("rank-")
+    LogFolder(place, f"{prefix}{creation}/").check_idle("rank-")
 
 
 def abandon_output(
@@ -301,7 +302,7 @@ def abandon_output(
     storage_options: Mapping[str, Any] | None,
 ) -> None:
     """Discard an output whose ranks will not continue; see `zarr_dask.Writer.abandon`."""
-    store, path = node_place(url, path, storage_options)
+    store, path = resolve_node(url, path, storage_options)
     place, prefix = _place(store, path, journal)
     if place.get(f"{prefix}{_DOCUMENT}") is None:
         raise _no_output(store, path, place, prefix)
@@ -311,7 +312,7 @@ def abandon_output(
         for one in output.series.values():
             array = open_array(output.group, one.name, "r+")
             prefix_of_data = output.node_format.data_prefix(array.path)
-            clear_outside(array.store, prefix_of_data, array.meta, array.where)
+            prune_outside(array.store, prefix_of_data, array.meta, array.where)
     _forget(place, prefix)
 
 
@@ -329,10 +330,10 @@ def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotF
     )
 
 
-def _check_group(request: Request, store: Store, path: str, kind: str) -> None:
+def _check_group(request: OutputArguments, store: Store, path: str, kind: str) -> None:
     """Raise if there cannot be such a group: some formats have none."""
     node_format = format_for_new(store, kind, path)
-    check_place(store, path, node_format, overwrite=False, is_group=True)
+    check_can_create(store, path, node_format, overwrite=False, is_group=True)
     meta = GroupMeta(checked_attributes(request.attributes, where(store, path)))
     node_format.documents(meta, path)
 
@@ -355,10 +356,10 @@ def _checked_capacity(capacity: Any) -> int:
     return int(capacity)
 
 
-def _format_of(request: Request, store: Store, path: str, group: Group | None) -> str:
+def _format_of(request: OutputArguments, store: Store, path: str, group: Group | None) -> str:
     """Return the name of the format of the arrays."""
     if group is None:
-        return request.format or format_around(store, path)
+        return request.format or parent_format(store, path)
     if request.format not in {None, group.format}:
         raise NodeExistsError(
             f"format={request.format!r}: the group {group.where} exists, is of format "
@@ -379,12 +380,12 @@ def _existing_group(store: Store, path: str) -> Group | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class PlannedArray:
     """An array to be made."""
 
     array: Array
     """The array as it will be, without steps."""
-    series: Series | None
+    series: OutputArray | None
     """The growing array; None for an array with given values."""
     values: np.ndarray | None
     """Values of an array that does not grow."""
@@ -392,15 +393,15 @@ class Draft:
     def make(self, *, overwrite: bool) -> None:
         """Make the array."""
         array = self.array
-        prepare_array_place(
+        make_room_for_array(
             array.store, array.path, array.node_format, array.meta, overwrite=overwrite
         )
         if self.values is not None:
             array.write(None, self.values)
-        put_documents(array.store, array.node_format.documents(array.meta, array.path))
+        write_documents(array.store, array.node_format.documents(array.meta, array.path))
 
 
-def _check_kinds(request: Request) -> None:
+def _check_kinds(request: OutputArguments) -> None:
     """Refuse arguments of the wrong types."""
     if not isinstance(request.arrays, Mapping):
         raise TypeError(
@@ -409,13 +410,13 @@ def _check_kinds(request: Request) -> None:
         )
     maps = request.owners
     for found in maps.values() if isinstance(maps, Mapping) else (maps,):
-        expected = "what zarr_dask.owners(grid, decomposition) gives, for all arrays or by name"
-        check_given("owners", found, Owners, expected)
+        expected = "what zarr_dask.decompose(grid, decomposition) gives, for all arrays or by name"
+        check_type("owners", found, Decomposition, expected)
 
 
 def _drafts(
-    request: Request, store: Store, path: str, capacity: int, kind: str
-) -> dict[str, Draft]:
+    request: OutputArguments, store: Store, path: str, capacity: int, kind: str
+) -> dict[str, PlannedArray]:
     """Return all arrays, each checked."""
     maps = request.owners
     _check_kinds(request)
@@ -435,7 +436,7 @@ def _drafts(
                 f"array {given!r}: {', '.join(unknown) or 'its name'} means nothing here; expected "
                 f"a name and some of {', '.join(sorted(_KEYWORDS))}."
             )
-        place = _Place(store, join(path, name), name, kind)
+        place = _ArrayLocation(store, join(path, name), name, kind)
         if "values" in spec:
             drafts[name] = _static(place, spec)
         else:
@@ -457,12 +458,12 @@ def _drafts(
                 f"array {name!r} would lie inside array {around!r}, and an array cannot hold other "
                 "nodes. Choose another name."
             )
-        check_place(store, array.path, array.node_format, overwrite=request.overwrite)
+        check_can_create(store, array.path, array.node_format, overwrite=request.overwrite)
     return drafts
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ArrayLocation:
     store: Store
     path: str
     name: str
@@ -475,7 +476,7 @@ class _Place:
         return Array(self.store, self.path, meta, node_format)
 
 
-def _static(place: _Place, spec: Mapping[str, Any]) -> Draft:
+def _static(place: _ArrayLocation, spec: Mapping[str, Any]) -> PlannedArray:
     """Return the draft of an array with given values."""
     values = np.asarray(spec["values"])
     rest = {name: value for name, value in spec.items() if name not in {"values", "axis"}}
@@ -485,12 +486,17 @@ def _static(place: _Place, spec: Mapping[str, Any]) -> Draft:
             f"array {place.name!r}: values of shape {values.shape}, not {rest['shape']}."
         )
     array = place.array(rest)
-    return Draft(array, None, array.cast(values))
+    return PlannedArray(array, None, array.cast(values))
 
 
 def _growing(
-    place: _Place, spec: Mapping[str, Any], capacity: int, found: Owners | None, *, explicit: bool
-) -> Draft:
+    place: _ArrayLocation,
+    spec: Mapping[str, Any],
+    capacity: int,
+    found: Decomposition | None,
+    *,
+    explicit: bool,
+) -> PlannedArray:
     rest = {name: value for name, value in spec.items() if name != "axis"}
     missing = [name for name in ("shape", "dtype") if name not in rest]
     if missing:
@@ -501,8 +507,8 @@ def _growing(
     if not isinstance(axis, int) or not 0 <= axis <= len(step):
         raise GridError(f"array {place.name!r}: axis={axis!r}: expected 0 to {len(step)}.")
     if not step or (found is None and explicit):
-        found = Owners.single(step)
-    found = found or Owners.single(step)
+        found = Decomposition.single(step)
+    found = found or Decomposition.single(step)
     if found.shape != step:
         raise GridError(
             f"array {place.name!r} has steps of shape {step}, the owners are for steps of shape "
@@ -521,8 +527,8 @@ def _growing(
     if capacity == _UNBOUNDED:
         _check_unbounded(place.name, rest, axis)
     array = place.array(rest)
-    series = Series(place.name, array, axis, found)
-    return Draft(_resized(array, series.shape_with(0)), series, None)
+    series = OutputArray(place.name, array, axis, found)
+    return PlannedArray(_resized(array, series.shape_with(0)), series, None)
 
 
 def _check_unbounded(name: str, spec: Mapping[str, Any], axis: int) -> None:
@@ -537,7 +543,7 @@ def _check_unbounded(name: str, spec: Mapping[str, Any], axis: int) -> None:
                 )
 
 
-def _cell(found: Owners, itemsize: int) -> Shape:
+def _cell(found: Decomposition, itemsize: int) -> Shape:
     """Return the default chunks of one step: blocks of the ranks, or parts of them."""
     if found.sizes is None:
         return auto_chunks(found.shape, itemsize, _CHUNK_BYTES)
@@ -545,23 +551,23 @@ def _cell(found: Owners, itemsize: int) -> Shape:
 
 
 def _resized(array: Array, shape: Shape) -> Array:
-    sharded = array.meta.codecs.serializer.divides
-    grid = resized(array.meta.grid, shape, sharded=sharded)
+    sharded = array.meta.codecs.serializer.is_sharding
+    grid = resize_grid(array.meta.grid, shape, sharded=sharded)
     # longer than any document says
     return replace(array, meta=replace(array.meta, grid=grid), shown=None)
 
 
-def _check_owned(series: Series) -> None:
+def _check_owned(series: OutputArray) -> None:
     """Refuse stored objects that two ranks would write."""
     shared = next(shared_objects(series.owners, series.grid), None)
     if shared is None:
         return
-    cell, blocks = fitting(series.owners, series.grid)
+    cell, blocks = suggest_decomposition(series.owners, series.grid)
     whole = _with(cell, series.axis, series.array.write_chunks[series.axis])
     what = "shards" if series.array.shards else "chunks"
     fits = f"These ranks fit {what}={whole}"
     if blocks is not None:
-        fits += f"; these {what} fit zd.owners({series.grid.shape}, {blocks})"
+        fits += f"; these {what} fit zd.decompose({series.grid.shape}, {blocks})"
     raise SharedObjectError(
         series.key(0, shared.coords),
         shared.ranks,
@@ -579,7 +585,7 @@ def _to_json(output: Output, creation: str) -> bytes:
     }
     facts = {
         "format": _FORMAT,
-        "creation": creation,
+        "run_id": creation,
         "capacity": output.capacity,
         "gathers": output.gathers,
         "arrays": arrays,
@@ -587,7 +593,7 @@ def _to_json(output: Output, creation: str) -> bytes:
     return json.dumps(facts, indent=1).encode()
 
 
-def _owners_json(found: Owners) -> dict[str, Any]:
+def _owners_json(found: Decomposition) -> dict[str, Any]:
     return {"boxes": found.boxes} if found.sizes is None else {"sizes": found.sizes}
 
 
@@ -606,7 +612,7 @@ def open_output(
     MetadataError
         If its JSON file is damaged.
     """
-    store, path = node_place(url, path, storage_options)
+    store, path = resolve_node(url, path, storage_options)
     place, prefix = _place(store, path, journal)
     key = f"{prefix}{_DOCUMENT}"
     text = read_documents(place, [key], Limits())[key]
@@ -627,13 +633,13 @@ def open_output(
 
 
 def _damaged(place: Store, key: str, error: Exception) -> MetadataError:
-    problem = Problem(key, str(error), f"what {_FORMAT!r} has")
+    problem = ValidationProblem(key, str(error), f"what {_FORMAT!r} has")
     return MetadataError(where(place, key), [problem])
 
 
 def _creation(document: Mapping[str, Any]) -> str:
     """Name of the folder of an output, as its document says it: no path that leads elsewhere."""
-    creation = str(document["creation"])
+    creation = str(document["run_id"])
     if not re.fullmatch("[0-9a-f]{16}", creation):
         raise ValueError(f"creation {creation!a:.80}: expected 16 hexadecimal digits")
     return creation
@@ -649,24 +655,26 @@ def _from_json(document: Mapping[str, Any], group: Group, place: Store, prefix: 
         for name, facts in document["arrays"].items()
     }
     ranks = max(one.owners.ranks for one in series.values())
-    folder = Folder(place, f"{prefix}{_creation(document)}/")
+    folder = LogFolder(place, f"{prefix}{_creation(document)}/")
     return Output(group, series, capacity, ranks, bool(document["gathers"]), folder)
 
 
-def _series_from_json(group: Group, name: str, facts: Mapping[str, Any], capacity: int) -> Series:
+def _series_from_json(
+    group: Group, name: str, facts: Mapping[str, Any], capacity: int
+) -> OutputArray:
     array = open_array(group, name, "r+")
     shape, axis = tuple(map(int, facts["shape"])), int(facts["axis"])
     if "sizes" in facts:
-        found = owners(shape, tuple(tuple(map(int, sizes)) for sizes in facts["sizes"]))
+        found = decompose(shape, tuple(tuple(map(int, sizes)) for sizes in facts["sizes"]))
     else:
         boxes = tuple(tuple((int(a), int(b)) for a, b in box) for box in facts["boxes"])
-        found = Owners(shape, boxes)
+        found = Decomposition(shape, boxes)
     if not 0 <= axis <= len(shape):
         raise ValueError(f"axis {axis} of {name!r}: expected a dimension of {len(shape) + 1}")
     if array.ndim != len(shape) + 1 or _without(array.shape, axis) != shape:
         raise changed_error(array)
     allocated = _resized(array, _with(shape, axis, capacity))
-    return Series(name, allocated, axis, found)
+    return OutputArray(name, allocated, axis, found)
 
 
 def changed_error(array: Array) -> MetadataChangedError:

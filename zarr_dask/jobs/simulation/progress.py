@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zarr_dask.jobs.simulation.output import Output
-from zarr_dask.jobs.simulation.rank_log import REWINDS, Folder, Record
+from zarr_dask.jobs.simulation.rank_log import REWINDS, LogFolder, Record
 
-__all__ = ["Progress", "Rewinds", "StoredObjects", "Survey", "shortened"]
+__all__ = ["OutputProgress", "RankProgress", "RestartHistory", "StoredObjects", "compact_log"]
 
 _KEPT = 8
 """Number of receipts of each array that are kept when a file is shortened."""
@@ -47,7 +47,7 @@ class StoredObjects(NamedTuple):
 
 
 @dataclass
-class Progress:
+class RankProgress:
     """Progress of one rank."""
 
     rewind: int = 0
@@ -57,7 +57,7 @@ class Progress:
     receipts: dict[str, dict[int, StoredObjects]] = field(default_factory=dict)
     """Receipts by array and by index along the steps."""
 
-    def add(self, records: Iterable[Record]) -> Progress:
+    def add(self, records: Iterable[Record]) -> RankProgress:
         """Apply records of the rank."""
         for record in records:
             if "array" in record:
@@ -92,9 +92,9 @@ class Progress:
                 del found[index]
 
 
-def shortened(records: Sequence[Record]) -> list[Record]:
+def compact_log(records: Sequence[Record]) -> list[Record]:
     """Return few records with the same content, except receipts of steps long past."""
-    progress = Progress().add(records)
+    progress = RankProgress().add(records)
     summary: Record = {"stored": progress.stored, "rewind": progress.rewind}
     return [
         summary,
@@ -106,7 +106,7 @@ def shortened(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-class Rewinds:
+class RestartHistory:
     """The rewinds of an output, in order: the first step and the run of each."""
 
     def __init__(self, records: Sequence[Record]) -> None:
@@ -118,7 +118,7 @@ class Rewinds:
         """Number of the last rewind; 0 if there was none."""
         return len(self.steps)
 
-    def limit(self, progress: Progress) -> int | None:
+    def limit(self, progress: RankProgress) -> int | None:
         """Return the step from which a rank's receipts do not count; None if all count.
 
         It comes from the rewinds that the rank has not taken part in.
@@ -126,7 +126,7 @@ class Rewinds:
         return min(self.steps[progress.rewind :], default=None)
 
 
-class Survey:
+class OutputProgress:
     """Progress of all ranks, updated repeatedly by one process.
 
     Parameters
@@ -136,18 +136,18 @@ class Survey:
     """
 
     def __init__(self, output: Output) -> None:
-        self._folder = Folder(output.folder.store, output.folder.prefix)  # own read positions
+        self._folder = LogFolder(output.folder.store, output.folder.prefix)  # own read positions
         self._names = {output.rank_file(rank): rank for rank in range(output.ranks)}
-        self._rewinds = Rewinds([])
-        self._ranks: dict[int, Progress] = {}
+        self._rewinds = RestartHistory([])
+        self._ranks: dict[int, RankProgress] = {}
 
     def update(self) -> None:
         """Read the new records of all ranks."""
-        self._rewinds = Rewinds(self._folder.records(REWINDS))
+        self._rewinds = RestartHistory(self._folder.records(REWINDS))
         for name, records, anew in self._folder.news(list(self._names)):
             rank = self._names[name]
             if anew or rank not in self._ranks:
-                self._ranks[rank] = Progress()
+                self._ranks[rank] = RankProgress()
             self._ranks[rank].add(records)
 
     def stored(self, rank: int, array: str) -> int:

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.threads import for_each
+from zarr_dask._util.threads import parallel_for
 from zarr_dask._util.warnings import warn
-from zarr_dask.array.resize import clear_outside, resized
+from zarr_dask.array.resize import prune_outside, resize_grid
 from zarr_dask.errors import StepError, StepNotShownWarning, StepsMissingError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions
 from zarr_dask.formats.consolidated import consolidated_groups, has_consolidated
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.jobs.simulation.decomposition import share_of
-from zarr_dask.jobs.simulation.output import Output, Series, changed_error
-from zarr_dask.jobs.simulation.progress import Rewinds, StoredObjects, Survey
+from zarr_dask.jobs.simulation.output import Output, OutputArray, changed_error
+from zarr_dask.jobs.simulation.progress import OutputProgress, RestartHistory, StoredObjects
 from zarr_dask.jobs.simulation.rank_log import REWINDS
 
-__all__ = ["Publisher", "show"]
+__all__ = ["Publisher", "publish_length"]
 
 _SHOWN_KEYS = 3
 
@@ -37,7 +37,7 @@ def lengths(output: Output) -> dict[str, int]:
     return {name: _present(output, one).shape[one.axis] for name, one in output.series.items()}
 
 
-def _present(output: Output, series: Series) -> ArrayMeta:
+def _present(output: Output, series: OutputArray) -> ArrayMeta:
     """Return the current metadata of an array, whose attributes may have changed."""
     array = series.array
     meta = output.node_format.read(output.store, array.path, ReadOptions(), found={})
@@ -52,10 +52,10 @@ def _present(output: Output, series: Series) -> ArrayMeta:
 
 
 def _grid(meta: ArrayMeta, shape: Shape) -> Grid:
-    return resized(meta.grid, shape, sharded=meta.codecs.serializer.divides)
+    return resize_grid(meta.grid, shape, sharded=meta.codecs.serializer.is_sharding)
 
 
-def show(output: Output, steps: int) -> None:
+def publish_length(output: Output, steps: int) -> None:
     """Set the visible length of all arrays to this many steps."""
     ordered = sorted(output.series.values(), key=lambda one: one.is_coordinate)
     store, node_format = output.store, output.node_format
@@ -86,8 +86,8 @@ def rewind(output: Output, step: int, run: str | None) -> None:
     The steps are hidden first, so that nothing visible is ever overwritten.
     """
     if max(lengths(output).values()) > step:
-        show(output, step)
-    number = Rewinds(output.folder.records(REWINDS)).last + 1
+        publish_length(output, step)
+    number = RestartHistory(output.folder.records(REWINDS)).last + 1
     appender = output.folder.appender(REWINDS, list)
     try:
         appender.add({"rewind": number, "from_step": step, **({"run": run} if run else {})})
@@ -106,13 +106,13 @@ class Publisher:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._survey = Survey(output)
+        self._survey = OutputProgress(output)
         self._owned = {
             name: {rank: own for rank in range(one.owners.ranks) if (own := self._own(one, rank))}
             for name, one in output.series.items()
         }
 
-    def _own(self, series: Series, rank: int) -> tuple[tuple[int, ...], ...]:
+    def _own(self, series: OutputArray, rank: int) -> tuple[tuple[int, ...], ...]:
         return share_of(series.owners, series.grid, rank, shared=self._output.gathers).own
 
     def stored(self) -> int:
@@ -141,7 +141,7 @@ class Publisher:
             if missing:
                 raise StepsMissingError(output.where, end - 1, missing)
             if end:
-                show(output, end)
+                publish_length(output, end)
             self._survey.forget(end)
         if step is not None and end <= step:
             warn(
@@ -166,7 +166,7 @@ class Publisher:
             array = one.array
             meta = _present(output, one)
             prefix = output.node_format.data_prefix(array.path)
-            clear_outside(array.store, prefix, meta, array.where)
+            prune_outside(array.store, prefix, meta, array.where)
         output.end()
         return end
 
@@ -187,7 +187,7 @@ class Publisher:
         """Return stored objects of newly visible steps that do not match their receipts."""
         found: list[tuple[int, str, str]] = []
 
-        def check(item: tuple[int, Series, int, StoredObjects]) -> None:
+        def check(item: tuple[int, OutputArray, int, StoredObjects]) -> None:
             rank, one, index, receipt = item
             whole = receipt.stop == min(one.steps.start(index + 1), one.steps.extent)
             for coords, nbytes, _ in receipt.objects:
@@ -197,10 +197,10 @@ class Publisher:
                 if size != nbytes if whole else nbytes and not size:
                     found.append((rank, one.name, f"{key} has {size} bytes, not {nbytes}"))
 
-        for_each(check, self._new(start, end), None)
+        parallel_for(check, self._new(start, end), None)
         return sorted(found)
 
-    def _new(self, start: int, end: int) -> Iterator[tuple[int, Series, int, StoredObjects]]:
+    def _new(self, start: int, end: int) -> Iterator[tuple[int, OutputArray, int, StoredObjects]]:
         if start >= end:
             return
         for name, own in self._owned.items():

@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.as_numpy import as_numpy
-from zarr_dask._util.threads import for_each
-from zarr_dask.array.writer import write_cell
+from zarr_dask._util.as_numpy import to_numpy
+from zarr_dask._util.threads import parallel_for
+from zarr_dask.array.writer import write_object
 from zarr_dask.errors import DataTypeError, GridError, StepError
-from zarr_dask.grid.grid import Region, Shape, cut
-from zarr_dask.jobs.simulation.decomposition import Piece, Share
-from zarr_dask.jobs.simulation.output import Series
-from zarr_dask.jobs.simulation.progress import Progress, StoredObjects
+from zarr_dask.grid.grid import Region, Shape, view_region
+from zarr_dask.jobs.simulation.decomposition import BlockPiece, RankShare
+from zarr_dask.jobs.simulation.output import OutputArray
+from zarr_dask.jobs.simulation.progress import RankProgress, StoredObjects
 from zarr_dask.jobs.simulation.rank_log import Record
-from zarr_dask.journal.receipts import Noting
+from zarr_dask.journal.receipts import ObjectDigest
 
-__all__ = ["Stream"]
+__all__ = ["RankBuffer"]
 
 Coords = tuple[int, ...]
 
 
-class Stream:
+class RankBuffer:
     """Buffer for the steps of one array in one rank.
 
     Parameters
@@ -50,9 +50,9 @@ class Stream:
 
     def __init__(
         self,
-        series: Series,
-        share: Share,
-        progress: Progress,
+        series: OutputArray,
+        share: RankShare,
+        progress: RankProgress,
         say: Callable[[Record], None],
         check: Callable[[], None],
         threads: int | None,
@@ -84,7 +84,7 @@ class Stream:
         """
         array, region = self.series.array, self.share.region or ()
         shape = tuple(one.stop - one.start for one in region)
-        found = as_numpy(block, f"array {self.series.name!r}: the block of this rank")
+        found = to_numpy(block, f"array {self.series.name!r}: the block of this rank")
         if found.shape != shape:
             raise GridError(
                 f"array {self.series.name!r}: the block of this rank has the shape "
@@ -101,7 +101,7 @@ class Stream:
             )
         return array.cast(found if hasattr(block, "dtype") else block)
 
-    def add(self, step: int, pieces: Iterable[tuple[Piece, np.ndarray]]) -> None:
+    def add(self, step: int, pieces: Iterable[tuple[BlockPiece, np.ndarray]]) -> None:
         """Put the pieces of a step into the objects of this rank; write objects that are whole."""
         if not self.share.own or step < self.stored:
             return
@@ -131,7 +131,7 @@ class Stream:
         def write(coords: Coords) -> None:
             found[coords] = self._write(coords, self._steps - start)
 
-        for_each(write, self.share.own, self._threads)
+        parallel_for(write, self.share.own, self._threads)
         objects = tuple((coords, *found[coords]) for coords in self.share.own)
         stored = StoredObjects(start, self._steps, objects)
         self._say(stored.record(self.series.name, self._index))
@@ -150,7 +150,7 @@ class Stream:
         for coords in self.share.own:
             shape = self._shape(index, coords)
             if coords not in self._objects or self._objects[coords].shape != shape:
-                self._objects[coords] = meta.unwritten(shape)
+                self._objects[coords] = meta.full_of_fill(shape)
         if step > self.series.steps.start(index):
             for coords in self.share.own:
                 self._load(index, coords, step)
@@ -185,16 +185,18 @@ class Stream:
         if steps < chunk.shape[self.series.axis]:
             everything = tuple(slice(None) for _ in self.series.grid.dimensions)
             held = self._within(everything, slice(0, steps))
-            chunk = array.meta.unwritten(chunk.shape)
+            chunk = array.meta.full_of_fill(chunk.shape)
             chunk[held] = self._objects[coords][held]
         key = self.series.key(index, coords)
-        noting = Noting()
-        if not write_cell(array, self.series.coords(index, coords), chunk, noting):
+        noting = ObjectDigest()
+        if not write_object(array, self.series.coords(index, coords), chunk, noting):
             return 0, 0
         stored = noting.of(key)
         return stored.nbytes, stored.crc32c
 
 
-def pieces_of(block: np.ndarray, pieces: Iterable[Piece]) -> list[tuple[Piece, np.ndarray]]:
+def pieces_of(
+    block: np.ndarray, pieces: Iterable[BlockPiece]
+) -> list[tuple[BlockPiece, np.ndarray]]:
     """Return the pieces of a rank's block, with their values."""
-    return [(piece, cut(block, piece.block)) for piece in pieces]
+    return [(piece, view_region(block, piece.block)) for piece in pieces]

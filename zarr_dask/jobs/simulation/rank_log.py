@@ -42,7 +42,7 @@ from zarr_dask.stores.lock_record import RecordTakenError, make_record
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import open_in
 
-__all__ = ["REWINDS", "Appender", "Folder", "Record"]
+__all__ = ["REWINDS", "LogFolder", "LogWriter", "Record"]
 
 REWINDS = "rewinds"
 """Name of the file with the restarts of an output."""
@@ -156,8 +156,8 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-class Appender(Protocol):
-    """A file of one process, open for appending; see `Folder.appender`."""
+class LogWriter(Protocol):
+    """A file of one process, open for appending; see `LogFolder.appender`."""
 
     def add(self, record: Record) -> None:
         """Append a record, and return when other processes can read it.
@@ -194,7 +194,7 @@ class _WholeFile:
     shortened: Callable[[list[Record]], list[Record]]
 
     def add(self, record: Record) -> None:
-        """See `Appender.add`."""
+        """See `LogWriter.add`."""
         records = [*self.records, record]
         if len(records) > _MANY_LINES:
             records = self.shortened(records)
@@ -202,10 +202,10 @@ class _WholeFile:
         self.records = records
 
     def check_held(self) -> None:
-        """See `Appender.check_held`."""
+        """See `LogWriter.check_held`."""
 
     def close(self) -> None:
-        """See `Appender.close`."""
+        """See `LogWriter.close`."""
 
 
 @dataclass(eq=False)
@@ -223,7 +223,7 @@ class _LocalFile:
         self._close = finalize(self, _close, self.descriptor, self.holding)
 
     def add(self, record: Record) -> None:
-        """See `Appender.add`."""
+        """See `LogWriter.add`."""
         line = _line(record)
         self.check_held()
         locked = self.holding.owner.locked
@@ -241,7 +241,7 @@ class _LocalFile:
         self.size += len(line)
 
     def check_held(self) -> None:
-        """See `Appender.check_held`."""
+        """See `LogWriter.check_held`."""
         if not (self.holding.owner.locked or self.holding.is_ours()):
             raise RankError(
                 f"{self.holding.path}, the record that lets this process alone write for its rank, "
@@ -250,7 +250,7 @@ class _LocalFile:
             )
 
     def close(self) -> None:
-        """See `Appender.close`."""
+        """See `LogWriter.close`."""
         self._close()
 
 
@@ -310,7 +310,7 @@ def _in_use(path: str, more: str = "") -> RankError:
     return RankError(said.rstrip())
 
 
-class Folder:
+class LogFolder:
     """The files of one job, in a store of any kind, with the read position of each.
 
     Parameters
@@ -367,7 +367,7 @@ class Folder:
 
     # --- appending --------------------------------------------------------------------------------
 
-    def appender(self, name: str, shortened: Callable[[list[Record]], list[Record]]) -> Appender:
+    def appender(self, name: str, shortened: Callable[[list[Record]], list[Record]]) -> LogWriter:
         """Open a file of this process for appending.
 
         Parameters

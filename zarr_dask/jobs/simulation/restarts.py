@@ -13,9 +13,9 @@ from typing import Any
 
 from zarr_dask.errors import RankError, StepError
 from zarr_dask.jobs.simulation.output import Output
-from zarr_dask.jobs.simulation.progress import Progress, Rewinds
+from zarr_dask.jobs.simulation.progress import RankProgress, RestartHistory
 from zarr_dask.jobs.simulation.publish import Publisher, checked_step, rewind
-from zarr_dask.jobs.simulation.rank_log import REWINDS, Appender
+from zarr_dask.jobs.simulation.rank_log import REWINDS, LogWriter
 
 __all__ = ["begin", "begin_all", "check_not_past", "check_run"]
 
@@ -38,11 +38,11 @@ def check_run(run: Any, from_step: int | None) -> None:
 
 def begin(
     output: Output,
-    progress: Progress,
+    progress: RankProgress,
     owned: list[str],
     from_step: int | None,
     run: str | None,
-    appender: Appender,
+    appender: LogWriter,
 ) -> None:
     """Take part in earlier rewinds, and in the one of this run if it starts from a checkpoint.
 
@@ -51,15 +51,15 @@ def begin(
     StepError
         If this rank has not stored the steps before, or the run has started with another step.
     """
-    rewinds = Rewinds(output.folder.records(REWINDS))
+    rewinds = RestartHistory(output.folder.records(REWINDS))
     if from_step is not None:
         from_step = checked_step(output, from_step, end=True)
         with output.folder.exclusive():
-            rewinds = Rewinds(output.folder.records(REWINDS))
+            rewinds = RestartHistory(output.folder.records(REWINDS))
             if not _has_begun(output, rewinds, progress.rewind, from_step, run):
                 _check_stored(output, progress, rewinds, owned, from_step)
                 rewind(output, from_step, run)
-                rewinds = Rewinds(output.folder.records(REWINDS))
+                rewinds = RestartHistory(output.folder.records(REWINDS))
             elif rewinds.last > progress.rewind:
                 _check_stored(output, progress, rewinds, owned, from_step)
     for number in range(progress.rewind + 1, rewinds.last + 1):
@@ -78,7 +78,7 @@ def begin_all(output: Output, from_step: int, run: str | None) -> None:
     """
     from_step = checked_step(output, from_step, end=True)
     with output.folder.exclusive():
-        rewinds = Rewinds(output.folder.records(REWINDS))
+        rewinds = RestartHistory(output.folder.records(REWINDS))
         if _has_begun(output, rewinds, rewinds.last, from_step, run):
             return
         stored = Publisher(output).stored()
@@ -92,7 +92,7 @@ def begin_all(output: Output, from_step: int, run: str | None) -> None:
 
 
 def _has_begun(
-    output: Output, rewinds: Rewinds, known: int, from_step: int, run: str | None
+    output: Output, rewinds: RestartHistory, known: int, from_step: int, run: str | None
 ) -> bool:
     """True if the last rewind belongs to this run.
 
@@ -112,7 +112,7 @@ def _has_begun(
     return True
 
 
-def check_not_past(output: Output, rank: int, rewind: int, appender: Appender) -> None:
+def check_not_past(output: Output, rank: int, rewind: int, appender: LogWriter) -> None:
     """Refuse to write for a process that was there before the output began anew, or ended.
 
     Further steps of the process would not count, and could overwrite those of a later run.
@@ -126,7 +126,7 @@ def check_not_past(output: Output, rank: int, rewind: int, appender: Appender) -
     """
     output.folder.check_open()
     appender.check_held()
-    rewinds = Rewinds(output.folder.records(REWINDS))
+    rewinds = RestartHistory(output.folder.records(REWINDS))
     if rewinds.last > rewind:
         raise RankError(
             f"{output.where} began anew with step {rewinds.steps[rewind]} after this process had "
@@ -137,7 +137,7 @@ def check_not_past(output: Output, rank: int, rewind: int, appender: Appender) -
 
 
 def _check_stored(
-    output: Output, progress: Progress, rewinds: Rewinds, owned: list[str], step: int
+    output: Output, progress: RankProgress, rewinds: RestartHistory, owned: list[str], step: int
 ) -> None:
     limit = rewinds.limit(progress)
     for name in owned:

@@ -26,23 +26,23 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_count, check_flags
+from zarr_dask._util.arguments import check_bools, check_count
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.simulation.decomposition import Owners
-from zarr_dask.jobs.simulation.mpi import Communicator, exchange, smallest
+from zarr_dask.jobs.simulation.decomposition import Decomposition
+from zarr_dask.jobs.simulation.mpi import Communicator, allreduce_min, exchange
 from zarr_dask.jobs.simulation.output import (
     Output,
-    Request,
+    OutputArguments,
     abandon_output,
     create_output,
     open_output,
 )
-from zarr_dask.jobs.simulation.progress import Progress, shortened
+from zarr_dask.jobs.simulation.progress import RankProgress, compact_log
 from zarr_dask.jobs.simulation.publish import Publisher, checked_step, consolidate, lengths
-from zarr_dask.jobs.simulation.rank_buffer import Stream, pieces_of
-from zarr_dask.jobs.simulation.rank_log import Appender
+from zarr_dask.jobs.simulation.rank_buffer import RankBuffer, pieces_of
+from zarr_dask.jobs.simulation.rank_log import LogWriter
 from zarr_dask.jobs.simulation.restarts import begin, begin_all, check_not_past, check_run
 from zarr_dask.stores.open import Location
 
@@ -66,11 +66,11 @@ class Writer:
     ...     "u": {"shape": (4,), "dtype": "f4", "chunks": (2, 2)},
     ...     "time": {"shape": (), "dtype": "f8"},
     ... }
-    >>> _ = zd.Writer.create(url, arrays, owners=zd.owners((4,), (2,)))
+    >>> _ = zd.Writer.create(url, arrays, owners=zd.decompose((4,), (2,)))
     >>> for rank in range(2):
     ...     with zd.Writer.attach(url, rank=rank) as writer:
     ...         for step in range(5):
-    ...             writer.put(step, {"u": np.full(2, step, "f4"), "time": step / 2})
+    ...             writer.write_step(step, {"u": np.full(2, step, "f4"), "time": step / 2})
     >>> zd.Writer.attach(url).publish()  # the last object along the steps is not whole
     4
     >>> zd.open(url)["u"][:, 3].tolist(), zd.open(url)["time"][...].tolist()
@@ -84,8 +84,8 @@ class Writer:
         self,
         output: Output,
         rank: int | None,
-        streams: Mapping[str, Stream],
-        appender: Appender | None,
+        streams: Mapping[str, RankBuffer],
+        appender: LogWriter | None,
         comm: Communicator | None,
         casting: Casting,
     ) -> None:
@@ -102,7 +102,7 @@ class Writer:
         self._next = min((one.stored for one in streams.values() if one.share.own), default=None)
         if comm is not None:
             bound = 1 << 62
-            agreed = smallest(comm, bound if self._next is None else self._next)
+            agreed = allreduce_min(comm, bound if self._next is None else self._next)
             self._next = None if agreed == bound else agreed
         self._first = self._next or 0
 
@@ -115,7 +115,7 @@ class Writer:
         *,
         path: str = "",
         capacity: int | None = None,
-        owners: Owners | Mapping[str, Owners] | None = None,
+        owners: Decomposition | Mapping[str, Decomposition] | None = None,
         gather: bool = False,
         attributes: Mapping[str, Any] | None = None,
         format: str | None = None,
@@ -175,8 +175,8 @@ class Writer:
         StoreError
             If there is no location for the journal.
         """
-        check_flags(gather=gather, overwrite=overwrite)
-        request = Request(
+        check_bools(gather=gather, overwrite=overwrite)
+        request = OutputArguments(
             url=url,
             path=path,
             arrays=arrays,
@@ -258,12 +258,12 @@ class Writer:
             return Writer(output, None, {}, None, None, casting)
         _check_rank(output, rank, gather)
         if gather is not None:
-            agreed = smallest(gather, randbits(62))
+            agreed = allreduce_min(gather, randbits(62))
             run = run or (None if from_step is None else f"together-{agreed:x}")
         name = output.rank_file(rank)
-        appender = output.folder.appender(name, shortened)
+        appender = output.folder.appender(name, compact_log)
         try:
-            progress = Progress().add(output.folder.records(name))
+            progress = RankProgress().add(output.folder.records(name))
             shares = {
                 key: one.share(rank, shared=output.gathers) for key, one in output.series.items()
             }
@@ -271,7 +271,7 @@ class Writer:
             begin(output, progress, owned, from_step, run, appender)
             check = partial(check_not_past, output, rank, progress.rewind, appender)
             streams = {
-                key: Stream(one, shares[key], progress, appender.add, check, threads)
+                key: RankBuffer(one, shares[key], progress, appender.add, check, threads)
                 for key, one in output.series.items()
             }
             return Writer(output, rank, streams, appender, gather, casting)
@@ -335,7 +335,7 @@ class Writer:
         >>> import zarr_dask as zd
         >>> arrays = {"u": {"shape": (4,), "dtype": "f4"}}
         >>> where, journal = {}, {}
-        >>> owners = zd.owners((4,), (2,))
+        >>> owners = zd.decompose((4,), (2,))
         >>> _ = zd.Writer.create(where, arrays, owners=owners, journal=journal)
         >>> zd.Writer.attach(where, 1, journal=journal).region("u")
         (slice(2, 4, 1),)
@@ -348,7 +348,7 @@ class Writer:
 
     # --- putting ----------------------------------------------------------------------------------
 
-    def put(self, step: int, blocks: Mapping[str, Any], *, flush: bool = False) -> None:
+    def write_step(self, step: int, blocks: Mapping[str, Any], *, flush: bool = False) -> None:
         """Put the block of this rank for one step of every array.
 
         Blocks are kept in memory until the stored objects along the steps are whole. A step that
@@ -374,7 +374,7 @@ class Writer:
             If the store fails; the same step can be put again.
         """
         self._check_attached()
-        check_flags(flush=flush)
+        check_bools(flush=flush)
         step = checked_step(self._output, step)
         if step < self._first:
             return
@@ -518,7 +518,7 @@ class Writer:
         MetadataChangedError
             If an array is no longer the one that was created.
         """
-        check_flags(flush=flush)
+        check_bools(flush=flush)
         if flush and self._appender is not None:
             self.flush()
         return self._publisher_of_output().publish(step, flush=flush)

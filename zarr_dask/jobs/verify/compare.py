@@ -18,16 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import InWords
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid.grid import Grid, Region, Shape, cut
+from zarr_dask.formats.missing_values import FILL_VALUE
+from zarr_dask.grid.grid import Grid, Region, Shape, view_region
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, read_box, run_boxes, sampled
-from zarr_dask.jobs.verify.digest import Sum, added, digest_text, sum_of
+from zarr_dask.jobs.verify.digest import Sum, add_hashes, digest_text, sum_of
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
@@ -36,12 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayComparison",
+    "BlockDiff",
     "Comparison",
     "Difference",
-    "Found",
     "compare",
     "differing",
-    "differs",
+    "mask_of_differences",
 ]
 
 _NAMED = 10
@@ -80,9 +83,9 @@ class ArrayComparison:
     """`zarr_dask.digest` of `a`, and of `b` if they are equal; None if it was not requested."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Result of a comparison; made by `zarr_dask.compare`."""
+@dataclass(frozen=True, repr=False)
+class Comparison(InWords):
+    """Result of a comparison; made by `zarr_dask.compare`. ``bool(result)`` is `equal`."""
 
     a: str
     b: str
@@ -142,7 +145,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        lines = [f"compare {self.a}", f"   with {self.b}"]
+        lines = [f"compare {self.a} with {self.b}: {'equal' if self.equal else 'different'}"]
         lines.extend(f"  {difference}" for difference in self.differences)
         for one in self.arrays:
             if one.differing:
@@ -164,6 +167,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+@takes_habits()
 def compare(
     a: Location | Array | Group,
     b: Location | Array | Group | np.ndarray | da.Array,
@@ -220,7 +224,7 @@ def compare(
     >>> bool(found), found.arrays[0].first
     (False, (((2,), np.int32(3), np.int32(7)),))
     """
-    check_flags(equal_nan=equal_nan, attributes=attributes, digest=digest)
+    check_bools(equal_nan=equal_nan, attributes=attributes, digest=digest)
     if storage_options and not any(map(_is_named, (a, b))):
         raise StoreError(
             f"storage_options {sorted(storage_options)} are for a path or URL, and neither of the "
@@ -230,7 +234,7 @@ def compare(
     given: Any = sample
     if isinstance(given, np.number):
         sample = given.item()  # the report must be JSON
-    job = _Job(sample, client, equal_nan, attributes, digest)
+    job = _ComparisonState(sample, client, equal_nan, attributes, digest)
     if isinstance(left, Group) != isinstance(right, Group):
         kinds = ["a group" if isinstance(one, Group) else "an array" for one in (left, right)]
         raise NodeTypeError(f"{_place(left)} is {kinds[0]}, {_place(right)} {kinds[1]}.")
@@ -257,11 +261,15 @@ def _is_named(one: Any) -> bool:
 
 
 def _place(one: Any) -> str:
-    return one.where if isinstance(one, Array | Group) else f"a {type(one).__module__} array"
+    return (
+        one.where
+        if isinstance(one, Array | Group)
+        else f"a {type(one).__module__.partition('.')[0]} array"
+    )
 
 
 @dataclass
-class _Job:
+class _ComparisonState:
     """Arguments of a comparison, and its results so far."""
 
     sample: float | None
@@ -299,7 +307,10 @@ class _Job:
         mine, theirs = (
             one.user_attributes if isinstance(one, Array) else one.attributes for one in (a, b)
         )
-        for name in sorted(mine.keys() | theirs.keys()) if self.attributes else ():
+        names = mine.keys() | theirs.keys() if self.attributes else set()
+        if _says_missing_values_otherwise(a, b):
+            names -= {FILL_VALUE}
+        for name in sorted(names):
             one, other = mine.get(name, _NOTHING), theirs.get(name, _NOTHING)
             if one != other and repr(one) != repr(other):  # NaN in JSON is not equal to itself
                 self.differ("attributes", path, f"{name}={one!r}", f"{name}={other!r}")
@@ -332,7 +343,7 @@ class _Job:
                 raise NodeTypeError("sample= chooses among stored blocks: a dask array has none.")
             if stored:
                 source = source.rechunk(stored[0].meta.grid.align(source.chunks))
-        found = Found()
+        found = BlockDiff()
         look = partial(
             _look, other=other, swapped=swapped, equal_nan=self.equal_nan, digest=self.digest
         )
@@ -391,7 +402,7 @@ def _family(dtype: np.dtype[Any]) -> str:
 
 
 @dataclass
-class Found:
+class BlockDiff:
     """Differences found in one box or in all."""
 
     elements: int = 0
@@ -399,18 +410,18 @@ class Found:
     first: list[tuple[Shape, Any, Any]] = field(default_factory=list)
     total: Sum = (0, 0)
 
-    def add(self, other: Found) -> None:
+    def add(self, other: BlockDiff) -> None:
         """Add the differences found in another box."""
         self.elements += other.elements
         self.differing += other.differing
         if other.first:
             self.first = sorted(self.first + other.first, key=lambda one: one[0])[:_NAMED]
-        self.total = added(self.total, other.total)
+        self.total = add_hashes(self.total, other.total)
 
 
 def _look(
     values: np.ndarray, region: Region, other: Any, *, swapped: bool, equal_nan: bool, digest: bool
-) -> Found:
+) -> BlockDiff:
     """Compare a box of one array with the same box of the other."""
     pair = (values, read_box(other, region))
     a, b = reversed(pair) if swapped else pair
@@ -420,7 +431,7 @@ def _look(
     return found
 
 
-def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -> Found:
+def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -> BlockDiff:
     """Return the number of differing elements of two arrays of one shape, and the first of them.
 
     Parameters
@@ -437,16 +448,18 @@ def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -
     >>> differing(np.array([1, 2, 3]), np.array([1, 2, 7]), (40,), equal_nan=True).first
     [((42,), np.int64(3), np.int64(7))]
     """
-    found = Found()
+    found = BlockDiff()
     for region in _pieces(a.shape):
-        mask = differs(cut(a, region), cut(b, region), equal_nan=equal_nan)
+        mask = mask_of_differences(
+            view_region(a, region), view_region(b, region), equal_nan=equal_nan
+        )
         count = int(np.count_nonzero(mask))
         first = []
         for at in np.argwhere(mask)[:_NAMED].tolist() if count else []:
             place = tuple(i + s.start for i, s in zip(at, region, strict=True))
             coords = tuple(i + start for i, start in zip(place, origin, strict=True))
             first.append((coords, a[place], b[place]))
-        found.add(Found(mask.size, count, first))
+        found.add(BlockDiff(mask.size, count, first))
     return found
 
 
@@ -461,25 +474,25 @@ def _pieces(shape: Shape) -> Iterator[Region]:
     return (grid.region_of(coords) for coords in np.ndindex(*grid.counts))
 
 
-def differs(a: np.ndarray, b: np.ndarray, *, equal_nan: bool) -> np.ndarray:
+def mask_of_differences(a: np.ndarray, b: np.ndarray, *, equal_nan: bool) -> np.ndarray:
     """Return a mask of the elements that differ between two arrays of one shape.
 
     Examples
     --------
-    >>> differs(np.array([0.0, np.nan]), np.array([-0.0, np.nan]), equal_nan=True)
+    >>> mask_of_differences(np.array([0.0, np.nan]), np.array([-0.0, np.nan]), equal_nan=True)
     array([False, False])
     """
     mask = np.zeros(a.shape, bool)
     if a.dtype.names is not None:
         for name in a.dtype.names:
-            one = differs(a[name], b[name], equal_nan=equal_nan)
+            one = mask_of_differences(a[name], b[name], equal_nan=equal_nan)
             mask |= one.reshape((*a.shape, -1)).any(axis=-1)
         return mask
     if is_small(a.dtype):
-        return differs(a.astype(np.float32), b.astype(np.float32), equal_nan=equal_nan)
+        return mask_of_differences(a.astype(np.float32), b.astype(np.float32), equal_nan=equal_nan)
     if "c" in {a.dtype.kind, b.dtype.kind}:
-        mask |= differs(a.real, b.real, equal_nan=equal_nan)
-        mask |= differs(a.imag, b.imag, equal_nan=equal_nan)
+        mask |= mask_of_differences(a.real, b.real, equal_nan=equal_nan)
+        mask |= mask_of_differences(a.imag, b.imag, equal_nan=equal_nan)
         return mask
     if a.dtype.kind in "OT" or b.dtype.kind in "OT":
         return _objects_differ(a.astype(object), b.astype(object))
@@ -500,3 +513,9 @@ def _same(a: object, b: object) -> bool:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.array_equal(a, b)  # type: ignore[arg-type]  # of variable length, in v2
     return bool(a == b)
+
+
+def _says_missing_values_otherwise(a: Array | Group, b: Array | Group) -> bool:
+    """True if one of two nodes has its missing value as fill value, the other as an attribute."""
+    said = [one.node_format.names_attribute is None for one in (a, b)]
+    return said[0] != said[1]

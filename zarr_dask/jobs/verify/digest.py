@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import StoreError
@@ -41,7 +42,7 @@ from zarr_dask.journal.manifest import Manifest, ManifestPlace
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Sum", "added", "digest", "digest_text", "sum_of"]
+__all__ = ["Sum", "add_hashes", "digest", "digest_text", "sum_of"]
 
 Sum = tuple[int, int]
 """Sums of the two words of all hashes, each modulo 2^64."""
@@ -53,8 +54,10 @@ _LANES = ((0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D), (0xC2B2AE3D27D4EB4F, 0x16566
 """An odd factor for the position and a constant, for each of the two words."""
 
 
+@takes_habits(component="path", url="array")
 def digest(
     array: Any,
+    path: str = "",
     *,
     client: Client | None = None,
     manifest: str | PathLike[str] | None = None,
@@ -67,6 +70,8 @@ def digest(
     ----------
     array
         A stored array (`zarr_dask.Array`) or its location, a NumPy array or a dask array.
+    path
+        Path of the array below a location or an open group.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     manifest
@@ -100,8 +105,10 @@ def digest(
         raise StoreError(
             f"storage_options {sorted(storage_options)} are for a place, and this is an array."
         )
+    if hasattr(array, "shape") and path:
+        raise ValueError(f"path={path!r} is for a place, and this is an array.")
     if not hasattr(array, "shape"):
-        array = open_array(array, "", "r", None, storage_options, read)
+        array = open_array(array, path, "r", None, storage_options, read)
     stored = array if isinstance(array, Array) else None
     place = None
     if manifest is not None:
@@ -111,7 +118,7 @@ def digest(
 
     def add(share: Sum) -> None:
         nonlocal total
-        total = added(total, share)
+        total = add_hashes(total, share)
 
     boxes = boxes_for(array.shape, array.dtype, [stored] if stored is not None else [])
     run_boxes(partial(sum_of, shape=tuple(array.shape)), array, boxes, add, client, "digest")
@@ -128,7 +135,7 @@ def digest_text(shape: Shape, dtype: np.dtype[Any], total: Sum) -> str:
     return f"zd1-{blake2b(facts.encode(), digest_size=16).hexdigest()}"
 
 
-def added(a: Sum, b: Sum) -> Sum:
+def add_hashes(a: Sum, b: Sum) -> Sum:
     """Return the sum of two sums."""
     return (a[0] + b[0]) & _WORD, (a[1] + b[1]) & _WORD
 
@@ -154,7 +161,7 @@ def sum_of(block: np.ndarray, region: Region, shape: Shape) -> Sum:
             along *= np.uint64(strides[axis] & _WORD)
             positions = positions + along.reshape((-1,) + (1,) * (block.ndim - 1 - axis))
         words = list(_words(block[slab] if slab else block))
-        total = added(total, _summed(np.ravel(positions), words))
+        total = add_hashes(total, _summed(np.ravel(positions), words))
     return total
 
 

@@ -9,15 +9,15 @@ from typing import Protocol, runtime_checkable
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ManifestError, ResumeError
 from zarr_dask.formats.base import Limits, ancestors, prefix_of, read_documents, where
-from zarr_dask.hierarchy.edit import is_shown_first
+from zarr_dask.hierarchy.edit import puts_metadata_first
 from zarr_dask.jobs.engine.resume import is_done, sizes_of
 from zarr_dask.jobs.verify.outputs import receipts_of_outputs
 from zarr_dask.journal import (
     LAST,
     STAGES,
-    Job,
+    JobRecord,
     Journal,
-    Place,
+    JournalLocation,
     default_place,
     given_place,
     open_journals,
@@ -27,7 +27,7 @@ from zarr_dask.journal.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 
-__all__ = ["OpenJobs", "Receipted", "ReceiptedObject", "sha256_of"]
+__all__ = ["ExpectedObjects", "OpenJobs", "ReceiptedObject", "sha256_of"]
 
 
 class ReceiptedObject(Protocol):
@@ -56,7 +56,7 @@ def sha256_of(one: ReceiptedObject) -> str | None:
 
 
 @runtime_checkable
-class Receipted(Protocol):
+class ExpectedObjects(Protocol):
     """Receipts of jobs, such as a manifest."""
 
     @property
@@ -82,7 +82,7 @@ class OpenJobs:
     journal: Location | None
     """Location of journals of jobs and outputs that are not beside the hierarchy."""
 
-    def __iter__(self) -> Iterator[tuple[str, Journal, Job]]:
+    def __iter__(self) -> Iterator[tuple[str, Journal, JobRecord]]:
         """Yield each job with its journal and the path of its target."""
         yield from self._beside()
         yield from self._elsewhere()
@@ -101,7 +101,7 @@ class OpenJobs:
         for array in self.arrays:
             prefix = array.node_format.data_prefix(array.path)
             for journal, job in self._at(array.path):
-                receipts = collect(journal.receipts(), job.creation)
+                receipts = collect(journal.receipts(), job.run_id)
                 objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
                 empty |= {prefix + key for key in receipts.empty}
                 found = True
@@ -116,7 +116,7 @@ class OpenJobs:
             )
         return Manifest(tuple(objects), frozenset(empty))
 
-    def is_done(self, path: str, journal: Journal, job: Job) -> bool:
+    def is_done(self, path: str, journal: Journal, job: JobRecord) -> bool:
         """True if a job died when only its journal was left.
 
         A job of several stages may have left intermediate arrays, so it is never done.
@@ -124,15 +124,15 @@ class OpenJobs:
         if job.ended:
             return True
         array = next((one for one in self.arrays if one.path == path), None)
-        if array is None or journal.is_held() or job.swap or job.facts.get(STAGES, 1) != 1:
+        if array is None or journal.is_locked() or job.swap or job.extra.get(STAGES, 1) != 1:
             return False
-        if STAGES in job.facts:
-            found = collect(journal.receipts(), f"{job.creation}{LAST}", sizes_of(array))
+        if STAGES in job.extra:
+            found = collect(journal.receipts(), f"{job.run_id}{LAST}", sizes_of(array))
             return _has_documents(array, job) and len(found) == job.objects
-        keeps_none = job.creates and not job.resume and not is_shown_first(array.store)
+        keeps_none = job.creates and not job.resume and not puts_metadata_first(array.store)
         return (keeps_none and _has_documents(array, job)) or is_done(journal, job, array)
 
-    def _beside(self) -> Iterator[tuple[str, Journal, Job]]:
+    def _beside(self) -> Iterator[tuple[str, Journal, JobRecord]]:
         """Yield jobs with journals beside the hierarchy, by the path of their target."""
         place = default_place(self.store, self.path)
         if place is None:
@@ -140,10 +140,10 @@ class OpenJobs:
         keys = [key for key in place.store.list(place.prefix) if "/__job-" in f"/{key}"]
         for folder in sorted({key[: f"/{key}".rindex("/__job-")] for key in keys}):
             path = f"{self.path}/{folder[len(place.prefix) :]}".strip("/")
-            for journal, job in open_journals(Place(place.store, folder)):
+            for journal, job in open_journals(JournalLocation(place.store, folder)):
                 yield path, journal, job
 
-    def _elsewhere(self) -> Iterator[tuple[str, Journal, Job]]:
+    def _elsewhere(self) -> Iterator[tuple[str, Journal, JobRecord]]:
         """Yield jobs with journals at the given location, for arrays and their parent groups."""
         if self.journal is None:
             return
@@ -153,7 +153,7 @@ class OpenJobs:
             for journal, job in self._given(path):
                 yield path, journal, job
 
-    def _given(self, path: str) -> list[tuple[Journal, Job]]:
+    def _given(self, path: str) -> list[tuple[Journal, JobRecord]]:
         """Return the jobs at a node whose journals are at the given location."""
         if self.journal is None:
             return []
@@ -162,7 +162,7 @@ class OpenJobs:
         except ResumeError:  # the location is inside the node, so no job there can have used it
             return []
 
-    def _at(self, path: str) -> Iterator[tuple[Journal, Job]]:
+    def _at(self, path: str) -> Iterator[tuple[Journal, JobRecord]]:
         """Yield the jobs that write to a node, with journals at either location."""
         place = default_place(self.store, path)
         if place is not None:
@@ -170,7 +170,7 @@ class OpenJobs:
         yield from self._given(path)
 
 
-def _has_documents(array: Array, job: Job) -> bool:
+def _has_documents(array: Array, job: JobRecord) -> bool:
     """True if the metadata that a job writes last exists, exactly as the job would write it."""
     there = read_documents(array.store, list(job.documents), Limits())
     written = [there[key] == text.encode() for key, text in job.documents.items()]

@@ -15,7 +15,7 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import ancestors
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.jobs.simulation.output import Output, open_output
-from zarr_dask.jobs.simulation.progress import Survey
+from zarr_dask.jobs.simulation.progress import OutputProgress
 from zarr_dask.journal import default_place
 from zarr_dask.journal.manifest import Manifest
 from zarr_dask.journal.receipts import StoredObject
@@ -61,7 +61,7 @@ def _output_at(store: Store, path: str, journal: Location | None) -> Output | No
 
 
 def _receipts(output: Output) -> Manifest:
-    survey = Survey(output)
+    survey = OutputProgress(output)
     survey.update()
     objects: list[StoredObject] = []
     empty: set[str] = set()

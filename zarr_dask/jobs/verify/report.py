@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.display import InWords
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Shape
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
 if TYPE_CHECKING:
@@ -98,9 +99,12 @@ def _binned(image: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return image
 
 
-@dataclass(frozen=True)
-class VerifyReport:
-    """Result for everything below a location; made by `zarr_dask.verify`."""
+@dataclass(frozen=True, repr=False)
+class VerifyReport(InWords):
+    """Result for everything below a location; made by `zarr_dask.verify`.
+
+    ``bool(report)`` is `ok`, so that ``if zd.verify(url):`` means what it says.
+    """
 
     where: str
     """Store and path."""
@@ -114,6 +118,17 @@ class VerifyReport:
     """True if the store can list its keys; without listing, orphans cannot be found."""
     swept: int = 0
     """Number of temporary files that were removed."""
+    receipts: bool = False
+    """True if receipts of jobs tell which absent objects were lost."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def present(self) -> int:
+        """Stored objects that exist, damaged ones included."""
+        objects = self.objects
+        return sum(objects.values()) - objects["empty"] - objects["absent"]
 
     @property
     def ok(self) -> bool:
@@ -177,15 +192,17 @@ class VerifyReport:
     def __str__(self) -> str:
         nbytes = format_bytes(sum(array.nbytes for array in self.arrays))
         lines = [
-            f"verify {self.where} ({self.deep})",
-            f"  {counted(len(self.arrays), 'array')}, {nbytes}; objects: {_numbers(self.objects)}",
+            f"verify {self.where}: {pluralize(self.present, 'stored object')} present; "
+            f"{self._depth()}",
+            f"  {pluralize(len(self.arrays), 'array')}, {nbytes}; "
+            f"objects: {_numbers(self.objects)}",
         ]
         if any(self.chunks.values()):
             lines.append(f"  chunks in shards: {_numbers(self.chunks)}")
         if self.unpublished:
             lines.append(
-                f"  {counted(self.unpublished, 'stored object')} of steps that an open output has "
-                "not published yet"
+                f"  {pluralize(self.unpublished, 'stored object')} of steps that an open output "
+                "has not published yet"
             )
         for array in self.arrays:
             if not array.ok:
@@ -198,9 +215,30 @@ class VerifyReport:
         if not self.listed:
             lines.append("  the store cannot list: keys that belong to nothing are not known")
         if self.swept:
-            lines.append(f"  {counted(self.swept, 'temporary file')} removed")
-        lines.append(f"  {'nothing is wrong' if self.ok else _numbers(self.counts)}")
+            lines.append(f"  {pluralize(self.swept, 'temporary file')} removed")
+        if self.objects["absent"] and not self.receipts:
+            lines.append(
+                f"  {pluralize(self.objects['absent'], 'object')} absent: without receipts "
+                "(manifest=) lost objects cannot be told from those that were never written"
+            )
+        lines.append(f"  {self._verdict()}")
         return "\n".join(lines)
+
+    def _depth(self) -> str:
+        """Return a phrase that says how much of the stored objects was read."""
+        if self.deep == "decode":
+            return "every chunk decoded"
+        if self.deep == "receipts":
+            return "every byte compared with its receipt"
+        hint = "deep='decode' reads them"
+        if any(self.chunks.values()):
+            return f"indices of shards read, chunks in them not ({hint})"
+        return f"contents not read ({hint})"
+
+    def _verdict(self) -> str:
+        if not self.ok:
+            return _numbers(self.counts) if self.counts else "damaged"
+        return "nothing is wrong in what was read" if self.deep == "index" else "nothing is wrong"
 
     def plot(self) -> Figure:
         """Plot a heat map of the stored objects of at most twelve arrays, damaged ones first.

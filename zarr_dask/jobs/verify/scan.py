@@ -8,14 +8,15 @@ inside shards, including nested shards, are counted one by one. There are three 
 - ``"decode"`` reads all bytes and decodes every chunk.
 - ``"receipts"`` reads all bytes and computes checksums; the caller compares them with receipts.
 
-One object and one decoded chunk are held at a time.
+Of a store without latency one object and one decoded chunk are held at a time; of others the
+objects of a task, which are a few megabytes or one object.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -25,15 +26,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.codecs.base import ABSENT_PLACE, Inside, Reading
-from zarr_dask.codecs.chain import BoundChain
+from zarr_dask.codecs.base import ABSENT_PLACE, DecodeOptions, ShardIndex
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.codecs.fetch import Fetch, answer, window
+from zarr_dask.codecs.fetch import Fetch, drive_fetch, fetch_within
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.stores.base import Buffer, Range, read_ranges
+from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
+from zarr_dask.stores.base import Buffer, Range, get_ranges_if_match, read_ranges
 
-__all__ = ["STATES", "Batch", "Cells", "Census", "Depth", "Finding", "State"]
+__all__ = ["STATES", "CellRuns", "Depth", "Finding", "ObjectScan", "ScanResult", "State"]
 
 Depth = Literal["index", "decode", "receipts"]
 State = Literal["ok", "empty", "absent", "torn", "checksum", "undecodable"]
@@ -67,27 +69,27 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellRuns:
     """Numbers of some cells of a grid, in C order, as runs of consecutive numbers."""
 
     runs: tuple[tuple[int, int], ...]
     """First number, and length of the run."""
 
     @staticmethod
-    def of(numbers: Sequence[int] | np.ndarray) -> Cells:
+    def of(numbers: Sequence[int] | np.ndarray) -> CellRuns:
         """Return the cells with some numbers, given in any order.
 
         Examples
         --------
-        >>> Cells.of([7, 3, 4, 5]).runs
+        >>> CellRuns.of([7, 3, 4, 5]).runs
         ((3, 3), (7, 1))
         """
         ordered = np.unique(np.asarray(numbers, np.int64))
         if not ordered.size:
-            return Cells(())
+            return CellRuns(())
         starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 2) != 1)
         lengths = np.diff(starts, append=ordered.size)
-        return Cells(tuple(zip(ordered[starts].tolist(), lengths.tolist(), strict=True)))
+        return CellRuns(tuple(zip(ordered[starts].tolist(), lengths.tolist(), strict=True)))
 
     @property
     def count(self) -> int:
@@ -99,7 +101,7 @@ class Cells:
 
         Examples
         --------
-        >>> list(Cells(((3, 3), (7, 1))).part(2, 4))
+        >>> list(CellRuns(((3, 3), (7, 1))).part(2, 4))
         [5, 7]
         """
         ends = list(accumulate(length for _, length in self.runs))
@@ -111,7 +113,7 @@ class Cells:
             yield from range(start + max(first - before, 0), start + min(stop - before, length))
 
 
-class Summed(NamedTuple):
+class ObjectChecksum(NamedTuple):
     """Size and checksums of a stored object."""
 
     nbytes: int
@@ -120,7 +122,7 @@ class Summed(NamedTuple):
     """SHA-256 in hexadecimal digits, if requested."""
 
 
-class Batch(NamedTuple):
+class ScanResult(NamedTuple):
     """Result of a task."""
 
     array: int
@@ -133,17 +135,17 @@ class Batch(NamedTuple):
     """Number of chunks inside shards by state, if they were checked."""
     nbytes: int
     """Bytes that were read, or sizes that were looked up."""
-    sums: list[Summed | None]
+    sums: list[ObjectChecksum | None]
     """Checksums of each object, if requested; None if it is absent."""
     findings: list[Finding]
 
 
 @dataclass(frozen=True)
-class Census:
+class ObjectScan:
     """The tasks for some arrays; called with the number of a task."""
 
     arrays: tuple[Array, ...]
-    cells: tuple[Cells, ...]
+    cells: tuple[CellRuns, ...]
     """The stored objects of each array to check."""
     depth: Depth
     sha256: bool = False
@@ -162,7 +164,7 @@ class Census:
         nbytes = prod(array.write_chunks) * array.meta.data_type.typical_itemsize
         return max(1, min(_MOST_PER_TASK, _BYTES_PER_TASK // max(nbytes, 1)))
 
-    def __call__(self, number: int) -> Batch:
+    def __call__(self, number: int) -> ScanResult:
         """Run one task."""
         ends = list(accumulate(self.batches))
         which = bisect_right(ends, number)
@@ -170,13 +172,17 @@ class Census:
         first = (number - (ends[which - 1] if which else 0)) * size
         array, counts = self.arrays[which], self.arrays[which].meta.grid.counts
         states, chunks = bytearray(), Counter[State]()
-        sums: list[Summed | None] = []
+        sums: list[ObjectChecksum | None] = []
         findings: list[Finding] = []
         nbytes = 0
         confirm = array.confirmation()
-        for cell in self.cells[which].part(first, first + size):
+
+        def look(cell: int) -> _Look:
             coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
-            found = _look_at(array, coords, self.depth, with_sha256=self.sha256)
+            return _look_at(array, coords, self.depth, with_sha256=self.sha256)
+
+        cells = self.cells[which].part(first, first + size)
+        for found in _in_turn(look, cells, transfers_for(array.store)):
             if found.state == "absent":
                 confirm()
             states.append(STATES.index(found.state))
@@ -184,7 +190,12 @@ class Census:
             nbytes += found.nbytes
             sums.append(found.summed)
             findings.extend(found.findings[: _MOST_NAMED - len(findings)])
-        return Batch(which, first, bytes(states), dict(chunks), nbytes, sums, findings)
+        return ScanResult(which, first, bytes(states), dict(chunks), nbytes, sums, findings)
+
+
+def _in_turn(look: Callable[[int], _Look], cells: Iterable[int], at_a_time: int) -> Iterator[_Look]:
+    """Yield the results of checking objects: one by one, or concurrently if requests take long."""
+    return iter(map_concurrently(look, cells, at_a_time)) if at_a_time > 1 else map(look, cells)
 
 
 _MOST_PER_TASK = 256
@@ -212,11 +223,11 @@ def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256
 def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
     array, coords = look.array, look.coords
     key = array.key(coords)
+    read: _Read
     if depth == "index":
-        size, view = array.store.size(key), memoryview(b"")
-        read: _Read = lambda wanted: read_ranges(array.store, key, wanted)  # noqa: E731
+        (size, read), view = _sized(array, coords, key), memoryview(b"")
     else:
-        value = array.store.borrow(key)
+        value = array.store.get_transient(key)
         size = None if value is None else len(value)
         view = memoryview(value or b"")
         read = lambda wanted: [view[one.start : one.stop] for one in wanted]  # noqa: E731
@@ -226,10 +237,44 @@ def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
     look.nbytes = size
     if depth == "receipts":
         digest = sha256(view).hexdigest() if with_sha256 else None
-        look.summed = Summed(size, crc32c(view), digest)
+        look.summed = ObjectChecksum(size, crc32c(view), digest)
         return
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
     look.at(array.meta.bound(coords), read, size, valid, ())
+
+
+def _sized(array: Array, coords: Shape, key: str) -> tuple[int | None, _Read]:
+    """Return the size of an object (None if it is absent), and what reads its parts.
+
+    The response to the request for the index of a shard tells its size in many stores.
+    """
+    store = array.store
+
+    def read(wanted: Sequence[Range]) -> Sequence[Buffer] | None:
+        return read_ranges(store, key, wanted)
+
+    index = _index_range(array.meta.bound(coords))
+    if index is None or store.coalescing.max_concurrent_requests == 1:
+        return store.size(key), read
+    (found,) = get_ranges_if_match(store, [(key, index, None)])
+    if found is None:
+        return None, read
+    content = found.content
+    if content is None or found.size is None:
+        return store.size(key), read
+    return found.size, lambda wanted: [content] if [*wanted] == [index] else read(wanted)
+
+
+def _index_range(bound: BoundCodecChain) -> Range | None:
+    """Return the range of the index of a shard; None for what is no shard."""
+    fetch = bound.read_index()
+    try:
+        wanted = [*next(fetch)]
+    except StopIteration:
+        return None
+    finally:
+        fetch.close()
+    return wanted[0] if len(wanted) == 1 else None
 
 
 class _Look:
@@ -242,7 +287,7 @@ class _Look:
         self.state: State = "ok"
         self.chunks = Counter[State]()
         self.nbytes = 0
-        self.summed: Summed | None = None
+        self.summed: ObjectChecksum | None = None
         self.findings: list[Finding] = []
 
     def blame(self, state: State, inside: tuple[Shape, ...], reason: str) -> State:
@@ -254,7 +299,12 @@ class _Look:
         return state
 
     def at(
-        self, bound: BoundChain, read: _Read, size: int, valid: Region, inside: tuple[Shape, ...]
+        self,
+        bound: BoundCodecChain,
+        read: _Read,
+        size: int,
+        valid: Region,
+        inside: tuple[Shape, ...],
     ) -> State:
         """Check a chunk, or a shard and the chunks in it.
 
@@ -276,7 +326,7 @@ class _Look:
             wanted = "some" if expected is None else f"{expected}"
             return self.blame("torn", inside, f"it has {size} bytes, expected {wanted}")
         try:
-            found = answer(bound.inside(), read)
+            found = drive_fetch(bound.read_index(), read)
         except CorruptObjectError as error:
             return self.blame("torn", inside, error.reason)
         if found is not None:
@@ -286,14 +336,14 @@ class _Look:
         if self.decoding:
             out = np.empty(bound.spec.shape, bound.spec.dtype)
             try:
-                answer(bound.read(None, out, _READING, whole=True), read)
+                drive_fetch(bound.read(None, out, _READING, whole=True), read)
             except ChecksumError as error:
                 return self.blame("checksum", (*inside, *error.coords), error.reason)
             except CorruptObjectError as error:
                 return self.blame("undecodable", (*inside, *error.coords), error.reason)
         return "ok"
 
-    def _overlaps(self, found: Inside, size: int, inside: tuple[Shape, ...]) -> State:
+    def _overlaps(self, found: ShardIndex, size: int, inside: tuple[Shape, ...]) -> State:
         """Record chunks that overlap each other, or the index, according to the index.
 
         Two chunks may lie at exactly the same position: equal bytes need to be stored only once.
@@ -317,8 +367,8 @@ class _Look:
     def _chunks(
         self,
         places: np.ndarray,
-        chunk: BoundChain,
-        bound: BoundChain,
+        chunk: BoundCodecChain,
+        bound: BoundCodecChain,
         read: _Read,
         size: int,
         valid: Region,
@@ -364,7 +414,7 @@ class _Look:
         return worst
 
 
-_READING = Reading()
+_READING = DecodeOptions()
 
 
 def _coordinates(mask: np.ndarray) -> Iterator[Shape]:
@@ -376,7 +426,7 @@ def _coordinates(mask: np.ndarray) -> Iterator[Shape]:
 
 def _within(read: _Read, start: int, length: int) -> _Read:
     """Return a reader for parts of a range within a longer value."""
-    return lambda wanted: answer(window(_asking(wanted), start, length), read)
+    return lambda wanted: drive_fetch(fetch_within(_asking(wanted), start, length), read)
 
 
 def _asking(wanted: Sequence[Range]) -> Fetch[Sequence[Buffer] | None]:

@@ -12,7 +12,7 @@ from zarr_dask.journal.swap import left_beside
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = ["find_leftovers"]
 
@@ -33,7 +33,7 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Findin
     """
     found: list[Finding] = []
     swept = 0
-    while isinstance(store, Wrapper) and not hasattr(store, "prefix"):
+    while isinstance(store, StoreWrapper) and not hasattr(store, "prefix"):
         store = store.store
     if isinstance(store, ZipStore):  # a writer of an archive puts them beside it
         store, folder = LocalStore(str(Path(store.root).parent)), None

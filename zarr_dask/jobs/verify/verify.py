@@ -5,7 +5,7 @@ tasks of a `census` check the objects, on dask's schedulers or a cluster. The re
 `VerifyReport` (`report`).
 
 Only receipts (`receipted`) show which absent objects are absent on purpose. They come from a
-manifest of a job, from any object with ``objects`` and ``empty`` (`Receipted`), or from the
+manifest of a job, from any object with ``objects`` and ``empty`` (`ExpectedObjects`), or from the
 journals of jobs that have not ended. `leftovers` finds temporary output of killed writers.
 """
 
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_flags, check_given
+from zarr_dask._util.arguments import check_bools, check_type
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import (
@@ -40,21 +41,21 @@ from zarr_dask.formats.consolidated import consolidated_key, without_consolidate
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
-from zarr_dask.hierarchy.locate import node_place
+from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.jobs.engine import find_workers, run_tasks
-from zarr_dask.jobs.engine.plan import counted
-from zarr_dask.jobs.verify.expected import OpenJobs, Receipted, ReceiptedObject, sha256_of
-from zarr_dask.jobs.verify.orphans import Ownerless
+from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.verify.expected import ExpectedObjects, OpenJobs, ReceiptedObject, sha256_of
+from zarr_dask.jobs.verify.orphans import OrphanedKeys
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.verify.scan import (
     STATES,
-    Batch,
-    Cells,
-    Census,
+    CellRuns,
     Depth,
     Finding,
+    ObjectChecksum,
+    ObjectScan,
+    ScanResult,
     State,
-    Summed,
 )
 from zarr_dask.jobs.verify.temporaries import find_leftovers
 from zarr_dask.journal import (
@@ -67,7 +68,7 @@ from zarr_dask.stores.open import Location
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Receipted", "verify"]
+__all__ = ["ExpectedObjects", "verify"]
 
 _ARRAYS_AT_ONCE = 32
 """Number of arrays checked by one run of tasks; each array is part of each task."""
@@ -79,12 +80,14 @@ _LOST = "a receipt says that it has been stored"
 _UNKNOWN = "no receipt says that it is empty on purpose"
 
 
+@takes_habits(component="path")
+@explained_by(open_node)
 def verify(
     url: Location | Array | Group,
     path: str = "",
     deep: Depth = "index",
     *,
-    manifest: Receipted | str | PathLike[str] | None = None,
+    manifest: ExpectedObjects | str | PathLike[str] | None = None,
     journal: Location | None = None,
     sweep: bool = False,
     client: Client | None = None,
@@ -98,7 +101,9 @@ def verify(
     url, path
         An array or a group, and a path below it.
     deep
-        ``"index"`` reads the indices of shards and checks sizes; ``"decode"`` decodes every chunk;
+        How much is read. ``"index"`` reads the indices of shards, looks which objects are there
+        and checks their sizes, but reads no chunk: bytes that changed inside one stay unseen.
+        ``"decode"`` decodes every chunk;
         ``"receipts"`` computes checksums of all bytes and compares them with `manifest`, or else
         with the journals of jobs that have not ended and of open outputs of simulations.
     manifest
@@ -117,8 +122,9 @@ def verify(
     Returns
     -------
     VerifyReport
-        ``report.ok`` is false if anything is wrong. Absent objects alone are not wrong, because
-        they read as the fill value.
+        ``report.ok``, which is also ``bool(report)``, is false if anything is wrong. Absent
+        objects alone are not wrong, because they read as the fill value: without receipts a lost
+        object cannot be told from one that was never written.
 
     Raises
     ------
@@ -141,10 +147,10 @@ def verify(
     """
     if deep not in get_args(Depth):
         raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
-    check_flags(sweep=sweep)
+    check_bools(sweep=sweep)
     expected = "a path or URL, or what a job has stored (zarr_dask.Manifest)"
-    check_given("manifest", manifest, str | PathLike | Receipted, expected)
-    job = replace(_Job.of(url, path, deep, storage_options, read), journal=journal)
+    check_type("manifest", manifest, str | PathLike | ExpectedObjects, expected)
+    job = replace(_VerificationState.of(url, path, deep, storage_options, read), journal=journal)
     kept = (
         Manifest.at(ManifestPlace.of(manifest, job.store))
         if isinstance(manifest, str | PathLike)
@@ -162,11 +168,11 @@ def verify(
     job.find_open_jobs(sweep=sweep)
     job.find_ownerless()
     job.find_leftovers(sweep=sweep)
-    return job.report()
+    return replace(job.report(), receipts=kept is not None)
 
 
 @dataclass
-class _Job:
+class _VerificationState:
     """State of a verification."""
 
     store: Store
@@ -178,14 +184,14 @@ class _Job:
     findings: list[Finding]
     counts: Counter[str]
     """Number of findings of each kind."""
-    ownerless: Ownerless
+    ownerless: OrphanedKeys
     """Keys that look like stored objects, below no array."""
-    cells: list[Cells] = field(default_factory=list)
+    cells: list[CellRuns] = field(default_factory=list)
     states: list[np.ndarray] = field(default_factory=list)
     """State of each stored object, by array; absent unless known otherwise."""
     chunks: list[Counter[State]] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
-    sums: list[dict[int, Summed]] = field(default_factory=list)
+    sums: list[dict[int, ObjectChecksum]] = field(default_factory=list)
     unpublished: Counter[int] = field(default_factory=Counter)
     """Number of objects of unpublished steps, by array."""
     axes: dict[int, int] = field(default_factory=dict)
@@ -206,10 +212,10 @@ class _Job:
         deep: Depth,
         storage_options: Mapping[str, Any] | None,
         read: ReadOptions | None,
-    ) -> _Job:
+    ) -> _VerificationState:
         options = replace(ReadOptions.given(read), consolidated=False)  # read own metadata
         if not isinstance(url, Array | Group):
-            url, path = node_place(url, path, storage_options)
+            url, path = resolve_node(url, path, storage_options)
             storage_options = None
         node = open_node(url, path, "r", None, storage_options, options)
         arrays: list[Array] = []
@@ -228,9 +234,14 @@ class _Job:
                     findings.append(
                         Finding("document", f"{node.path}/{below}".lstrip("/"), reason=reason)
                     )
-        layouts = (node.node_format.chunk_keys(None), *(one.meta.keys for one in arrays))
-        ownerless = Ownerless.among(layouts)
-        job = _Job(node.store, node.path, deep, node, arrays, [], Counter(), ownerless)
+        layouts = (
+            node.node_format.chunk_keys(None),
+            *(one.meta.chunk_key_encoding for one in arrays),
+        )
+        ownerless = OrphanedKeys.among(layouts)
+        job = _VerificationState(
+            node.store, node.path, deep, node, arrays, [], Counter(), ownerless
+        )
         for finding in findings:
             job.add(finding)
         return job
@@ -268,7 +279,7 @@ class _Job:
             self.listed = False
             self.cells = [_all_cells(one) for one in self.arrays]
         else:
-            self.cells = [Cells.of(np.frombuffer(one, np.int64)) for one in present]
+            self.cells = [CellRuns.of(np.frombuffer(one, np.int64)) for one in present]
 
     def find_ownerless(self) -> None:
         """Report stored objects without an array: its metadata was lost, or never written.
@@ -278,7 +289,7 @@ class _Job:
         told = {one.path for one in self.findings if one.kind in {"document", "journal"}}
         for path, count, first in self.ownerless.lost(self.store, told):
             reason = (
-                f"{counted(count, 'stored object')} of no array: {path or 'the root'!r} has no "
+                f"{pluralize(count, 'stored object')} of no array: {path or 'the root'!r} has no "
                 "document of one. It was lost, or the job that writes the array has not ended"
             )
             self.add(Finding("orphan", path, first, reason=reason))
@@ -303,7 +314,7 @@ class _Job:
     def _place(self, key: str, which: int, present: numbers_of[int]) -> None:
         array = self.arrays[which]
         name = key[len(array.node_format.data_prefix(array.path)) :]
-        coords = array.meta.keys.coords(name, array.ndim)
+        coords = array.meta.chunk_key_encoding.coords(name, array.ndim)
         if coords is None:
             reason = "no document, and no stored object of the array"
             self.add(Finding("orphan", array.path, key, reason=reason))
@@ -341,12 +352,14 @@ class _Job:
         workers = find_workers(client)
         for start in range(0, len(self.arrays), _ARRAYS_AT_ONCE):
             some = slice(start, start + _ARRAYS_AT_ONCE)
-            census = Census(tuple(self.arrays[some]), tuple(self.cells[some]), self.deep, sha256)
+            census = ObjectScan(
+                tuple(self.arrays[some]), tuple(self.cells[some]), self.deep, sha256
+            )
             count = sum(census.batches)
             if count:
                 run_tasks(census, range(count), workers, partial(self._take, start), "verify")
 
-    def _take(self, start: int, batch: Batch) -> None:
+    def _take(self, start: int, batch: ScanResult) -> None:
         which = start + batch.array
         count = len(batch.states)
         places = list(self.cells[which].part(batch.first, batch.first + count))
@@ -367,7 +380,7 @@ class _Job:
         Parameters
         ----------
         objects, empty
-            Contents of a `Receipted`.
+            Contents of a `ExpectedObjects`.
         complete
             True if objects without a receipt must not be absent.
 
@@ -481,7 +494,9 @@ class _Job:
             self.add(Finding("journal", self.path, reason=str(error)))
             return
         for path, journal, job in found:
-            how = "has not ended: it is running" + ("" if journal.is_held() else ", or was killed")
+            how = "has not ended: it is running" + (
+                "" if journal.is_locked() else ", or was killed"
+            )
             if jobs.is_done(path, journal, job):
                 if sweep:
                     journal.remove()
@@ -548,6 +563,6 @@ def _owner(key: str, places: Mapping[str, int]) -> int | None:
     return places.get("")
 
 
-def _all_cells(array: Array) -> Cells:
+def _all_cells(array: Array) -> CellRuns:
     count = prod(array.meta.grid.counts)
-    return Cells(((0, count),)) if count else Cells(())
+    return CellRuns(((0, count),)) if count else CellRuns(())

@@ -9,19 +9,19 @@ record lasts as long as it is needed.
 from __future__ import annotations
 
 from zarr_dask.jobs.engine import ask_scheduler
-from zarr_dask.jobs.engine.last_tokens import LastTokens
+from zarr_dask.jobs.engine.last_tokens import BoundedSet
 
-__all__ = ["forget_growth", "has_ended", "has_grown", "note_end", "note_growth"]
+__all__ = ["forget_growth", "has_ended", "has_grown", "mark_appended", "note_end"]
 
-_GROWN = LastTokens()
+_GROWN = BoundedSet()
 """The last writes that made an array longer in this process."""
 
 
-_ENDED = LastTokens()
+_ENDED = BoundedSet()
 """The last writes that have ended in this process."""
 
 
-def note_growth(token: str) -> None:
+def mark_appended(token: str) -> None:
     """Record that a write is about to make an array longer.
 
     Raises

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask.array.array import Array
-from zarr_dask.array.writer import decoded
+from zarr_dask.array.writer import decoded, updated
 from zarr_dask.errors import ConditionalWriteError
-from zarr_dask.grid.grid import Part, cut
+from zarr_dask.grid.grid import Part, view_region
 from zarr_dask.stores.base import Buffer
-from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.stores.compare_and_swap import as_cas_store
 
-__all__ = ["change_part"]
+__all__ = ["cas_update_part"]
 
 _ATTEMPTS = 1000
 """Maximum number of attempts. Each failure means that another job has succeeded, so at most this
@@ -21,7 +22,7 @@ many jobs may share an object.
 """
 
 
-def change_part(
+def cas_update_part(
     array: Array,
     part: Part,
     values: np.ndarray,
@@ -43,7 +44,7 @@ def change_part(
     values
         Of the whole region.
     confirm
-        Called where the object is absent; see `write_part`.
+        Called where the object is absent; see `write_object_part`.
     fence
         Called right before the object is put; raises if that must not be.
 
@@ -60,17 +61,15 @@ def change_part(
         If the existing object cannot be decoded.
     """
     key = array.key(part.coords)
-    store = conditional(array.store)
-    own = cut(values, part.out)
+    store = as_cas_store(array.store)
+    own = view_region(values, part.out)
     for _ in range(_ATTEMPTS):
         stored, tag = store.get_tagged(key)
         if stored is None:
             confirm()
-        chunk = decoded(array.meta, part.coords, stored, array.where, key)
-        chunk[part.inside] = own
-        if stored is None and array.meta.is_unwritten(chunk):
+        buffers = _changed(array, part, own, stored)
+        if buffers is None:
             return None
-        buffers = array.meta.bound(part.coords).encode(chunk)
         if fence is not None:
             fence()
         if store.set_if(key, buffers, tag):
@@ -79,3 +78,21 @@ def change_part(
         f"the stored object {key!r} of {array.where} was changed by other jobs {_ATTEMPTS} times "
         "while this one tried to. Run the job again when they have ended."
     )
+
+
+def _changed(
+    array: Array, part: Part, own: np.ndarray, stored: Buffer | None
+) -> list[Buffer] | None:
+    """Return the bytes of an object after a part has changed; None if nothing is to be stored."""
+    pieces = None if stored is None else updated(array, part, own, stored)
+    if pieces is not None:
+        with SegmentedBuffer() as gathered:
+            for piece in pieces:
+                gathered.add(piece)
+        return gathered.buffers()
+    key = array.key(part.coords)
+    chunk = decoded(array.meta, part.coords, stored, array.where, key)
+    chunk[part.inside] = own
+    if stored is None and array.meta.is_all_fill(chunk):
+        return None
+    return array.meta.bound(part.coords).encode(chunk)

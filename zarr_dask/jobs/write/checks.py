@@ -21,13 +21,13 @@ from zarr_dask.errors import (
     PartialWriteError,
     SourceIsTargetError,
 )
-from zarr_dask.grid.grid import Region, spans
-from zarr_dask.jobs.engine.find_sources import lazy_sources, place_of_target, places_of_source
-from zarr_dask.jobs.engine.grid_arguments import cut_off
+from zarr_dask.grid.grid import Region, intersect_chunks
+from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, place_of_target, places_of_source
+from zarr_dask.jobs.engine.grid_arguments import clipped_slices
 from zarr_dask.jobs.engine.plan import format_region
-from zarr_dask.jobs.write.target import Casting, takes
+from zarr_dask.jobs.write.target import Casting, can_cast
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import overlap
+from zarr_dask.stores.open import contains_or_equal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.write.request import WriteRequest
 
 __all__ = [
-    "check_apart",
+    "check_disjoint_targets",
     "check_existing",
     "check_fits",
     "check_not_read",
@@ -99,14 +99,14 @@ def check_fits(
             f"region {format_region(region)} has steps; regions to write are contiguous."
         )
     if values.shape != shape:
-        cut = cut_off(given, target.shape, target.dimension_names or (), target.where)
+        cut = clipped_slices(given, target.shape, target.dimension_names or (), target.where)
         raise GridError(
             f"the dask array has shape {values.shape}, the region {format_region(region)} of "
             f"{target.where} has {shape}"
             + "".join(f"; {one}" for one in cut)
             + (". Make the array longer (resize), or append to it." if cut else ".")
         )
-    if not takes(target, values.dtype, casting):
+    if not can_cast(target, values.dtype, casting):
         raise DataTypeError(
             f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
             f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "
@@ -118,7 +118,7 @@ def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...
     """Return the stored objects that a region covers only in part; they lie at its borders."""
     grid = target.meta.grid
     along = [
-        [(index, whole) for index, _, _, whole in spans(dimension, selected)]
+        [(index, whole) for index, _, _, whole in intersect_chunks(dimension, selected)]
         for dimension, selected in zip(grid.dimensions, region, strict=True)
     ]
     return tuple(_cut_cells(along))
@@ -166,9 +166,9 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
         If the graph reads the node at the path, or one above or below it.
     """
     place = place_of_target(store, path)
-    for source in lazy_sources(values):
+    for source in find_lazy_arrays(values):
         for read in places_of_source(source):
-            if not overlap(read, place):
+            if not contains_or_equal(read, place):
                 continue
             raise SourceIsTargetError(
                 f"the dask array reads {read}, which would be written: values would be lost "
@@ -180,7 +180,7 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
 # --- several arrays -------------------------------------------------------------------------------
 
 
-def check_apart(plans: Sequence[WritePlan]) -> None:
+def check_disjoint_targets(plans: Sequence[WritePlan]) -> None:
     """Refuse writes that conflict with each other.
 
     Raises
@@ -200,7 +200,7 @@ def check_apart(plans: Sequence[WritePlan]) -> None:
 
 def _check_pair(one: WritePlan, other: WritePlan) -> None:
     here, there = (place_of_target(plan.target.store, plan.target.path) for plan in (one, other))
-    if not overlap(here, there):
+    if not contains_or_equal(here, there):
         return
     if here != there or one.creates or other.creates:
         raise NodeExistsError(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from zarr_dask.jobs.engine import check_in_reach
-from zarr_dask.jobs.engine.zip_targets import check_outlives, ends_archives
+from zarr_dask._util.display import InWords
+from zarr_dask.jobs.engine import check_reachable_from_workers
+from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
+from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
-from zarr_dask.jobs.write.running import end_of, run_plans
+from zarr_dask.jobs.write.running import make_finalizer, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 
@@ -20,16 +22,18 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from zarr_dask.graph import StoredWrite
+    from zarr_dask.graph import WriteCollection
 
 __all__ = ["JointWritePlan"]
 
 
-@dataclass(frozen=True, eq=False)
-class JointWritePlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class JointWritePlan(InWords):
     """Several writes by one graph, without a stored object in common; made by `plan_write`."""
 
     plans: tuple[WritePlan, ...]
+    commit: GroupCommit | None = None
+    """Makes all arrays visible together; None if each one is shown when it is written."""
 
     def at_once(self) -> JointWritePlan:
         """Return the plan as `WritePlan.at_once` does, unless it makes new arrays.
@@ -39,7 +43,7 @@ class JointWritePlan:
         """
         if any(plan.creates for plan in self.plans):
             return self
-        return JointWritePlan(tuple(plan.at_once() for plan in self.plans))
+        return replace(self, plans=tuple(plan.at_once() for plan in self.plans))
 
     @property
     def tasks(self) -> int:
@@ -75,17 +79,19 @@ class JointWritePlan:
         """Plot a panel for each array; see `WritePlan.plot`."""
         return plot_writes([plan.panel() for plan in self.plans])
 
-    def collection(self, topic: str = "") -> StoredWrite:
+    def collection(self, topic: str = "") -> WriteCollection:
         """Return the tasks of all, after making room at the targets; see `WritePlan.collection`."""
         from zarr_dask.graph import join_writes
 
         for plan in self.plans:
-            check_outlives(plan.target.store)
-            check_in_reach(plan.target.store, merges=False)
+            check_archive_open(plan.target.store)
+            check_reachable_from_workers(plan.target.store, merges=False)
+        if self.commit is not None:
+            self.commit.make_room(resumed=self.is_resumed)
         begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
-        return join_writes([one.write for one in begun], end_of(begun))
+        return join_writes([one.write for one in begun], make_finalizer(begun, self.commit))
 
-    @ends_archives(lambda plan: [one.target.store for one in plan.plans])
+    @closes_zip_targets(lambda plan: [one.target.store for one in plan.plans])
     def run(
         self,
         client: Client | None = None,
@@ -104,7 +110,16 @@ class JointWritePlan:
             plan.check_window(window)
         if window is not None:
             self._check_apart()
-        return run_plans(self.plans, client, progress, window)
+        if self.commit is None:
+            return run_plans(self.plans, client, progress, window)
+        with self.commit.claimed():
+            self.commit.make_room(resumed=self.is_resumed)
+            return run_plans(self.plans, client, progress, window, self.commit)
+
+    @property
+    def is_resumed(self) -> bool:
+        """True if an earlier call has begun to write these arrays."""
+        return any(plan.resume.resumed is not None for plan in self.plans)
 
     def _check_apart(self) -> None:
         """Refuse arrays that share an intermediate result."""

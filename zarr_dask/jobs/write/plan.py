@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
 from math import prod
@@ -13,39 +13,39 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
-from zarr_dask._util.display import facts_table
+from zarr_dask._util.display import InWords, html_table
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.consolidated import warn_of_stale
-from zarr_dask.formats.edit import put_changed
+from zarr_dask.formats.consolidated import warn_stale_consolidated
+from zarr_dask.formats.edit import write_changed_documents
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.edit import (
-    is_shown_first,
-    prepare_above,
-    prepare_array_place,
-    warn_of_mixture,
-    withdraw,
+    create_parent_groups,
+    make_room_for_array,
+    puts_metadata_first,
+    rollback_metadata,
+    warn_mixed_formats,
 )
 from zarr_dask.hierarchy.group import open_array
-from zarr_dask.hierarchy.prefetch import Site
-from zarr_dask.jobs.engine import check_in_reach, forks_for, runs_elsewhere
-from zarr_dask.jobs.engine.plan import counted, format_bytes
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation
+from zarr_dask.jobs.engine import check_reachable_from_workers, forks_for, runs_elsewhere
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
-from zarr_dask.jobs.engine.zip_targets import check_outlives, ends_archives
+from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
-from zarr_dask.jobs.write.running import Begun, run_plans
+from zarr_dask.jobs.write.running import StartedWrite, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import ArrayTarget, Casting, Records, WriteReport
-from zarr_dask.journal import ArrayEnd, Hold, end_of_array
-from zarr_dask.journal.swap import Swap
-from zarr_dask.stores.base import is_far
+from zarr_dask.jobs.write.target import ArrayTarget, Casting, WriteReceipts, WriteReport
+from zarr_dask.journal import ArrayEnd, JobLock, end_of_array
+from zarr_dask.journal.swap import AtomicReplace
+from zarr_dask.stores.base import is_remote
 
 if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from zarr_dask.graph import StoredWrite, Target
+    from zarr_dask.graph import Target, WriteCollection
 
 __all__ = ["Partial", "WritePlan"]
 
@@ -56,8 +56,8 @@ _MOST_LISTED = 1000
 """Maximum number of objects written in part that the JSON of a plan lists."""
 
 
-@dataclass(frozen=True, eq=False)
-class WritePlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class WritePlan(InWords):
     """Everything that a write will do; made by `plan_write`."""
 
     values: da.Array
@@ -77,23 +77,25 @@ class WritePlan:
     before: ArrayMeta | None = None
     """Metadata of a growing array until all is written."""
     casting: Casting = "safe"
-    compares: bool = False
+    uses_cas: bool = False
     """True if other jobs may be writing to the objects that are written in part."""
-    swap: Swap | None = None
+    swap: AtomicReplace | None = None
     """Swap that later puts the array in place of another one; None to write it in place."""
     has_ended: bool = False
     """True if a call wrote all of it and died before it could remove its journals."""
-    site: Site | None = None
+    site: PrefetchedLocation | None = None
     """Content of the array's location when this was planned."""
-    is_at_once: bool = False
+    reuse_prefetched_place: bool = False
     """Whether it is run by the call that has planned it, so that `site` is of just now."""
+    deferred: bool = False
+    """True if a `Commit` makes the array visible together with others."""
     again: Callable[[], WritePlan] | None = None
     """Plans the same append behind what others have appended meanwhile; None where none is waited
     for."""
 
     def at_once(self) -> WritePlan:
         """Return the plan to be run now, without repeating the requests made while planning."""
-        return replace(self, is_at_once=True)
+        return replace(self, reuse_prefetched_place=True)
 
     @property
     def regrouped(self) -> bool:
@@ -150,7 +152,7 @@ class WritePlan:
             lines.append(f"  length  {self.before.shape} until all is written, {target.shape} then")
         if self.partial:
             lines.append(
-                f"  in part {counted(len(self.partial), 'stored object')} read, changed and "
+                f"  in part {pluralize(len(self.partial), 'stored object')} read, changed and "
                 f"{self._in_part()}: {', '.join(map(str, self.partial[:5]))}"
                 f"{' ...' if len(self.partial) > 5 else ''}"
             )
@@ -162,7 +164,7 @@ class WritePlan:
         return "a new" if self.creates else "a growing" if self.before else "an existing"
 
     def _in_part(self) -> str:
-        if self.compares:
+        if self.uses_cas:
             return "put back if no other job has changed them meanwhile, else read again"
         return "written by their single owner"
 
@@ -185,7 +187,7 @@ class WritePlan:
             "stored objects": self.objects,
             "of them in part": len(self.partial),
         }
-        return facts_table(f"write to {target.where}", facts)
+        return html_table(f"write to {target.where}", facts)
 
     def facts(self) -> dict[str, Any]:
         """Return the plan as JSON values; block sizes are pairs of a size and a count."""
@@ -206,7 +208,7 @@ class WritePlan:
             "regrouped": self.regrouped,
             "tasks": self.tasks,
             "objects": self.objects,
-            "compares": self.compares,
+            "uses_cas": self.uses_cas,
             "swaps": self.swap is not None,
             "partial_objects": len(self.partial),
             "partial": [list(coords) for coords in self.partial[:_MOST_LISTED]],
@@ -249,7 +251,7 @@ class WritePlan:
             target.dimension_names,
         )
 
-    def collection(self, topic: str = "") -> StoredWrite:
+    def collection(self, topic: str = "") -> WriteCollection:
         """Return the tasks, after making room at the target: what it replaces is removed.
 
         Parameters
@@ -257,11 +259,13 @@ class WritePlan:
         topic
             Topic under which tasks notify the clients of their cluster that they are done.
         """
-        check_outlives(self.target.store)
-        check_in_reach(self.target.store, merges=False)
+        check_archive_open(self.target.store)
+        check_reachable_from_workers(self.target.store, merges=False)
         return self.begun(topic, ends=True, held=False).write
 
-    def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
+    def begun(
+        self, topic: str, *, ends: bool, held: bool, client: Client | None = None
+    ) -> StartedWrite:
         """The tasks, after making room at the target, or claiming the end of what grows.
 
         Parameters
@@ -275,7 +279,7 @@ class WritePlan:
         client
             As for `run`.
         """
-        check_in_reach(self.target.store, client)
+        check_reachable_from_workers(self.target.store, client)
         token = token_hex(8)
         end = self._end(token)
         if end is None or not held:
@@ -295,7 +299,9 @@ class WritePlan:
         if self.before is None:
             return None
         job, target = self.resume.job, self.target
-        return end_of_array(target.store, target.path, token, job.writes if job.resume else "")
+        return end_of_array(
+            target.store, target.path, token, job.content_token if job.resume else ""
+        )
 
     def begun_behind(
         self,
@@ -306,7 +312,7 @@ class WritePlan:
         ends: bool,
         held: bool,
         client: Client | None,
-    ) -> Begun:
+    ) -> StartedWrite:
         """As `begun`, where an append knows what it claims: held, this process has done so."""
         from zarr_dask.graph import write_array
 
@@ -317,9 +323,9 @@ class WritePlan:
         self._check_place(token, held=held)
         self._make_room()
         journal = resume.begin()
-        marks: list[BinaryIO | Hold] = []
+        marks: list[BinaryIO | JobLock] = []
         if held and journal is not None:
-            marks.append(journal.hold())
+            marks.append(journal.lock())
         if self.swap is not None:
             resumed = resume.resumed is not None
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
@@ -333,7 +339,7 @@ class WritePlan:
         records = None
         if journal is not None:
             options = resume.options
-            records = Records(
+            records = WriteReceipts(
                 journal,
                 options.needs_journal,
                 options.manifest_place(target.store),
@@ -342,13 +348,13 @@ class WritePlan:
                 self.creates,
                 self.region if self.partial and self.before is None else None,
             )
-        elsewhere = not is_far(target.store) and runs_elsewhere(client)
+        elsewhere = not is_remote(target.store) and runs_elsewhere(client)
         made = ArrayTarget(
             target,
             creates,
             before,
             self.casting,
-            self.compares,
+            self.uses_cas,
             records,
             self.swap,
             None if self.swap is None else self.target,
@@ -356,6 +362,7 @@ class WritePlan:
             counts=creates and elsewhere,
             end=None if end is not None and end.lasts and held else end,
             leaves=not held,
+            deferred=self.deferred,
         )
         if end is not None and held:
             made.claim_for_tasks()
@@ -369,9 +376,10 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        shown = self.target if creates and elsewhere else None
+        shown = self.target if creates and elsewhere and not self.deferred else None
         nbytes = self._done(only)
-        return Begun(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
+        begun = StartedWrite(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
+        return replace(begun, deferred=made if self.deferred else None)
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Raise unless the array is as planned; tasks of this process need not check again.
@@ -379,7 +387,7 @@ class WritePlan:
         Tasks that are computed later do check.
         """
         target = self.target
-        if self.is_at_once and self.site is not None and self.before is None:
+        if self.reuse_prefetched_place and self.site is not None and self.before is None:
             target = replace(target, store=self.site.store)
         asked = ArrayTarget(target, self.creates, self.before, token=token)
         if held:
@@ -393,30 +401,38 @@ class WritePlan:
         place = (target.store, target.path, target.node_format)
         if self.swap is not None:
             self._warn_of_stale()
-            warn_of_mixture(*place)
+            warn_mixed_formats(*place)
         elif self.before is not None:  # here: what a worker warns of, nobody at the client sees
-            warn_of_stale(*place)
+            if not self.deferred:
+                warn_stale_consolidated(*place)
         elif not self.creates:
             return
         elif self.resume.resumed is not None:
-            prepare_above(*place)
+            if not self.deferred:
+                create_parent_groups(*place)
         else:
-            site = self.site if self.is_at_once else None
-            prepare_array_place(*place, target.meta, overwrite=self.overwrite, site=site)
+            site = self.site if self.reuse_prefetched_place else None
+            make_room_for_array(
+                *place,
+                target.meta,
+                overwrite=self.overwrite,
+                site=site,
+                alone=not self.deferred,
+            )
 
     def _warn_of_stale(self) -> None:
         """Warn if existing consolidated metadata will not match the new array."""
         target = self.target
         documents = target.node_format.documents(target.meta, target.path)
         if any(target.store.get(key) != text for key, text in documents.items()):
-            warn_of_stale(target.store, target.path, target.node_format)
+            warn_stale_consolidated(target.store, target.path, target.node_format)
 
     def _left_to_show(self) -> tuple[bool, ArrayMeta | None]:
         """Return the metadata changes left for the last task: a new array, or a new length.
 
         Some stores accept no values before these changes; they are made here for such a store.
         """
-        if not is_shown_first(self.target.store):
+        if not puts_metadata_first(self.target.store):
             return self.creates, self.before
         if self.before is not None:
             self._put_length(self.before, self.target.meta)
@@ -426,14 +442,14 @@ class WritePlan:
         """Undo metadata changes that were made before the values, because the job has failed."""
         target = self.target
         if self.creates:
-            withdraw(target.store, target.path)
-        elif self.before is not None and is_shown_first(target.store):
+            rollback_metadata(target.store, target.path)
+        elif self.before is not None and puts_metadata_first(target.store):
             self._put_length(target.meta, self.before)
 
     def _put_length(self, before: ArrayMeta, after: ArrayMeta) -> None:
         target = self.target
         place = (target.store, target.path, target.node_format)
-        put_changed(
+        write_changed_documents(
             *place,
             before,
             lambda now: replace(after, attributes=now.attributes),
@@ -450,7 +466,7 @@ class WritePlan:
         left = sum(int(ends[first + count] - ends[first]) for first, count in missing)
         return self.nbytes - left * self.target.meta.data_type.typical_itemsize
 
-    def _nothing(self, token: str) -> Begun:
+    def _nothing(self, token: str) -> StartedWrite:
         """Return a write of nothing, and the journal that is left to be removed."""
         from zarr_dask.graph import write_array
 
@@ -459,9 +475,14 @@ class WritePlan:
         origin = tuple(s.start for s in self.region)
         write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
         journal = None if found is None else found[0]
-        return Begun(write, journal, self.nbytes, swap=self.swap)
+        finished = None
+        if (record := self.resume.finished) is not None:
+            names = {one.name for one in fields(WriteReport)}
+            known = {name: value for name, value in record.report.items() if name in names}
+            finished = WriteReport(**{**known, "already_done": record.ended})
+        return StartedWrite(write, journal, self.nbytes, swap=self.swap, finished=finished)
 
-    @ends_archives(lambda plan: [plan.target.store])
+    @closes_zip_targets(lambda plan: [plan.target.store])
     def run(
         self,
         client: Client | None = None,
@@ -500,13 +521,13 @@ class WritePlan:
         ValueError
             If they do.
         """
-        from zarr_dask.graph import has_separate_blocks
+        from zarr_dask.graph import is_embarrassingly_parallel
 
         if window is None:
             return
         if not _is_number(window) or window < 1:
             raise ValueError(f"window={window!r}: expected a number of tasks of at least 1.")
-        if self.regrouped or not has_separate_blocks(self.values):
+        if self.regrouped or not is_embarrassingly_parallel(self.values):
             raise ValueError(
                 "window= was given, but blocks are made from what they have in common (a "
                 "reduction, a regrouping, an array in memory), which would be computed again in "

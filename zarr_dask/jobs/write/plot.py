@@ -10,9 +10,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.grid.grid import Blocks, Grid, Region, spans
+from zarr_dask.grid.grid import Blocks, Grid, Region, intersect_chunks
 from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
-from zarr_dask.jobs.engine.plan import counted
+from zarr_dask.jobs.engine.plan import pluralize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,9 +89,9 @@ def _draw(axis: Axes, panel: WritePanel) -> None:
     grid, region = panel.grid, panel.region
     objects, tasks = grid.count_parts(region), prod(map(len, panel.written))
     shown = _longest(panel)
-    sides = [_Side.of(panel, dimension) for dimension in shown]
+    sides = [_PlotAxis.of(panel, dimension) for dimension in shown]
     while len(sides) < 2:  # a line is drawn one element high
-        sides.insert(0, _Side([(0, 1)], [0], [False], [0, 1], ""))
+        sides.insert(0, _PlotAxis([(0, 1)], [0], [False], [0, 1], ""))
     down, across = sides
     boxes, colours = [], []
     for (top, bottom), row, row_cut in zip(down.cells, down.owners, down.cut, strict=True):
@@ -112,7 +112,7 @@ def _draw(axis: Axes, panel: WritePanel) -> None:
     left_out = any(_met(panel, d) > _MOST_CELLS for d in shown)
     axis.set_title(
         f"{panel.title}\n"
-        f"{counted(tasks, 'task')} for {counted(objects, 'stored object')}"
+        f"{pluralize(tasks, 'task')} for {pluralize(objects, 'stored object')}"
         f"{behind if others else ''}, {panel.in_part} in part"
         f"{f', the first {_MOST_CELLS} along a side' if left_out else ''}",
         loc="left",
@@ -130,11 +130,11 @@ def _longest(panel: WritePanel) -> list[int]:
 
 
 def _met(panel: WritePanel, dimension: int) -> int:
-    return len(spans(panel.grid.dimensions[dimension], panel.region[dimension]))
+    return len(intersect_chunks(panel.grid.dimensions[dimension], panel.region[dimension]))
 
 
 @dataclass(frozen=True)
-class _Side:
+class _PlotAxis:
     """One dimension of a region, as drawn."""
 
     cells: list[tuple[int, int]]
@@ -148,17 +148,17 @@ class _Side:
     name: str
 
     @staticmethod
-    def of(panel: WritePanel, dimension: int) -> _Side:
+    def of(panel: WritePanel, dimension: int) -> _PlotAxis:
         cut = panel.grid.dimensions[dimension]
         selected = panel.region[dimension]
-        found = spans(cut, selected)[:_MOST_CELLS]
+        found = intersect_chunks(cut, selected)[:_MOST_CELLS]
         ends = list(accumulate(panel.written[dimension], initial=selected.start))[1:]
         cells = [(cut.start(one.coord), min(cut.start(one.coord + 1), cut.extent)) for one in found]
         owners = [bisect_right(ends, max(low, selected.start)) for low, _ in cells]
         last = max((high for _, high in cells), default=selected.start)
         borders = accumulate(panel.blocks[dimension], initial=selected.start)
         names = panel.names
-        return _Side(
+        return _PlotAxis(
             cells,
             owners,
             [not one.whole for one in found],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,13 +12,44 @@ from zarr_dask.array.create import ArraySpec
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
+from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import Casting
+from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 from zarr_dask.journal import OnConflict
 from zarr_dask.stores.open import Location
 
-__all__ = ["WriteMode", "WriteRequest", "one_by_one"]
+__all__ = ["RunOptions", "WriteMode", "WriteOptions", "WriteRequest", "split_request"]
 
 WriteMode = Literal["a", "w", "w-", "r+", "swap"]
+
+
+class WriteOptions(ZarrPythonOptions, total=False):
+    """Keywords of `plan_write`."""
+
+    chunks: Any
+    shards: Any
+    codecs: Any
+    fill_value: Any
+    dimension_names: Any
+    attributes: Mapping[str, Any] | None
+    format: str | None
+    overwrite: bool
+    append: int | str | None
+    casting: Casting
+    partial: Partial
+    on_conflict: OnConflict
+    resume: bool | str
+    journal: Location | None
+    manifest: Any
+    sha256: bool
+    each: Sequence[Mapping[str, Any]] | None
+
+
+class RunOptions(WriteOptions, total=False):
+    """Keywords of `to_zarr`."""
+
+    progress: WriteProgress | None
+    window: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +69,8 @@ class WriteRequest:
     on_conflict: OnConflict
     resume: ResumeOptions
     keywords: Mapping[str, Any]
+    overlap: int = 0
+    """Elements at the end of the array that an append replaces."""
 
     @property
     def creates(self) -> bool:
@@ -52,6 +85,12 @@ class WriteRequest:
         check_choice("partial", self.partial, Partial)
         check_choice("on_conflict", self.on_conflict, OnConflict)
         self.resume.check()
+        if self.region is not None and self.mode in {"w", "w-"}:
+            raise ValueError(
+                f"region= writes into an array that exists; mode={self.mode!r} makes one. Leave "
+                "mode out, or pass mode='r+'. zarr_dask.create_array makes an array to be written "
+                "region by region."
+            )
         if self.append is not None and self.region is not None:
             raise ValueError("append= and region= both say where to write; choose one.")
         if self.on_conflict == "wait" and self.append is None:
@@ -69,8 +108,22 @@ class WriteRequest:
             )
 
 
-def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
-    """What is asked of each of several arrays."""
+_OF_EACH = ("chunks", "shards", "codecs", "fill_value", "dimension_names", "attributes")
+"""Options of `plan_write` that may differ between the arrays of one call."""
+
+
+def split_request(
+    request: WriteRequest, count: int, each: Sequence[Mapping[str, Any]] | None = None
+) -> list[WriteRequest]:
+    """What is asked of each of several arrays; `each` is as for `plan_write`.
+
+    Raises
+    ------
+    TypeError
+        For options that cannot differ between arrays.
+    ValueError
+        If there are more or fewer values than arrays.
+    """
     if request.on_conflict == "wait":
         raise ValueError(
             "on_conflict='wait' is for one array at a time: two calls that append to several could "
@@ -88,10 +141,27 @@ def one_by_one(request: WriteRequest, count: int) -> list[WriteRequest]:
         manifests = _for_each(_several(request.resume.manifest), count, "manifest")
         if len(set(map(str, manifests))) < count:
             raise ValueError("manifest names one place twice: each array has a file of its own.")
+    wanted = [request.wanted] * count if each is None else _specs(request.wanted, count, each)
     return [
-        replace(request, url=u, component=c, region=r, resume=replace(request.resume, manifest=m))
-        for u, c, r, m in zip(urls, components, regions, manifests, strict=True)
+        replace(
+            request,
+            url=u,
+            component=c,
+            region=r,
+            wanted=w,
+            resume=replace(request.resume, manifest=m),
+        )
+        for u, c, r, m, w in zip(urls, components, regions, manifests, wanted, strict=True)
     ]
+
+
+def _specs(spec: ArraySpec, count: int, each: Sequence[Mapping[str, Any]]) -> list[ArraySpec]:
+    if len(each) != count:
+        raise ValueError(f"each has {len(each)} items for {count} dask arrays.")
+    unknown = sorted({name for one in each for name in one if name not in _OF_EACH})
+    if unknown:
+        raise TypeError(f"each= has the keywords {unknown}; only {list(_OF_EACH)} may differ.")
+    return [replace(spec, **one) for one in each]
 
 
 def _several(manifest: Any) -> list[Any]:

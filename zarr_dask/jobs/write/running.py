@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array.array import Array
-from zarr_dask.jobs.engine.session_forks import Forks
+from zarr_dask.formats.handles import tell_growth
+from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
-from zarr_dask.jobs.write.target import JobsEnd, WriteReport
-from zarr_dask.journal import ArrayEnd, Claim, Hold, Journal
-from zarr_dask.journal.swap import Swap
-from zarr_dask.stores.base import is_far
+from zarr_dask.jobs.write.target import ArrayTarget, Commit, Finalizer, WriteReport
+from zarr_dask.journal import ArrayEnd, Claim, JobLock, Journal
+from zarr_dask.journal.finished import record_end
+from zarr_dask.journal.swap import AtomicReplace
+from zarr_dask.stores.base import is_remote
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.graph import StoredWrite
+    from zarr_dask.graph import WriteCollection
 
-__all__ = ["Beginning", "Begun", "end_of", "run_plans"]
+__all__ = ["Beginning", "StartedWrite", "make_finalizer", "run_plans"]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartedWrite:
     """A write whose target is ready."""
 
-    write: StoredWrite
+    write: WriteCollection
     journal: Journal | None
     """Journal of its job."""
     done: int
     """Decoded bytes written earlier by the job that it resumes."""
-    held: tuple[BinaryIO | Hold, ...] = ()
+    held: tuple[BinaryIO | JobLock, ...] = ()
     """Locks and marks that show other jobs, while they are open, that this job is running."""
-    swap: Swap | None = None
+    swap: AtomicReplace | None = None
     """Swap that puts the array in place of another one, if any."""
-    forks: Forks | None = None
+    forks: SessionForks | None = None
     """What its tasks write to, where that must be merged."""
     shown: Array | None = None
     """The new array that its last task makes visible, where that runs in another process."""
@@ -46,9 +51,20 @@ class Begun:
     """Of an array that grows: what this process has claimed."""
     claim: Claim = field(default_factory=Claim)
     """Says so while it is open."""
+    deferred: ArrayTarget | None = None
+    """What becomes visible only together with the other arrays of the same call."""
+    finished: WriteReport | None = None
+    """Report of the same job, if it has ended earlier."""
+
+    def record(self, report: WriteReport) -> None:
+        """Keep the report of a job that may be called again after its end."""
+        if self.journal is not None:
+            record_end(self.journal, self.journal.job(), asdict(report))
 
     def merged(self, result: Any) -> WriteReport:
         """Return the report of the tasks, after merging all their changes into the store."""
+        if self.finished is not None:
+            return self.finished
         if self.forks is None:
             report: WriteReport = result
             return report
@@ -97,7 +113,9 @@ class Beginning(Protocol):
         """Decoded bytes of the largest block that a task writes."""
         ...
 
-    def begun(self, topic: str, *, ends: bool, held: bool, client: Client | None = None) -> Begun:
+    def begun(
+        self, topic: str, *, ends: bool, held: bool, client: Client | None = None
+    ) -> StartedWrite:
         """Return the tasks, after making room at the target."""
         ...
 
@@ -106,12 +124,28 @@ class Beginning(Protocol):
         ...
 
 
-def end_of(begun: Iterable[Begun]) -> JobsEnd:
+def make_finalizer(begun: Iterable[StartedWrite], commit: Commit | None = None) -> Finalizer:
     """Return the end of the jobs of several arrays, to be called when all of them are written."""
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
     swaps = tuple(one.swap for one in found if one.swap is not None)
-    return JobsEnd(journals, swaps, tuple(one.token for one in found))
+    deferred = tuple(one.deferred for one in found if one.deferred is not None)
+    return Finalizer(journals, swaps, tuple(one.token for one in found), commit, deferred)
+
+
+def _reports(
+    plans: Sequence[Beginning], begun: Sequence[StartedWrite], results: Iterable[Any]
+) -> list[WriteReport]:
+    """Return the report of each array, which is recorded if its job may be called again."""
+    reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+    for one in begun:
+        one.check_shown()
+    for plan, one, report in zip(plans, begun, reports, strict=True):
+        one.record(report)
+        if not report.already_done:
+            tell_growth(plan.target.store, plan.target.path, plan.target.meta)
+        _LOG.info("written: %s: %s", plan.target.where, report)
+    return reports
 
 
 def run_plans(
@@ -119,26 +153,26 @@ def run_plans(
     client: Client | None,
     progress: WriteProgress | None,
     window: int | None,
+    commit: Commit | None = None,
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 
     The jobs end here, not in the last task: a task may be run again if a worker dies with its
     result, and an append is identified by its journal then.
     """
-    begun: list[Begun] = []
+    begun: list[StartedWrite] = []
 
-    def begin(topic: str) -> tuple[list[StoredWrite], int]:
+    def begin(topic: str) -> tuple[list[WriteCollection], int]:
         begun.extend(plan.begun(topic, ends=False, held=True, client=client) for plan in plans)
         return [one.write for one in begun], sum(one.done for one in begun)
 
+    _LOG.info("begin: %s", "; ".join(map(str, plans)))
     nbytes = sum(plan.nbytes for plan in plans)
-    lends = max((plan.largest_block for plan in plans if is_far(plan.target.store)), default=0)
+    lends = max((plan.largest_block for plan in plans if is_remote(plan.target.store)), default=0)
     is_written = False
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
-        reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
-        for one in begun:
-            one.check_shown()
+        reports = _reports(plans, begun, results)
         is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):
@@ -152,7 +186,7 @@ def run_plans(
             if not is_written:
                 one.let_go(alone=True)  # now: who waits must find nothing held
     try:
-        return end_of(begun)(tuple(reports))
+        return make_finalizer(begun, commit)(tuple(reports))
     finally:
         for one in begun:
             one.let_go()

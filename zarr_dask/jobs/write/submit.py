@@ -1,9 +1,9 @@
 """Computing the graph of a write, as a whole or in windows, with progress in bytes.
 
 A graph is submitted to the scheduler as a whole, unless each of its blocks is made by its own task
-alone (`zarr_dask.graph.separate_writes`). Such tasks can be run a few at a time, and several short
-ones together, so that the scheduler never knows of more than a window of them. This is done for
-many tasks on a cluster, and if a window is given.
+alone (`zarr_dask.graph.independent_writes`). Such tasks can be run a few at a time, and several
+short ones together, so that the scheduler never knows of more than a window of them. This is done
+for many tasks on a cluster, and if a window is given.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from secrets import token_hex
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.jobs.engine import Workers, compute, find_workers, listening, run_batches
+from zarr_dask.jobs.engine import Workers, compute, find_workers, run_batches, subscribe_events
 from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.engine.report import Progress
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.graph import BlockWrites, StoredWrite
+    from zarr_dask.graph import IndependentWrites, WriteCollection
 
 __all__ = ["WriteProgress", "compute_writes"]
 
@@ -35,7 +35,7 @@ _MERGED = 64
 
 
 def compute_writes(
-    begin: Callable[[str], tuple[Sequence[StoredWrite], int]],
+    begin: Callable[[str], tuple[Sequence[WriteCollection], int]],
     nbytes: int,
     client: Client | None = None,
     progress: WriteProgress | None = None,
@@ -72,19 +72,19 @@ def compute_writes(
     with ExitStack() as stack:
         steps = None
         if not isinstance(progress, bool) and progress is not None:
-            steps = _Steps(progress, nbytes)
+            steps = _WriteProgress(progress, nbytes)
         elif progress:
             told = stack.enter_context(bar("writing", nbytes))
-            steps = _Steps(told, nbytes)
+            steps = _WriteProgress(told, nbytes)
         topic = "" if steps is None or workers.client is None else f"zarr-write-{token_hex(8)}"
         writes, done = begin(topic)
         if steps is not None:
             steps.advance(done)
         if topic and steps is not None:
-            stack.enter_context(listening(workers, topic, steps.heard))
+            stack.enter_context(subscribe_events(workers, topic, steps.heard))
         noted = None if steps is None else steps.returned
 
-        def whole(write: StoredWrite) -> Any:
+        def whole(write: WriteCollection) -> Any:
             return compute(write, workers, _writing_layers(write), noted, lends=lends)
 
         separate = _separate(writes, workers, window)
@@ -103,29 +103,29 @@ def compute_writes(
 
 
 def _separate(
-    writes: Sequence[StoredWrite], workers: Workers, window: int | None
-) -> list[BlockWrites | None] | None:
+    writes: Sequence[WriteCollection], workers: Workers, window: int | None
+) -> list[IndependentWrites | None] | None:
     """Return the separate tasks of each write to run in windows, with None for those without any.
 
     The result is None if windows are not used. With `window`, None stands for a write that has
     nothing left to do.
     """
-    from zarr_dask.graph import separate_writes
+    from zarr_dask.graph import independent_writes
 
     if window is not None:
-        return [separate_writes(write) for write in writes]
+        return [independent_writes(write) for write in writes]
     if workers.client is None or len(writes) > 1:
         return None
-    (found,) = map(separate_writes, writes)
+    (found,) = map(independent_writes, writes)
     return [found] if found is not None and len(found) > _MANY else None
 
 
-def _writing_layers(write: StoredWrite) -> list[str]:
+def _writing_layers(write: WriteCollection) -> list[str]:
     return [name for name in write.__dask_graph__().layers if name.startswith("zarr-write-")]
 
 
 def _compute_windows(
-    writes: BlockWrites, workers: Workers, steps: _Steps | None, window: int | None
+    writes: IndependentWrites, workers: Workers, steps: _WriteProgress | None, window: int | None
 ) -> Any:
     results: list[Any] = []
 
@@ -141,7 +141,7 @@ def _compute_windows(
     return writes.target.finish(writes.target.merge(results))
 
 
-class _Steps:
+class _WriteProgress:
     """Converts messages and results of tasks to progress; counts a repeated task once."""
 
     def __init__(self, progress: Callable[[Progress], None], total: int) -> None:

@@ -7,16 +7,17 @@ of the blocks; `zarr_dask.jobs.write.write` ensures that no stored object lies i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from zarr_dask._util.as_numpy import as_numpy
-from zarr_dask._util.buffers import keeping_freed_memory
-from zarr_dask.array.array import Array, stored_sizes
+from zarr_dask._util.as_numpy import to_numpy
+from zarr_dask._util.buffers import malloc_keep_freed
+from zarr_dask._util.display import InWords
+from zarr_dask.array.array import Array, object_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
-from zarr_dask.array.writer import write_part
+from zarr_dask.array.writer import write_object_part
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -25,50 +26,52 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.edit import current, put_changed
+from zarr_dask.formats.edit import reload_metadata, write_changed_documents
 from zarr_dask.grid.grid import Part, Region
-from zarr_dask.hierarchy.edit import put_documents
+from zarr_dask.hierarchy.edit import write_documents
 from zarr_dask.indexing.basic import checked_region
-from zarr_dask.jobs.engine.last_tokens import LastTokens
-from zarr_dask.jobs.engine.overlap_pool import computing, sending
-from zarr_dask.jobs.engine.plan import counted, format_bytes, format_region
+from zarr_dask.jobs.engine.last_tokens import BoundedSet
+from zarr_dask.jobs.engine.overlap_pool import acquire_compute_slot, release_compute_slot
+from zarr_dask.jobs.engine.plan import format_bytes, format_region, pluralize
 from zarr_dask.jobs.engine.visibility import check_begun_once, check_job_seen_once
 from zarr_dask.jobs.write.append_state import (
     forget_growth,
     has_ended,
     has_grown,
+    mark_appended,
     note_end,
-    note_growth,
 )
-from zarr_dask.jobs.write.cas_update import change_part
-from zarr_dask.journal import ArrayEnd, Claim, Job, Journal
+from zarr_dask.jobs.write.cas_update import cas_update_part
+from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal
+from zarr_dask.journal.finished import record_end, was_ended
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
-    Noting,
+    ObjectDigest,
     Receipt,
     Receipts,
     StoredObject,
     collect,
     stored_object,
 )
-from zarr_dask.journal.swap import Swap
+from zarr_dask.journal.swap import AtomicReplace
+from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.retry import counting_retries
 
-__all__ = ["ArrayTarget", "Casting", "JobsEnd", "WriteReport", "takes"]
+__all__ = ["ArrayTarget", "Casting", "Commit", "Finalizer", "WriteReport", "can_cast"]
 
 Casting = Literal["safe", "same_kind", "unsafe"]
 """Casts that are allowed when values are written to an array, in NumPy's words."""
 
 
-def takes(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
+def can_cast(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
     """True if values of a NumPy type may be written to an array."""
     if array.meta.data_type.holds(dtype):
         return True
     return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class WriteReport(InWords):
     """Result of a write."""
 
     objects: int = 0
@@ -81,9 +84,15 @@ class WriteReport:
     """Encoded bytes."""
     retried: int = 0
     """Requests that were retried because a store was busy or slow, or cut off a reply."""
+    already_done: str = ""
+    """Time at which the same job ended earlier, so that this call wrote nothing; else empty."""
 
     def __str__(self) -> str:
-        again = f", {counted(self.retried, 'request')} tried again" if self.retried else ""
+        done = f"already done at {self.already_done}: " if self.already_done else ""
+        return done + self._figures()
+
+    def _figures(self) -> str:
+        again = f", {pluralize(self.retried, 'request')} tried again" if self.retried else ""
         return (
             f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
             f"({format_bytes(self.stored)}), {self.empty} left out as fill values{again}"
@@ -91,7 +100,7 @@ class WriteReport:
 
 
 @dataclass(frozen=True)
-class Records:
+class WriteReceipts:
     """Records of a job's work, besides the array itself."""
 
     journal: Journal
@@ -121,11 +130,11 @@ class ArrayTarget:
     """Metadata of a growing array until all is written."""
     casting: Casting = "safe"
     """Casts that are allowed."""
-    compares: bool = False
+    uses_cas: bool = False
     """True if other jobs may be writing to stored objects that are written in part."""
-    records: Records | None = None
+    records: WriteReceipts | None = None
     """Records of the work, besides the array."""
-    swap: Swap | None = None
+    swap: AtomicReplace | None = None
     """Swap that puts the array in place of another one at the end."""
     lasting: Array | None = None
     """The array at its final location; None for `array`, which may be written elsewhere."""
@@ -137,6 +146,8 @@ class ArrayTarget:
     """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
     leaves: bool = False
     """Whether the last task gives the claim back; else whoever waits for it does."""
+    deferred: bool = False
+    """True if `show` changes the metadata, once other arrays are written too."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -153,17 +164,19 @@ class ArrayTarget:
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
-            current(*place, self.before or array.meta, array.options)
+            reload_metadata(*place, self.before or array.meta, array.options)
         except MetadataChangedError:
             if self.before is None or not self._has_grown(self._open_job()):
                 raise
-            current(*place, array.meta, array.options)  # this task runs again, after the end
+            reload_metadata(
+                *place, array.meta, array.options
+            )  # this task runs again, after the end
             return False
         return True
 
-    def _has_grown(self, job: Job | None) -> bool:
+    def _has_grown(self, job: JobRecord | None) -> bool:
         """True if this job, and no other one, has made the array longer."""
-        return (job is not None and job.growing) or has_grown(self.token)
+        return (job is not None and job.append_committed) or has_grown(self.token)
 
     def check_place_once(self) -> None:
         """As `check_place`, once in each process; of a new array, that its job is seen.
@@ -188,6 +201,7 @@ class ArrayTarget:
             raise MetadataChangedError(f"{error} So {this_process()} sees it.") from error
         _CHECKED.add(self.token)
 
+    @in_task()
     def write(self, block: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         """Write the stored objects of a region, one after the other, then the receipt.
 
@@ -230,7 +244,7 @@ class ArrayTarget:
         empty: list[str] = []
         stored = 0
         confirm = array.confirmation()
-        with keeping_freed_memory(), counting_retries() as retries:
+        with malloc_keep_freed(), counting_retries() as retries:
             for part in array.meta.grid.parts(checked_region(region, array.shape)):
                 found = self._put(part, values, confirm)
                 if isinstance(found, str):
@@ -240,15 +254,15 @@ class ArrayTarget:
                 stored += found.nbytes
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
-            journal.add(Receipt(journal.token, journal.creation, tuple(written), tuple(empty)))
+            journal.add(Receipt(journal.token, journal.run_id, tuple(written), tuple(empty)))
         return WriteReport(len(written), len(empty), values.nbytes, stored, retries.count)
 
     def _put(self, part: Part, values: np.ndarray, confirm: Confirmation) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
-        computing()
-        array, key = self.array, self.array.meta.keys.key(part.coords)
-        if self.compares and not part.whole:
-            changed = change_part(array, part, values, confirm, self._fence)
+        acquire_compute_slot()
+        array, key = self.array, self.array.meta.chunk_key_encoding.key(part.coords)
+        if self.uses_cas and not part.whole:
+            changed = cas_update_part(array, part, values, confirm, self._fence)
             if changed is None:
                 return key
             noting = self._noting()
@@ -256,8 +270,8 @@ class ArrayTarget:
                 noting(buffer)
             return noting.of(key)
         noting = self._noting()
-        waiting = sending(array.store, values.nbytes)
-        stored = write_part(array, part, values, noting, waiting, confirm, self._fence)
+        waiting = release_compute_slot(array.store, values.nbytes)
+        stored = write_object_part(array, part, values, noting, waiting, confirm, self._fence)
         return noting.of(key) if stored else key
 
     @property
@@ -276,29 +290,29 @@ class ArrayTarget:
 
         Scheduler and process know that; see `zarr_dask.jobs.write.append_state`.
         """
-        if has_ended(self.token):
+        if has_ended(self.token) or was_ended(journal):
             return
         if self.before is not None and journal.job() is None:
             self.check_place()  # of several appends that have begun, the first that ends counts
         else:
             journal.check_ours()
 
-    def _noting(self) -> Noting:
+    def _noting(self) -> ObjectDigest:
         """Return the recorder of an object's receipt entry; without receipts it has no checksum."""
         if self.records is None or not self.records.receipts:
-            return Noting(checksum=False)
-        return Noting(with_sha256=self.records.sha256)
+            return ObjectDigest(checksum=False)
+        return ObjectDigest(with_sha256=self.records.sha256)
 
     def _checked(self, block: Any, region: tuple[slice, ...]) -> np.ndarray:
         """Return a block as a NumPy array; raise if its shape or dtype is not the announced one."""
         shape = tuple(s.stop - s.start for s in region)
-        found = as_numpy(block, f"a block for {self.array.where}")
+        found = to_numpy(block, f"a block for {self.array.where}")
         if found.shape != shape:
             raise GridError(
                 f"a block for the region {format_region(region)} of {self.array.where} has the "
                 f"shape {found.shape}, but dask said {shape}; give map_blocks the right chunks=."
             )
-        if not takes(self.array, found.dtype, self.casting):
+        if not can_cast(self.array, found.dtype, self.casting):
             raise DataTypeError(
                 f"a block for {self.array.where} has the data type {found.dtype}, but dask said "
                 f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."
@@ -315,6 +329,7 @@ class ArrayTarget:
             sum(r.retried for r in results),
         )
 
+    @in_task()
     def finish(self, result: WriteReport) -> WriteReport:
         """Write the manifest, make a new array or a new length visible, and end the job.
 
@@ -327,7 +342,7 @@ class ArrayTarget:
             If another job has started to write to the same location, or if the array was removed
             together with the journal of this job.
         """
-        array, job = self.array, self._open_job()
+        job = self._open_job()
         records = None if job is None else self.records
         if job is None and self.records is not None and self.creates:
             self._check_shown()
@@ -336,22 +351,44 @@ class ArrayTarget:
             self._check_ended(self.records.journal)
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
-        if self.creates:
-            if self.counts:
-                self._check_stored(result)
-            put_documents(array.store, array.node_format.documents(array.meta, array.path))
-        if self.swap is not None:
-            self.swap.end()
-        if self.before is not None:
-            self._grow_claimed(self.before, job)
+        if self.creates and self.counts:
+            self._check_stored(result)
+        if not self.deferred:
+            self._show(job)
         if records is not None and records.ends:
             note_end(self.token)
+            record_end(records.journal, job, asdict(result))
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
         return result
 
-    def _grow_claimed(self, before: ArrayMeta, job: Job | None) -> None:
+    def announce(self) -> None:
+        """Record that this write is about to make its array longer, together with others.
+
+        If its process dies before all of them are, the same call knows which ones it has to append
+        to no more.
+        """
+        job = self._open_job()
+        if self.before is not None and job is not None and self.records is not None:
+            self.records.journal.note(replace(job, append_committed=True))
+
+    def show(self) -> None:
+        """Make a new array or a new length visible, after `finish` has left that to the caller."""
+        job = self._open_job()
+        if job is not None or self.records is None:  # else the end of the job runs again
+            self._show(job)
+
+    def _show(self, job: JobRecord | None) -> None:
+        array = self.array
+        if self.creates:
+            write_documents(array.store, array.node_format.documents(array.meta, array.path))
+        if self.swap is not None:
+            self.swap.end()
+        if self.before is not None:
+            self._grow_claimed(self.before, job)
+
+    def _grow_claimed(self, before: ArrayMeta, job: JobRecord | None) -> None:
         """Make the new length visible while the end of the array is claimed, then give it back."""
         claim = self._claim()
         try:
@@ -363,12 +400,12 @@ class ArrayTarget:
 
     def _check_stored(self, result: WriteReport) -> None:
         """See that there are as many stored objects as tasks have reported, by one listing."""
-        found = sum(1 for _ in stored_sizes(self.array))
+        found = sum(1 for _ in object_sizes(self.array))
         if found < result.objects:
             where = (self.lasting or self.array).where
             raise StoreOutOfReachError(
-                f"{where} has {counted(found, 'stored object')}, as {this_process()} sees it, but "
-                f"tasks have reported {result.objects}: some worker does not see the same file "
+                f"{where} has {pluralize(found, 'stored object')}, as {this_process()} sees it, "
+                f"but tasks have reported {result.objects}: some worker does not see the same file "
                 "system, or somebody has removed what it wrote. The array was not made visible. "
                 "Give all workers the same file system, and write it again."
             )
@@ -384,7 +421,7 @@ class ArrayTarget:
                 "still there. Nothing of it was made visible; write it again, one job at a time."
             )
 
-    def _grow(self, before: ArrayMeta, job: Job | None) -> None:
+    def _grow(self, before: ArrayMeta, job: JobRecord | None) -> None:
         """Make the new length visible; journal and scheduler first record that this job does it."""
         array = self.array
         place = (array.store, array.path, array.node_format)
@@ -394,16 +431,16 @@ class ArrayTarget:
             nonlocal is_noted
             if not is_noted:
                 if job is not None and self.records is not None:
-                    self.records.journal.note(replace(job, growing=True))
-                note_growth(self.token)
+                    self.records.journal.note(replace(job, append_committed=True))
+                mark_appended(self.token)
             is_noted = True
             return replace(array.meta, attributes=now.attributes)
 
         try:  # whoever began the job has been warned of consolidated metadata
-            put_changed(*place, before, longer, array.options, warns=False)
+            write_changed_documents(*place, before, longer, array.options, warns=False)
         except MetadataChangedError as error:
             if not is_noted and self._has_grown(job):  # this task runs again
-                current(*place, array.meta, array.options)
+                reload_metadata(*place, array.meta, array.options)
                 return
             if is_noted and self.end is not None and self._is_longer():
                 return  # nobody but a copy of this task can have done it: it has the claim
@@ -422,31 +459,31 @@ class ArrayTarget:
         array = self.array
         place = (array.store, array.path, array.node_format)
         try:
-            current(*place, array.meta, array.options)
+            reload_metadata(*place, array.meta, array.options)
         except MetadataChangedError:
             return False
         return True
 
-    def _open_job(self) -> Job | None:
+    def _open_job(self) -> JobRecord | None:
         """Return the job to end; None if there is none, or if it has already ended."""
         if self.records is None:
             return None
         job = self.records.journal.job()
-        if job is not None and job.creation != self.records.journal.creation:
+        if job is not None and job.run_id != self.records.journal.run_id:
             raise ResumeError(
                 f"{self.array.where} is being written anew by a job that began at {job.begun}, so "
                 "that this one cannot end. Let only one of them run."
             )
         return job
 
-    def _keep(self, records: Records, place: ManifestPlace) -> None:
+    def _keep(self, records: WriteReceipts, place: ManifestPlace) -> None:
         """Write the manifest, with the metadata as it is, or is about to be."""
         array = self.lasting or self.array
         documents = [
             stored_object(key, [text], with_sha256=records.sha256)
             for key, text in array.node_format.documents(array.meta, array.path).items()
         ]
-        receipts = collect(records.journal.receipts(), records.journal.creation)
+        receipts = collect(records.journal.receipts(), records.journal.run_id)
         if records.shares is not None:
             receipts = self._as_they_are(receipts, records.shares, with_sha256=records.sha256)
         prefix = array.node_format.data_prefix(array.path)
@@ -460,8 +497,8 @@ class ArrayTarget:
         for part in array.meta.grid.parts(region):
             if part.whole:
                 continue
-            name = array.meta.keys.key(part.coords)
-            value = array.store.borrow(array.key(part.coords))
+            name = array.meta.chunk_key_encoding.key(part.coords)
+            value = array.store.get_transient(array.key(part.coords))
             if value is None:
                 objects.pop(name, None)
                 empty.add(name)
@@ -474,14 +511,22 @@ class ArrayTarget:
         return "zarr_dask.ArrayTarget", self.array.token, self.creates
 
 
-_CHECKED = LastTokens()
+_CHECKED = BoundedSet()
 """The last writes for which this process has looked at what they write to."""
-_CLAIMED = LastTokens()
+_CLAIMED = BoundedSet()
 """The last writes that have the end of their array claimed as long as this process may write."""
 
 
+class Commit(Protocol):
+    """The common end of several writes."""
+
+    def show(self, targets: Sequence[ArrayTarget]) -> None:
+        """Make what they have written visible, in an order that readers can rely on."""
+        ...
+
+
 @dataclass(frozen=True)
-class JobsEnd:
+class Finalizer:
     """Ends the jobs of several arrays when all of them are written.
 
     Until then the journal of each job stays, so that one call can resume all of them. The first
@@ -490,17 +535,24 @@ class JobsEnd:
     """
 
     journals: tuple[Journal, ...]
-    swaps: tuple[Swap, ...] = ()
+    swaps: tuple[AtomicReplace, ...] = ()
     tokens: tuple[str, ...] = ()
     """Of the writes."""
+    commit: Commit | None = None
+    """Makes all of them visible, where they become so together."""
+    targets: tuple[ArrayTarget, ...] = ()
+    """What it makes visible."""
 
+    @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """Return the reports unchanged."""
+        if self.commit is not None:
+            self.commit.show(self.targets)
         if len(self.journals) > 1:
             self.journals[0].note_end(self.journals[1:])
         for journal in self.journals:
             found = journal.job()
-            if found is not None and found.creation != journal.creation:
+            if found is not None and found.run_id != journal.run_id:
                 journal.check_ours()
         for swap in self.swaps:
             swap.remove()  # what a task that was killed has left of the old array

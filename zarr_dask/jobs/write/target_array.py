@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
+from zarr_dask.array.cells import items_by_axis
 from zarr_dask.array.create import ArraySpec, array_meta, given_names
-from zarr_dask.array.resize import appended, resized
+from zarr_dask.array.resize import append_region, resize_grid
 from zarr_dask.array.source import ArraySource
 from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.formats.edit import current
+from zarr_dask.formats.edit import reload_metadata
 from zarr_dask.formats.v3 import V3
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.group import Group, open_array
-from zarr_dask.hierarchy.locate import node_place
-from zarr_dask.hierarchy.prefetch import Site, site_of_array
-from zarr_dask.jobs.engine.grid_arguments import cells_given
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_array
+from zarr_dask.jobs.engine.grid_arguments import parse_chunks_argument
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
@@ -33,14 +35,14 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["axis_of", "existing_array", "grown", "new_array"]
+__all__ = ["append_target", "axis_of", "existing_array", "new_array"]
 
 
 def existing_array(
     url: Location | Array | Group,
     component: str | None,
     storage_options: Mapping[str, Any] | None,
-) -> tuple[Array, Site]:
+) -> tuple[Array, PrefetchedLocation]:
     """Return an array to write into, and the content of its location.
 
     Raises
@@ -53,15 +55,15 @@ def existing_array(
         If it cannot be written.
     """
     if isinstance(url, Array) and not component:
-        target = url
+        target = replace(url)  # the user's handle may change before the plan is run
         open_store(url.store, storage_options)  # refuses storage options: an open store has its own
-        site = site_of_array(url.store, url.path, url.node_format, url.options)
+        site = prefetch_array(url.store, url.path, url.node_format, url.options)
     elif isinstance(url, Array | Group):
         target = open_array(url, component or "", "r+", None, storage_options)
-        site = site_of_array(target.store, target.path, target.node_format, target.options)
+        site = prefetch_array(target.store, target.path, target.node_format, target.options)
     else:
-        store, path = node_place(url, component or "", storage_options)
-        site = site_of_array(store, path, V3)
+        store, path = resolve_node(url, component or "", storage_options)
+        site = prefetch_array(store, path, V3)
         target = replace(open_array(site.store, path, "r+"), store=store)
     if isinstance(target.store, ReadOnly):
         raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
@@ -69,10 +71,13 @@ def existing_array(
     return target, site
 
 
-def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tuple[Array, Region]:
+def append_target(
+    target: Array, values: da.Array, along: int | str, site: PrefetchedLocation, overlap: int = 0
+) -> tuple[Array, Region]:
     """Return an array as it will be with room at its end, and the region for the values in it.
 
-    `site` is the location of the array as it is now.
+    `site` is the location of the array as it is now. The region begins `overlap` elements before
+    the present end.
 
     Raises
     ------
@@ -82,9 +87,12 @@ def grown(target: Array, values: da.Array, along: int | str, site: Site) -> tupl
         If the array in the store is a different one by now.
     """
     axis = axis_of(target, along)
-    meta = current(site.store, target.path, target.node_format, target.meta, target.options)
-    shape, region = appended(meta.shape, values.shape, axis)
-    longer = replace(meta, grid=resized(meta.grid, shape, sharded=meta.codecs.serializer.divides))
+    meta = reload_metadata(site.store, target.path, target.node_format, target.meta, target.options)
+    kept = tuple(n - overlap if i == axis else n for i, n in enumerate(meta.shape))
+    shape, region = append_region(kept, values.shape, axis)
+    longer = replace(
+        meta, grid=resize_grid(meta.grid, shape, sharded=meta.codecs.serializer.is_sharding)
+    )
     problems = list(longer.problems())
     if problems:
         raise MetadataError.of(target.where, problems)
@@ -108,6 +116,7 @@ def axis_of(target: Array, along: int | str) -> int:
         raise GridError(
             f"append={along!r} is no dimension of {target.where}; it has "
             f"{list(names) or f'{target.ndim} dimensions without names'}."
+            f"{did_you_mean(along, filter(None, names))}"
         )
     return names.index(along)
 
@@ -150,7 +159,10 @@ def new_array(
     path = normalise_path(component)
     if isinstance(store, ReadOnly):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
-    typed = replace(wanted, shape=values.shape, dtype=_type_to_store(values, wanted, keywords))
+    dtype = wanted.dtype
+    if dtype is None:
+        dtype = _type_to_store(values, wanted, keywords)
+    typed = replace(wanted, shape=values.shape, dtype=dtype)
     said = spec_from_keywords(typed, keywords)
     node_format = format_for_new(store, said.format or around, path)
     named = replace(said, format=node_format.name)
@@ -167,12 +179,17 @@ def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
     dividing = tuple(map(_dividing, blocks))
     chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
     if not isinstance(spec.shards, Mapping):
-        return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, (), "shards", at))
-    if isinstance(chunks, str):
+        return replace(spec, chunks=chunks)
+    if isinstance(chunks, str | bool):
         raise GridError(
             f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
         )
-    return replace(spec, chunks=chunks, shards=_cells(spec, spec.shards, chunks, "shards", at))
+    inner = (chunks,) * len(spec.shape) if isinstance(chunks, int) else chunks
+    names = list(given_names(spec.dimension_names, len(spec.shape)) or ())
+    names += [None] * (len(spec.shape) - len(names))
+    return replace(
+        spec, chunks=chunks, shards=items_by_axis(spec.shards, names, inner, "shards", at)
+    )
 
 
 def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:
@@ -184,7 +201,7 @@ def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any
     shape = spec.shape
     names = list(given_names(spec.dimension_names, len(shape)) or ())
     names += [None] * (len(shape) - len(names))
-    return cells_given(given, shape, names, present, what, at)
+    return parse_chunks_argument(given, shape, names, present, what, at)
 
 
 def _dividing(sizes: tuple[int, ...]) -> int:
@@ -224,10 +241,10 @@ def _data_type_of_copied(values: da.Array) -> DataType | None:
 
     Several data types share a dtype: ``r24`` and ``raw_bytes``, records and pairs of floats.
     """
-    from zarr_dask.graph import sources_of
+    from zarr_dask.graph import find_sources
 
     if len(values.__dask_graph__().layers) != 1:
         return None
-    found = {source.array.meta.data_type for source in sources_of(values, ArraySource)}
+    found = {source.array.meta.data_type for source in find_sources(values, ArraySource)}
     data_type = found.pop() if len(found) == 1 else None
     return None if data_type is None or data_type.name == "object" else data_type

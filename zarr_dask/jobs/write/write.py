@@ -14,71 +14,97 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial as bound
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
-from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region
-from zarr_dask.hierarchy.edit import check_place
-from zarr_dask.hierarchy.group import Group, open_array
-from zarr_dask.hierarchy.locate import node_place
-from zarr_dask.hierarchy.parents import format_around
-from zarr_dask.hierarchy.prefetch import Site, site_of
+from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
+from zarr_dask.hierarchy.group import Group, create_array, open_array
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.parents import parent_format
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.indexing.basic import checked_region
-from zarr_dask.jobs.engine.grid_arguments import region_given
-from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, grown_before, plan_resume
+from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
+from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, find_finished_append, plan_resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.checks import (
-    check_apart,
+    check_disjoint_targets,
     check_existing,
     check_fits,
     check_not_read,
     check_whole,
     partial_objects,
 )
+from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
+from zarr_dask.jobs.write.lazy_values import are_several, as_dask
 from zarr_dask.jobs.write.plan import Partial, WritePlan
-from zarr_dask.jobs.write.request import WriteMode, WriteRequest, one_by_one
+from zarr_dask.jobs.write.request import (
+    RunOptions,
+    WriteMode,
+    WriteOptions,
+    WriteRequest,
+    split_request,
+)
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import Casting
-from zarr_dask.jobs.write.target_array import axis_of, existing_array, grown, new_array
-from zarr_dask.jobs.write.zarr_python_kwargs import target_of
+from zarr_dask.jobs.write.target import Casting, WriteReport
+from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
+from zarr_dask.jobs.write.zarr_python_kwargs import KEYWORDS, ZarrPythonOptions, target_of
 from zarr_dask.journal import OnConflict, check_no_output
-from zarr_dask.journal.swap import Swap, is_halfway, plan_swap
-from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
+from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["plan_write", "to_zarr"]
+__all__ = ["plan_several", "plan_write", "to_zarr"]
+
+
+def _is_of_xarray(values: object) -> bool:
+    """True for objects with our accessor of xarray (`zarr_dask.xarray.accessor`)."""
+    return getattr(type(values), "zd", None) is not None
+
+
+Values = Any
+"""A dask array, a NumPy array, nested lists, or an open array or view."""
+_HABITS = {
+    "append_dim": "append",
+    "attrs": "attributes",
+    "dims": "dimension_names",
+    "path": "component",
+}
 
 # --- making a plan --------------------------------------------------------------------------------
 
 
 @overload
 def plan_write(
-    arr: da.Array,
+    arr: Values,
     url: Location | Array | Group,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
-    **options: Any,
+    **options: Unpack[WriteOptions],
 ) -> WritePlan: ...
 @overload
 def plan_write(
-    arr: Sequence[da.Array],
+    arr: Sequence[da.Array | Array],
     url: Sequence[Location | Array | Group] | Location | Group,
     component: Sequence[str | None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
-    **options: Any,
+    **options: Unpack[WriteOptions],
 ) -> JointWritePlan: ...
+@takes_habits((*KEYWORDS, "name"), **_HABITS)
+@explained_by(create_array)
 def plan_write(
     arr: Any,
     url: Any,
@@ -103,15 +129,16 @@ def plan_write(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
-    **keywords: Any,
+    each: Sequence[Mapping[str, Any]] | None = None,
+    **keywords: Unpack[ZarrPythonOptions],
 ) -> WritePlan | JointWritePlan:
     """Plan how to write a dask array, or several; nothing is written.
 
     Parameters
     ----------
     arr
-        The dask array; or a list of them, which are written by one graph, so that what they have
-        in common is computed once.
+        The dask array; or a NumPy array, nested lists, an open `Array` or a `View`. A list of dask
+        arrays is written by one graph, so that what they have in common is computed once.
     url
         Target: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
         for several arrays, or one location with a list of components.
@@ -129,7 +156,8 @@ def plan_write(
         complete.
     chunks, shards
         Grids of a new array, as a length for all dimensions, for each, or for some by name or
-        position; -1 is a whole dimension. By default one stored object per block where blocks are
+        position; -1 is a whole dimension. ``"auto"``, a size such as ``"10MB"`` and False are taken
+        as by `zarr_dask.create_array`. By default one stored object per block where blocks are
         regular.
     codecs, fill_value, dimension_names, attributes, format
         Of a new array; see `zarr_dask.create_array`.
@@ -157,7 +185,8 @@ def plan_write(
     resume
         True to resume the same call after it died: only stored objects without a valid receipt are
         written, and only their inputs are computed. If there is nothing to resume, the job starts
-        anew. A name such as ``"run-7"`` declares that all calls with this name write the same
+        anew. A job that has ended already answers with its report, unless it is to overwrite. A
+        name such as ``"run-7"`` declares that all calls with this name write the same
         values, for graphs whose tokens cannot show it. False always starts anew.
     journal
         Location of the receipts, a path or URL outside the hierarchy; beside it by default.
@@ -166,6 +195,9 @@ def plan_write(
         several arrays.
     sha256
         True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
+    each
+        For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
+        ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
     **keywords
         Keywords that dask passes to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``, ``chunk_key_encoding``.
@@ -209,8 +241,11 @@ def plan_write(
     >>> x = da.ones((40, 40), chunks=10)
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"]).tasks
     32
+    >>> each = [{"fill_value": -1}, {"chunks": (20, 20)}]
+    >>> zd.plan_write([x, x + 1], {}, ["a", "b"], each=each).tasks
+    20
     """
-    check_flags(overwrite=overwrite, sha256=sha256)
+    check_bools(overwrite=overwrite, sha256=sha256)
     replaces = (overwrite or mode == "w") and not component
     place, options = Archives(replaces=replaces).instead_of(url, storage_options)
     request = WriteRequest(
@@ -238,24 +273,47 @@ def plan_write(
         resume=ResumeOptions(resume, journal, manifest, sha256),
         keywords=keywords,
     )
-    if not isinstance(arr, list | tuple):
+    if not are_several(arr):
+        if each is not None:
+            raise TypeError("each= is about several arrays; name the options of a single one.")
         return _plan(arr, request)
-    requests = one_by_one(request, len(arr))
-    first, *others = zip(arr, requests, strict=True)
-    plans = [_plan(*first)]
-    ended = plans[0].resume.ended_with  # its journal is the last one to go
-    for values, asked in others:
-        plans.append(_plan(values, replace(asked, resume=replace(asked.resume, ended=ended))))
-    check_apart(plans)
-    return JointWritePlan(tuple(plans))
+    return plan_several(arr, split_request(request, len(arr), each))
 
 
-class _Aim(NamedTuple):
+def plan_several(
+    arrays: Sequence[da.Array], requests: Sequence[WriteRequest], commit: GroupCommit | None = None
+) -> JointWritePlan:
+    """Plan to write several arrays by one graph; nothing is written.
+
+    Parameters
+    ----------
+    arrays, requests
+        The dask arrays, and what is asked of each.
+    commit
+        Makes all of them visible together; each one becomes so alone without it.
+
+    Raises
+    ------
+    ZarrDaskError
+        As `plan_write`.
+    """
+    plans: list[WritePlan] = []
+    for values, asked in zip(arrays, requests, strict=True):
+        # the journal of the first one is the last one to go
+        ended = plans[0].resume.ended_with if plans else ()
+        plan = _plan(values, replace(asked, resume=replace(asked.resume, ended=ended)))
+        defers = commit is not None and not puts_metadata_first(plan.target.store)
+        plans.append(replace(plan, deferred=True) if defers else plan)
+    check_disjoint_targets(plans)
+    return JointWritePlan(tuple(plans), commit)
+
+
+class _ResolvedTarget(NamedTuple):
     """Destination of the values."""
 
     target: Array
     region: Region
-    site: Site
+    site: PrefetchedLocation
     """Content of the location."""
     before: ArrayMeta | None = None
     """Metadata of the array now, if it grows."""
@@ -263,33 +321,41 @@ class _Aim(NamedTuple):
     """The region, if a job that has ended already appended the same values."""
 
 
-def _aim(values: da.Array, request: WriteRequest) -> _Aim:
+def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
     """Return the destination of the values; nothing is written."""
     if request.creates and not isinstance(request.url, Array):
-        store, path = node_place(request.url, request.component or "", request.storage_options)
-        site = site_of(store, path)
-        around = format_around(site.store, path)
+        store, path = resolve_node(request.url, request.component or "", request.storage_options)
+        site = prefetch_location(store, path)
+        around = parent_format(site.store, path)
         target = new_array(values, store, path, request.wanted, request.keywords, around)
-        return _Aim(target, checked_region(None, target.shape), site)
-    target, site = existing_array(request.url, request.component, request.storage_options)
+        return _ResolvedTarget(target, checked_region(None, target.shape), site)
+    try:
+        target, site = existing_array(request.url, request.component, request.storage_options)
+    except NodeNotFoundError as error:
+        first = "region= writes into an array that exists: zarr_dask.create_array makes it"
+        if request.append is not None:
+            first = "append= lengthens an array that exists: write the first piece without it"
+        elif request.region is None:
+            first = "mode='r+' writes into an array that exists: leave it out to make one"
+        raise NodeNotFoundError(error.where, error.looked_for, f"{first}. {error.hint}") from None
     check_existing(target, request)
     if request.append is None:
-        return _Aim(target, _region_in(target, request.region), site)
+        return _ResolvedTarget(target, _region_in(target, request.region), site)
     if request.on_conflict == "wait":
         target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
-    target, region = grown(target, values, request.append, site)
-    ended = grown_before(values, replace(target, meta=before), region, request.resume)
+    target, region = append_target(target, values, request.append, site, request.overlap)
+    ended = find_finished_append(values, replace(target, meta=before), region, request.resume)
     if ended is not None:  # only its journal is left
-        return _Aim(replace(target, meta=before), ended, site, None, ended)
-    return _Aim(target, region, site, before)
+        return _ResolvedTarget(replace(target, meta=before), ended, site, None, ended)
+    return _ResolvedTarget(target, region, site, before)
 
 
 def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     """Return the plan of one array."""
     from zarr_dask.graph import checked_array
 
-    values = checked_array(arr)
+    values = checked_array(as_dask(arr))
     given = request
     url, component, keywords = target_of(request.url, request.component, request.keywords)
     request = replace(request, url=url, component=component, keywords=keywords)
@@ -313,12 +379,13 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap=swap,
         free_beside=site.free_beside,
         waits=request.on_conflict == "wait",
+        anew=replaces,
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
     over = resume.has_ended
     if request.creates and not over and resume.resumed is None:
-        check_place(site.store, target.path, target.node_format, overwrite=replaces)
+        check_can_create(site.store, target.path, target.node_format, overwrite=replaces)
     plan = WritePlan(
         values=values,
         target=target,
@@ -329,15 +396,15 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         overwrite=replaces,
         before=before,
         casting=request.casting,
-        compares=request.partial == "compare",
+        uses_cas=request.partial == "compare",
         resume=resume,
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
         site=site,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
     )
-    if plan.partial and plan.compares:
-        conditional(target.store).check_conditional(target.key(plan.partial[0]))
+    if plan.partial and plan.uses_cas:
+        as_cas_store(target.store).check_conditional(target.key(plan.partial[0]))
     if request.partial == "refuse" and request.append is None:
         check_whole(plan)
     return plan
@@ -346,11 +413,13 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
 def _region_in(target: Array, given: Any) -> Region:
     """Return the region of an array to write into."""
     if isinstance(given, Mapping):
-        given = region_given(given, target.shape, target.dimension_names or (), target.where)
+        given = parse_region_argument(
+            given, target.shape, target.dimension_names or (), target.where
+        )
     return checked_region(given, target.shape)
 
 
-def _swap(target: Array) -> Swap | None:
+def _swap(target: Array) -> AtomicReplace | None:
     """Return the swap that replaces an array at once; None if there is no array yet."""
     formats = [target.node_format]
     try:
@@ -361,6 +430,44 @@ def _swap(target: Array) -> Swap | None:
     return plan_swap(target.store, target.path, *formats)
 
 
+@overload
+def to_zarr(
+    arr: Sequence[da.Array | Array],
+    url: Sequence[Location | Array | Group] | Location | Group,
+    component: Sequence[str | None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: Literal[True] = True,
+    return_stored: Literal[False] = False,
+    mode: WriteMode = "a",
+    **options: Unpack[RunOptions],
+) -> tuple[WriteReport, ...]: ...
+@overload
+def to_zarr(
+    arr: Values,
+    url: Location | Array | Group,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: Literal[True] = True,
+    return_stored: Literal[False] = False,
+    mode: WriteMode = "a",
+    **options: Unpack[RunOptions],
+) -> WriteReport: ...
+@overload
+def to_zarr(
+    arr: Any,
+    url: Any,
+    component: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    region: Any = None,
+    compute: bool = True,
+    return_stored: bool = False,
+    mode: WriteMode = "a",
+    **options: Unpack[RunOptions],
+) -> Any: ...
+@takes_habits((*KEYWORDS, "name"), _is_of_xarray, **_HABITS)
+@explained_by(plan_write, WritePlan.run)
 def to_zarr(
     arr: Any,
     url: Any,
@@ -387,16 +494,18 @@ def to_zarr(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    each: Sequence[Mapping[str, Any]] | None = None,
     progress: WriteProgress | None = None,
     window: int | None = None,
-    **keywords: Any,
+    **keywords: Unpack[ZarrPythonOptions],
 ) -> Any:
     """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
 
     Parameters
     ----------
     arr, url, component, storage_options, region, mode
-        As for `plan_write`.
+        As for `plan_write`. Datasets, arrays and trees of xarray are written as
+        `zarr_dask.write_dataset` does.
     compute
         True to write now. False to make room at the target and return a collection whose
         ``compute()`` writes.
@@ -406,7 +515,7 @@ def to_zarr(
         As for `plan_write`.
     append, casting, partial, on_conflict
         As for `plan_write`.
-    resume, journal, manifest, sha256
+    resume, journal, manifest, sha256, each
         As for `plan_write`.
     progress, window
         As for `WritePlan.run`.
@@ -415,7 +524,7 @@ def to_zarr(
 
     Returns
     -------
-    WriteReport or StoredWrite or dask.array.Array
+    WriteReport or WriteCollection or dask.array.Array
         As `compute` and `return_stored` say. For several arrays a tuple of reports, one collection
         whose ``compute()`` returns that tuple, or a tuple of dask arrays.
 
@@ -438,7 +547,30 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
-    check_flags(compute=compute, return_stored=return_stored)
+    if _is_of_xarray(arr):
+        given: dict[str, Any] = {
+            "region": region,
+            "chunks": chunks,
+            "shards": shards,
+            "codecs": codecs,
+        }
+        given |= {"format": format, "append": append, "journal": journal}
+        given["partial"] = None if partial == "refuse" else partial
+        return arr.zd.to_zarr(
+            url,
+            "w" if overwrite else None if mode == "a" else mode,
+            component,
+            storage_options=storage_options,
+            compute=compute,
+            casting=casting,
+            on_conflict=on_conflict,
+            resume=resume,
+            progress=progress,
+            window=window,
+            **keywords,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    check_bools(compute=compute, return_stored=return_stored)
     plan = plan_write(
         arr,
         url,
@@ -462,6 +594,7 @@ def to_zarr(
         journal=journal,
         manifest=manifest,
         sha256=sha256,
+        each=each,
         **keywords,
     ).at_once()
     if not compute and not return_stored:

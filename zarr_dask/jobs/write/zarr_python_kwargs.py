@@ -6,31 +6,46 @@ package needs to be imported here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypedDict
 
+from zarr_dask._util.keywords import unknown_keyword
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec
+from zarr_dask.array.create import ArraySpec, codec_configuration
+from zarr_dask.formats.detect import spelled_format
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
-from zarr_dask.stores.open import Location, located
+from zarr_dask.stores.open import Location, split_zarr_python_node
 
-__all__ = ["spec_from_keywords", "target_of"]
+__all__ = ["KEYWORDS", "ZarrPythonOptions", "spec_from_keywords", "target_of"]
 
-_KEYWORDS = frozenset(
-    {
-        "chunk_key_encoding",
-        "compressor",
-        "compressors",
-        "dimension_separator",
-        "filters",
-        "order",
-        "serializer",
-        "zarr_format",
-    }
-)
+
+class ZarrPythonOptions(TypedDict, total=False):
+    """Keywords that dask passes to zarr-python, and other names for those of `plan_write`."""
+
+    append_dim: int | str | None
+    attrs: Mapping[str, Any] | None
+    chunk_key_encoding: Any
+    compressor: Any
+    compressors: Any
+    dimension_separator: str
+    dims: Any
+    filters: Any
+    name: str
+    order: Literal["C", "F"]
+    path: Any
+    serializer: Any
+    zarr_format: int
+
+
+KEYWORDS = frozenset(ZarrPythonOptions.__annotations__) - {
+    "append_dim",
+    "attrs",
+    "dims",
+    "name",
+    "path",
+}
 
 
 def target_of(
@@ -51,7 +66,7 @@ def target_of(
     if not isinstance(url, Array | Group) and place_in_zarr_python(url) is not None:
         if hasattr(url, "shape") and not component:
             return open_array(url, mode="r+"), None, keywords
-        return (*located(url, component or ""), keywords)
+        return (*split_zarr_python_node(url, component or ""), keywords)
     return url, component, keywords
 
 
@@ -63,15 +78,13 @@ def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpe
     TypeError
         For unknown keywords, and for codecs given twice.
     """
-    unknown = sorted(set(keywords) - _KEYWORDS)
+    unknown = sorted(set(keywords) - KEYWORDS)
     if unknown:
-        raise TypeError(
-            f"unexpected keywords {unknown}; besides its own, to_zarr takes {sorted(_KEYWORDS)}."
-        )
+        raise unknown_keyword("to_zarr", unknown[0], KEYWORDS)
     given = {name: value for name, value in keywords.items() if value is not None}
     if "zarr_format" in given:
-        asked = f"v{given['zarr_format']}"
-        if spec.format not in {None, asked}:
+        asked = str(spelled_format(given["zarr_format"]))
+        if spec.format is not None and spelled_format(spec.format) != asked:
             raise TypeError(
                 f"format={spec.format!r} and zarr_format={given['zarr_format']!r} are given; "
                 "choose one."
@@ -97,7 +110,7 @@ def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
     said = [n for n in steps if n in keywords and not _is_auto(keywords[n])]
     if not said:
         return None
-    codecs = [_configuration(item) for name in said for item in _listed(keywords[name])]
+    codecs = [codec_configuration(item) for name in said for item in _listed(keywords[name])]
     if not {"compressor", "compressors"} & set(said):
         codecs.append("blosc")
     return codecs
@@ -111,20 +124,6 @@ def _listed(value: Any) -> list[Any]:
     if value is None or _is_auto(value):
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _configuration(codec: Any) -> Any:
-    for method in ("to_dict", "get_config"):
-        if hasattr(codec, method):
-            document = dict(getattr(codec, method)())
-            open_ = getattr(codec, "_tunable_attrs", ())  # filled in later by zarr-python
-            if "configuration" in document:
-                configuration = json.loads(json.dumps(document["configuration"]))
-                document["configuration"] = {
-                    k: v for k, v in configuration.items() if k not in open_
-                }
-            return document
-    return codec
 
 
 def _keys(value: Any) -> Any:

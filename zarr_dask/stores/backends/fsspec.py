@@ -23,7 +23,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask._util.threads import in_flight, wait_for_each
+from zarr_dask._util.threads import map_waiting, request_slots
 from zarr_dask.errors import (
     ListingError,
     MissingDependencyError,
@@ -47,29 +47,36 @@ from zarr_dask.stores.backends.fsspec_s3 import (
     lists,
     read_parts,
 )
-from zarr_dask.stores.backends.memory import MemoryStore, only_here, this_process
+from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
+from zarr_dask.stores.backends.reference_targets import PLACES, confine, document_of
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
-    Coalescing,
     Listing,
     Range,
-    Version,
+    ReadPolicy,
+    TaggedBytes,
     VersionRequest,
     check_key,
     join,
 )
-from zarr_dask.stores.error_mapping import as_store_error, is_absence, library_errors, statuses_of
+from zarr_dask.stores.error_mapping import as_store_error, is_not_found, library_errors, statuses_of
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
     WEB,
-    for_fsspec,
-    in_words_of_fsspec,
-    surroundings,
+    environment_hash,
+    to_fsspec_options,
+    unknown_option_hint,
 )
-from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, retried, time_to_send
-from zarr_dask.stores.secrets import identity_of, packed, redacted, resolved, unpacked
-from zarr_dask.stores.url_secrets import check_endpoints, login_apart, with_query
+from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, call_with_retries, upload_timeout
+from zarr_dask.stores.secrets import (
+    identity_of,
+    redacted,
+    reveal_credentials,
+    seal_credentials,
+    unseal_credentials,
+)
+from zarr_dask.stores.url_secrets import check_endpoints, restore_query, split_credentials
 
 __all__ = ["FsspecStore"]
 
@@ -108,7 +115,9 @@ class FsspecStore:
     options: str = "{}"
     policy: RetryPolicy = DEFAULT
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(
+        gap=1 << 20, largest=1 << 24, max_concurrent_requests=64
+    )
 
     @staticmethod
     def from_url(
@@ -124,7 +133,7 @@ class FsspecStore:
             If the scheme is not known, or the URL or endpoint holds credentials.
         """
         check_endpoints(options)
-        place, login = login_apart(url if url.endswith("://") else url.rstrip("/"))
+        place, login = split_credentials(url if url.endswith("://") else url.rstrip("/"))
         text = json.dumps({**login, **options}, sort_keys=True)
         store = FsspecStore(place, text, policy or DEFAULT)
         store._file_system()
@@ -151,7 +160,7 @@ class FsspecStore:
         return f"FsspecStore({self.url!r})"  # options may hold credentials
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = self.url, packed(self.options), self.policy
+        given = self.url, seal_credentials(self.options), self.policy
         return (
             (_same_memory, (this_process(), *given)) if self.is_in_memory else (_unpickled, given)
         )
@@ -182,8 +191,8 @@ class FsspecStore:
 
         return self._do("read", key, read)
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
@@ -196,8 +205,8 @@ class FsspecStore:
             return [None if one is None else one.content for one in versions]
         return self._batch([(*request, None) for request in requests], self._ask_ranges)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`.
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`.
 
         Only S3 supports conditions. Elsewhere the status of a value is compared before and after.
         """
@@ -214,9 +223,9 @@ class FsspecStore:
         return [
             None
             if content is None
-            else Version(content, before.get(key))
+            else TaggedBytes(content, before.get(key))
             if tag is None or after[key] == tag
-            else Version(None, None)
+            else TaggedBytes(None, None)
             for (key, _, tag), content in zip(requests, found, strict=True)
         ]
 
@@ -230,7 +239,7 @@ class FsspecStore:
         ask: Callable[[Sequence[VersionRequest]], Sequence[_Result | Exception]],
     ) -> list[_Result]:
         """Return the results of requests; those with transient failures are repeated together."""
-        attempts = Attempts(self.policy)
+        attempts = Attempts(self.policy, self._service)
         found: dict[int, _Result] = {}
         left = [*range(len(requests))]
         while left:
@@ -249,7 +258,7 @@ class FsspecStore:
         attempts.succeeded()
         return [found[number] for number in range(len(requests))]
 
-    def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[Version | Exception | None]:
+    def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
         fs, root = self._file_system()
         asked = [(join(root, key), wanted, tag) for key, wanted, tag in requests]
         key = requests[0][0]
@@ -269,7 +278,8 @@ class FsspecStore:
             def ask(at_once: int, left: Sequence[_Asked] = left) -> list[_Result]:
                 return read(left[:at_once])
 
-            found += self._do_several("read", key, ask, len(left)) or ()
+            # failures are among the results, so that nothing is known of the service yet
+            found += self._do_several("read", key, ask, len(left), service=None) or ()
         return found
 
     def _checked(self, key: str, wanted: Range, tag: Hashable, error: Exception) -> Any:
@@ -281,8 +291,8 @@ class FsspecStore:
                     return None
                 if int(status["size"]) <= wanted.start or not status["size"]:
                     found = _tag_of(status, s3=True)
-                    return Version(b"" if tag in {None, found} else None, found)
-            if isinstance(error, _ABSENT) and is_absence(error):
+                    return TaggedBytes(b"" if tag in {None, found} else None, found)
+            if isinstance(error, _ABSENT) and is_not_found(error):
                 self._check_bucket("read", key, error)
                 return None
         except StoreError as failed:
@@ -317,7 +327,7 @@ class FsspecStore:
             fs, root = self._file_system()
             value = as_absence(fs, join(root, key), value)
             found = self._checked(key, wanted, None, value)
-            found = found.content if isinstance(found, Version) else found
+            found = found.content if isinstance(found, TaggedBytes) else found
             behind = isinstance(found, Exception) and start == stop
             return (None if self.size(key) is None else b"") if behind else found
         content = bytes(value)
@@ -424,7 +434,7 @@ class FsspecStore:
         fs, root = self._writable(key)
         check_key(key)
         value = b"".join(buffers)
-        timeout = time_to_send(self.policy.timeout, len(value))
+        timeout = upload_timeout(self.policy.timeout, len(value))
         if is_s3(fs):
             retries = _PART_RETRIES if len(value) >= _MULTIPART else 0
             fs, root = _file_system(self.url, self._given(), timeout, retries)
@@ -434,7 +444,7 @@ class FsspecStore:
 
         def put() -> None:
             try:
-                with in_flight(parts) as at_once:
+                with request_slots(parts) as at_once:
                     given = {"max_concurrency": at_once} if parts > 1 else {}
                     _call(fs, "pipe_file", join(root, key), value, seconds=seconds, **given)
             except ZarrDaskError:
@@ -442,7 +452,7 @@ class FsspecStore:
             except library_errors() as error:  # absence too: the target does not exist
                 raise self._failed("write", key, error) from self._public(error)
 
-        retried(self.policy, put)
+        call_with_retries(self.policy, put, self._service)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -482,8 +492,8 @@ class FsspecStore:
     # --- listing ----------------------------------------------------------------------------------
 
     @property
-    def lists_by_pages(self) -> bool:
-        """See `zarr_dask.stores.listing.PageLister`: others are walked folder by folder."""
+    def has_paged_listing(self) -> bool:
+        """See `zarr_dask.stores.listing.SupportsPagedListing`; others are walked by folder."""
         return is_s3(self._file_system()[0])
 
     def list(self, prefix: str = "") -> Iterator[str]:
@@ -556,7 +566,7 @@ class FsspecStore:
         return None if status is None else int(status["size"])
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: the ETag of a value, or its time and size."""
+        """See `zarr_dask.stores.base.etag_of`: the ETag of a value, or its time and size."""
         status = self._status(key)
         fs, _ = self._file_system()
         return None if status is None else _tag_of(status, s3=is_s3(fs))
@@ -580,7 +590,7 @@ class FsspecStore:
         """Return the same as `_status`, with concurrent requests if the file system supports it."""
         if len(keys) < 2 or not _is_async(self._file_system()[0]):
             return {key: self._status(key) for key in keys}
-        return dict(zip(keys, wait_for_each(self._status, keys), strict=True))
+        return dict(zip(keys, map_waiting(self._status, keys), strict=True))
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -590,23 +600,28 @@ class FsspecStore:
 
     def _given(self) -> str:
         """Return the options with credentials."""
-        return resolved(self.options, self.url)
+        return reveal_credentials(self.options, self.url)
 
     def _do(self, doing: str, key: str, ask: Callable[[], _Result]) -> _Result | None:
         """Return the result of a request, with retries; None if there is no value."""
-        return self._do_several(doing, key, lambda _: ask(), 1)
+        return self._do_several(doing, key, lambda _: ask(), 1, self._service)
 
     def _do_several(
-        self, doing: str, key: str, ask: Callable[[int], _Result], most: int
+        self,
+        doing: str,
+        key: str,
+        ask: Callable[[int], _Result],
+        most: int,
+        service: Hashable,
     ) -> _Result | None:
         """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
 
         def attempt() -> _Result | None:
             try:
-                with in_flight(most) as at_once:
+                with request_slots(most) as at_once:
                     return ask(at_once)
             except _ABSENT as error:
-                if not is_absence(error):
+                if not is_not_found(error):
                     raise self._failed(doing, key, error) from self._public(error)
                 self._check_bucket(doing, key, error)
                 return None
@@ -615,14 +630,19 @@ class FsspecStore:
             except library_errors() as error:
                 raise self._failed(doing, key, error) from self._public(error)
 
-        return retried(self.policy, attempt)
+        return call_with_retries(self.policy, attempt, service)
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `call_with_retries`."""
+        return urlsplit(self.url)[:2], hash(self.options)
 
     def _failed(self, doing: str, key: str, error: BaseException) -> StoreError:
         web = urlsplit(self.url).scheme in WEB
         if doing == "list" and web and statuses_of(error) & _NO_INDEX:
             return self._unlisted(key)
         words = redacted(str(error), self.settings()) or type(error).__name__
-        words += in_words_of_fsspec(words)
+        words += unknown_option_hint(words)
         failed = as_store_error(f"could not {doing} {key!r} in {self.url}: {words}", error)
         failed.__cause__ = self._public(error)
         return failed
@@ -637,13 +657,13 @@ class FsspecStore:
 
 
 def _unpickled(url: str, options: str, policy: RetryPolicy) -> FsspecStore:
-    return FsspecStore(url, unpacked(options, url), policy)
+    return FsspecStore(url, unseal_credentials(options, url), policy)
 
 
 def _same_memory(
     process: str, url: str, options: str, policy: RetryPolicy
 ) -> FsspecStore | MemoryStore:
-    return only_here(process, url, partial(_unpickled, url, options, policy))
+    return in_process_reference(process, url, partial(_unpickled, url, options, policy))
 
 
 def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
@@ -734,7 +754,7 @@ def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tu
     """
     scheme, _, place = url.partition("://")
     service = scheme in SCHEMES and scheme not in WEB and "::" not in url
-    around = surroundings(scheme)
+    around = environment_hash(scheme)
     try:
         if not service or set(place) & {"@", "?"}:  # these have a meaning for file systems
             fs, root = _opened(url, options, timeout, retries, around)
@@ -767,8 +787,12 @@ def _opened(
     """
     from fsspec.core import url_to_fs
 
-    given = for_fsspec(url, json.loads(options))
-    place = with_query(url, given)
+    given = to_fsspec_options(url, json.loads(options))
+    refers = url.startswith("reference:")
+    places = given.pop(PLACES, None) if refers else None
+    place = restore_query(url, given)
+    if refers:
+        given["skip_instance_cache"] = True  # it gets rules of its own
     if "::" not in url and urlsplit(url).scheme in {*SCHEMES} - WEB:
         given["skip_instance_cache"] = True
     plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
@@ -777,6 +801,8 @@ def _opened(
     fs, root = url_to_fs(place, **given)
     if plain and is_s3(fs):
         fs.retries = 1
+    if refers:
+        confine(fs, document_of(url, given), places)
     return fs, root
 
 

@@ -37,7 +37,7 @@ class _Ranges:
 RANGES = _Ranges()
 
 
-class _Turn:
+class _ForkSafeLock:
     """A lock of this process, replaced in a forked child."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class _Turn:
         self.lock = threading.Lock()
 
 
-_TURN = _Turn()
+_TURN = _ForkSafeLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_TURN.renew)
 

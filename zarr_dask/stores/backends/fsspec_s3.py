@@ -14,10 +14,15 @@ from collections.abc import Hashable, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from zarr_dask._util.threads import SIDE_BY_SIDE
+from zarr_dask._util.threads import MOST_AT_ONCE
 from zarr_dask.errors import StoreError, StoreUnavailableError
-from zarr_dask.stores.backends.http_ranges import Span, is_part, range_header, span_of
-from zarr_dask.stores.base import Range, Version
+from zarr_dask.stores.backends.http_ranges import (
+    ContentRange,
+    parse_content_range,
+    range_header,
+    range_satisfied,
+)
+from zarr_dask.stores.base import Range, TaggedBytes
 from zarr_dask.stores.error_mapping import codes_of, statuses_of
 
 __all__ = ["Page", "S3Request", "config_for", "is_s3", "list_page", "lists", "read_parts"]
@@ -37,14 +42,16 @@ def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
     given = dict(config or {})
     return {
         "retries": {"max_attempts": retries},
-        "max_pool_connections": SIDE_BY_SIDE,
+        "max_pool_connections": MOST_AT_ONCE,
         "read_timeout": timeout,
         "connect_timeout": min(timeout, 10),
         **given,
     }
 
 
-async def read_parts(fs: Any, requests: Sequence[S3Request]) -> list[Version | Exception | None]:
+async def read_parts(
+    fs: Any, requests: Sequence[S3Request]
+) -> list[TaggedBytes | Exception | None]:
     """Return parts of values, or the errors of reading them; one request each, concurrently."""
     asked = [_read_part(fs, *request) for request in requests]
     found = await asyncio.gather(*asked, return_exceptions=True)
@@ -54,7 +61,7 @@ async def read_parts(fs: Any, requests: Sequence[S3Request]) -> list[Version | E
     return found  # type: ignore[return-value]  # any other BaseException was raised
 
 
-async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Version | None:
+async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
     bucket, key, version = fs.split_path(path)
     asked: dict[str, Any] = range_header(wanted)
     if isinstance(tag, tuple) and tag[0]:
@@ -67,30 +74,32 @@ async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Versio
         if "NoSuchKey" in codes_of(error):
             return None
         if HTTPStatus.PRECONDITION_FAILED in statuses_of(error):
-            return Version(None, None)
+            return TaggedBytes(None, None)
         raise
     async with answer["Body"] as body:
         content = bytes(await body.read())
     span, told = _span(answer, len(content)), answer.get("ContentRange")
     problem = f"asked for {wanted}, got {len(content)} bytes as {told!r}"
-    if span is None or (told and not is_part(wanted, span)):
+    if span is None or (told and not range_satisfied(wanted, span)):
         raise StoreError(problem)
     if len(content) != span.stop - span.first:
         raise StoreUnavailableError(problem)
     found = (answer["ETag"], span.size) if answer.get("ETag") else None
     if tag is not None and found != tag:
-        return Version(None, None)  # some services ignore conditions
+        return TaggedBytes(None, None)  # some services ignore conditions
     start, stop = wanted
     if not told:  # and others ignore ranges
-        return Version(content[start:stop], found)
-    return Version(content if stop is None else content[: max(stop - start, 0)], found)
+        return TaggedBytes(content[start:stop], found, span.size)
+    return TaggedBytes(
+        content if stop is None else content[: max(stop - start, 0)], found, span.size
+    )
 
 
-def _span(answer: Any, nbytes: int) -> Span | None:
+def _span(answer: Any, nbytes: int) -> ContentRange | None:
     """Return the range of bytes in a response, from its headers."""
     told = answer.get("ContentRange")
     length = int(answer.get("ContentLength", nbytes))
-    return span_of(told) if told else Span(0, length, length)
+    return parse_content_range(told) if told else ContentRange(0, length, length)
 
 
 class Page(NamedTuple):

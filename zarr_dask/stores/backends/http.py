@@ -22,30 +22,35 @@ from http import HTTPStatus
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from zarr_dask._util.threads import SIDE_BY_SIDE, in_flight
+from zarr_dask._util.threads import MOST_AT_ONCE, request_slots
 from zarr_dask.errors import ListingError, ReadOnlyError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.http_ranges import (
-    Span,
-    is_part,
+    ContentRange,
+    parse_content_range,
+    parse_unsatisfied_range,
     range_header,
-    span_of,
-    span_of_unsatisfied,
+    range_satisfied,
 )
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
-    Coalescing,
     Listing,
     Range,
-    Version,
+    ReadPolicy,
+    TaggedBytes,
     check_key,
 )
-from zarr_dask.stores.conditional_get import Versioned
+from zarr_dask.stores.conditional_get import ConditionalGetMixin
 from zarr_dask.stores.error_mapping import as_store_error, retry_after
 from zarr_dask.stores.option_checks import check_number
-from zarr_dask.stores.retry import DEFAULT, RetryPolicy, retried
-from zarr_dask.stores.secrets import is_reference, packed, resolved, unpacked
-from zarr_dask.stores.url_secrets import shown
+from zarr_dask.stores.retry import DEFAULT, RetryPolicy, call_with_retries
+from zarr_dask.stores.secrets import (
+    is_reference,
+    reveal_credentials,
+    seal_credentials,
+    unseal_credentials,
+)
+from zarr_dask.stores.url_secrets import redact_url
 
 __all__ = ["HTTPStore"]
 
@@ -86,7 +91,7 @@ def _tag(answer: _Answer, size: int | None) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class HTTPStore(Versioned):
+class HTTPStore(ConditionalGetMixin):
     """Values below a URL; made by `HTTPStore.from_url`.
 
     Parameters
@@ -110,7 +115,9 @@ class HTTPStore(Versioned):
     largest: int = _LARGEST
     policy: RetryPolicy = DEFAULT
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(
+        gap=1 << 20, largest=1 << 24, max_concurrent_requests=64
+    )
 
     @staticmethod
     def from_url(
@@ -126,14 +133,15 @@ class HTTPStore(Versioned):
         unknown = sorted(options.keys() - {"headers", "timeout", "largest"})
         if unknown:
             raise StoreError(
-                f"storage_options {unknown} mean nothing to {shown(url)}: HTTP takes 'headers' (an "
-                "object of strings), 'timeout' (seconds) and 'largest' (bytes of a value)."
+                f"storage_options {unknown} mean nothing to {redact_url(url)}: HTTP takes "
+                "'headers' (an object of strings), 'timeout' (seconds) and 'largest' (bytes of a "
+                "value)."
             )
         if not urlsplit(url).hostname:
-            raise StoreError(f"{shown(url)!r} names no host.")
+            raise StoreError(f"{redact_url(url)!r} names no host.")
         headers = json.dumps(dict(options.get("headers", {})), sort_keys=True)
         policy = policy or DEFAULT
-        place = shown(url)
+        place = redact_url(url)
         timeout = check_number(place, "timeout", options.get("timeout", policy.timeout), float)
         largest = check_number(place, "largest", options.get("largest", _LARGEST), int)
         return HTTPStore(url, headers, timeout, largest, policy)
@@ -159,7 +167,13 @@ class HTTPStore(Versioned):
         root, options = self.root, self.headers
         if not is_reference(options):
             root, options = _parted(root, options)
-        return _unpickled, (root, packed(options), self.timeout, self.largest, self.policy)
+        return _unpickled, (
+            root,
+            seal_credentials(options),
+            self.timeout,
+            self.largest,
+            self.policy,
+        )
 
     def _known(self) -> tuple[str, str]:
         """Return root and headers as they were given.
@@ -171,7 +185,7 @@ class HTTPStore(Versioned):
         """
         if not is_reference(self.headers):
             return self.root, self.headers
-        return _joined(self.root, resolved(self.headers, self.url))
+        return _joined(self.root, reveal_credentials(self.headers, self.url))
 
     def __repr__(self) -> str:
         return f"HTTPStore({self.url!r})"
@@ -208,7 +222,7 @@ class HTTPStore(Versioned):
         return None if value is None else len(value)
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: a strong ETag, or time and size."""
+        """See `zarr_dask.stores.base.etag_of`: a strong ETag, or time and size."""
         answer = self._ask("HEAD", key, {}, WHOLE)
         if answer is None or answer.status != HTTPStatus.OK:
             return None
@@ -217,12 +231,14 @@ class HTTPStore(Versioned):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+    def _version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         """Return a part of a value, with its tag; without content if the value has another tag."""
         check_key(key)
-        return retried(self.policy, lambda: self._try_version(key, wanted, tag))
+        return call_with_retries(
+            self.policy, lambda: self._try_version(key, wanted, tag), self._service
+        )
 
-    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         start, stop = wanted
         headers = range_header(wanted)
         if isinstance(tag, tuple) and tag[0]:
@@ -231,7 +247,7 @@ class HTTPStore(Versioned):
         if answer is None:
             return None
         if answer.status == HTTPStatus.PRECONDITION_FAILED and "If-Match" in headers:
-            return Version(None, None)
+            return TaggedBytes(None, None)
         content, size = answer.body, None
         if start < 0 and answer.status in _NO_END and not _is_empty(answer):
             return self._try_end(key, -start, tag, answer.status)
@@ -248,9 +264,9 @@ class HTTPStore(Versioned):
         found = _tag(answer, size)
         if found is None:
             found = tag  # not every response of every server has it
-        return Version(None if tag is not None and found != tag else content, found)
+        return TaggedBytes(None if tag is not None and found != tag else content, found, size)
 
-    def _try_end(self, key: str, nbytes: int, tag: Hashable, said: int) -> Version | None:
+    def _try_end(self, key: str, nbytes: int, tag: Hashable, said: int) -> TaggedBytes | None:
         """Return the last bytes of a value, found through its size."""
         answer = self._try_ask("HEAD", key, {}, WHOLE)
         if answer is None:
@@ -274,15 +290,15 @@ class HTTPStore(Versioned):
     def _size_behind(self, key: str, wanted: Range, answer: _Answer) -> int | None:
         """Return the size of a value that ends before a range begins, if the server states it."""
         told = answer.headers.get("content-range", "")
-        size = span_of_unsatisfied(told)
+        size = parse_unsatisfied_range(told)
         if size is not None and (wanted.start < size if wanted.start >= 0 else size > 0):
             raise self._failed(key, f"the server has no bytes from {wanted.start} on of {told!r}")
         return size
 
-    def _checked_span(self, key: str, wanted: Range, answer: _Answer) -> Span:
+    def _checked_span(self, key: str, wanted: Range, answer: _Answer) -> ContentRange:
         told = answer.headers.get("content-range", "")
-        span = span_of(told)
-        if span is None or not is_part(wanted, span):
+        span = parse_content_range(told)
+        if span is None or not range_satisfied(wanted, span):
             raise self._failed(key, f"asked for {range_header(wanted)}, the server sent {told!r}")
         if span.stop - span.first != len(answer.body):
             raise StoreUnavailableError(
@@ -295,7 +311,14 @@ class HTTPStore(Versioned):
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
     ) -> _Answer | None:
         check_key(key)
-        return retried(self.policy, lambda: self._try_ask(method, key, headers, wanted))
+        return call_with_retries(
+            self.policy, lambda: self._try_ask(method, key, headers, wanted), self._service
+        )
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `call_with_retries`."""
+        return urlsplit(self.url)[:2]
 
     def _try_ask(
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
@@ -330,7 +353,7 @@ class HTTPStore(Versioned):
         if at.scheme not in {"http", "https"}:
             raise self._failed(key, f"it has moved to {at.scheme!r}, which is not HTTP")
         try:
-            with in_flight():
+            with request_slots():
                 answer = _send(method, at, headers, self, wanted)
         except ValueError as error:
             raise self._failed(key, str(error)) from error
@@ -366,7 +389,7 @@ class HTTPStore(Versioned):
 
 def _is_empty(answer: _Answer) -> bool:
     """True if a server says that a value is empty, so that it has no last bytes."""
-    return span_of_unsatisfied(answer.headers.get("content-range", "")) == 0
+    return parse_unsatisfied_range(answer.headers.get("content-range", "")) == 0
 
 
 def _phrase(status: int) -> str:
@@ -403,7 +426,7 @@ def _joined(root: str, options: str) -> tuple[str, str]:
 def _unpickled(
     root: str, options: str, timeout: float, largest: int, policy: RetryPolicy
 ) -> HTTPStore:
-    told = unpacked(options, root)
+    told = unseal_credentials(options, root)
     given = (root, told) if is_reference(told) else _joined(root, told)
     return HTTPStore(*given, timeout, largest, policy)
 
@@ -411,7 +434,7 @@ def _unpickled(
 # --- connections ----------------------------------------------------------------------------------
 
 
-class _Idle:
+class _IdleConnections:
     """The idle open connections of one process."""
 
     def __init__(self) -> None:
@@ -430,13 +453,13 @@ class _Idle:
     def put(self, scheme: str, host: str, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             idle = self._idle.setdefault((scheme, host), [])
-            if len(idle) < SIDE_BY_SIDE:
+            if len(idle) < MOST_AT_ONCE:
                 idle.append(connection)
                 return
         connection.close()
 
 
-_IDLE = _Idle()
+_IDLE = _IdleConnections()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_IDLE.forget)
 

@@ -12,13 +12,19 @@ from typing import NamedTuple
 
 from zarr_dask.stores.base import WHOLE, Range
 
-__all__ = ["Span", "is_part", "range_header", "span_of", "span_of_unsatisfied"]
+__all__ = [
+    "ContentRange",
+    "parse_content_range",
+    "parse_unsatisfied_range",
+    "range_header",
+    "range_satisfied",
+]
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
 _UNSATISFIED = re.compile(r"bytes \*/(\d+)", re.IGNORECASE)
 
 
-class Span(NamedTuple):
+class ContentRange(NamedTuple):
     """The range of bytes of a value that a response holds."""
 
     first: int
@@ -27,39 +33,43 @@ class Span(NamedTuple):
     """Size of the whole value in bytes; None if the server has not stated it."""
 
 
-def span_of(content_range: str) -> Span | None:
+def parse_content_range(content_range: str) -> ContentRange | None:
     """Parse a ``Content-Range`` header; return None if it is invalid.
 
     Examples
     --------
-    >>> span_of("bytes 2-5/10")
-    Span(first=2, stop=6, size=10)
+    >>> parse_content_range("bytes 2-5/10")
+    ContentRange(first=2, stop=6, size=10)
     """
     found = _CONTENT_RANGE.fullmatch(content_range.strip())
     if found is None:
         return None
     first, stop = int(found[1]), int(found[2]) + 1
     size = None if found[3] == "*" else int(found[3])
-    return Span(first, stop, size) if first < stop <= (size or stop) else None
+    return ContentRange(first, stop, size) if first < stop <= (size or stop) else None
 
 
-def span_of_unsatisfied(content_range: str) -> int | None:
+def parse_unsatisfied_range(content_range: str) -> int | None:
     """Return the size of a value from the header of a 416 response; None if it is not stated."""
     found = _UNSATISFIED.fullmatch(content_range.strip())
     return None if found is None else int(found[1])
 
 
-def is_part(wanted: Range, span: Span) -> bool:
+def range_satisfied(wanted: Range, span: ContentRange) -> bool:
     """True if a span is the requested range, or as much of it as the value has.
 
     At least one byte is always requested, because HTTP has no empty ranges.
 
     Examples
     --------
-    >>> is_part(Range(2, 8), Span(2, 8, 10)), is_part(Range(2, 8), Span(2, 6, 6))
-    (True, True)
-    >>> is_part(Range(2, 8), Span(2, 6, 10)), is_part(Range(-4), Span(0, 4, 10))
-    (False, False)
+    >>> range_satisfied(Range(2, 8), ContentRange(2, 8, 10))
+    True
+    >>> range_satisfied(Range(2, 8), ContentRange(2, 6, 6))
+    True
+    >>> range_satisfied(Range(2, 8), ContentRange(2, 6, 10))
+    False
+    >>> range_satisfied(Range(-4), ContentRange(0, 4, 10))
+    False
     """
     first, stop, size = span
     if wanted.start < 0:

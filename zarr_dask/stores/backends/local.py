@@ -21,7 +21,7 @@ from secrets import token_hex
 from typing import ClassVar, Self
 
 from zarr_dask._util.warnings import warn
-from zarr_dask.errors import LinkError, LinkWarning, StoreError
+from zarr_dask.errors import AccessDeniedError, LinkError, LinkWarning, StoreError
 from zarr_dask.stores.attribute_cache import refresh
 from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder, fsync_names
 from zarr_dask.stores.backends.posix_io import (
@@ -34,15 +34,15 @@ from zarr_dask.stores.backends.posix_io import (
 )
 from zarr_dask.stores.base import (
     Buffer,
-    Coalescing,
     Listing,
-    OpenValue,
     Range,
+    RangeReader,
+    ReadPolicy,
     check_key,
     coalesce,
-    part_of,
+    slice_coalesced,
 )
-from zarr_dask.stores.compare_and_swap import folder_lock, tag_of
+from zarr_dask.stores.compare_and_swap import content_digest, folder_lock
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import (
     check_no_link,
@@ -105,8 +105,8 @@ class LocalStore:
     root: str
     fsync: bool = False
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 14, largest=1 << 20)
-    can_peek: ClassVar[bool] = True
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 14, largest=1 << 20)
+    supports_cheap_random_reads: ClassVar[bool] = True
 
     @property
     def url(self) -> str:
@@ -134,8 +134,8 @@ class LocalStore:
         finally:
             os.close(descriptor)
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
         descriptor = self._open(key)
         if descriptor is None:
             return None
@@ -183,12 +183,12 @@ class LocalStore:
         except OSError as error:
             raise self.failed("read", key, error) from error
 
-    def open_value(self, key: str) -> OpenValue:
-        """See `zarr_dask.stores.base.ValueOpener`: one file, even if it is replaced meanwhile."""
+    def open_value(self, key: str) -> RangeReader:
+        """See `zarr_dask.stores.base.SupportsOpen`: one file, even if it is replaced meanwhile."""
         return _OpenFile(self, key, self._open(key))
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`."""
+        """See `zarr_dask.stores.base.etag_of`."""
         with self.open_value(key) as value:
             return value.validator()
 
@@ -197,7 +197,7 @@ class LocalStore:
         self._put(key, lambda descriptor: write(descriptor, buffers))
 
     def set_pieces(self, key: str, pieces: Iterable[Buffer]) -> None:
-        """See `zarr_dask.stores.streaming_put.PieceTaker`."""
+        """See `zarr_dask.stores.streaming_put.SupportsStreamingPut`."""
         self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
 
     def _put(self, key: str, fill: Callable[[int], None]) -> None:
@@ -237,7 +237,7 @@ class LocalStore:
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         value = self.get(key)
-        return value, tag_of(value)
+        return value, content_digest(value)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
@@ -245,14 +245,14 @@ class LocalStore:
         with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=True):
             pass  # which is behind no link
         with self._reporting("write", key), folder_lock(folder) as check_kept:
-            if tag_of(self.get(key)) != tag:
+            if content_digest(self.get(key)) != tag:
                 return False
             check_kept()
             self.set(key, buffers)
         return True
 
     def append(self, key: str, data: bytes) -> bool:
-        """See `zarr_dask.stores.base.Appender.append`; it survives a killed process.
+        """See `zarr_dask.stores.base.SupportsAppend.append`; it survives a killed process.
 
         If the disk is full, some of the bytes may remain at the end of the value.
         """
@@ -499,7 +499,8 @@ class LocalStore:
             errno.ENOTDIR: " Something above it is a file, not a folder: choose another place.",
             errno.EMFILE: " Raise the limit of open files (ulimit -n).",
         }.get(error.errno or 0, "")
-        return StoreError(
+        kind = AccessDeniedError if isinstance(error, PermissionError) else StoreError
+        return kind(
             f"could not {doing} {key!r} in the local store {self.root}: "
             f"{error.strerror or error}.{hint}"
         )
@@ -598,7 +599,7 @@ class _OpenFile:
             os.close(self._descriptor)
 
     def validator(self) -> Hashable:
-        """See `zarr_dask.stores.base.OpenValue.validator`.
+        """See `zarr_dask.stores.base.RangeReader.validator`.
 
         A file that was changed just now has none: file system clocks tick a few hundred times a
         second, and two changes in one tick look alike.
@@ -612,7 +613,7 @@ class _OpenFile:
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
-        """See `zarr_dask.stores.base.OpenValue.get_ranges`.
+        """See `zarr_dask.stores.base.RangeReader.get_ranges`.
 
         Joint ranges are read one by one while the buffers are taken, each into the same memory. So
         they are still in the processor's cache when they are decoded.
@@ -639,7 +640,7 @@ class _OpenFile:
                     held, (memory,) = which, read_parts(descriptor, [parts[which]])
                 except OSError as error:
                     raise self._store.failed("read", self._key, error) from error
-            yield part_of(memory, offset, wanted)
+            yield slice_coalesced(memory, offset, wanted)
 
 
 def _within(wanted: Range, size: int) -> tuple[int, int]:

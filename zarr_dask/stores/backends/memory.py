@@ -14,10 +14,10 @@ from secrets import token_hex
 from typing import Any, ClassVar, TypeVar, cast
 
 from zarr_dask.errors import ConditionalWriteError, StoreError, StoreOutOfReachError
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, check_key
-from zarr_dask.stores.compare_and_swap import tag_of
+from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy, check_key
+from zarr_dask.stores.compare_and_swap import content_digest
 
-__all__ = ["MemoryStore", "elsewhere", "only_here", "this_process"]
+__all__ = ["MemoryStore", "in_process_reference", "this_process", "unreachable_store"]
 
 
 class MemoryStore:
@@ -36,8 +36,8 @@ class MemoryStore:
     [b'23', b'4', None]
     """
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
-    lists_at_once: ClassVar[bool] = True
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 16, largest=1 << 26)
+    has_cheap_recursive_listing: ClassVar[bool] = True
 
     def __init__(self, values: MutableMapping[str, bytes] | None = None) -> None:
         self.values: MutableMapping[str, bytes] = {} if values is None else values
@@ -98,8 +98,8 @@ class MemoryStore:
             "its keys are texts and its values bytes."
         )
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
@@ -127,12 +127,12 @@ class MemoryStore:
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         value = self.get(key)
-        return value, tag_of(value)
+        return value, content_digest(value)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         with self._lock:
-            if tag_of(self.get(key)) != tag:
+            if content_digest(self.get(key)) != tag:
                 return False
             self.set(key, buffers)
         return True
@@ -178,15 +178,15 @@ def _same_store(identity: str, process: int) -> MemoryStore:
     living = _LIVING.get(identity) if process == os.getpid() else None
     if living is not None:
         return living
-    return elsewhere(
+    return unreachable_store(
         f"the memory store {identity} lives in another process or is gone; use a local "
         "or remote store to share data between processes."
     )
 
 
-def elsewhere(message: str) -> MemoryStore:
+def unreachable_store(message: str) -> MemoryStore:
     """Return a store that raises an error with the message whenever it is used."""
-    return MemoryStore(_Elsewhere(message))
+    return MemoryStore(_UnreachableStore(message))
 
 
 class _Process:
@@ -206,11 +206,11 @@ _Made = TypeVar("_Made")
 
 
 def this_process() -> str:
-    """Return the name of this process, to be passed to `only_here`."""
+    """Return the name of this process, to be passed to `in_process_reference`."""
     return _PROCESS.name
 
 
-def only_here(process: str, url: str, make: Callable[[], _Made]) -> _Made | MemoryStore:
+def in_process_reference(process: str, url: str, make: Callable[[], _Made]) -> _Made | MemoryStore:
     """Return a store in its own process; in others, one that raises an error when it is used.
 
     Parameters
@@ -224,13 +224,13 @@ def only_here(process: str, url: str, make: Callable[[], _Made]) -> _Made | Memo
     """
     if process == _PROCESS.name:
         return make()
-    return elsewhere(
+    return unreachable_store(
         f"{url} is in the memory of another process; use a local or remote store to share data "
         "between processes."
     )
 
 
-class _Elsewhere(MutableMapping[str, bytes]):
+class _UnreachableStore(MutableMapping[str, bytes]):
     """The values of a store in another process: every access raises.
 
     Unpickling must not raise: in a worker that would end the connection to the scheduler, and the

@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from zarr_dask.errors import MissingDependencyError, StoreError
+from zarr_dask.errors import MissingDependencyError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.obstore_requests import ObstoreRequests, forked_from
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Version, VersionRequest
-from zarr_dask.stores.compare_and_swap import ConditionalStore, conditional
+from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy, TaggedBytes, VersionRequest
+from zarr_dask.stores.compare_and_swap import ConditionalStore, as_cas_store
 from zarr_dask.stores.option_mapping import in_reach_of_obstore
 from zarr_dask.stores.retry import DEFAULT, RetryPolicy
-from zarr_dask.stores.secrets import identity_of, packed, resolved, unpacked
+from zarr_dask.stores.secrets import (
+    identity_of,
+    reveal_credentials,
+    seal_credentials,
+    unseal_credentials,
+)
 from zarr_dask.stores.url_secrets import check_endpoints, check_no_login
 
 __all__ = ["ObstoreStore"]
@@ -46,7 +52,9 @@ class ObstoreStore:
     options: str = "{}"
     policy: RetryPolicy = DEFAULT
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24, requests=64)
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(
+        gap=1 << 20, largest=1 << 24, max_concurrent_requests=64
+    )
 
     @staticmethod
     def from_url(
@@ -72,7 +80,8 @@ class ObstoreStore:
         store = ObstoreStore(url.rstrip("/"), text, policy or DEFAULT)
         requests = store._served()
         if isinstance(requests, ObstoreRequests):
-            requests.client()
+            with suppress(StoreUnavailableError):  # S3 may not tell a region now: it is asked again
+                requests.client()
         return store
 
     def with_policy(self, policy: RetryPolicy) -> ObstoreStore:
@@ -92,11 +101,11 @@ class ObstoreStore:
         return f"ObstoreStore({self.url!r})"  # options may hold credentials
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.url, packed(self.options), self.policy)
+        return _unpickled, (self.url, seal_credentials(self.options), self.policy)
 
     def _served(self) -> ObstoreRequests | FsspecStore:
         """Return the store that sends the requests in this process."""
-        options = resolved(self.options, self.url)
+        options = reveal_credentials(self.options, self.url)
         parent = forked_from()
         return (
             ObstoreRequests(self.url, options, self.policy)
@@ -106,11 +115,11 @@ class ObstoreStore:
 
     def _conditional(self) -> ConditionalStore:
         served = self._served()
-        return served if isinstance(served, ObstoreRequests) else conditional(served)
+        return served if isinstance(served, ObstoreRequests) else as_cas_store(served)
 
     @property
-    def lists_by_pages(self) -> bool:
-        """See `zarr_dask.stores.listing.PageLister`."""
+    def has_paged_listing(self) -> bool:
+        """See `zarr_dask.stores.listing.SupportsPagedListing`."""
         return isinstance(self._served(), ObstoreRequests)
 
     # --- the store --------------------------------------------------------------------------------
@@ -119,16 +128,16 @@ class ObstoreStore:
         """See `zarr_dask.stores.base.Store.get`."""
         return self._served().get(key)
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
-        return self._served().borrow(key)
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
+        return self._served().get_transient(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self._served().get_ranges(requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`: by ``If-Match``."""
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`: by ``If-Match``."""
         return self._served().get_versions(requests)
 
     def size(self, key: str) -> int | None:
@@ -136,7 +145,7 @@ class ObstoreStore:
         return self._served().size(key)
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: the ETag of a value."""
+        """See `zarr_dask.stores.base.etag_of`: the ETag of a value."""
         return self._served().validator(key)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
@@ -183,7 +192,7 @@ class ObstoreStore:
 
 
 def _unpickled(url: str, options: str, policy: RetryPolicy) -> ObstoreStore:
-    return ObstoreStore(url, unpacked(options, url), policy)
+    return ObstoreStore(url, unseal_credentials(options, url), policy)
 
 
 def _without_library(url: str, options: str, policy: RetryPolicy, parent: int) -> FsspecStore:

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from zarr_dask._util.threads import in_flight
+from zarr_dask._util.threads import request_slots
 from zarr_dask.errors import (
+    AccessDeniedError,
     ConditionalWriteError,
     ListingError,
     MissingDependencyError,
@@ -31,19 +34,26 @@ from zarr_dask.errors import (
     StoreUnavailableError,
     ZarrDaskError,
 )
-from zarr_dask.stores.backends.http_ranges import Span, is_part
+from zarr_dask.stores.backends.http_ranges import ContentRange, range_satisfied
+from zarr_dask.stores.backends.if_match import put_on_tag
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
     Listing,
     Range,
-    Version,
+    TaggedBytes,
     check_key,
     join,
 )
-from zarr_dask.stores.conditional_get import Versioned
-from zarr_dask.stores.option_mapping import WEB, Place, place_of, surroundings
-from zarr_dask.stores.retry import RetryPolicy, put_if, retried, time_to_send
+from zarr_dask.stores.conditional_get import ConditionalGetMixin
+from zarr_dask.stores.error_mapping import permanent_reason
+from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
+from zarr_dask.stores.retry import (
+    RetryPolicy,
+    call_with_retries,
+    cas_put_with_retries,
+    upload_timeout,
+)
 
 __all__ = ["ObstoreRequests", "forked_from"]
 
@@ -56,11 +66,21 @@ _PART_RETRIES = 6  # of each part
 _ATTEMPTS = 3  # to read the end of a value that is replaced meanwhile
 _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
-_LISTS_FROM_A_KEY = {"s3", "s3a"}
-"""Schemes of services that can begin a listing after a given key."""
+_S3 = {"s3", "s3a"}
+"""Schemes of services that begin a listing after a given key, and may want tags without quotes."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
+_CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
+"""The operating system's words in the library's debug text."""
+_TOKEN_REQUESTS = (
+    "performing token request",
+    "http://169.254.169.254/",
+    "http://169.254.170.2/",
+    "/latest/api/token",
+    "metadata.google.internal",
+)
+"""In messages of requests for credentials, which go to the machine's own service."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
@@ -75,8 +95,13 @@ _PASSING_CODES = {
     "Throttling",
     "ThrottlingException",
 }
-# in the library's debug text of an error: the service cannot be reached
-_UNREACHABLE = ("ConnectionRefused", "dns error", "NetworkUnreachable", "HostUnreachable")
+# in the library's message: no response has begun; a body that was cut off has another one
+_UNREACHABLE = "error sending request"
+_NO_URL = ("BadScheme", "RelativeUrlWithoutBase", "EmptyHost", "InvalidUri")
+_PANIC = "PanicException"
+_EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+_RENEWED = 5.0  # seconds in which requests that were sent before do not renew credentials again
+_DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
 
@@ -84,7 +109,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class ObstoreRequests(Versioned):
+class ObstoreRequests(ConditionalGetMixin):
     """The requests behind the methods of a store.
 
     Parameters
@@ -113,7 +138,7 @@ class ObstoreRequests(Versioned):
         return None if found is None else int(found["size"])
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`: the ETag of a value."""
+        """See `zarr_dask.stores.base.etag_of`: the ETag of a value."""
         found = self._head(key)
         return None if found is None else _tag(found)
 
@@ -166,16 +191,39 @@ class ObstoreRequests(Versioned):
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: a put with ``If-Match``."""
         pieces = _flat(buffers)
 
-        def put() -> bool:
-            with self._reporting("write", key), in_flight():
+        def put_on(mode: Any) -> bool:
+            with self._reporting("write", key), request_slots():
                 obs, client, at = self._at(key, sent=sum(map(len, pieces)))
                 try:
-                    obs.put(client, at, pieces, mode=_mode(tag), use_multipart=False)
+                    obs.put(client, at, pieces, mode=mode, use_multipart=False)
                 except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
                     return False
             return True
 
-        return put_if(self.policy, put, lambda: self.get(key), pieces)
+        def put() -> bool:
+            mode = _mode(tag)
+            e_tag = mode.get("e_tag") if isinstance(mode, dict) else None
+            if e_tag is None or place_of(self.url).scheme not in _S3:
+                return put_on(mode)
+            return put_on_tag(
+                lambda spelled: put_on({**mode, "e_tag": spelled}),
+                lambda: self._e_tag(key),
+                e_tag,
+                self._service,
+            )
+
+        return cas_put_with_retries(
+            self.policy,
+            lambda: self._renewing(put),
+            lambda: self.get(key),
+            pieces,
+            self._service,
+        )
+
+    def _e_tag(self, key: str) -> str | None:
+        with self._reporting("inspect", key), request_slots():
+            found = self._try_head(key)
+        return None if found is None else found["e_tag"]
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -254,11 +302,11 @@ class ObstoreRequests(Versioned):
         values has a longer one. There are only a few different clients.
         """
         place = place_of(self.url)
-        timeout = time_to_send(self.policy.timeout, sent)
+        timeout = upload_timeout(self.policy.timeout, sent)
         found = self._clients.get((timeout, retries))
         if found is None:
             bucket = place._replace(path="")
-            found = _client(bucket, self.options, timeout, retries, surroundings(place.scheme))
+            found = _client(bucket, self.options, timeout, retries, environment_hash(place.scheme))
             self._clients[timeout, retries] = found
         return (*found, place.path)
 
@@ -277,10 +325,38 @@ class ObstoreRequests(Versioned):
         """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
 
         def attempt() -> _Result:
-            with self._reporting(doing, key), in_flight(most) as at_once:
+            with self._reporting(doing, key), request_slots(most) as at_once:
                 return ask(at_once)
 
-        return retried(self.policy, attempt)
+        return call_with_retries(self.policy, lambda: self._renewing(attempt), self._service)
+
+    def _renewing(self, attempt: Callable[[], _Result]) -> _Result:
+        """Return the result of an attempt; if the credentials have expired, of one with others.
+
+        After a request without a response, the next attempt has a new client: the connections that
+        the old one keeps may all have died.
+        """
+        try:
+            return attempt()
+        except StoreUnavailableError as error:
+            if error.unreachable:
+                self._renew_client()
+            raise
+        except AccessDeniedError as error:
+            if not error.expired:
+                raise
+        self._renew_client()
+        return attempt()
+
+    def _renew_client(self) -> None:
+        _RENEWAL.forget_clients()
+        self._clients.clear()
+
+    @property
+    def _service(self) -> Hashable:
+        """Identifies the service in this process, for `call_with_retries`."""
+        place = place_of(self.url)
+        return place.scheme, place.bucket, hash(self.options)
 
     def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
         """Return the result of a request; None if the key is missing from an existing bucket."""
@@ -302,7 +378,7 @@ class ObstoreRequests(Versioned):
 
         A proxy in front of a service may answer 404 while the service is restarted.
         """
-        if place_of(self.url).scheme not in _LISTS_FROM_A_KEY:
+        if place_of(self.url).scheme not in _S3:
             obs.list_with_delimiter(client, at)
             return
         folder = at.rpartition("/")[0] or None
@@ -319,7 +395,7 @@ class ObstoreRequests(Versioned):
     def _try_head(self, key: str) -> Mapping[str, Any] | None:
         return self._asked(key, lambda obs, client, at: obs.head(client, at))
 
-    def _version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+    def _version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         """Return a part of a value, with its tag; without content if the value has another tag."""
         start, stop = wanted
         if stop is not None and start >= stop:
@@ -327,11 +403,11 @@ class ObstoreRequests(Versioned):
             return None if found is None else _checked(b"", found, tag)
         return self._do("read", key, lambda: self._try_version(key, wanted, tag))
 
-    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+    def _try_version(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         try:
             found = self._answer(key, wanted, tag)
         except _errors("PreconditionError"):
-            return Version(None, None)  # the value was replaced
+            return TaggedBytes(None, None)  # the value was replaced
         except _errors("NotSupportedError"):  # Azure does not support ranges from the end
             return self._end(key, -wanted.start, tag)
         except _errors("GenericError") as error:
@@ -357,15 +433,15 @@ class ObstoreRequests(Versioned):
             return None
         value, meta = memoryview(found.bytes()), found.meta  # created on each access
         first, stop = found.range
-        span = Span(first, stop, int(meta["size"]))
+        span = ContentRange(first, stop, int(meta["size"]))
         problem = f"asked for {options.get('range', 'all')}, got {len(value)} bytes as {span}"
-        if not is_part(wanted, span):
+        if not range_satisfied(wanted, span):
             raise StoreError(f"could not read {key!r} in {self.url}: {problem}.")
         if len(value) != span.stop - span.first:
             raise StoreUnavailableError(f"could not read {key!r} in {self.url}: {problem}.")
         return value, meta
 
-    def _end(self, key: str, nbytes: int, tag: Hashable) -> Version | None:
+    def _end(self, key: str, nbytes: int, tag: Hashable) -> TaggedBytes | None:
         """Return the last bytes of a value, found through its size, in a second request."""
         for _ in range(_ATTEMPTS):
             head = self._try_head(key)
@@ -402,6 +478,10 @@ class ObstoreRequests(Versioned):
             raise StoreKeyError(f"{self.url} cannot hold {key!r}: {_words(error)}") from error
         except OSError as error:
             raise _failed(what, error) from _public(error)
+        except BaseException as error:
+            if type(error).__name__ != _PANIC:  # of the library; it is no Exception
+                raise
+            raise StoreError(f"{what}: the library has failed: {error}") from None
 
 
 def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
@@ -448,10 +528,12 @@ def _tag(meta: Mapping[str, Any]) -> Hashable:
     return (meta["e_tag"], int(meta["size"])) if meta["e_tag"] else None
 
 
-def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> Version:
+def _checked(content: Buffer, meta: Mapping[str, Any], tag: Hashable) -> TaggedBytes:
     """Return a part of a value if its tag matches; some services ignore conditions."""
     found = _tag(meta)
-    return Version(None, None) if tag is not None and found != tag else Version(content, found)
+    if tag is not None and found != tag:
+        return TaggedBytes(None, None)
+    return TaggedBytes(content, found, int(meta["size"]))
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -481,36 +563,53 @@ def _failed(what: str, error: Exception) -> StoreError:
     status = int(told[1]) if told else 0
     codes = set(_CODE.findall(said))
     cut = not told and any(words in said for words in _UNANSWERED)
-    if "performing token request" in said:
-        return StoreError(
+    if any(words in said for words in _TOKEN_REQUESTS) and status not in _PASSING:
+        return AccessDeniedError(
             f"{what}: {_words(error)}. No credentials were found: give them by the environment or "
             "storage_options; what is public is read with anon=True among these."
         )
-    if not (status in _PASSING or codes & _PASSING_CODES or (cut and "ertificate" not in said)):
+    if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
+        return _denied(f"{what}: {_words(error)}", codes)
+    if codes & _EXPIRED_CODES:  # S3 returns it with status 400
+        return _denied(f"{what}: {_words(error)}", codes)
+    if not (status in _PASSING or codes & _PASSING_CODES or cut):
         return StoreError(f"{what}: {_words(error)}")
-    passing = StoreUnavailableError(f"{what}: {_words(error)}")
+    if cut and any(words in said for words in _NO_URL):
+        return StoreError(f"{what}: {_words(error)}: the address of the service is no URL.")
+    if cut and (reason := permanent_reason(said)):
+        return StoreError(f"{what}: {_words(error)}: {reason}.")
+    cause = _CAUSE.findall(said) if cut else []
+    passing = StoreUnavailableError(f"{what}: {_words(error)}{f' ({cause[-1]})' if cause else ''}")
     passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
-    passing.unreachable = cut and any(words in said for words in _UNREACHABLE)
+    passing.unreachable = cut and _UNREACHABLE in said
     return passing
+
+
+def _denied(message: str, codes: set[str]) -> AccessDeniedError:
+    error = AccessDeniedError(message)
+    error.expired = bool(codes & _EXPIRED_CODES)
+    return error
 
 
 # --- the clients of a process ---------------------------------------------------------------------
 
 
-class _Ancestry:
+class _ForkDetector:
     """The parent of this process, if that had used the library before the fork."""
 
     def __init__(self) -> None:
         self.parent: int | None = None
+        self.has_used = False
+        """True if the library has been used, and its clients may have been forgotten."""
 
     def note(self) -> None:
         """Note the parent in a forked child, which does not have the library's threads."""
-        if _client.cache_info().currsize:
+        if self.has_used or _client.cache_info().currsize:
             self.parent = os.getppid()
         _client.cache_clear()
 
 
-_ANCESTRY = _Ancestry()
+_ANCESTRY = _ForkDetector()
 
 
 def forked_from() -> int | None:
@@ -520,7 +619,7 @@ def forked_from() -> int | None:
 
 @lru_cache(maxsize=64)
 def _client(
-    place: Place,
+    place: BucketPath,
     options: str,
     timeout: float,
     retries: int,
@@ -549,5 +648,29 @@ def _client(
         raise StoreError(f"no store at {place.url}: {_words(error)}") from _public(error)
 
 
+class _Renewal:
+    """Makes the clients of this process anew, which read files and ask for credentials again."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset; the new lock is free, also in a forked process."""
+        self._lock = threading.Lock()
+        self._last = float("-inf")
+
+    def forget_clients(self) -> None:
+        """Forget all clients, unless that has just been done for another request."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._last >= _RENEWED:
+                self._last = now
+                _ANCESTRY.has_used = True
+                _client.cache_clear()
+
+
+_RENEWAL = _Renewal()
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ANCESTRY.note)
+    os.register_at_fork(after_in_child=_RENEWAL.forget)

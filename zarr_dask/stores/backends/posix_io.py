@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from zarr_dask._util.buffers import scratch
+from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.stores.base import Buffer
 
 __all__ = [
@@ -34,7 +34,7 @@ _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 def read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
     """Read parts of a file into memory of this thread; shorter where the file ends."""
-    memory = scratch("encoded", sum(length for _, length in parts)).data
+    memory = thread_buffer("encoded", sum(length for _, length in parts)).data
     found = []
     position = 0
     for start, length in parts:

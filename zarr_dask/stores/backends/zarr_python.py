@@ -34,13 +34,13 @@ from typing import Any, ClassVar
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.fsspec_open_file import is_in_memory
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.backends.memory import MemoryStore, only_here, this_process
+from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
-    Coalescing,
     Listing,
     Range,
+    ReadPolicy,
     Store,
     check_key,
     join,
@@ -52,6 +52,7 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
 
 
+_BRANCH = "main"
 _NO_KEY = "invalid zarr key format"  # Icechunk's error for keys that are not of Zarr v3
 _NO_PREFIX = "bad key prefix"  # and for prefixes without a node
 _BEYOND = "is out of bounds"  # and for ranges that end behind a value
@@ -73,7 +74,7 @@ def place_in_zarr_python(given: Any) -> tuple[Any, str] | None:
 def store_of_zarr_python(given: Any) -> Store | None:
     """Return the store for one of zarr-python, or for a dict filled by one; None for others.
 
-    A session of Icechunk stands for its store.
+    A session of Icechunk stands for its store, a repository for what its main branch holds now.
     """
     zarr = sys.modules.get("zarr")
     if zarr is None or not hasattr(zarr, "storage"):
@@ -82,6 +83,15 @@ def store_of_zarr_python(given: Any) -> Store | None:
         first = next(iter(given.values()), None)
         buffers = isinstance(first, zarr.core.buffer.Buffer)
         return MemoryStore.over(_Buffers.over(given)) if buffers else None
+    repository: Any = getattr(sys.modules.get("icechunk"), "Repository", None)
+    if repository is not None and isinstance(given, repository):
+        try:
+            given = given.readonly_session(_BRANCH)
+        except _icechunk_errors() as error:
+            raise StoreError(
+                f"the repository has no branch {_BRANCH!r} to read ({_words_of(error)}): pass a "
+                "session, repository.readonly_session(...) or .writable_session(...)."
+            ) from error
     session: Any = getattr(sys.modules.get("icechunk"), "Session", None)
     if session is not None and isinstance(given, session):
         given = given.store
@@ -159,7 +169,7 @@ def _is_obstores_memory(store: Any) -> bool:
 
 
 def _same_memory(process: str, url: str, store: Any) -> ZarrPythonStore | MemoryStore:
-    return only_here(process, url, partial(ZarrPythonStore, store))
+    return in_process_reference(process, url, partial(ZarrPythonStore, store))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +184,7 @@ class ZarrPythonStore:
 
     store: Any
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 20, largest=1 << 24)
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 20, largest=1 << 24)
 
     @property
     def url(self) -> str:
@@ -210,8 +220,8 @@ class ZarrPythonStore:
         """See `zarr_dask.stores.base.Store.get`."""
         return self.get_ranges([(key, WHOLE)])[0]
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
@@ -310,7 +320,7 @@ class ZarrPythonStore:
 
 
 class SessionStore(ZarrPythonStore):
-    """The store of a writable Icechunk session; see `zarr_dask.stores.base.Forkable`.
+    """The store of a writable Icechunk session; see `zarr_dask.stores.base.ForkableSession`.
 
     In another process it is a read-only snapshot of the time of sending, as changes there would be
     lost. Forks, which their owner merges, are writable everywhere.
@@ -322,7 +332,7 @@ class SessionStore(ZarrPythonStore):
         return ReadOnly, (self.fork(),)
 
     def fork(self) -> SessionStore:
-        """See `zarr_dask.stores.base.Forkable.fork`."""
+        """See `zarr_dask.stores.base.ForkableSession.fork`."""
         try:
             return SessionStore(self.store.session.fork().store)
         except ValueError as error:  # versions before 2, if the session has changes
@@ -332,7 +342,7 @@ class SessionStore(ZarrPythonStore):
             ) from error
 
     def merge(self, forks: Sequence[Store]) -> None:
-        """See `zarr_dask.stores.base.Forkable.merge`."""
+        """See `zarr_dask.stores.base.ForkableSession.merge`."""
         sessions = [fork.store.session for fork in forks if isinstance(fork, SessionStore)]
         changed = [session for session in sessions if session.has_uncommitted_changes]
         try:

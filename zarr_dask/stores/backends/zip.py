@@ -22,8 +22,8 @@ from typing import ClassVar, NamedTuple
 
 from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.backends.posix_io import read_at, write_at
-from zarr_dask.stores.base import WHOLE, Buffer, Coalescing, Listing, Range, check_key
-from zarr_dask.stores.listing import below_of, listing_of
+from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, ReadPolicy, check_key
+from zarr_dask.stores.listing import build_tree, list_from_tree
 
 __all__ = ["DOCUMENTS", "ZipStore"]
 
@@ -69,7 +69,7 @@ class ZipStore:
     stamp: tuple[int, int] | None
     largest: int = 1 << 28
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 16, largest=1 << 26)
 
     @staticmethod
     def from_path(path: str, folder: str = "", largest: int = 1 << 28) -> ZipStore:
@@ -116,8 +116,8 @@ class ZipStore:
         """See `zarr_dask.stores.base.Store.get`."""
         return self.get_ranges([(key, WHOLE)])[0]
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
@@ -152,7 +152,7 @@ class ZipStore:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         if self.stamp is None:
             return Listing([], [])
-        found = listing_of(_directory(self.root, self.stamp).below, self.folder + prefix)
+        found = list_from_tree(_directory(self.root, self.stamp).below, self.folder + prefix)
         start = len(self.folder)
         return Listing([k[start:] for k in found.keys], [p[start:] for p in found.prefixes])
 
@@ -162,7 +162,7 @@ class ZipStore:
         return None if entry is None else entry.size
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`; reading a changed archive raises an error."""
+        """See `zarr_dask.stores.base.etag_of`; reading a changed archive raises an error."""
         entry = self.entry(key)
         return None if entry is None else (self.stamp, entry)
 
@@ -284,7 +284,7 @@ class _Directory:
     @cached_property
     def below(self) -> dict[str, set[str]]:
         """Entries and folders directly below each folder; folders end in "/"."""
-        return below_of(self.entries)
+        return build_tree(self.entries)
 
 
 @lru_cache(maxsize=16)

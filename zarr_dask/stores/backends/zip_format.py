@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Member", "directory", "end_of_directory", "local_header", "member_of"]
+__all__ = ["ZipEntry", "directory", "end_of_directory", "local_header", "member_of"]
 
 _LOCAL = struct.Struct("<4s5H3I2H")  # 4.3.7
 _CENTRAL = struct.Struct("<4s6H3I5H2I")  # 4.3.12
@@ -26,7 +26,7 @@ _A_FILE = 0o100644 << 16
 _ZIP64 = 1  # the extra field of large numbers, 4.5.3
 
 
-class Member(NamedTuple):
+class ZipEntry(NamedTuple):
     """An entry in the directory of an archive."""
 
     name: str
@@ -42,11 +42,11 @@ class Member(NamedTuple):
     attributes: int = _A_FILE
 
 
-def member_of(info: zipfile.ZipInfo) -> Member:
+def member_of(info: zipfile.ZipInfo) -> ZipEntry:
     """Return an entry of an existing archive."""
     year, month, day, hour, minute, second = info.date_time
     time = (hour << 11 | minute << 5 | second // 2, max(year - 1980, 0) << 9 | month << 5 | day)
-    return Member(
+    return ZipEntry(
         info.filename,
         info.header_offset,
         info.file_size,
@@ -89,12 +89,12 @@ def local_header(name: str, size: int, crc: int) -> bytes:
     )
 
 
-def directory(members: Iterable[Member]) -> bytes:
+def directory(members: Iterable[ZipEntry]) -> bytes:
     """Return the directory of an archive."""
     return b"".join(_central(member) for member in members)
 
 
-def _central(member: Member) -> bytes:
+def _central(member: ZipEntry) -> bytes:
     encoded, flags = _encoded(member.name)
     numbers = (member.size, member.stored, member.offset)
     large = [number for number in numbers if number >= _MOST_32]

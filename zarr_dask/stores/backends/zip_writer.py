@@ -22,14 +22,14 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from zarr_dask._util.arguments import check_flags
+from zarr_dask._util.arguments import check_bools
 from zarr_dask.errors import NodeExistsError, StoreError, StoreOutOfReachError, WrittenOnceError
 from zarr_dask.stores.backends.fsync import fsync_folder
-from zarr_dask.stores.backends.memory import elsewhere
+from zarr_dask.stores.backends.memory import unreachable_store
 from zarr_dask.stores.backends.posix_io import read_at, write_at
 from zarr_dask.stores.backends.zip import DOCUMENTS, ZipStore
 from zarr_dask.stores.backends.zip_format import (
-    Member,
+    ZipEntry,
     directory,
     end_of_directory,
     local_header,
@@ -38,13 +38,13 @@ from zarr_dask.stores.backends.zip_format import (
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
-    Coalescing,
     Listing,
     Range,
+    ReadPolicy,
     Store,
     check_key,
 )
-from zarr_dask.stores.listing import below_of, listing_of
+from zarr_dask.stores.listing import build_tree, list_from_tree
 
 __all__ = ["ZipWriter"]
 
@@ -95,7 +95,7 @@ class ZipWriter:
     array([2, 3], dtype=int32)
     """
 
-    coalescing: ClassVar[Coalescing] = Coalescing(gap=1 << 16, largest=1 << 26)
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 16, largest=1 << 26)
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ZipWriter:
             raise TypeError(f"path={path!r}: expected the path of a file.")
         if not isinstance(folder, str):
             raise TypeError(f"folder={folder!r}: expected a path in it, '' for its root.")
-        check_flags(fsync=fsync)
+        check_bools(fsync=fsync)
         self.root = os.path.abspath(os.path.expanduser(path))
         self.mode: _Mode = mode
         self.fsync = fsync
@@ -122,7 +122,7 @@ class ZipWriter:
         self._check_place()
         self._lock = threading.RLock()
         self._file: _File | None = None  # created when it is first needed
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ZipEntry] = {}
         self._reserved: dict[str, tuple[int, int]] = {}  # sizes and checksums, by key
         self._documents: dict[str, bytes] = {}
         self._dropped: set[str] = set()  # metadata of the old archive
@@ -242,8 +242,8 @@ class ZipWriter:
         """See `zarr_dask.stores.base.Store.get`."""
         return self.get_ranges([(key, WHOLE)])[0]
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
@@ -285,7 +285,7 @@ class ZipWriter:
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
-        return listing_of(below_of(self.list(prefix), prefix), prefix)
+        return list_from_tree(build_tree(self.list(prefix), prefix), prefix)
 
     def _keys(self) -> tuple[str, ...]:
         reader = self._reader()
@@ -351,7 +351,9 @@ class ZipWriter:
             return False
         raise self._written(key)
 
-    def _put(self, file: _File, key: str, pieces: Sequence[Buffer], size: int, crc: int) -> Member:
+    def _put(
+        self, file: _File, key: str, pieces: Sequence[Buffer], size: int, crc: int
+    ) -> ZipEntry:
         name = self._old.folder + key
         try:
             header = local_header(name, size, crc)
@@ -362,7 +364,7 @@ class ZipWriter:
             file.end += len(header) + size
         with self._reporting("write", key):
             write_at(file.descriptor, [header, *pieces], offset)
-        return Member(name, offset, size, size, crc)
+        return ZipEntry(name, offset, size, size, crc)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`.
@@ -408,7 +410,7 @@ class ZipWriter:
                         self._file.end = self._old.copy_entries(self._file.descriptor)
             return self._file
 
-    def _old_members(self) -> tuple[tuple[str, Member], ...]:
+    def _old_members(self) -> tuple[tuple[str, ZipEntry], ...]:
         """Return the entries of the old archive by key, including those outside its folder."""
         if self._old.stamp is None:
             return ()
@@ -491,7 +493,7 @@ _LIVING: weakref.WeakValueDictionary[str, ZipWriter] = weakref.WeakValueDictiona
 
 def _same_writer(token: str, process: int, path: str) -> Store:
     living = _LIVING.get(token) if process == os.getpid() else None
-    return elsewhere(_elsewhere_message(path)) if living is None else living
+    return unreachable_store(_elsewhere_message(path)) if living is None else living
 
 
 def _elsewhere_message(path: str) -> str:

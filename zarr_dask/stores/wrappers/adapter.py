@@ -1,7 +1,7 @@
 """Third-party stores, completed with the operations that this package needs.
 
 Seven methods make a store: ``get``, ``get_ranges``, ``set``, ``delete``, ``delete_prefix``,
-``list`` and ``list_dir``, as `zarr_dask.stores.base.Store` describes them. `Completed` adds the
+``list`` and ``list_dir``, as `zarr_dask.stores.base.Store` describes them. `StoreAdapter` adds the
 rest.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from zarr_dask.stores.base import Buffer, Coalescing, Listing, Range, Store, check_key
+from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy, Store, check_key
 
-__all__ = ["Completed", "Plain", "completed"]
+__all__ = ["MinimalStore", "StoreAdapter", "adapt_store"]
 
 
-class Plain(Protocol):
+class MinimalStore(Protocol):
     """The methods that a store must have; see `zarr_dask.stores.base.Store` for what they do."""
 
     def get(self, key: str) -> Buffer | None:
@@ -50,15 +50,15 @@ class Plain(Protocol):
 
 
 _METHODS = ("get", "get_ranges", "set", "delete", "delete_prefix", "list", "list_dir")
-_REST = ("url", "identity", "coalescing", "borrow", "size")
+_REST = ("url", "identity", "coalescing", "get_transient", "size")
 
 
-def completed(candidate: Any) -> Store | None:
+def adapt_store(candidate: Any) -> Store | None:
     """Return a complete `Store`; None for an object that is not a store.
 
     Examples
     --------
-    >>> completed({}) is None  # a mapping is none by itself
+    >>> adapt_store({}) is None  # a mapping is none by itself
     True
     """
     if not all(callable(getattr(candidate, name, None)) for name in _METHODS):
@@ -66,11 +66,11 @@ def completed(candidate: Any) -> Store | None:
     if all(hasattr(candidate, name) for name in _REST):  # by delegation, perhaps
         store: Store = candidate
         return store
-    return Completed(candidate)
+    return StoreAdapter(candidate)
 
 
 @dataclass(frozen=True)
-class Completed:
+class StoreAdapter:
     """A complete store on top of an object with the seven methods.
 
     Parameters
@@ -79,7 +79,7 @@ class Completed:
         The object with the methods; pickled if possible.
     """
 
-    inner: Plain
+    inner: MinimalStore
     name: str = field(init=False)
     """A name that identifies it: its repr, unless that is only its address."""
 
@@ -100,7 +100,7 @@ class Completed:
         return str(getattr(self.inner, "identity", self.name))
 
     @property
-    def coalescing(self) -> Coalescing:
+    def coalescing(self) -> ReadPolicy:
         """See `zarr_dask.stores.base.Store.coalescing`: ranges of many keys at once."""
         return _AT_ONCE
 
@@ -109,8 +109,8 @@ class Completed:
         check_key(key)
         return self.inner.get(key)
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
@@ -148,4 +148,4 @@ class Completed:
         return None if value is None else memoryview(value).nbytes
 
 
-_AT_ONCE = Coalescing(gap=1 << 14, largest=1 << 24, requests=64)
+_AT_ONCE = ReadPolicy(gap=1 << 14, largest=1 << 24, max_concurrent_requests=64)

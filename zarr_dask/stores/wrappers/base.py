@@ -1,7 +1,7 @@
 """Options of a store, as wrappers around a store.
 
-`Recording` logs every request, `ReadOnly` refuses writes, `Below` is a part of a store, and
-`Faulty` injects failures (for tests).
+`Recording` logs every request, `ReadOnly` refuses writes, `PrefixStore` is a part of a store, and
+`HookStore` injects failures (for tests).
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import NamedTuple
 from zarr_dask.errors import ReadOnlyError
 from zarr_dask.stores.base import (
     Buffer,
-    Coalescing,
-    Forkable,
+    ConditionalRangeReader,
+    ForkableSession,
     Listing,
-    OpenValue,
     Range,
-    ReopenedValue,
+    RangeReader,
+    ReadPolicy,
     Store,
-    Version,
+    TaggedBytes,
     VersionRequest,
-    can_peek,
+    etag_of,
+    get_ranges_if_match,
     list_sizes,
     open_value,
-    read_versions,
-    validator_of,
+    supports_cheap_random_reads,
 )
-from zarr_dask.stores.compare_and_swap import conditional
+from zarr_dask.stores.compare_and_swap import as_cas_store
 
 __all__ = [
-    "Below",
-    "Faulty",
+    "HookStore",
+    "PrefixStore",
     "ReadOnly",
     "Recording",
     "Request",
-    "Wrapper",
+    "StoreWrapper",
     "forkable",
-    "innermost",
+    "unwrap",
 ]
 
 
 @dataclass(frozen=True)
-class Wrapper:
+class StoreWrapper:
     """A store that forwards every call to another one."""
 
     store: Store
@@ -60,20 +60,20 @@ class Wrapper:
         return self.store.identity
 
     @property
-    def coalescing(self) -> Coalescing:
+    def coalescing(self) -> ReadPolicy:
         """The wrapped store's limits."""
         return self.store.coalescing
 
     @property
-    def lists_at_once(self) -> bool:
-        """The wrapped store's; see `zarr_dask.stores.listing.ListsAtOnce`."""
-        return bool(getattr(self.store, "lists_at_once", False))
+    def has_cheap_recursive_listing(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.listing.CheapRecursiveListing`."""
+        return bool(getattr(self.store, "has_cheap_recursive_listing", False))
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
         return self.store.get(key)
 
-    def borrow(self, key: str) -> Buffer | None:
+    def get_transient(self, key: str) -> Buffer | None:
         """Return the same as `get`, which a wrapper may override."""
         return self.get(key)
 
@@ -81,16 +81,16 @@ class Wrapper:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges(requests)
 
-    def open_value(self, key: str) -> OpenValue:
+    def open_value(self, key: str) -> RangeReader:
         """Open a value that is read by `get_ranges`, which a wrapper may override.
 
         The parts are known to be of the same value only if the wrapper has `get_versions`, too.
         """
-        return ReopenedValue(self, key)
+        return ConditionalRangeReader(self, key)
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`."""
-        return validator_of(self.store, key)
+        """See `zarr_dask.stores.base.etag_of`."""
+        return etag_of(self.store, key)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -98,15 +98,15 @@ class Wrapper:
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        conditional(self.store).check_conditional(key)
+        as_cas_store(self.store).check_conditional(key)
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return conditional(self.store).get_tagged(key)
+        return as_cas_store(self.store).get_tagged(key)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return conditional(self.store).set_if(key, buffers, tag)
+        return as_cas_store(self.store).set_if(key, buffers, tag)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -129,27 +129,27 @@ class Wrapper:
         return self.store.size(key)
 
 
-def innermost(store: Store) -> Store:
+def unwrap(store: Store) -> Store:
     """Return the store behind all wrappers."""
-    while isinstance(store, Wrapper):
+    while isinstance(store, StoreWrapper):
         store = store.store
     return store
 
 
-def forkable(store: Store) -> Forkable | None:
+def forkable(store: Store) -> ForkableSession | None:
     """Return the store behind all wrappers if tasks write to forks that must be merged into it."""
-    found = innermost(store)
-    return found if isinstance(found, Forkable) else None
+    found = unwrap(store)
+    return found if isinstance(found, ForkableSession) else None
 
 
 @dataclass(frozen=True)
-class Below(Wrapper):
+class PrefixStore(StoreWrapper):
     """A store of its own for everything below a prefix.
 
     Examples
     --------
     >>> from zarr_dask.stores import MemoryStore
-    >>> list(Below(MemoryStore({"a/b": b"", "c": b""}), "a/").list())
+    >>> list(PrefixStore(MemoryStore({"a/b": b"", "c": b""}), "a/").list())
     ['b']
     """
 
@@ -170,31 +170,31 @@ class Below(Wrapper):
         """See `zarr_dask.stores.base.Store.get`."""
         return self.store.get(self.prefix + key)
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
-        return self.store.borrow(self.prefix + key)
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
+        return self.store.get_transient(self.prefix + key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges([(self.prefix + key, wanted) for key, wanted in requests])
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
         moved = [(self.prefix + key, wanted, tag) for key, wanted, tag in requests]
-        return read_versions(self.store, moved)
+        return get_ranges_if_match(self.store, moved)
 
     @property
-    def can_peek(self) -> bool:
-        """The wrapped store's; see `zarr_dask.stores.base.can_peek`."""
-        return can_peek(self.store)
+    def supports_cheap_random_reads(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.base.supports_cheap_random_reads`."""
+        return supports_cheap_random_reads(self.store)
 
-    def open_value(self, key: str) -> OpenValue:
-        """See `zarr_dask.stores.base.ValueOpener`."""
+    def open_value(self, key: str) -> RangeReader:
+        """See `zarr_dask.stores.base.SupportsOpen`."""
         return open_value(self.store, self.prefix + key)
 
     def validator(self, key: str) -> Hashable:
-        """See `zarr_dask.stores.base.validator_of`."""
-        return validator_of(self.store, self.prefix + key)
+        """See `zarr_dask.stores.base.etag_of`."""
+        return etag_of(self.store, self.prefix + key)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -202,15 +202,15 @@ class Below(Wrapper):
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        conditional(self.store).check_conditional(self.prefix + key)
+        as_cas_store(self.store).check_conditional(self.prefix + key)
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return conditional(self.store).get_tagged(self.prefix + key)
+        return as_cas_store(self.store).get_tagged(self.prefix + key)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return conditional(self.store).set_if(self.prefix + key, buffers, tag)
+        return as_cas_store(self.store).set_if(self.prefix + key, buffers, tag)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -237,28 +237,28 @@ class Below(Wrapper):
 
 
 @dataclass(frozen=True)
-class ReadOnly(Wrapper):
+class ReadOnly(StoreWrapper):
     """A wrapper that refuses every change."""
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
-        return self.store.borrow(key)
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
+        return self.store.get_transient(key)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
-        return read_versions(self.store, requests)
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
+        return get_ranges_if_match(self.store, requests)
 
     @property
-    def can_peek(self) -> bool:
-        """The wrapped store's; see `zarr_dask.stores.base.can_peek`."""
-        return can_peek(self.store)
+    def supports_cheap_random_reads(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.base.supports_cheap_random_reads`."""
+        return supports_cheap_random_reads(self.store)
 
-    def open_value(self, key: str) -> OpenValue:
-        """See `zarr_dask.stores.base.ValueOpener`."""
+    def open_value(self, key: str) -> RangeReader:
+        """See `zarr_dask.stores.base.SupportsOpen`."""
         return open_value(self.store, key)
 
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
-        """See `zarr_dask.stores.base.SizesLister`."""
+        """See `zarr_dask.stores.base.SupportsListSizes`."""
         return list_sizes(self.store, prefix)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
@@ -282,7 +282,10 @@ class ReadOnly(Wrapper):
         raise self._refusal(prefix)
 
     def _refusal(self, key: str) -> ReadOnlyError:
-        return ReadOnlyError(f"{self.url} is open for reading only: {key!r} was not changed.")
+        return ReadOnlyError(
+            f"{self.url} is open for reading only: {key!r} was not changed. A node is opened for "
+            "writing with mode='r+'."
+        )
 
 
 class Request(NamedTuple):
@@ -294,7 +297,7 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recording(Wrapper):
+class Recording(StoreWrapper):
     """A wrapper that logs every request; a batch of ranges counts as one request per range.
 
     Examples
@@ -331,11 +334,11 @@ class Recording(Wrapper):
         self.requests.extend(Request("get", key, wanted) for key, wanted in requests)
         return self.store.get_ranges(requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
         self.batches["get_ranges"] += 1
         self.requests.extend(Request("get", key, wanted) for key, wanted, _ in requests)
-        return read_versions(self.store, requests)
+        return get_ranges_if_match(self.store, requests)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
@@ -383,7 +386,7 @@ class Recording(Wrapper):
 
 
 @dataclass(frozen=True)
-class Faulty(Wrapper):
+class HookStore(StoreWrapper):
     """A wrapper that calls `before` with the method and the key before every request.
 
     If `before` raises, so does the store; if it waits (at a barrier, say), so does the store.
@@ -402,11 +405,11 @@ class Faulty(Wrapper):
             self.before("get", key)
         return self.store.get_ranges(requests)
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
         for key, _, _ in requests:
             self.before("get", key)
-        return read_versions(self.store, requests)
+        return get_ranges_if_match(self.store, requests)
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""

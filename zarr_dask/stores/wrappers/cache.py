@@ -24,14 +24,14 @@ from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
     Range,
-    Version,
-    VersionReader,
+    SupportsConditionalGet,
+    TaggedBytes,
     VersionRequest,
-    read_versions,
-    validator_of,
+    etag_of,
+    get_ranges_if_match,
 )
-from zarr_dask.stores.compare_and_swap import conditional
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.compare_and_swap import as_cas_store
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = ["Cache"]
 
@@ -40,7 +40,7 @@ _OVERHEAD = 300  # bytes of an entry besides its content
 
 
 @dataclass(frozen=True)
-class Cache(Wrapper):
+class Cache(StoreWrapper):
     """A wrapper that caches values, and parts of values, in the memory of each process.
 
     Parameters
@@ -52,7 +52,7 @@ class Cache(Wrapper):
     validate
         When to check that a value is still the cached one: "always", by a request without content
         for each key of a batch; "never", for values that do not change; or a number of seconds for
-        which a check is valid. Values without a tag (see `zarr_dask.stores.base.validator_of`) are
+        which a check is valid. Values without a tag (see `zarr_dask.stores.base.etag_of`) are
         not cached under "always".
 
     Raises
@@ -89,13 +89,15 @@ class Cache(Wrapper):
         found = self.get_versions([(key, wanted, None) for key, wanted in requests])
         return [None if one is None else one.content for one in found]
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
+    def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
         kept = self._kept
         changes = kept.changes
         for key in sorted({key for key, _, _ in requests if kept.is_due(key, self.validate)}):
-            kept.confirm(key, validator_of(self.store, key))
-        found: list[Version | None] = [kept.find(key, wanted, tag) for key, wanted, tag in requests]
+            kept.confirm(key, etag_of(self.store, key))
+        found: list[TaggedBytes | None] = [
+            kept.find(key, wanted, tag) for key, wanted, tag in requests
+        ]
         missing = [number for number, one in enumerate(found) if one is None]
         if missing:
             fetched = self._fetch([requests[number] for number in missing])
@@ -104,8 +106,8 @@ class Cache(Wrapper):
         return found
 
     def _received(
-        self, request: VersionRequest, found: Version | None, changes: int
-    ) -> Version | None:
+        self, request: VersionRequest, found: TaggedBytes | None, changes: int
+    ) -> TaggedBytes | None:
         """Cache what was fetched, if that is possible and nothing was changed meanwhile."""
         key, wanted, _ = request
         if found is None or found.content is None:
@@ -114,18 +116,18 @@ class Cache(Wrapper):
             self._kept.put(key, wanted, found, self.max_bytes, changes)
         return found
 
-    def _fetch(self, requests: Sequence[VersionRequest]) -> list[Version | None]:
-        if isinstance(self.store, VersionReader):
-            return [*read_versions(self.store, requests)]
+    def _fetch(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
+        if isinstance(self.store, SupportsConditionalGet):
+            return [*get_ranges_if_match(self.store, requests)]
         # the tag is requested before the bytes, which may be newer than it but not older
-        before = {key: validator_of(self.store, key) for key in sorted({r[0] for r in requests})}
+        before = {key: etag_of(self.store, key) for key in sorted({r[0] for r in requests})}
         found = self.store.get_ranges([(key, wanted) for key, wanted, _ in requests])
         asked = {key for key, _, tag in requests if tag is not None}
-        after = {key: validator_of(self.store, key) for key in sorted(asked)}
+        after = {key: etag_of(self.store, key) for key in sorted(asked)}
         return [
             None
             if content is None
-            else Version(content if tag is None or tag == after[key] else None, before[key])
+            else TaggedBytes(content if tag is None or tag == after[key] else None, before[key])
             for (key, _, tag), content in zip(requests, found, strict=True)
         ]
 
@@ -139,7 +141,7 @@ class Cache(Wrapper):
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         with _Changing(self._kept, [key]):
-            return conditional(self.store).set_if(key, buffers, tag)
+            return as_cas_store(self.store).set_if(key, buffers, tag)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
@@ -154,7 +156,7 @@ class Cache(Wrapper):
     # --- the cached parts -------------------------------------------------------------------------
 
     @property
-    def _kept(self) -> _Kept:
+    def _kept(self) -> _CachedParts:
         store: Any = self.store  # stores are small values; no protocol says that they have a hash
         return _kept(store, self.max_bytes, self.validate)
 
@@ -171,7 +173,7 @@ class Cache(Wrapper):
 class _Changing:
     """A context that drops keys before and after a change, so that no stale read stays cached."""
 
-    def __init__(self, kept: _Kept, keys: Sequence[str] | None) -> None:
+    def __init__(self, kept: _CachedParts, keys: Sequence[str] | None) -> None:
         self._kept, self._keys = kept, keys
 
     def __enter__(self) -> None:
@@ -181,17 +183,17 @@ class _Changing:
         self._kept.forget_keys(self._keys)
 
 
-class _Place(NamedTuple):
+class _PartKey(NamedTuple):
     key: str
     part: Range
 
 
-class _Kept:
+class _CachedParts:
     """Cached parts of values in order of use, the least recent first; safe from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: OrderedDict[_Place, bytes] = OrderedDict()
+        self._parts: OrderedDict[_PartKey, bytes] = OrderedDict()
         self._ranges: dict[str, set[Range]] = {}
         self._tags: dict[str, Hashable] = {}
         self._asked: dict[str, float] = {}
@@ -217,7 +219,7 @@ class _Kept:
                 else:
                     self._asked[key] = time.monotonic()
 
-    def find(self, key: str, wanted: Range, tag: Hashable) -> Version | None:
+    def find(self, key: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
         """Return a cached part of a value, if the value has the tag."""
         with self._lock:
             if key not in self._ranges or (tag is not None and self._tags[key] != tag):
@@ -225,14 +227,14 @@ class _Kept:
             part = next((r for r in self._ranges[key] if _holds(r, wanted)), None)
             if part is None:
                 return None
-            place = _Place(key, part)
+            place = _PartKey(key, part)
             self._parts.move_to_end(place)
             content = memoryview(self._parts[place])
             found = content if part == wanted else _cut(content, part, wanted)
             whole = len(found) == len(content)
-            return Version(self._parts[place] if whole else bytes(found), self._tags[key])
+            return TaggedBytes(self._parts[place] if whole else bytes(found), self._tags[key])
 
-    def put(self, key: str, part: Range, found: Version, most: int, changes: int) -> None:
+    def put(self, key: str, part: Range, found: TaggedBytes, most: int, changes: int) -> None:
         """Cache a part of a value, within `most` bytes in all; not if `changes` is outdated."""
         content = bytes(found.content or b"")
         if len(content) + _OVERHEAD > most:
@@ -242,7 +244,7 @@ class _Kept:
                 return
             if key in self._ranges and self._tags[key] != found.tag:
                 self._forget(key)
-            place = _Place(key, Range(*part))
+            place = _PartKey(key, Range(*part))
             self._drop(place)
             self._parts[place] = content
             self._ranges.setdefault(key, set()).add(place.part)
@@ -261,9 +263,9 @@ class _Kept:
 
     def _forget(self, key: str) -> None:
         for part in [*self._ranges.get(key, ())]:
-            self._drop(_Place(key, part))
+            self._drop(_PartKey(key, part))
 
-    def _drop(self, place: _Place) -> None:
+    def _drop(self, place: _PartKey) -> None:
         content = self._parts.pop(place, None)
         if content is None:
             return
@@ -291,9 +293,9 @@ def _cut(content: memoryview, part: Range, wanted: Range) -> memoryview:
 
 
 @lru_cache(maxsize=_MOST_CACHES)
-def _kept(store: Any, max_bytes: int, validate: str | float) -> _Kept:  # noqa: ARG001
+def _kept(store: Any, max_bytes: int, validate: str | float) -> _CachedParts:  # noqa: ARG001
     """Return this process's cache of a store; equal stores, with equal credentials, share it."""
-    return _Kept()
+    return _CachedParts()
 
 
 if hasattr(os, "register_at_fork"):  # in a child no thread holds the locks

@@ -8,24 +8,24 @@ from typing import Self
 
 from zarr_dask.stores.base import (
     Buffer,
-    OpenValue,
-    PeekRange,
+    HeaderRange,
     Range,
+    RangeReader,
     Store,
-    Version,
+    TaggedBytes,
     VersionRequest,
-    abandon,
-    can_peek,
+    cancel_reads,
+    get_ranges_if_match,
     open_value,
-    read_versions,
+    supports_cheap_random_reads,
 )
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
-__all__ = ["Tally", "Traffic", "unmetered"]
+__all__ = ["IOCounters", "MeteredStore", "unmetered"]
 
 
 @dataclass
-class Traffic:
+class IOCounters:
     """The amount of data read."""
 
     requests: int = 0
@@ -35,51 +35,51 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Tally(Wrapper):
+class MeteredStore(StoreWrapper):
     """A wrapper that counts what one thread reads.
 
     Examples
     --------
     >>> from zarr_dask.stores import MemoryStore
-    >>> store = Tally(MemoryStore({"a": b"123"}))
+    >>> store = MeteredStore(MemoryStore({"a": b"123"}))
     >>> store.get("a"), store.get("b")
     (b'123', None)
     >>> store.traffic
-    Traffic(requests=2, nbytes=3)
+    IOCounters(requests=2, nbytes=3)
     """
 
-    traffic: Traffic = field(default_factory=Traffic, compare=False)
+    traffic: IOCounters = field(default_factory=IOCounters, compare=False)
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
         return self._came(self.store.get(key))
 
-    def borrow(self, key: str) -> Buffer | None:
-        """See `zarr_dask.stores.base.Store.borrow`."""
-        return self._came(self.store.borrow(key))
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
+        return self._came(self.store.get_transient(key))
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return [self._came(buffer) for buffer in self.store.get_ranges(requests)]
 
-    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[Version | None]:
-        """See `zarr_dask.stores.base.read_versions`."""
-        return self._versions(read_versions(self.store, requests))
+    def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
+        """See `zarr_dask.stores.base.get_ranges_if_match`."""
+        return self._versions(get_ranges_if_match(self.store, requests))
 
-    def _versions(self, found: Iterable[Version | None]) -> Iterator[Version | None]:
+    def _versions(self, found: Iterable[TaggedBytes | None]) -> Iterator[TaggedBytes | None]:
         try:
             for part in found:
                 self._came(None if part is None else part.content)
                 yield part
         finally:
-            abandon(found)
+            cancel_reads(found)
 
     @property
-    def can_peek(self) -> bool:
-        """The wrapped store's; see `zarr_dask.stores.base.can_peek`."""
-        return can_peek(self.store)
+    def supports_cheap_random_reads(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.base.supports_cheap_random_reads`."""
+        return supports_cheap_random_reads(self.store)
 
-    def open_value(self, key: str) -> OpenValue:
+    def open_value(self, key: str) -> RangeReader:
         """See `zarr_dask.stores.base.open_value`."""
         return _TalliedValue(open_value(self.store, key), self.traffic)
 
@@ -90,14 +90,14 @@ class Tally(Wrapper):
 
 
 def unmetered(store: Store) -> Store:
-    """Return the store below a `Tally`, for metadata that no plan counts as a read."""
-    return store.store if isinstance(store, Tally) else store
+    """Return the store below a `MeteredStore`, for metadata that no plan counts as a read."""
+    return store.store if isinstance(store, MeteredStore) else store
 
 
 class _TalliedValue:
     """An open value whose reads are counted."""
 
-    def __init__(self, value: OpenValue, traffic: Traffic) -> None:
+    def __init__(self, value: RangeReader, traffic: IOCounters) -> None:
         self._value, self._traffic = value, traffic
 
     def __enter__(self) -> Self:
@@ -108,12 +108,12 @@ class _TalliedValue:
         self._value.__exit__(*error)
 
     def validator(self) -> Hashable:
-        """See `zarr_dask.stores.base.OpenValue.validator`."""
+        """See `zarr_dask.stores.base.RangeReader.validator`."""
         return self._value.validator()
 
     def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
-        """See `zarr_dask.stores.base.OpenValue.get_ranges`."""
-        self._traffic.requests += not all(isinstance(wanted, PeekRange) for wanted in ranges)
+        """See `zarr_dask.stores.base.RangeReader.get_ranges`."""
+        self._traffic.requests += not all(isinstance(wanted, HeaderRange) for wanted in ranges)
         received = self._value.get_ranges(ranges)
         return None if received is None else self._counting(received)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
-from zarr_dask.stores.wrappers.base import Wrapper
+from zarr_dask.stores.wrappers.base import StoreWrapper
 
-__all__ = ["Asked", "is_empty"]
+__all__ = ["PrefetchedStore", "is_empty"]
 
 
 def is_empty(store: Store, prefix: str) -> bool:
@@ -24,7 +24,7 @@ def is_empty(store: Store, prefix: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Asked(Wrapper):
+class PrefetchedStore(StoreWrapper):
     """A store with a cache of prefetched values, dropped when they are changed through it.
 
     Whatever could not be fetched is requested again by the caller that needs it, so that the error
@@ -34,7 +34,7 @@ class Asked(Wrapper):
     --------
     >>> from zarr_dask.stores import MemoryStore, Recording
     >>> store = Recording(MemoryStore({"a/b": b"1"}))
-    >>> asked = Asked(store)
+    >>> asked = PrefetchedStore(store)
     >>> asked.ask([("a/b", Range(0)), ("c/d", Range(0))])
     >>> asked.ask_below("c/")
     >>> asked.get_ranges([("c/d", Range(0)), ("a/b", Range(0))]), list(asked.list("c/e/"))

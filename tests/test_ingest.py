@@ -1,0 +1,559 @@
+"""Many files into one store, against what xarray makes of the same files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.errors import CorruptObjectError, IngestError
+from zarr_dask.jobs.ingest import survey as surveying
+
+h5py = pytest.importorskip("h5py")
+pytest.importorskip("netCDF4")
+
+_WAYS = {  # how to write one dataset: engine, format, options
+    "netcdf4": ("netcdf4", "NETCDF4", {"zlib": True, "shuffle": True, "chunksizes": (2, 4, 9)}),
+    "checked": ("netcdf4", "NETCDF4", {"zlib": True, "fletcher32": True, "chunksizes": (3, 7, 5)}),
+    "plain": ("netcdf4", "NETCDF4", {}),
+    "h5netcdf": ("h5netcdf", "NETCDF4", {"zlib": True, "chunksizes": (1, 7, 9)}),
+    "classic": ("scipy", "NETCDF3_CLASSIC", {}),
+    "offset64": ("scipy", "NETCDF3_64BIT", {}),
+    "cdf5": ("netcdf4", "NETCDF3_64BIT_DATA", {}),
+}
+
+
+def dataset(start: int, count: int, seed: int = 0) -> xr.Dataset:
+    rng = np.random.default_rng([seed, start])
+    values = rng.normal(size=(count, 7, 9)).astype("f4")
+    packed = rng.integers(-100, 100, (count, 7, 9)).astype("i2")
+    attrs = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": np.int16(7)}
+    days = {"units": "days since 2000-01-01", "calendar": "noleap"}
+    return xr.Dataset(
+        {
+            "t": (("time", "y", "x"), values, {"units": "K", "valid_range": [-1.5, 1.5]}),
+            "p": (("time", "y", "x"), packed, attrs),
+            "mask": (("y", "x"), np.arange(63, dtype="i1").reshape(7, 9)),
+            "height": ((), 2.5, {"units": "m"}),
+        },
+        coords={
+            "time": ("time", np.arange(start, start + count), days),
+            "y": ("y", np.linspace(-90, 90, 7)),
+        },
+        attrs={"title": "run", "level": np.float32(3.5)},
+    )
+
+
+def write(
+    folder: Path, counts: list[int], way: str = "netcdf4", unlimited: bool = True
+) -> list[str]:
+    engine, format, options = _WAYS[way]
+    files, start = [], 0
+    for number, count in enumerate(counts):
+        files.append(str(folder / f"{number}.nc"))
+        given = dict(options)
+        if "chunksizes" in given and not unlimited:
+            given["chunksizes"] = tuple(map(min, given["chunksizes"], (count, 7, 9)))
+        encoding = {"t": given, "p": given} if given else {}
+        names = ["time"] if unlimited else []
+        dataset(start, count).to_netcdf(
+            files[-1], engine=engine, format=format, unlimited_dims=names, encoding=encoding
+        )
+        start += count
+    return files
+
+
+def opened(files: list[str], **options) -> xr.Dataset:
+    given = {"combine": "nested", "concat_dim": "time", "data_vars": "minimal"}
+    given |= {"coords": "minimal", "compat": "override", "combine_attrs": "override", **options}
+    with xr.open_mfdataset(files, **given) as found:
+        return found.load()
+
+
+def check(files: list[str], target: str, **options) -> None:
+    xr.testing.assert_identical(zd.open_dataset(target).load(), opened(files, **options))
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unlimited", [True, False])
+@pytest.mark.parametrize("way", _WAYS)
+def test_files_of_every_writer_are_what_xarray_reads(tmp_path, way, unlimited):
+    files = write(tmp_path, [5, 3, 4], way, unlimited)
+    target = str(tmp_path / "out.zarr")
+    report = zd.ingest(files, target, concat="time", chunks={"time": 6, "y": 4}, verify=True)
+    assert report.nbytes > 0
+    options = {"engine": _WAYS[way][0]}  # netCDF's library refuses records of scipy
+    check(files, target, **options)
+    with xr.open_zarr(target, consolidated=False) as found:
+        xr.testing.assert_identical(found.load(), opened(files, **options))
+    assert zd.open(target)["t"].chunks[:2] == (6, 4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_borders_of_files_need_not_be_those_of_chunks(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    values = [
+        np.random.default_rng(n).integers(0, 9, (data.draw(st.integers(1, 7)), 4)).astype("i4")
+        for n in range(data.draw(st.integers(1, 4)))
+    ]
+    files = []
+    for number, one in enumerate(values):
+        files.append(str(folder / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            chunk = (data.draw(st.integers(1, len(one))), data.draw(st.sampled_from([2, 3, 4])))
+            how = data.draw(st.sampled_from([None, "gzip"]))
+            made = file.create_dataset("a", data=one, chunks=chunk, compression=how)
+            made.dims[0].label, made.dims[1].label = "n", "m"
+    target: dict[str, bytes] = {}
+    chunks = {"n": data.draw(st.integers(1, 12)), "m": data.draw(st.integers(1, 4))}
+    zd.ingest(files, target, concat="n", chunks=chunks)
+    np.testing.assert_array_equal(zd.open(target)["a"][...], np.concatenate(values))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"compression": "lzf"},  # read by the HDF5 library
+        {"scaleoffset": 0},
+        {"dtype": ">i4"},
+        {"compression": 32015},  # Zstandard
+        {"compression": 32004},  # LZ4 in blocks of HDF5's own, read by the HDF5 library
+    ],
+    ids=str,
+)
+def test_filters_of_hdf5_are_undone(tmp_path, options):
+    pytest.importorskip("hdf5plugin")
+    rng = np.random.default_rng(0)
+    files, values = [], []
+    for number in range(2):
+        values.append(rng.integers(0, 1000, (50, 30)).astype(options.get("dtype", "i4")))
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            file.create_dataset("g/a", data=values[-1], chunks=(20, 30), **options)
+    target: dict[str, bytes] = {}
+    zd.ingest(files, target, concat="phony_dim_0", verify=True)
+    np.testing.assert_array_equal(zd.open(target)["g/a"][...], np.concatenate(values))
+
+
+_BLOSC = """
+import h5py, hdf5plugin, numpy, sys
+with h5py.File(sys.argv[1], "w") as file:
+    values = numpy.arange(9000).reshape(90, 100)
+    file.create_dataset("a", data=values, chunks=(20, 20), **hdf5plugin.Blosc())
+"""
+
+
+def test_blosc_of_hdf5_is_undone(tmp_path):
+    pytest.importorskip("hdf5plugin")
+    file = tmp_path / "a.h5"
+    # in a process without netCDF4, whose plugins are for another HDF5 library
+    environment = {k: v for k, v in os.environ.items() if k != "HDF5_PLUGIN_PATH"}
+    subprocess.run([sys.executable, "-c", _BLOSC, file], check=True, env=environment)
+    target: dict[str, bytes] = {}
+    zd.ingest(file, target)
+    np.testing.assert_array_equal(zd.open(target)["a"][...], np.arange(9000).reshape(90, 100))
+
+
+def test_what_a_file_never_stored_is_its_fill_value(tmp_path):
+    files = []
+    for number, fill in enumerate([1.5, 2.5]):
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            made = file.create_dataset("a", (6, 4), "f4", chunks=(2, 4), fillvalue=fill)
+            made[2:4] = number
+            file.create_dataset("b", (6,), "f4", fillvalue=fill)
+    target: dict[str, bytes] = {}
+    zd.ingest(files, target, concat="phony_dim_0")
+    column = [1.5, 1.5, 0, 0, 1.5, 1.5, 2.5, 2.5, 1, 1, 2.5, 2.5]
+    np.testing.assert_array_equal(zd.open(target)["a"][:, 1], column)
+    np.testing.assert_array_equal(zd.open(target)["b"][:], [1.5] * 6 + [2.5] * 6)
+
+
+def test_groups_texts_and_characters_of_netcdf4(tmp_path):
+    import netCDF4
+
+    files = []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.nc"))
+        with netCDF4.Dataset(files[-1], "w") as file:
+            file.createDimension("time", None)
+            file.createDimension("length", 3)
+            group = file.createGroup("ocean")
+            group.title = "salt"
+            group.createVariable("salt", "f8", ("time",))[:] = [number, number + 0.5]
+            names = file.createVariable("names", str, ("time",))
+            names[:] = np.array([f"a{number}", "ü"], object)
+            file.createVariable("letters", "S1", ("time", "length"))[:] = [
+                [*"abc"],
+                [*"xyz"],
+            ]
+            file.createVariable("time", "i4", ("time",))[:] = [2 * number, 2 * number + 1]
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time")
+    check(files, target)
+    ocean = opened(files, group="ocean")
+    xr.testing.assert_identical(zd.open_dataset(target, "ocean").load(), ocean)
+
+
+def test_a_dimension_that_no_file_has_is_new(tmp_path):
+    files = write(tmp_path, [4])
+    second = str(tmp_path / "1.nc")
+    dataset(0, 4, seed=1).to_netcdf(second)
+    files.append(second)
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="member", variables=["t", "time", "y"])
+    options = {"concat_dim": "member", "data_vars": "all"}
+    expected = opened(files, **options)[["t", "time", "y"]]
+    xr.testing.assert_identical(zd.open_dataset(target).load(), expected)
+
+
+def test_an_engine_of_xarray_reads_what_this_package_does_not(tmp_path):
+    files = write(tmp_path, [5, 3], "classic")
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", engine="scipy", verify=True)
+    check(files, target, engine="scipy")
+
+
+# --- differences ----------------------------------------------------------------------------------
+
+
+def changed(folder: Path, number: int, change) -> list[str]:
+    """Three files, of which one is changed."""
+    files = write(folder, [5, 3, 4])
+    with xr.open_dataset(files[number], decode_cf=False) as found:
+        made = change(found.load())
+    made.to_netcdf(files[number], unlimited_dims=["time"])
+    return files
+
+
+def refused(files, target, **options) -> IngestError:
+    with pytest.raises(IngestError) as caught:
+        zd.ingest(files, str(target), concat="time", **options)
+    assert not target.exists()
+    return caught.value
+
+
+def test_other_units_of_time_are_refused_then_converted(tmp_path):
+    def change(ds):
+        ds["time"] = ("time", (ds.time.values - 5) * 24, {**ds.time.attrs})
+        ds.time.attrs["units"] = "hours since 2000-01-06"
+        return ds
+
+    files, target = changed(tmp_path, 1, change), tmp_path / "out.zarr"
+    error = refused(files, target)
+    (found,) = error.differences
+    assert (found.kind, found.file, found.variable) == ("units", files[1], "time")
+    assert "'convert'" in str(error)
+    assert "hours since 2000-01-06" in str(error)
+    zd.ingest(files, str(target), concat="time", settle={"units": "convert"}, verify=True)
+    check(files, str(target))
+    assert zd.open(target)["time"].dtype == np.float64
+
+
+def test_other_packing_is_refused_then_unpacked(tmp_path):
+    def change(ds):
+        ds.p.attrs["scale_factor"] = 0.25
+        return ds
+
+    files, target = changed(tmp_path, 2, change), tmp_path / "out.zarr"
+    error = refused(files, target)
+    assert [one.kind for one in error.differences] == ["packing"]
+    zd.ingest(files, str(target), concat="time", settle={"packing": "unpack"})
+    xr.testing.assert_identical(zd.open_dataset(str(target)).load(), opened(files))
+
+
+def test_other_data_types_are_refused_then_promoted(tmp_path):
+    def change(ds):
+        return ds.assign(t=ds.t.astype("f8"))
+
+    files, target = changed(tmp_path, 1, change), tmp_path / "out.zarr"
+    assert [one.kind for one in refused(files, target).differences] == ["dtype"]
+    zd.ingest(files, str(target), concat="time", settle={"dtype": "promote"})
+    expected = opened(files)
+    np.testing.assert_array_equal(zd.open(target)["t"][...], expected.t.values)
+    assert zd.open(target)["t"].dtype == np.float64
+
+
+@pytest.mark.parametrize("name", ["t", "p"])
+def test_a_variable_that_a_file_lacks_is_refused_then_masked(tmp_path, name):
+    files = changed(tmp_path, 1, lambda ds: ds.drop_vars(name))
+    target = tmp_path / "out.zarr"
+    (found,) = refused(files, target).differences
+    assert (found.kind, found.file, found.variable) == ("missing", files[1], name)
+    zd.ingest(files, str(target), concat="time", settle={"missing": "fill"}, verify=True)
+    found = zd.open_dataset(str(target)).load()
+    parts = [opened([one]) for one in files]
+    assert np.isnan(found[name].values[5:8]).all()
+    np.testing.assert_array_equal(found[name].values[:5], parts[0][name].values)
+    np.testing.assert_array_equal(found[name].values[8:], parts[2][name].values)
+
+
+def test_other_values_of_a_coordinate_are_refused(tmp_path):
+    files = changed(tmp_path, 1, lambda ds: ds.assign_coords(y=ds.y + 1))
+    target = tmp_path / "out.zarr"
+    (found,) = refused(files, target).differences
+    assert (found.kind, found.file, found.variable) == ("values", files[1], "y")
+    zd.ingest(files, str(target), concat="time", settle={"values": "first"})
+    np.testing.assert_array_equal(zd.open(target)["y"][:], np.linspace(-90, 90, 7))
+
+
+def test_another_shape_cannot_be_settled_but_left_out(tmp_path):
+    files = changed(tmp_path, 1, lambda ds: ds.isel(x=slice(0, 5)))
+    target = tmp_path / "out.zarr"
+    kinds = {(one.kind, one.variable) for one in refused(files, target).differences}
+    assert kinds == {("shape", "t"), ("shape", "p"), ("shape", "mask")}
+    zd.ingest(files, str(target), concat="time", settle={"shape": "skip"})
+    assert {*zd.open(target)} == {"time", "y", "height"}
+
+
+def test_files_out_of_order_are_refused_then_sorted(tmp_path):
+    files = write(tmp_path, [5, 3, 4])
+    target = tmp_path / "out.zarr"
+    mixed = [files[2], files[0], files[1]]
+    assert [one.kind for one in refused(mixed, target).differences] == ["order"]
+    zd.ingest(mixed, str(target), concat="time", order="coordinate")
+    check(files, str(target))
+
+
+def test_files_that_overlap_are_refused_and_gaps_are_told(tmp_path):
+    files = write(tmp_path, [5, 3, 4])
+    dataset(4, 3).to_netcdf(files[1])
+    error = refused(files, tmp_path / "out.zarr")
+    assert [(one.kind, one.file) for one in error.differences] == [("overlap", files[1])]
+    dataset(5, 1).to_netcdf(files[1])
+    plan = zd.plan_ingest(files, str(tmp_path / "out.zarr"), concat="time")
+    assert any("a gap along time" in note for note in plan.notes)
+
+
+def test_all_differences_are_listed_at_once(tmp_path):
+    files = changed(tmp_path, 1, lambda ds: ds.drop_vars("t").assign_coords(y=ds.y * 2))
+    with Path(files[2]).open("r+b") as file:
+        file.truncate(3000)
+    (tmp_path / "3.nc").write_bytes(b"<html>not found</html>")
+    target = tmp_path / "out.zarr"
+    error = refused([*files, str(tmp_path / "3.nc")], target)
+    found = {(Path(one.file).name, one.kind, one.variable) for one in error.differences}
+    assert found == {
+        ("1.nc", "missing", "t"),
+        ("1.nc", "values", "y"),
+        ("2.nc", "unreadable", ""),
+        ("3.nc", "unreadable", ""),
+    }
+    for one in error.differences:
+        assert str(one) in str(error)
+    settle = {"unreadable": "skip", "missing": "skip", "values": "skip"}
+    zd.ingest([*files, str(tmp_path / "3.nc")], str(target), concat="time", settle=settle)
+    assert zd.open(target)["p"].shape == (8, 7, 9)
+
+
+def test_a_classic_file_that_is_cut_off_is_named(tmp_path):
+    files = write(tmp_path, [5, 3, 4], "classic")
+    size = Path(files[1]).stat().st_size
+    with Path(files[1]).open("r+b") as file:
+        file.truncate(size - 500)
+    error = refused(files, tmp_path / "out.zarr")
+    assert {(one.kind, one.file) for one in error.differences} == {("unsupported", files[1])}
+    assert "cut off" in str(error)
+
+
+def test_choices_that_do_not_exist_are_refused(tmp_path):
+    files = write(tmp_path, [2])
+    with pytest.raises(ValueError, match="expected one of unreadable"):
+        zd.ingest(files, str(tmp_path / "out.zarr"), settle={"unit": "convert"})
+    with pytest.raises(IngestError, match="which no file has; there are"):
+        zd.ingest(files, str(tmp_path / "out.zarr"), variables=["salt"])
+    with pytest.raises(IngestError, match="matches no file"):
+        zd.ingest(str(tmp_path / "*.grib"), str(tmp_path / "out.zarr"))
+
+
+def test_the_concatenation_is_told_where_files_differ_along_one_dimension(tmp_path):
+    files = write(tmp_path, [5, 3])
+    assert zd.plan_ingest(files, {}).concat == "time"
+    dataset(0, 5).to_netcdf(files[1])
+    with pytest.raises(IngestError, match="cannot be told"):
+        zd.plan_ingest(files, {})
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def test_files_that_arrive_later_are_appended(tmp_path):
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    zd.ingest(files[:1], target, concat="time", chunks={"time": 2})
+    zd.ingest(files, target, concat="time", verify=True)
+    check(files, target)
+    plan = zd.plan_ingest(str(tmp_path / "*.nc"), target, concat="time")
+    assert (plan.new_files, plan.tasks) == ((), 0)
+    assert str(zd.ingest(files, target, concat="time")) == "all files are there already"
+    with pytest.raises(IngestError, match="not where any of the files ends"):
+        zd.ingest([files[1], files[2]], target, concat="time")
+    dataset(20, 4).to_netcdf(files[2])
+    with pytest.raises(IngestError, match="it was not made of the first of these files"):
+        zd.ingest(files, target, concat="time")
+
+
+def test_the_survey_reads_new_files_only(tmp_path, monkeypatch):
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    read = []
+    real = surveying.header_of
+    monkeypatch.setattr(surveying, "header_of", lambda p, e: read.append(p.url) or real(p, e))
+    zd.ingest(files[:2], target, concat="time")
+    kept = json.loads((tmp_path / "out.zarr.ingest.json").read_text())
+    assert [Path(one["url"]).name for one in kept["files"]] == ["0.nc", "1.nc"]
+    zd.ingest(files, target, concat="time")
+    assert read == files
+    (tmp_path / "out.zarr.ingest.json").write_text("[]")
+    with pytest.raises(IngestError, match="no survey of files"):
+        zd.plan_ingest(files, target, concat="time")
+
+
+def test_a_file_that_changes_after_the_survey_is_refused(tmp_path):
+    files = write(tmp_path, [5, 3])
+    plan = zd.plan_ingest(files, str(tmp_path / "out.zarr"), concat="time")
+    dataset(5, 3, seed=3).to_netcdf(files[1])
+    with pytest.raises(IngestError, match=re.escape(f"{files[1]} has changed")):
+        plan.run()
+
+
+def test_a_chunk_that_does_not_decode_is_named_and_the_job_goes_on(tmp_path):
+    files, target = [str(tmp_path / f"{n}.h5") for n in range(3)], tmp_path / "out.zarr"
+    values = np.random.default_rng(0).integers(0, 99, (3, 4, 100, 100))
+    for one, part in zip(files, values, strict=True):
+        with h5py.File(one, "w") as file:
+            made = file.create_dataset("t", data=part, chunks=(2, 50, 100), compression="gzip")
+            made.dims[0].label = "time"
+    before = Path(files[2]).stat()
+    with h5py.File(files[2], "r") as file:
+        info = file["t"].id.get_chunk_info(1)
+    content = Path(files[2]).read_bytes()
+    broken = bytearray(content)
+    broken[info.byte_offset + 2 : info.byte_offset + info.size] = b"\0" * (info.size - 2)
+
+    def put(data: bytes) -> None:
+        Path(files[2]).write_bytes(data)
+        os.utime(files[2], ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    put(bytes(broken))
+    given = {"concat": "time", "chunks": {"time": 2}, "max_mem": "64MB"}
+    with pytest.raises(CorruptObjectError, match=r"files::.*t/c/"):
+        zd.ingest(files, str(target), **given, resume=True)
+    with pytest.raises(zd.errors.NodeNotFoundError):
+        zd.open(target)
+    put(content)
+    report = zd.ingest(files, str(target), **given, resume=True)
+    assert report.tasks < zd.plan_ingest(files, {}, **given).tasks
+    np.testing.assert_array_equal(zd.open(target)["t"][...], np.concatenate(values))
+
+
+def test_one_step_reads_one_file(tmp_path):
+    from zarr_dask.jobs.ingest.ingest import dataset_of
+    from zarr_dask.jobs.ingest.source_file import SourceFile
+
+    files = write(tmp_path, [4, 4, 4], "h5netcdf")
+    store, _ = dataset_of(files, concat="time")
+    read = []
+    real = SourceFile.read
+    try:
+        SourceFile.read = lambda self, ranges: read.append(self.url) or real(self, ranges)
+        zd.open(store)["t"][5]
+    finally:
+        SourceFile.read = real
+    assert read == [files[1]]
+
+
+def test_a_cluster_ingests(tmp_path, client):
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", chunks={"time": 4}, client=client, verify=True)
+    check(files, target)
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["h5netcdf", "plain", "cdf5", "checked"])
+def test_references_are_read_as_the_files_are(tmp_path, way):
+    files = write(tmp_path, [6, 3, 3], way, unlimited=way == "cdf5")
+    target = tmp_path / "refs.json"
+    count = zd.reference(files, str(target), concat="time")
+    assert count >= {"h5netcdf": 24, "plain": 8, "cdf5": 36, "checked": 16}[way]
+    found = zd.open_dataset(f"reference::{target}").load()
+    xr.testing.assert_equal(found, opened(files))
+    assert found.t.attrs["units"] == "K"
+    kept = tmp_path / "out.zarr"
+    zd.copy(f"reference::{target}", str(kept))
+    xr.testing.assert_equal(zd.open_dataset(str(kept)).load(), opened(files))
+
+
+def test_what_references_cannot_tell_is_refused(tmp_path):
+    files = []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            made = file.create_dataset("a", data=np.ones((5, 600, 600)), chunks=(2, 600, 600))
+            made.dims[0].label = "time"
+    with pytest.raises(IngestError, match="a cannot be told by references"):
+        zd.reference(files, str(tmp_path / "refs.json"), concat="time")
+    assert not (tmp_path / "refs.json").exists()
+
+
+# --- the front door -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["netcdf4", "classic"])
+def test_opening_a_file_of_another_format_tells_what_reads_it(tmp_path, way):
+    (file,) = write(tmp_path, [2], way)
+    with pytest.raises(zd.errors.NodeNotFoundError, match=r"zarr_dask\.ingest writes it"):
+        zd.open(file)
+    (tmp_path / "a.tif").write_bytes(b"II*\0\0\0\0\0")
+    with pytest.raises(zd.errors.NodeNotFoundError, match="tifffile reads it"):
+        zd.open(tmp_path / "a.tif")
+
+
+def test_the_command_ingests_and_appends(tmp_path):
+    from click.testing import CliRunner
+
+    from zarr_dask.cli import main
+
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    common = ["--concat", "time", "--chunks", "time=6,y=7"]
+    run = CliRunner().invoke(main, ["ingest", *files[:2], target, *common, "--dry-run"])
+    assert run.exit_code == 0, run.output
+    assert "ingest 2 files along time" in run.output
+    assert not Path(target).exists()
+    run = CliRunner().invoke(main, ["ingest", *files[:2], target, *common, "--quiet"])
+    assert (run.exit_code, run.stdout) == (0, ""), run.output
+    run = CliRunner().invoke(main, ["ingest", str(tmp_path / "*.nc"), target, *common, "--json"])
+    assert json.loads(run.stdout)["files"] == 1
+    check(files, target)
+    run = CliRunner().invoke(main, ["ingest", *files, target, "--settle", "units=guess"])
+    assert run.exit_code == 2
+    assert "expected 'convert'" in run.output
+
+
+def test_memory_for_chunks_that_are_cut_is_counted(tmp_path):
+    files = []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            made = file.create_dataset("a", (5, 100, 1000), "f8", chunks=(2, 100, 1000))
+            made.dims[0].label = "time"
+    given = {"concat": "time", "chunks": {"time": 1}, "threads": 1}
+    whole = zd.plan_ingest(files[:1], {}, **given, max_mem="64MB")
+    cut = zd.plan_ingest(files, {}, **given, max_mem="64MB")
+    assert whole.copy.max_mem - cut.copy.max_mem == 3 * 2 * 100 * 1000 * 8
+    with pytest.raises(zd.errors.MemoryBudgetError):
+        zd.plan_ingest(files, {}, **given, max_mem="4MB")

@@ -1,0 +1,73 @@
+"""Files about the project that must not contradict each other: metadata, citation, recipe, docs."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def names(requirements):
+    return {re.split(r"[\[<>=!; ]", one, maxsplit=1)[0].lower() for one in requirements}
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {PROJECT['version']}\n" in text("CITATION.cff")
+    assert f'set version = "{PROJECT["version"]}"' in text("conda/meta.yaml")
+    assert f"## {PROJECT['version']}" in text("CHANGELOG.md")
+
+
+def test_the_recipe_has_the_dependencies_and_their_bounds():
+    found = re.search(r"(?ms)^  run:\n(.*?)^\S", text("conda/meta.yaml"))[1]
+    recipe = dict(re.findall(r"- ([\w-]+) >=([\d.]+)", found))
+    elsewhere = {"dask": "dask-core", "isal": "python-isal"}  # conda's names
+    wanted = {}
+    for requirement in PROJECT["dependencies"]:
+        name, bound = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", requirement).groups()
+        wanted[elsewhere.get(name, name)] = bound
+    assert recipe == wanted
+
+
+def test_the_pythons_of_the_classifiers_are_those_of_the_support_policy():
+    series = sorted(
+        int(found[1])
+        for one in PROJECT["classifiers"]
+        if (found := re.fullmatch(r"Programming Language :: Python :: 3\.(\d+)", one))
+    )
+    assert series == list(range(series[0], series[-1] + 1))
+    assert PROJECT["requires-python"] == f">=3.{series[0]}"
+    policy = f"3.{series[0]} to 3.{series[-1]}"
+    for page in ("docs/developers/support.md", "docs/howto/install.md", "CHANGELOG.md"):
+        assert policy in text(page), page
+
+
+def test_every_extra_for_users_is_documented():
+    shown = set(re.findall(r"\[(\w+)\]", text("docs/howto/install.md")))
+    extras = PROJECT["optional-dependencies"]
+    assert shown == extras.keys() - {"dev", "docs", "test"}
+    everything = re.fullmatch(r"zarr-dask\[([\w,]+)\]", extras["all"][0])[1].split(",")
+    assert set(everything) == shown - {"all", "demo", "mpi"}
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md"]
+)
+def test_links_of_project_files_hold(name):
+    for link in re.findall(r"\]\(([^)#\s]+)", text(name)):
+        assert "://" in link or (ROOT / link).exists(), link
+
+
+def test_limits_of_the_checks_add_up():
+    minutes = re.findall(r"(?m)^timeout (\d+)m ", text(".ci/run"))
+    assert sum(map(int, minutes)) <= 90
+
+
+def test_a_dependency_is_named_once():
+    assert len(names(PROJECT["dependencies"])) == len(PROJECT["dependencies"])

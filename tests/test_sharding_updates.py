@@ -1,0 +1,117 @@
+"""Parts of shards: chunks that do not change keep their bytes, and no other byte is decoded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from zarr_dask.codecs.chain import thread_decoded_nbytes
+from zarr_dask.errors import CorruptObjectError
+
+SHAPE, SHARD, CHUNK = (13, 10), (8, 6), (4, 2)
+
+
+def layout(codecs, location, fill):
+    inner = {"chunk_shape": list(CHUNK), "codecs": codecs, "index_location": location}
+    inner["index_codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    return {
+        "shape": SHAPE,
+        "dtype": "int32",
+        "chunks": SHARD,
+        "codecs": [{"name": "sharding_indexed", "configuration": inner}],
+        "fill_value": fill,
+    }
+
+
+PLAIN = [{"name": "bytes", "configuration": {"endian": "little"}}]
+ZSTD = [*PLAIN, {"name": "zstd", "configuration": {"level": 1, "checksum": True}}]
+NESTED = [
+    {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": [2, 1],
+            "codecs": ZSTD,
+            "index_codecs": PLAIN,
+            "index_location": "start",
+        },
+    }
+]
+CHAINS = {"plain": PLAIN, "zstd": ZSTD, "nested": NESTED}
+
+
+@st.composite
+def regions(draw):
+    found = []
+    for length in SHAPE:
+        start = draw(st.integers(0, length - 1))
+        found.append(slice(start, draw(st.integers(start + 1, length))))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("chain", CHAINS)
+@given(writes=st.lists(st.tuples(regions(), st.integers(0, 2)), min_size=1, max_size=6))
+def test_writes_of_parts_give_what_a_write_of_all_gives(chain, location, writes):
+    options = layout(CHAINS[chain], location, 0)
+    array = zd.create_array({}, **options)
+    expected = np.zeros(SHAPE, "int32")
+    for region, kind in writes:
+        size = tuple(s.stop - s.start for s in region)
+        values = np.arange(np.prod(size), dtype="int32").reshape(size) + 1 if kind else 0
+        array[region] = expected[region] = values
+    np.testing.assert_array_equal(array[...], expected)
+    whole = zd.create_array({}, **options)
+    whole[...] = expected
+    stored = {key: bytes(array.store.get(key)) for key in array.store.list() if "c/" in key}
+    same = {key: bytes(whole.store.get(key)) for key in whole.store.list() if "c/" in key}
+    assert stored == same
+
+
+def test_only_chunks_that_change_in_part_are_decoded():
+    array = zd.create_array({}, shape=64, dtype="f8", chunks=4, shards=64, codecs=["zstd"])
+    array[...] = np.arange(64) + 1.0
+    before = thread_decoded_nbytes()
+    array[5] = 7.0
+    assert thread_decoded_nbytes() - before == 4 * 8
+    array[8:12] = 7.0
+    assert thread_decoded_nbytes() - before == 4 * 8
+
+
+def test_a_shard_whose_chunks_all_become_fill_values_is_removed():
+    array = zd.create_array({}, shape=8, dtype="i4", chunks=2, shards=8)
+    array[1:3] = 5
+    array[1:3] = 0
+    assert [key for key in array.store.list() if key.startswith("c/")] == []
+    array[...] = 5
+    array[1:8] = 0
+    array[0] = 0
+    assert [key for key in array.store.list() if key.startswith("c/")] == []
+
+
+@pytest.mark.parametrize("damage", ["beyond", "overlap"])
+def test_an_index_that_does_not_place_chunks_in_the_shard(damage):
+    options = layout(PLAIN, "end", 0) | {"shape": SHARD}
+    array = zd.create_array({}, **options)
+    array[...] = np.arange(48).reshape(SHARD) + 1
+    shard = bytearray(array.store.get("c/0/0"))
+    index = np.frombuffer(shard[-96:], "<u8").reshape(6, 2).copy()
+    index[3] = (0, len(shard) - 96) if damage == "overlap" else (len(shard), 32)
+    shard[-96:] = index.tobytes()
+    array.store.set("c/0/0", [bytes(shard)])
+    with pytest.raises(CorruptObjectError, match="c/0/0"):
+        array[0, 0] = 1
+    assert bytes(array.store.get("c/0/0")) == bytes(shard)
+
+
+def test_a_damaged_chunk_that_changes_in_part_is_named_and_nothing_is_put():
+    array = zd.create_array({}, **layout(ZSTD, "end", 0))
+    array[...] = np.arange(130).reshape(SHAPE) + 1
+    shard = bytearray(array.store.get("c/0/0"))
+    shard[3] ^= 255
+    array.store.set("c/0/0", [bytes(shard)])
+    with pytest.raises(CorruptObjectError, match="c/0/0"):
+        array[0, 0] = 1
+    assert bytes(array.store.get("c/0/0")) == bytes(shard)

@@ -1,0 +1,88 @@
+"""Processes that write datasets, and are killed at it; forked from one that has imported all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+
+import dask
+import dask.array as da
+import numpy as np
+import xarray as xr
+
+import zarr_dask as zd
+from zarr_dask.jobs.write import target
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__, "zarr_dask.xarray.write", "zarr_dask.graph.tokens"])
+
+AT = 2, 3  # lat, lon
+PATIENCE = 60.0
+
+
+def steps(first, last, size=2, value=None):
+    """Days of temperatures that say which day it is, with their coordinates."""
+    days = np.arange(first, last)
+    t = da.from_array(np.multiply.outer(days, np.ones(AT)).astype("f4"), chunks=(size, *AT))
+    return xr.Dataset(
+        {
+            "t": (("time", "lat", "lon"), t if value is None else t * 0 + value, {"units": "K"}),
+            "n": (("time",), days.astype("i2")),
+        },
+        coords={
+            "time": np.datetime64("2000-01-01", "ns") + days * np.timedelta64(1, "D"),
+            "lat": [10.0, 20.0],
+            "lon": [1, 2, 3],
+        },
+        attrs={"title": "days"},
+    )
+
+
+def dying(block, at, block_info=None):
+    if block_info[None]["chunk-location"][0] == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+def deadly(ds, at):
+    """The same dataset, one block of which kills the process that computes it."""
+    t = ds["t"].data.map_blocks(dying, at, dtype="f4", meta=np.empty((0, 0, 0), "f4"))
+    return ds.assign(t=(ds["t"].dims, t, ds["t"].attrs))
+
+
+def write(place, first, last, dies_at=None, shows=None, drops=(), options=None):
+    """Write days; die at a block, or after the metadata of a number of arrays are shown."""
+    ds = steps(first, last).drop_vars(drops)
+    if dies_at is not None:
+        ds = deadly(ds, dies_at)
+    if shows is not None:
+        target.ArrayTarget.show = mortal(target.ArrayTarget.show, shows)
+    with dask.config.set(scheduler="synchronous"):
+        zd.write_dataset(ds, place, **(options or {}))
+
+
+def mortal(show, after):
+    count = 0
+
+    def counted(one):
+        nonlocal count
+        if count == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+        show(one)
+
+    return counted
+
+
+def start(*args, **options):
+    job = PROCESSES.Process(target=write, args=args, kwargs=options)
+    job.start()
+    return job
+
+
+def killed(*args, **options):
+    """Write in a process that kills itself."""
+    job = start(*args, **options)
+    job.join(PATIENCE)
+    assert job.exitcode == -signal.SIGKILL

@@ -1,0 +1,201 @@
+"""Keywords of public functions: other names for them, and what unknown ones were meant to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, cleandoc, signature
+from typing import ParamSpec, TypeVar
+
+__all__ = ["did_you_mean", "explained_by", "takes_habits", "unknown_keyword"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OTHERS: Mapping[str, tuple[str, ...]] = {
+    "append_dim": ("append",),
+    "attrs": ("attributes",),
+    "axis": ("append",),
+    "chunk_shape": ("chunks",),
+    "chunksize": ("chunks",),
+    "clobber": ("overwrite",),
+    "component": ("path",),
+    "compression": ("codecs",),
+    "compressor": ("codecs",),
+    "compressors": ("codecs",),
+    "coords": ("attributes",),
+    "dim_names": ("dimension_names",),
+    "dimensions": ("dimension_names",),
+    "dims": ("dimension_names",),
+    "dst": ("target", "url"),
+    "encoding": ("codecs",),
+    "executor": ("client",),
+    "exist_ok": ("overwrite",),
+    "filters": ("codecs",),
+    "group": ("path", "component"),
+    "inner_chunks": ("chunks",),
+    "location": ("url",),
+    "max_memory": ("max_mem",),
+    "memory_limit": ("max_mem",),
+    "metadata": ("attributes",),
+    "name": ("path", "component"),
+    "node": ("url",),
+    "object_codec": ("codecs",),
+    "options": ("storage_options",),
+    "out_chunks": ("chunks",),
+    "path": ("component",),
+    "safe_chunks": ("partial",),
+    "scheduler": ("client",),
+    "serializer": ("codecs",),
+    "shard_shape": ("shards",),
+    "source": ("src", "url"),
+    "src": ("source", "url"),
+    "store": ("url",),
+    "target": ("dst", "url"),
+    "target_chunks": ("chunks",),
+    "target_store": ("target", "dst"),
+    "temp_store": ("temp",),
+    "zarr_format": ("format",),
+    "zarr_version": ("format",),
+}
+"""Names that users bring from other libraries, and what they are called here."""
+
+_ABSENT: Mapping[str, str] = {
+    "cache_attrs": "attributes are not fetched again once a node is open",
+    "consolidated": "zarr_dask.consolidate writes consolidated metadata after the write",
+    "lock": "every stored object has one writing task, so that no lock is needed",
+    "synchronizer": "every stored object has one writing task, so that no lock is needed",
+    "write_empty_chunks": "chunks that hold nothing but the fill value are never stored",
+}
+"""Names of other libraries that nothing here is called by, and the reason."""
+
+
+def did_you_mean(name: object, known: Iterable[str], *, closeness: float = 0.6) -> str:
+    """Return a question that names the most similar of some names; "" if none is similar.
+
+    Examples
+    --------
+    >>> did_you_mean("tmp", ["salt", "temp"])
+    " Did you mean 'temp'?"
+    """
+    names = list(known)
+    text = str(name)
+    found = get_close_matches(text, names, 1, closeness)
+    if not found:
+        folded = {other.casefold(): other for other in names}
+        found = [folded[n] for n in get_close_matches(text.casefold(), folded, 1, closeness)]
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def unknown_keyword(function: str, name: str, known: Collection[str]) -> TypeError:
+    """Return the error for a keyword that a function does not take.
+
+    Examples
+    --------
+    >>> str(unknown_keyword("to_zarr", "chuncks", ["chunks", "shards"]))
+    "to_zarr() takes no 'chuncks'. Did you mean 'chunks'?"
+    >>> str(unknown_keyword("create_array", "dims", ["dimension_names"]))
+    "create_array() takes no 'dims'. Did you mean 'dimension_names'?"
+    """
+    message = f"{function}() takes no {name!r}."
+    mine = [other for other in _OTHERS.get(name, ()) if other in known]
+    if mine:
+        return TypeError(f"{message} Did you mean {mine[0]!r}?")
+    if name in _ABSENT:
+        return TypeError(f"{message} It needs none: {_ABSENT[name]}.")
+    hint = did_you_mean(name, known) or f" It takes {', '.join(sorted(known))}."
+    return TypeError(message + hint)
+
+
+def takes_habits(
+    also: Collection[str] = (), unless: Callable[[object], bool] | None = None, /, **names: str
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take other names of its keywords, and say what an unknown one should be.
+
+    Parameters
+    ----------
+    also
+        Keywords that the function takes besides those of its signature.
+    unless
+        True for a first argument with which the function takes all keywords.
+    **names
+        Other names of keywords, with the name in the signature. Both at once are refused.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        parameters = signature(function).parameters.values()
+        known = {p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD} | {*also}
+        positions = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            if not known.issuperset(kwargs) and not (args and unless and unless(args[0])):
+                given = {*positions[: len(args)], *kwargs}
+                for name in [name for name in kwargs if name not in known]:
+                    if name not in names:
+                        raise unknown_keyword(function.__name__, name, known)
+                    if names[name] in given:
+                        raise TypeError(
+                            f"{function.__name__}() got {names[name]}= and {name}=, which are two "
+                            "names of one thing; give one."
+                        )
+                    kwargs[names[name]] = kwargs.pop(name)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+_AS_FOR = re.compile(r"^(?:As for|Of a new array; see) `(?:\w+\.)*(\w+)`\.?$")
+
+
+def explained_by(*others: Callable[..., object]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Put the explanations of other functions where a docstring refers to them.
+
+    An entry of the parameters that says nothing but "As for `open`.", or "Of a new array; see
+    `create_array`.", is replaced by the entries of that function, so that `help` explains every
+    argument and the text is written once.
+    """
+    known = {other.__name__: _entries(other.__doc__ or "") for other in others}
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        lines = cleandoc(function.__doc__ or "").splitlines()
+        said: list[str] = []
+        number = 0
+        while number < len(lines):
+            found = _AS_FOR.match(lines[number + 1].strip()) if number + 1 < len(lines) else None
+            texts = known.get(found[1], {}) if found else {}
+            names = [name.strip() for name in lines[number].split(",")]
+            if found and not lines[number].startswith(" ") and all(name in texts for name in names):
+                for name in names:
+                    said += [name, *texts[name]]
+                number += 2
+                continue
+            said.append(lines[number])
+            number += 1
+        function.__doc__ = "\n".join(said)
+        return function
+
+    return decorate
+
+
+def _entries(docstring: str) -> dict[str, list[str]]:
+    """Return the explanation of each parameter of a docstring, as lines."""
+    found: dict[str, list[str]] = {}
+    lines = cleandoc(docstring).splitlines()
+    if "Parameters" not in lines:
+        return {}
+    names: list[str] = []
+    for line in lines[lines.index("Parameters") + 2 :]:
+        if not line.strip():
+            break
+        if line.startswith(" "):
+            for name in names:
+                found[name].append(line)
+        else:
+            names = [name.strip() for name in line.split(",")]
+            found.update({name: [] for name in names})
+    return found

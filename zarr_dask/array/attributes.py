@@ -1,0 +1,196 @@
+"""Attributes of a node: a mapping that writes, and a copy that refuses to be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from html import escape
+from typing import Any, NoReturn, Protocol
+
+from zarr_dask.formats.base import Format, NodeMeta, ReadOptions
+from zarr_dask.formats.edit import change_attributes
+from zarr_dask.stores.base import Store
+
+__all__ = ["Attributes", "FixedDict", "FixedList", "fixed"]
+
+
+class Changeable(Protocol):
+    """A node whose attributes can be changed."""
+
+    @property
+    def store(self) -> Store:
+        """Store that holds the node."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Path below the root of the store."""
+        ...
+
+    @property
+    def meta(self) -> NodeMeta:
+        """Parsed metadata of the node."""
+        ...
+
+    @property
+    def node_format(self) -> Format:
+        """Format in which the metadata are written."""
+        ...
+
+    @property
+    def options(self) -> ReadOptions:
+        """How to read."""
+        ...
+
+    def update_attributes(self, attributes: Mapping[str, Any]) -> Any:
+        """Add or replace attributes in the store."""
+        ...
+
+
+class Attributes(MutableMapping[str, Any]):
+    """The attributes of an open node; assignment and deletion write them to the store.
+
+    Each change is one request on condition that nobody else has changed the metadata meanwhile;
+    attributes of others stay. `update` changes several at once. Lists and mappings in attributes
+    cannot be changed in place, because that would not be stored: assign the whole attribute.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> a = zd.create_array({}, shape=(4,), dtype="i2")
+    >>> a.attrs["units"] = "m"
+    >>> a.attrs.update(title="depth", valid_range=[0, 10])
+    >>> del a.attrs["title"]
+    >>> zd.open(a.store).attrs
+    {'units': 'm', 'valid_range': [0, 10]}
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Changeable) -> None:
+        self._node = node
+
+    def __getitem__(self, name: str) -> Any:
+        return fixed(self._node.meta.attributes[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict(self._node.meta.attributes))
+
+    def __len__(self) -> int:
+        return len(self._node.meta.attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._node.update_attributes({name: value})
+
+    def __delitem__(self, name: str) -> None:
+        self._remove([name])
+
+    def _remove(self, names: list[str]) -> None:
+        """Remove attributes from the store by one request."""
+        missing = [name for name in names if name not in self]
+        if missing:
+            raise KeyError(missing[0])
+
+        def without(present: dict[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in present.items() if name not in names}
+
+        node = self._node
+        change_attributes(
+            node.store, node.path, node.node_format, without, node.options, warns=True
+        )
+
+    def clear(self) -> None:
+        """Remove all attributes by one request."""
+        self._remove(list(self))
+
+    def update(self, *others: Any, **more: Any) -> None:
+        """Add or replace attributes by one request, as `dict.update` does."""
+        self._node.update_attributes(dict(*others, **more))
+
+    put = update
+    """Another name of `update`; zarr-python has it."""
+
+    def asdict(self) -> dict[str, Any]:
+        """Return a copy as a plain dict."""
+        return dict(fixed(self._node.meta.attributes).copy())
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return self.asdict() | dict(other)
+
+    def __repr__(self) -> str:
+        return repr(self.asdict())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self.asdict(),)
+
+
+def _refuse(kind: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            f"this {kind} is a copy of attributes, and a change of it would not be stored. Assign "
+            "through attrs, as node.attrs['units'] = 'm', nested values as a whole; dict(...) or "
+            "list(...) makes a copy to change."
+        )
+
+    return refuse
+
+
+class FixedDict(dict[str, Any]):
+    """A copy of attributes that raises on assignment, instead of losing the value."""
+
+    __slots__ = ()
+
+    def copy(self) -> dict[str, Any]:
+        """Return a plain dict, to be changed."""
+        return {name: _plain(value) for name, value in self.items()}
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self.copy(),)
+
+    __setitem__ = __delitem__ = __ior__ = _refuse("dict")
+    update = setdefault = pop = popitem = clear = _refuse("dict")
+
+
+class FixedList(list[Any]):
+    """A copy of a list in attributes that raises on assignment, instead of losing the value."""
+
+    __slots__ = ()
+
+    def copy(self) -> list[Any]:
+        """Return a plain list, to be changed."""
+        return [_plain(value) for value in self]
+
+    def __deepcopy__(self, memo: object) -> list[Any]:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (self.copy(),)
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse("list")
+    append = extend = insert = remove = _refuse("list")
+    pop = clear = sort = reverse = _refuse("list")
+
+
+def fixed(value: Any) -> Any:
+    """Return a copy of a JSON value that cannot be changed.
+
+    Examples
+    --------
+    >>> fixed({"a": [1]})["a"].append(2)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    TypeError: this list is a copy of attributes, and a change of it would not be stored. ...
+    """
+    if isinstance(value, Mapping):
+        return FixedDict({name: fixed(inner) for name, inner in value.items()})
+    if isinstance(value, list | tuple):
+        return FixedList([fixed(inner) for inner in value])
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return value.copy() if isinstance(value, FixedDict | FixedList) else value

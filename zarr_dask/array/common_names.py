@@ -1,0 +1,213 @@
+"""Names that nodes of zarr-python and h5py have, and hints for those that they have not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+
+from zarr_dask._util.display import Tree, html_table
+from zarr_dask._util.keywords import did_you_mean
+from zarr_dask.stores.base import Store
+
+__all__ = ["ArrayNames", "NodeNames", "facts_text", "no_attribute"]
+
+_READ_FIRST = frozenset(
+    {
+        "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumsum",
+        "dot", "flatten", "imag", "max", "mean", "median", "min", "ravel", "real", "reshape",
+        "round", "std", "sum", "swapaxes", "T", "tolist", "transpose", "values", "var",
+    }
+)  # fmt: skip
+_LAZY_ONLY = frozenset({"compute", "map_blocks", "map_overlap", "persist", "rechunk", "visualize"})
+
+
+_FIELDS = 4
+"""Fields that every node has: store, path, metadata and format."""
+
+
+class Located(Protocol):
+    """A node, as far as its place is concerned."""
+
+    @property
+    def store(self) -> Store:
+        """Store that holds the node."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Path below the root of the store."""
+        ...
+
+
+class NodeNames:
+    """Names that arrays and groups have in common with those of zarr-python."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a node, of what has been read; users get one from `open` and `create_array`.
+
+        Raises
+        ------
+        TypeError
+            If there is only a location.
+        """
+        if 0 < len(args) + len(kwargs) < _FIELDS:  # pickles give none
+            name, kind = cls.__name__, cls.__name__.lower()
+            raise TypeError(
+                f"zarr_dask.{name} is the type of an open {kind}: zarr_dask.open_{kind}(url) opens "
+                f"one, zarr_dask.create_{kind}(url, ...) makes one."
+            )
+        return super().__new__(cls)
+
+    @property
+    def name(self: Located) -> str:
+        """Path from the root of the store, with a slash before it."""
+        return f"/{self.path}"
+
+    @property
+    def basename(self: Located) -> str:
+        """Last part of the path; empty for the root of the store."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def url(self: Located) -> str:
+        """Path or URL of the node, which opens it again with the same options."""
+        url = self.store.url
+        return f"{url.rstrip('/')}/{self.path}" if self.path else url
+
+    def __enter__(self) -> Self:
+        """Return the node: a ``with`` block is possible, but nothing is kept open."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def close(self) -> None:
+        """Do nothing: every write is stored when it returns, and no file is kept open."""
+
+
+def facts_text(title: str, facts: Mapping[str, object]) -> Tree:
+    """Return facts about a node as a text, which a notebook shows as a table."""
+    width = max(map(len, facts))
+    lines = [title, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]
+    return Tree("\n".join(lines), html_table(title, facts))
+
+
+def no_attribute(kind: str, name: str, hints: Mapping[str, str], known: list[str]) -> NoReturn:
+    """Raise the error for an attribute that a node does not have.
+
+    Raises
+    ------
+    AttributeError
+        Always; it says what to write instead, if that is known.
+    """
+    message = f"zarr_dask.{kind} has no {name!r}."
+    if name in hints:
+        raise AttributeError(f"{message} {hints[name]}")
+    public = [one for one in known if not one.startswith("_")]
+    raise AttributeError(message + ("" if name.startswith("_") else did_you_mean(name, public)))
+
+
+class ArrayNames(NodeNames):
+    """Names that arrays have in common with those of zarr-python."""
+
+    @property
+    def cdata_shape(self: Any) -> tuple[int, ...]:
+        """Chunks along each dimension."""
+        if self.shards is None:
+            counts: tuple[int, ...] = self.meta.grid.counts
+            return counts
+        return tuple(-(-n // chunk) for n, chunk in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks, those in shards included."""
+        return prod(self.cdata_shape)
+
+    @property
+    def nchunks_initialized(self: Any) -> int:
+        """Number of chunks that are stored, found by one listing; a shard counts as a whole."""
+        stored = sum(1 for _ in self.stored_keys())
+        inner = 1
+        if self.shards is not None:
+            inner = prod(n // m for n, m in zip(self.shards, self.chunks, strict=True))
+        return min(stored * inner, int(self.nchunks))
+
+    @property
+    def info(self: Any) -> Tree:
+        """Facts about the array as a text, which a notebook shows as a table."""
+        return facts_text(f"zarr_dask.Array {self.where}", self.facts())
+
+    def get_basic_selection(self: Any, selection: Any = ..., *, out: Any = None) -> Any:
+        """Return elements, as ``array[selection]`` does; into `out` if it is given."""
+        return _into(out, self[selection])
+
+    def set_basic_selection(self: Any, selection: Any, value: Any) -> None:
+        """Write elements, as ``array[selection] = value`` does."""
+        self[selection] = value
+
+    def get_orthogonal_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
+        """Return elements, as ``array.oindex[selection]`` does."""
+        return _into(out, self.oindex[selection])
+
+    def set_orthogonal_selection(self: Any, selection: Any, value: Any) -> None:
+        """Write elements, as ``array.oindex[selection] = value`` does."""
+        self.oindex[selection] = value
+
+    def get_coordinate_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
+        """Return points, as ``array.vindex[selection]`` does."""
+        return _into(out, self.vindex[selection])
+
+    def set_coordinate_selection(self: Any, selection: Any, value: Any) -> None:
+        """Write points, as ``array.vindex[selection] = value`` does."""
+        self.vindex[selection] = value
+
+    get_mask_selection = get_coordinate_selection
+    set_mask_selection = set_coordinate_selection
+
+    def get_block_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
+        """Return whole stored objects, as ``array.blocks[selection]`` does."""
+        return _into(out, self.blocks[selection])
+
+    def set_block_selection(self: Any, selection: Any, value: Any) -> None:
+        """Write whole stored objects, as ``array.blocks[selection] = value`` does."""
+        self.blocks[selection] = value
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute("Array", name, _ARRAY_HINTS, dir(type(self)))
+
+
+def _into(out: Any, values: Any) -> Any:
+    if out is None:
+        return values
+    out[...] = values
+    return out
+
+
+_ARRAY_HINTS: dict[str, str] = {
+    **{
+        name: f"Read it first: array[...].{name} of all values, or array.to_dask().{name} lazily."
+        for name in sorted(_READ_FIRST)
+    },
+    **{
+        name: f"Make it a dask array first: array.to_dask().{name}(...)."
+        for name in sorted(_LAZY_ONLY)
+    },
+    **dict.fromkeys(
+        ("compressor", "compressors", "filters", "serializer", "object_codec"),
+        "array.codecs lists all of them, in the order of encoding.",
+    ),
+    "chunksize": "array.chunks is the shape of a chunk, array.nbytes the size of all elements.",
+    "dims": "array.dimension_names has them.",
+    "coords": "zarr_dask.open_dataset gives variables with coordinates.",
+    "isel": "zarr_dask.open_dataset gives variables of xarray.",
+    "sel": "zarr_dask.open_dataset gives variables of xarray.",
+    "plot": "zarr_dask.open_dataset gives variables of xarray, which plot.",
+    "metadata": "array.meta has the parsed metadata.",
+    "npartitions": "array.to_dask().npartitions",
+    "numblocks": "array.to_dask().numblocks",
+    "order": "array.codecs has a transpose codec if elements are stored in order F.",
+    "flush": "Every write is stored when it returns.",
+}

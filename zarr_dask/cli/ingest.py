@@ -1,0 +1,137 @@
+"""``zarr-dask ingest``: writes many NetCDF, HDF5 or other files into one store."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import click
+
+from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.options import FORMAT, CodecsType, GridType, SizeType, run_options
+from zarr_dask.cli.output import echo, say_report
+from zarr_dask.cli.progress import rechunk_progress
+from zarr_dask.cli.signals import handle_signals
+
+__all__ = ["ingest"]
+
+
+class _Settle(click.ParamType[Any]):
+    """A kind of difference and a choice: ``units=convert``."""
+
+    name = "KIND=CHOICE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        from zarr_dask.jobs.ingest.differences import checked_settle
+
+        kind, mark, choice = str(value).partition("=")
+        if not mark:
+            self.fail(f"{value!r}: expected a kind and a choice, as in units=convert.", param, ctx)
+        try:
+            checked_settle({kind: choice})
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return kind, choice
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask ingest 'run/*.nc' run.zarr --concat time \\
+      --chunks time=-1,lat=32 --max-mem 2GB
+  zarr-dask ingest run/ run.zarr --settle units=convert --settle missing=fill
+  zarr-dask ingest era5.grib era5.zarr --engine cfgrib
+
+The same command with more files appends these.
+"""
+)
+@click.argument("files", nargs=-1, required=True)
+@click.argument("dst")
+@click.option(
+    "--concat",
+    metavar="NAME",
+    help="Dimension along which the files follow each other; a new one if no file has it. By "
+    "default the one along which they differ.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["given", "name", "coordinate"]),
+    help="Order of the files; by default that of FILES, and by name within a pattern.",
+)
+@click.option(
+    "--settle",
+    type=_Settle(),
+    multiple=True,
+    help="What to do about differences of one kind, such as units=convert, dtype=promote, "
+    "packing=unpack, missing=fill, values=first, unreadable=skip. By default all are listed, and "
+    "nothing is written.",
+)
+@click.option("--variable", "variables", multiple=True, help="Take only this variable.")
+@click.option("--engine", help="Engine of xarray that reads the files, such as cfgrib.")
+@click.option("--chunks", type=GridType(), help="Chunks by name: time=-1,lat=32.")
+@click.option("--shards", type=GridType(), help="Shards by name, in the same form.")
+@click.option("--codecs", type=CodecsType(), help="Codecs: names, as in zstd, or a JSON list.")
+@click.option("--format", type=FORMAT, help="Format of the store; v3 by default.")
+@click.option("--max-mem", type=SizeType(), help="Bytes that one process may hold, as in 2GB.")
+@click.option("--path", default="", help="Path of the arrays below DST.")
+@click.option("--temp", metavar="URL", help="Where intermediate data goes, if there must be.")
+@click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
+@click.option("--survey", metavar="FILE", help="Where headers are kept; beside DST by default.")
+@cluster_options()
+@traceback_option
+@run_options
+@click.option("--dry-run", is_flag=True, help="Only echo what would be done.")
+def ingest(
+    files: tuple[str, ...],
+    dst: str,
+    *,
+    settle: tuple[tuple[str, str], ...],
+    variables: tuple[str, ...],
+    scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
+    dry_run: bool,
+    resume: bool,
+    verify: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write many NetCDF, HDF5, GRIB or other files into one store.
+
+    FILES are paths, URLs, patterns, folders, or @LIST for a file with one of these on each line;
+    DST is the location of the store. All headers are read first, and differences between files are
+    listed before anything is written.
+    """
+    with cluster(scheduler, scheduler_file, workers) as client:
+        from zarr_dask.jobs.ingest.ingest import AppendReport, plan_ingest
+
+        plan = plan_ingest(
+            list(files),
+            dst,
+            settle=dict(settle),
+            variables=variables or None,
+            resume=resume,
+            client=client,
+            **options,
+        )
+        if dry_run or not (quiet or as_json):
+            echo(plan.explain())
+        if dry_run:
+            return
+        state = (
+            f"{dst} is not complete. Run the same command again with --resume to go on, or "
+            "without it to start over."
+        )
+        shown = None if quiet else plan.copy
+        bars = nullcontext() if shown is None else rechunk_progress(shown, verify=verify)
+        with handle_signals(state), bars as advance:
+            report = plan.run(client, advance, resume=resume, verify=verify)
+        if as_json or not quiet:
+            if isinstance(report, AppendReport):
+                echo(json.dumps(report.to_json()) if as_json else str(report))
+            else:
+                say_report(report, as_json=as_json)

@@ -1,0 +1,256 @@
+"""One array of a job: its plan, its stages, its receipts, and the runner of its tasks.
+
+A plan has any number of arrays (`zarr_dask.jobs.engine.job`); how an array is copied is its own
+business. The kinds are rechunkings and copies of stored objects as they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import ResumeError
+from zarr_dask.hierarchy.edit import can_create, write_documents
+from zarr_dask.jobs.engine.plan import Costs, pluralize
+from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.task_result import CopyResult
+from zarr_dask.journal import Journal
+from zarr_dask.journal.receipts import Receipt, Receipts, collect
+from zarr_dask.stores.base import list_sizes
+
+__all__ = ["ArrayJob", "ArrayPlan", "ArrayStage", "Compared", "CopyComparison", "TaskFunction"]
+
+
+class ArrayStage(Protocol):
+    """One pass over an array."""
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        ...
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks that have something to do."""
+        ...
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all tasks together."""
+        ...
+
+    @property
+    def estimated(self) -> bool:
+        """True if decoded bytes are estimates."""
+        ...
+
+    def memory(self, threads: int) -> int:
+        """Return the maximum bytes that tasks on this many threads hold together."""
+        ...
+
+    def work(self, model: CostModel) -> float:
+        """Return the seconds that one thread would need for all its tasks."""
+        ...
+
+
+class TaskFunction(Protocol):
+    """Runner for the tasks of one stage of one array."""
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
+        """Do one task; see `zarr_dask.jobs.rechunk.copy_task.CopyStage.copy`."""
+        ...
+
+
+class Compared(Protocol):
+    """Result of comparing some elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the source that were compared."""
+        ...
+
+    @property
+    def retried(self) -> int:
+        """Requests that were retried."""
+        ...
+
+
+class CopyComparison(Protocol):
+    """The comparison of a source and its target; called with the number of a task."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of the tasks."""
+        ...
+
+    def __call__(self, number: int) -> Any:
+        """Compare some elements."""
+        ...
+
+    def check(self, results: Sequence[Any]) -> None:
+        """Refuse a target that differs from the source."""
+        ...
+
+
+class ArrayPlan(Protocol):
+    """The plan of one array."""
+
+    @property
+    def source(self) -> Array:
+        """The array that is read."""
+        ...
+
+    @property
+    def target(self) -> Array:
+        """The target as it will be."""
+        ...
+
+    @property
+    def stages(self) -> Sequence[ArrayStage]:
+        """The stages in order."""
+        ...
+
+    @property
+    def copy_stages(self) -> Sequence[Any]:
+        """Stages that copy boxes, for plots."""
+        ...
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all tasks together."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are copied."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """Token that is equal for plans that write the same bytes to the same location."""
+        ...
+
+    def how(self) -> str:
+        """Return a short description of the changes to the array."""
+        ...
+
+    def is_finished(self) -> bool:
+        """True if the target is there with the metadata of the plan."""
+        ...
+
+    def bound(self, run_id: str, journal: Journal | None) -> ArrayJob:
+        """Return the job with its receipts."""
+        ...
+
+    def matching(self, threads: int) -> CopyComparison:
+        """Return the comparison of source and target, for processes with this many threads."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayJob(ABC):
+    """The plan of one array and the receipts of its tasks."""
+
+    plan: ArrayPlan
+    run_id: str
+    """Identifier that separates the output of this job from later output at its location."""
+    journal: Journal | None
+    """Journal with the receipts; None if there is no location for one."""
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return len(self.plan.stages)
+
+    @abstractmethod
+    def stage(self, number: int) -> TaskFunction:
+        """Return a stage, bound to its source, target and receipts."""
+
+    @abstractmethod
+    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
+        """Return the numbers of a stage's tasks with an object that has no valid receipt."""
+
+    def written(self, stage: int) -> Array:  # noqa: ARG002  (there may be one only)
+        """Return the array that a stage writes."""
+        return self.plan.target
+
+    def run_id_of(self, stage: int) -> str:  # noqa: ARG002
+        """Return the run_id of the receipts of a stage."""
+        return self.run_id
+
+    # --- what is left -----------------------------------------------------------------------------
+
+    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:
+        """Return the valid receipts of a stage.
+
+        Parameters
+        ----------
+        stage
+            Number of the stage.
+        receipts
+            Receipts in the journal, if they were read already.
+        """
+        if self.journal is None:
+            return Receipts({}, frozenset())
+        kept = list(self.journal.receipts()) if receipts is None else receipts
+        if not kept:
+            return Receipts({}, frozenset())
+        target = self.written(stage)
+        prefix = target.node_format.data_prefix(target.path)
+        sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
+        return collect(kept, self.run_id_of(stage), sizes)
+
+    def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
+        """Return the numbers of the tasks that are still to be done, for each stage."""
+        if receipts is None and self.journal is not None:
+            receipts = list(self.journal.receipts())
+        found: list[Sequence[int]] = [() for _ in range(self.stages)]
+        for number in reversed(range(self.stages)):
+            found[number] = self.missing(number, receipts)
+            if not found[number]:
+                break  # its sources are no longer needed
+        return found
+
+    def is_ours(self) -> bool:
+        """True if no other job has put anything at the target since this job started.
+
+        The target of this job may exist: if all tasks are done, the job died after making it
+        visible.
+        """
+        target = self.plan.target
+        if can_create(target.store, target.path, target.node_format):
+            return True
+        return self.plan.is_finished() and not self.missing(self.stages - 1)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def check_complete(self, receipts: Sequence[Receipt] | None = None) -> None:
+        """Refuse to end an incomplete job; without a journal this cannot be checked.
+
+        Raises
+        ------
+        ResumeError
+            If something is missing.
+        """
+        last = self.stages - 1
+        missing = () if self.journal is None else self.missing(last, receipts)
+        if missing:
+            raise ResumeError(
+                f"{self.plan.target.where} is not complete: {pluralize(len(missing), 'task')} of "
+                f"{self.plan.stages[last].tasks} of the last stage left no valid receipt, the "
+                f"first of them number {missing[0]}. Run the plan again; it does what is missing."
+            )
+
+    def publish(self) -> None:
+        """Make the target visible."""
+        target = self.plan.target
+        write_documents(target.store, target.node_format.documents(target.meta, target.path))
+
+    def remove_intermediates(self) -> None:  # noqa: B027  (there may be none)
+        """Remove the intermediate arrays between the stages, if there are any."""
+
+    def tidy_up(self, stage: int) -> None:  # noqa: B027
+        """Remove intermediate arrays that no later stage reads."""

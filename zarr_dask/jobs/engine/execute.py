@@ -1,0 +1,387 @@
+"""Running plans of arrays: stage by stage, then the comparison, then the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.threads import cpu_count, parallel_for
+from zarr_dask.errors import MemoryBudgetError, StoreError, ZarrDaskError
+from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
+from zarr_dask.jobs.engine.array_job import Compared, CopyComparison
+from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, call_indexed
+from zarr_dask.jobs.engine.lifecycle import alone, finished, job_lock, resume, start_job
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import held_by_process, seconds
+from zarr_dask.jobs.engine.progress_bars import rechunk_bars
+from zarr_dask.jobs.engine.report import (
+    ArrayCopyReport,
+    JointReport,
+    Progress,
+    StageEstimate,
+    TaskStatistics,
+)
+from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
+from zarr_dask.journal.finished import put_record
+from zarr_dask.stores.open import Location
+from zarr_dask.stores.retry import counting_retries
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = [
+    "Execution",
+    "Plan",
+    "check_process_memory",
+    "execute_plan",
+    "verify_copies",
+    "verify_copies_locally",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(ArraysPlan):
+    """The work on N arrays, as a value that can be run."""
+
+    def as_job(self) -> Plan:
+        """Return the plan itself: plans of one array are run as one of these."""
+        return self
+
+    @closes_zip_targets(lambda plan: plan.writes_to)
+    def run(
+        self,
+        client: Client | None = None,
+        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        *,
+        resume: bool = False,
+        journal: Location | None = None,
+        verify: bool = False,
+    ) -> JointReport:
+        """Run the plan.
+
+        A job that fails or is killed leaves its receipts; the same call with ``resume=True`` does
+        the missing work. Nothing becomes visible before all of it is complete.
+
+        Parameters
+        ----------
+        client
+            A cluster; by default the current client's, or the scheduler dask is configured for.
+        progress
+            Called after each task; True for bars that count bytes, one for each stage.
+        resume
+            True to resume the same job if it has died. By default all that it has left is removed.
+            If another process runs the same job with ``resume=True``, wait for its end.
+        journal
+            Location of the receipts; beside the target's hierarchy by default.
+        verify
+            Compare sources and targets at the end, before they become visible.
+
+        Raises
+        ------
+        ValuesDifferError
+            If the comparison finds a difference.
+        MemoryBudgetError
+            If more tasks share a process than the plan was made for.
+        NodeExistsError
+            If something exists at a target by now.
+        ResumeError
+            If a job cannot be resumed because there is no location for a journal.
+        CorruptObjectError, StoreError
+            If a source cannot be read or a target not be written.
+        """
+        ran = execute_plan(self, client, progress, resuming=resume, journal=journal, verify=verify)
+        return JointReport(
+            arrays=tuple(
+                ArrayCopyReport(member.target.where, member.target.nbytes, stored, tasks)
+                for member, stored, tasks in zip(self.members, ran.stored, ran.tasks, strict=True)
+            ),
+            **ran.measured,
+        )
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Result of running a plan."""
+
+    measured: Mapping[str, Any]
+    """The members of `zarr_dask.jobs.engine.report.ReportBase`."""
+    tasks: tuple[int, ...]
+    """Number of tasks that were run for each array."""
+    stored: tuple[int, ...]
+    """Encoded bytes of each target, including those written by an earlier run of the job."""
+
+
+def execute_plan(
+    plan: ArraysPlan,
+    client: Client | None,
+    progress: Callable[[Progress], None] | Literal[True] | None,
+    *,
+    resuming: bool,
+    journal: Location | None,
+    verify: bool,
+) -> Execution:
+    """Run a plan; see `zarr_dask.jobs.rechunk.plan.RechunkPlan.run`."""
+    check_bools(resume=resuming, verify=verify)
+    if progress not in (None, True) and not callable(progress):
+        raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
+    for member in plan.members:
+        check_reachable_from_workers(member.source.store, client)
+        check_reachable_from_workers(member.target.store, client)
+    begun = perf_counter()
+    workers = find_workers(client)
+    check_process_memory(plan, workers)
+    comparisons = plan.comparisons(workers.threads_per_process) if verify else []
+    if progress is True:
+        with rechunk_bars(plan.totals, verify=plan.nbytes if verify else None) as advance:
+            return execute_plan(
+                plan, client, advance, resuming=resuming, journal=journal, verify=verify
+            )
+    with counting_retries() as retries:  # tasks count their own retries
+        ledger, stored = _carry_out(
+            plan, workers, progress, comparisons, resuming=resuming, journal=journal, verify=verify
+        )
+    expected = [
+        StageEstimate(
+            stage.busy, stage.costs, seconds(stage, workers.threads, plan.model), stage.estimated
+        )
+        for stage in plan.stages
+    ]
+    measured = {
+        "seconds": perf_counter() - begun,
+        "already_done": ledger.already_done,
+        "stages": ledger.stages(expected),
+        "bound": held_by_process(plan.stages, workers.threads_per_process),
+        "peaks": ledger.peaks,
+        "repeated": ledger.repeated,
+        "retried_besides": ledger.retried_comparing + retries.count,
+    }
+    return Execution(measured, tuple(map(ledger.tasks_of, range(len(plan.members)))), tuple(stored))
+
+
+def _carry_out(
+    plan: ArraysPlan,
+    workers: Workers,
+    progress: Callable[[Progress], None] | None,
+    comparisons: Sequence[CopyComparison],
+    *,
+    resuming: bool,
+    journal: Location | None,
+    verify: bool,
+) -> tuple[TaskStatistics, Sequence[int]]:
+    """Run the job from start to end; return the ledger, and the encoded bytes of each target."""
+    steps = len(plan.stages) + verify
+    if not resuming:
+        run = _Run(plan, start_job(plan, journal), workers, progress, steps)
+        return run.to_its_end(comparisons, resumed=False, resumable=False)
+    with alone(plan, journal) as was_running:
+        found = resume(plan, journal)
+        record = finished(plan, journal) if found is None else None
+        if record is not None:
+            done = TaskStatistics(len(plan.stages))
+            done.already_done = record.ended
+            return done, [int(nbytes) for nbytes in record.report.get("stored", ())]
+        if found is None and was_running and plan.is_finished():
+            return TaskStatistics(len(plan.stages)), plan.stored()
+        job = start_job(plan, journal) if found is None else found
+        run = _Run(plan, job, workers, progress, steps)
+        try:
+            return run.to_its_end(comparisons, resumed=found is not None, resumable=True)
+        except (ZarrDaskError, FileNotFoundError):
+            if _has_ended(job) and plan.is_finished():
+                return run.ledger, plan.stored()  # the parts of a plan file were faster
+            raise
+
+
+def _has_ended(job: BoundJob) -> bool:
+    return job.journal is not None and job.journal.job() is None
+
+
+def check_process_memory(plan: ArraysPlan, workers: Workers) -> None:
+    """Refuse to run if more tasks share a process than the plan was made for.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If they would hold more than `max_mem`.
+    """
+    needed = held_by_process(plan.stages, workers.threads_per_process)
+    if needed > plan.max_mem:
+        raise MemoryBudgetError(
+            f"the plan was made for {pluralize(plan.threads_per_process, 'thread')} per process; "
+            f"{workers.threads_per_process} would hold {format_bytes(needed)}, more than "
+            f"max_mem={format_bytes(plan.max_mem)}. Make the plan again for these workers."
+        )
+
+
+@dataclass
+class _Run:
+    """One run of a plan."""
+
+    plan: ArraysPlan
+    job: BoundJob
+    workers: Workers
+    progress: Callable[[Progress], None] | None
+    steps: int
+    """Number of stages, including the comparison if there is one."""
+    ledger: TaskStatistics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = TaskStatistics(len(self.plan.stages))
+
+    def to_its_end(
+        self, comparisons: Sequence[CopyComparison], *, resumed: bool, resumable: bool
+    ) -> tuple[TaskStatistics, Sequence[int]]:
+        """Copy, compare and finish; return the ledger, and the encoded bytes of each target."""
+        plan, job = self.plan, self.job
+        with job_lock(job.journal):
+            try:
+                self.copy()
+                self.compare(comparisons)
+            except BaseException as error:
+                if not resumable or job.journal is None or not isinstance(error, Exception):
+                    with suppress(StoreError):  # the first error is what matters
+                        job.remove_intermediates()
+                with suppress(StoreError):
+                    plan.withdraw()
+                raise
+            if resumed and job.journal is not None:
+                stored = job.stored()
+            else:
+                members = enumerate(plan.members)
+                stored = [self.ledger.stored_of(n, len(one.stages) - 1) for n, one in members]
+            if resumable and job.journal is not None:
+                put_record(job.journal, job.journal.token, {"stored": list(stored)}, {})
+            job.finish()
+        return self.ledger, stored
+
+    def copy(self) -> None:
+        """Run all remaining tasks, stage by stage."""
+        totals = self.plan.totals
+        for number, tasks in enumerate(self.job.left()):
+            if tasks:
+                self._stage(number, tasks, totals[number])
+                self.job.tidy_up(number)
+
+    def _stage(self, number: int, tasks: Sequence[int], total: int) -> None:
+        def note(result: tuple[int, Any]) -> None:
+            array, one = result
+            self.ledger.note(array, number, one)
+            self._tell(number, one.nbytes, total)
+
+        name = f"zarr-copy-{number + 1}"
+        calls = self.job.stage(number).calls(tasks)
+        into = self.plan.writes_to
+        run_tasks(*calls, self.workers, note, name, self.ledger.begin, into)
+
+    def compare(self, comparisons: Sequence[CopyComparison]) -> None:
+        """Compare sources and targets."""
+
+        def note(one: Compared) -> None:
+            self.ledger.retried_comparing += one.retried
+            self._tell(self.steps - 1, one.nbytes, self.plan.nbytes)
+
+        verify_copies(comparisons, self.workers, note)
+
+    def _tell(self, stage: int, nbytes: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(Progress(stage, self.steps, nbytes, total))
+
+
+def verify_copies(
+    comparisons: Sequence[CopyComparison], workers: Workers, note: Callable[[Compared], None]
+) -> None:
+    """Compare sources and targets, of all arrays concurrently.
+
+    Parameters
+    ----------
+    comparisons
+        One comparison for each array.
+    workers
+        Workers that run the tasks.
+    note
+        Called with the result of each task.
+
+    Raises
+    ------
+    ValuesDifferError
+        If a target differs from its source.
+    """
+    results: list[list[Any]] = [[] for _ in comparisons]
+
+    def keep(result: tuple[int, Any]) -> None:
+        array, one = result
+        results[array].append(one)
+        note(one)
+
+    run_tasks(*_calls(comparisons), workers, keep, "zarr-compare")
+    for comparison, found in zip(comparisons, results, strict=True):
+        comparison.check(found)
+
+
+def verify_copies_locally(
+    plan: ArraysPlan, threads: int | None = None, stop: Callable[[], bool] | None = None
+) -> bool:
+    """Compare sources and targets on threads of this process, without dask.
+
+    Parameters
+    ----------
+    plan
+        Plan that has been run.
+    threads
+        Number of threads; by default one for each core, or as many as can share `max_mem`.
+    stop
+        Called before each task; returns True to leave the rest.
+
+    Returns
+    -------
+    bool
+        True if everything was compared.
+
+    Raises
+    ------
+    ValuesDifferError
+        If a target differs from its source.
+    MemoryBudgetError
+        If this many threads cannot share `max_mem`.
+    """
+    count, comparisons = _side_by_side(plan, threads)
+    results: list[list[Any]] = [[] for _ in comparisons]
+    function, calls = _calls(comparisons)
+
+    def compare(call: Any) -> None:
+        if stop is None or not stop():
+            array, found = function(call)
+            results[array].append(found)
+
+    parallel_for(compare, calls, count)
+    for comparison, found in zip(comparisons, results, strict=True):
+        comparison.check(found)
+    return stop is None or not stop()
+
+
+def _side_by_side(plan: ArraysPlan, threads: int | None) -> tuple[int, Sequence[CopyComparison]]:
+    """Return the number of threads for the comparison, and the comparisons."""
+    count = threads or cpu_count()
+    while True:
+        try:
+            return count, plan.comparisons(count)
+        except MemoryBudgetError:
+            if threads is not None or count == 1:
+                raise
+            count //= 2
+
+
+def _calls(comparisons: Sequence[CopyComparison]) -> Calls:
+    if len(comparisons) == 1:
+        return IndexedTask(0, comparisons[0]), comparisons[0].numbers
+
+    def calls() -> Iterator[tuple[int, CopyComparison, int]]:
+        for array, comparison in enumerate(comparisons):
+            for number in comparison.numbers:
+                yield array, comparison, number
+
+    return call_indexed, calls()

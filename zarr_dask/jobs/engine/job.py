@@ -1,0 +1,460 @@
+"""A plan of N arrays, and its job: one journal, tasks numbered consecutively, one end.
+
+One array is N = 1. Stage n of a plan is stage n of every array that has this many. All arrays
+become visible together at the end, when each of them is complete. A job that is killed in between
+still has its journal, by which it is found and ended.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from heapq import nlargest
+from itertools import accumulate, pairwise
+from secrets import token_hex
+from typing import Any, TypeVar
+
+from zarr_dask.hierarchy.edit import rollback_metadata
+from zarr_dask.jobs.engine.array_job import (
+    ArrayJob,
+    ArrayPlan,
+    ArrayStage,
+    CopyComparison,
+    TaskFunction,
+)
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
+from zarr_dask.jobs.engine.task_result import CopyResult
+from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
+from zarr_dask.journal import STAGES, JobRecord, Journal
+from zarr_dask.journal.receipts import Receipt
+from zarr_dask.stores.base import Store
+
+__all__ = [
+    "ArraysPlan",
+    "BoundJob",
+    "BoundStage",
+    "Calls",
+    "IndexedTask",
+    "PlanStage",
+    "call_indexed",
+]
+
+Calls = tuple[Callable[[Any], tuple[int, Any]], Iterable[Any]]
+"""A function, and the arguments of its calls; it returns the number of an array and the result."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class IndexedTask:
+    """Tasks of one array, by their numbers."""
+
+    array: int
+    """Number of the array."""
+    function: Callable[[int], Any]
+
+    def __call__(self, number: int) -> tuple[int, Any]:
+        """Run the task with this number."""
+        return self.array, self.function(number)
+
+
+def call_indexed(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
+    """Run a task of one array among others; return the number of the array and the result."""
+    array, function, number = call
+    return array, function(number)
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """One stage of all arrays that have this many stages."""
+
+    tasks: int
+    nbytes: int
+    """Bytes of these arrays, as pluralize by progress."""
+    parts: tuple[ArrayStage, ...]
+    """The stages of the arrays."""
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks that have something to do."""
+        return sum(part.busy for part in self.parts)
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all its tasks together."""
+        return sum((part.costs for part in self.parts), Costs())
+
+    @property
+    def estimated(self) -> bool:
+        """True if decoded bytes of some of the arrays are estimates."""
+        return any(part.estimated for part in self.parts)
+
+    def work(self, model: CostModel) -> float:
+        """Return the seconds that one thread would need for all its tasks."""
+        return sum(part.work(model) for part in self.parts)
+
+    def memory(self, threads: int) -> int:
+        """Return the maximum bytes that tasks on this many threads hold together."""
+        largest: list[int] = []
+        # if the largest task of an array is not among the largest, none of its tasks is
+        parts = nlargest(threads, self.parts, key=lambda part: part.memory(1))
+        for part in parts:
+            together = [0, *(part.memory(count) for count in range(1, threads + 1))]
+            largest = sorted([*largest, *(b - a for a, b in pairwise(together))])[-threads:]
+        return sum(largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraysPlan(ABC):
+    """The work on N arrays, as a value."""
+
+    members: tuple[ArrayPlan, ...]
+    """The plans of the arrays."""
+    max_mem: int
+    """Bytes that one process may hold above its size when idle."""
+    threads: int
+    """Maximum number of concurrent tasks."""
+    threads_per_process: int
+    overwrite: bool = False
+    run_id: str = field(default_factory=lambda: token_hex(16), compare=False)
+    """Identifier that separates the output of this plan from later output at its location."""
+    model: CostModel = field(default_factory=CostModel, compare=False)
+    """Cost model, for predictions in the report."""
+
+    # --- properties -------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Kind of the job, as the journal names it."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Targets of the plan, for messages."""
+
+    @property
+    @abstractmethod
+    def home(self) -> tuple[Store, str]:
+        """Store and path of the node beside whose hierarchy the journal lies."""
+
+    @property
+    def targets(self) -> Sequence[tuple[Store, str]]:
+        """Store and path of each node that is written; only `home` if they all lie in it."""
+        return (self.home,)
+
+    @property
+    def stages(self) -> tuple[PlanStage, ...]:
+        """The stages in order; each is a stage of every array that has this many."""
+        count = max((len(member.stages) for member in self.members), default=1)
+        return tuple(map(self._stage, range(count)))
+
+    def _stage(self, number: int) -> PlanStage:
+        having = [member for member in self.members if len(member.stages) > number]
+        stages = [member.stages[number] for member in having]
+        return PlanStage(
+            tasks=sum(stage.tasks for stage in stages),
+            nbytes=sum(member.nbytes for member in having),
+            parts=tuple(stages),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are copied."""
+        return sum(member.nbytes for member in self.members)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks of all stages."""
+        return sum(stage.tasks for stage in self.stages)
+
+    @property
+    def totals(self) -> list[int]:
+        """Bytes of each stage, as pluralize by progress."""
+        return [stage.nbytes for stage in self.stages]
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time by the cost model."""
+        return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
+
+    @property
+    def peak(self) -> int:
+        """Maximum bytes that one process holds."""
+        return held_by_process(self.stages, self.threads_per_process)
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all tasks together."""
+        return sum((stage.costs for stage in self.stages), Costs())
+
+    @property
+    def token(self) -> str:
+        """Token that is equal for plans that write the same bytes to the same locations."""
+        facts = (self.kind, self.where, [member.token for member in self.members])
+        return sha256(repr(facts).encode()).hexdigest()[:32]
+
+    @property
+    def memory_line(self) -> str:
+        """Memory and concurrency as a line of `explain`."""
+        return (
+            f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
+            f"({pluralize(self.threads_per_process, 'thread')}), "
+            f"{pluralize(self.threads, 'task')} at a time"
+        )
+
+    def is_finished(self) -> bool:
+        """True if all targets are there with the metadata of the plan."""
+        return all(member.is_finished() for member in self.members)
+
+    # --- starting and ending; see `zarr_dask.jobs.engine.lifecycle` -------------------------------
+
+    @abstractmethod
+    def check_room(self) -> None:
+        """Refuse to write where something exists that may not be replaced."""
+
+    @abstractmethod
+    def make_room(self, *, keep_journals: bool) -> None:
+        """Remove what is replaced, and the journals of other jobs unless they are kept."""
+
+    def is_ours(self) -> bool:
+        """True if the content around the arrays, if any, was put there by this plan."""
+        return True
+
+    def publish(self, jobs: Sequence[ArrayJob]) -> None:
+        """Make all targets visible."""
+        for job in jobs:
+            job.publish()
+
+    @property
+    def writes_to(self) -> list[Store]:
+        """The stores of all targets."""
+        return [self.home[0], *(member.target.store for member in self.members)]
+
+    def stored(self) -> list[int]:
+        """Return the encoded bytes of the targets, which are there."""
+        return [member.target.nbytes_stored() for member in self.members]
+
+    def withdraw(self) -> None:
+        """Undo metadata changes that were made before the values, because the job has failed."""
+        for member in self.members:
+            rollback_metadata(member.target.store, member.target.path)
+
+    def bound(self, run_id: str, journal: Journal | None) -> BoundJob:
+        """Return the job with its receipts; `journal` is None if there is no location for them."""
+        return BoundJob(self, run_id, journal)
+
+    def described(self) -> JobRecord:
+        """Return the description of the job for the journal."""
+        return JobRecord(
+            kind=self.kind,
+            token=self.token,
+            run_id=self.run_id,
+            resume="token",
+            creates=True,
+            objects=sum(member.target.meta.grid.ncells for member in self.members),
+            extra={STAGES: len(self.stages), "arrays": len(self.members)},
+        )
+
+    def comparisons(self, threads: int) -> list[CopyComparison]:
+        """Return the comparisons of all sources and targets, for processes with these threads.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If there is too little memory for one of them.
+        """
+        return [member.matching(threads) for member in self.members]
+
+
+# --- the job --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BoundStage:
+    """A stage of the arrays of a job, whose tasks are numbered consecutively."""
+
+    copiers: tuple[tuple[int, TaskFunction], ...]
+    """Number of each array that has the stage, and the runner for its tasks."""
+    starts: tuple[int, ...]
+    """Number of the first task of each array, and the total number of tasks."""
+
+    def calls(self, numbers: Sequence[int]) -> Calls:
+        """Return a function for tasks, and its arguments."""
+        if len(self.copiers) == 1:  # of one array the numbers alone are sent
+            ((array, copier),) = self.copiers
+            return IndexedTask(array, copier.copy), numbers
+        return call_indexed, map(self._call, numbers)
+
+    def _own(self, number: int) -> tuple[int, TaskFunction, int]:
+        """Return the array of a task, its runner, and the task's number in that array."""
+        which = bisect_right(self.starts, number) - 1
+        array, copier = self.copiers[which]
+        return array, copier, number - self.starts[which]
+
+    def _call(self, number: int) -> tuple[int, Callable[[int], CopyResult], int]:
+        array, copier, own = self._own(number)
+        return array, copier.copy, own
+
+    def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
+        """Do one task."""
+        _, copier, own = self._own(number)
+        return copier.copy(own, stop)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundJob:
+    """A plan and the receipts of its tasks."""
+
+    plan: ArraysPlan
+    run_id: str
+    """Identifier that separates the output of this job from later output at its location."""
+    journal: Journal | None
+    """Journal with the receipts of all arrays; None if there is no location for one."""
+
+    @cached_property
+    def jobs(self) -> tuple[ArrayJob, ...]:
+        """The jobs of the arrays, each with a run_id of its own in the one journal."""
+        pairs = zip(self.run_ids, self.plan.members, strict=True)
+        return tuple(member.bound(run_id, self.journal) for run_id, member in pairs)
+
+    @cached_property
+    def run_ids(self) -> tuple[str, ...]:
+        """Identifiers that separate the receipts of the arrays."""
+        if len(self.plan.members) == 1:
+            return (self.run_id,)
+        names = (f"{self.run_id}/{n}" for n in range(len(self.plan.members)))
+        return tuple(sha256(name.encode()).hexdigest()[:32] for name in names)
+
+    @property
+    def stages(self) -> int:
+        """The largest number of stages of an array."""
+        return max((len(member.stages) for member in self.plan.members), default=1)
+
+    def stage(self, number: int) -> BoundStage:
+        """Return a stage of all arrays that have this many."""
+        having = self._having(number)
+        copiers = tuple((which, self.jobs[which].stage(number)) for which in having)
+        return BoundStage(copiers, self._starts(number))
+
+    def _having(self, stage: int) -> list[int]:
+        members = enumerate(self.plan.members)
+        return [which for which, member in members if len(member.stages) > stage]
+
+    def _starts(self, stage: int) -> tuple[int, ...]:
+        counts = (self._tasks(which, stage) for which in self._having(stage))
+        return tuple(accumulate(counts, initial=0))
+
+    def _tasks(self, which: int, stage: int) -> int:
+        return self.plan.members[which].stages[stage].tasks
+
+    # --- what is left -----------------------------------------------------------------------------
+
+    def receipts(self) -> Mapping[str, list[Receipt]] | None:
+        """Return the receipts in the journal by run_id of the array; None without a journal."""
+        if self.journal is None:
+            return None
+        found: dict[str, list[Receipt]] = {}
+        for receipt in self.journal.receipts():
+            found.setdefault(receipt.run_id[:32], []).append(receipt)
+        return found
+
+    def left(self) -> list[Sequence[int]]:
+        """Return the numbers of the tasks that are still to be done, for each stage."""
+        each = self._of_each(lambda job, own: job.left(own))
+        return [self._numbered(stage, each) for stage in range(self.stages)]
+
+    def _numbered(self, stage: int, each: Sequence[Sequence[Sequence[int]]]) -> Sequence[int]:
+        starts = self._starts(stage)
+        pairs = list(zip(starts, self._having(stage), strict=False))
+        if all(len(each[which][stage]) == self._tasks(which, stage) for _, which in pairs):
+            return range(starts[-1])
+        return [start + number for start, which in pairs for number in each[which][stage]]
+
+    def missing(self, stage: int) -> Sequence[int]:
+        """Return the numbers of a stage's tasks that left no valid receipt."""
+        having = self._having(stage)
+        each = self._of_each(lambda job, own: job.missing(stage, own), having)
+        return [
+            start + number
+            for start, numbers in zip(self._starts(stage), each, strict=False)
+            for number in numbers
+        ]
+
+    def is_ours(self) -> bool:
+        """True if no other job has put anything at the targets since this job started."""
+        return self.plan.is_ours() and all(self._of_each(lambda job, _: job.is_ours()))
+
+    def stored(self) -> list[int]:
+        """Return the encoded bytes of each target that have valid receipts."""
+
+        def stored(job: ArrayJob, receipts: list[Receipt] | None) -> int:
+            done = job.done(job.stages - 1, receipts)
+            return sum(item.nbytes for item in done.objects.values())
+
+        return self._of_each(stored)
+
+    def _of_each(
+        self,
+        function: Callable[[ArrayJob, list[Receipt] | None], T],
+        which: Iterable[int] | None = None,
+    ) -> list[T]:
+        """Call a function, which mostly waits, on each array's job and receipts concurrently."""
+        found, jobs, run_ids = self.receipts(), self.jobs, self.run_ids
+
+        def of_one(number: int) -> T:
+            receipts = None if found is None else found.get(run_ids[number], [])
+            return function(jobs[number], receipts)
+
+        members = self.plan.members
+        stores = (store for one in members for store in (one.source.store, one.target.store))
+        at_a_time = max(map(listing_concurrency, stores), default=1)
+        return map_concurrently(of_one, range(len(members)) if which is None else which, at_a_time)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def tidy_up(self, stage: int) -> None:
+        """Remove intermediate arrays that no later stage reads."""
+        for which in self._having(stage) if stage else ():
+            self.jobs[which].tidy_up(stage)
+
+    def remove_intermediates(self) -> None:
+        """Remove the intermediate arrays between the stages."""
+        for job in self.jobs:
+            job.remove_intermediates()
+
+    def check_complete(self) -> None:
+        """Refuse to end an incomplete job; without a journal this cannot be checked.
+
+        Raises
+        ------
+        ResumeError
+            If something is missing.
+        """
+        self._of_each(lambda job, own: job.check_complete(own))
+
+    def finish(self) -> None:
+        """Make all targets visible, then remove the intermediate arrays and the journal.
+
+        Raises
+        ------
+        ResumeError
+            If something is missing; nothing becomes visible then.
+        JobReplacedError
+            If another process has ended the job, or has begun anew.
+        """
+        self.check_complete()
+        if self.journal is not None and self.journal.fence is not None:
+            self.journal.fence()
+        self.plan.publish(self.jobs)
+        self.remove_intermediates()
+        if self.journal is not None:
+            self.journal.remove()

@@ -1,0 +1,145 @@
+"""The cost model: time and memory of a job's stages, whatever they copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from math import ceil, inf
+from numbers import Real
+from typing import Protocol, Self
+
+from zarr_dask.jobs.engine.plan import Costs
+
+__all__ = [
+    "CostModel",
+    "held_by_process",
+    "left_for_tasks",
+    "needed_for_tasks",
+    "seconds",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Time of everything besides decoding and encoding, for choosing between plans.
+
+    Raises
+    ------
+    ValueError
+        If a number is not valid.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> object_store = zd.CostModel(request=0.03, read=90e6, write=60e6)
+    """
+
+    request: float = 1.0e-4
+    """Seconds from a request to its response, whatever its size."""
+    read: float = 4.0e9
+    """Stored bytes per second that a thread reads."""
+    write: float = 1.0e9
+    """Stored bytes per second that a thread writes."""
+    limit: float = inf
+    """Maximum requests per second that the store serves, for all threads together."""
+    listing: float = 0.0
+    """Seconds per stored object to list an intermediate array when it is removed."""
+    task: float = 2.0e-3
+    """Seconds that a thread spends on a task besides its work."""
+    schedule: float = 5.0e-4
+    """Seconds that the scheduler spends on a task, one after the other."""
+    stage: float = 0.1
+    """Overhead of a stage in seconds: the last tasks leave threads idle, and the previous
+    intermediate array is removed.
+    """
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, is_rate = getattr(self, one.name), one.name in _RATES
+            good = isinstance(value, Real) and not isinstance(value, bool)
+            if not (good and (value > 0 if is_rate else 0 <= value < inf)):
+                expected = "above 0" if is_rate else "of at least 0 that is finite"
+                raise ValueError(f"CostModel {one.name}={value!r}: expected a number {expected}.")
+            object.__setattr__(self, one.name, float(value))  # JSON does not know NumPy's numbers
+
+    def facts(self) -> dict[str, float | None]:
+        """Return the model as JSON values; unbounded numbers are None."""
+        return {name: None if value == inf else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def of(cls, facts: Mapping[str, float | None]) -> Self:
+        """Return the model that `facts` has described.
+
+        Raises
+        ------
+        TypeError
+            If there are unknown members.
+        ValueError
+            If a number is not valid.
+        """
+        return cls(**{name: inf if value is None else value for name, value in facts.items()})
+
+
+_RATES = frozenset({"read", "write", "limit"})
+"""Fields that are rates per second."""
+
+
+class Holding(Protocol):
+    """A stage, as far as computing its memory needs."""
+
+    def memory(self, threads: int) -> int:
+        """Return the maximum bytes that tasks on this many threads hold together."""
+        ...
+
+
+def held_by_process(stages: Iterable[Holding], threads: int) -> int:
+    """Return the maximum bytes that a process with these threads grows by while it runs stages.
+
+    Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
+    a heap of its own; for small tasks the idle size is measured after that.
+    """
+    return needed_for_tasks(max(stage.memory(threads) for stage in stages))
+
+
+def needed_for_tasks(nbytes: int) -> int:
+    """Return the maximum growth of a process whose tasks hold this many bytes together."""
+    return nbytes + min(LOADED, -(-max(nbytes - _SMALL, 0) // _SHARE))
+
+
+def left_for_tasks(nbytes: int) -> int:
+    """Return the bytes that tasks may hold together in a process that may grow by this many."""
+    if nbytes <= _SMALL:
+        return nbytes
+    return max(nbytes - LOADED, (_SHARE * nbytes + _SMALL) // (_SHARE + 1))
+
+
+class Working(Protocol):
+    """A stage, as far as computing its time needs."""
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks that have something to do."""
+        ...
+
+    @property
+    def costs(self) -> Costs:
+        """Costs of all its tasks together."""
+        ...
+
+    def work(self, model: CostModel) -> float:
+        """Return the seconds that one thread would need for all its tasks."""
+        ...
+
+
+def seconds(stage: Working, threads: int, model: CostModel) -> float:
+    """Return the time of a stage by the model; the last round of tasks may leave threads idle."""
+    tasks = stage.busy
+    rounds = ceil(tasks / threads) / max(tasks, 1)
+    answered = stage.costs.requests / model.limit
+    return model.stage + max(stage.work(model) * rounds, tasks * model.schedule, answered)
+
+
+LOADED = 8 << 20
+"""Maximum additional bytes of a process after its first job; 7.4 MB were measured."""
+_SMALL, _SHARE = 1 << 25, 16
+"""If tasks together hold more than `_SMALL`, one `_SHARE`th of the excess is added to it."""

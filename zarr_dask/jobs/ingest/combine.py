@@ -1,0 +1,679 @@
+"""Many headers as one dataset: order, arrays, pieces, and what keeps them from fitting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from zarr_dask.errors import GridError, IngestError
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
+from zarr_dask.jobs.ingest.differences import FileDifference
+from zarr_dask.jobs.ingest.file_store import meta_of
+from zarr_dask.jobs.ingest.header import Header, Variable, decoded, encoded, plain
+from zarr_dask.jobs.ingest.time_units import between_units, is_time
+
+__all__ = [
+    "Combination",
+    "Combined",
+    "FilePiece",
+    "Order",
+    "combine",
+    "compared_variables",
+    "inferred_concat",
+    "new_ends",
+]
+
+Order = Literal["given", "name", "coordinate"]
+
+
+@dataclass(frozen=True)
+class FilePiece:
+    """What one file has of an array."""
+
+    file: int
+    """Number of the file; -1 for masked values in the place of a missing variable."""
+    start: int
+    """Its first element along the concatenation."""
+    extent: int
+    conversion: Conversion | None
+    """None if values stay as they are."""
+    direct: bool
+    """True if its chunks are those of the array."""
+
+
+@dataclass(frozen=True)
+class Combined:
+    """One array of the dataset."""
+
+    path: str
+    meta: ArrayMeta
+    served: Variable
+    """Data type, filters and fill value of its chunks."""
+    axis: int | None
+    """The axis of the concatenation; None for an array that one file has for all."""
+    new_axis: bool
+    """True if files do not have that axis."""
+    pieces: tuple[FilePiece, ...]
+    missing: Any = None
+    """Value where a file lacks it; None if none does."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Files as one dataset."""
+
+    headers: tuple[Header, ...]
+    """The files in the order of the concatenation."""
+    concat: str | None
+    arrays: Mapping[str, Combined]
+    groups: Mapping[str, Mapping[str, Any]]
+    """Attributes of the groups."""
+    differences: tuple[FileDifference, ...]
+    """Those that are not settled."""
+    notes: tuple[str, ...]
+    lengths: tuple[int, ...]
+    """Elements of each file along the concatenation."""
+
+
+@dataclass
+class _Work:
+    settle: Mapping[str, str]
+    differences: list[FileDifference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def choice(
+        self, kind: str, header: Header, variable: str, found: str, choices: tuple[str, ...]
+    ) -> str:
+        """Return the choice for a difference; "stop" if there is none, and it is listed."""
+        chosen = self.settle.get(kind, "stop")
+        if chosen not in choices:
+            self.differences.append(FileDifference(kind, header.url, variable, found, choices))
+            return "stop"
+        return chosen
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+# --- the concatenation ----------------------------------------------------------------------------
+
+
+def compared_variables(headers: Sequence[Header], concat: str | None) -> list[str]:
+    """Return the variables whose values must be equal in all files."""
+    if len(headers) < 2:
+        return []
+    return sorted(
+        {path for one in headers for path, v in one.variables.items() if concat not in v.dims}
+    )
+
+
+def inferred_concat(headers: Sequence[Header]) -> str | None:
+    """Return the one dimension along which the files differ; None for a single file.
+
+    Raises
+    ------
+    IngestError
+        If there is none, or several.
+    """
+    if len(headers) < 2:
+        return None
+    found: list[str] = []
+    for name in headers[0].dimensions:
+        ones = [
+            next(
+                (
+                    v
+                    for p, v in h.variables.items()
+                    if p.rpartition("/")[2] == name and v.dims == (name,)
+                ),
+                None,
+            )
+            for h in headers
+        ]
+        facts = {(one.shape, one.digest) if one else None for one in ones}
+        lengths = {h.dimensions.get(name) for h in headers}
+        if len(facts) > 1 or len(lengths) > 1:
+            found.append(name)
+    if len(found) == 1:
+        return found[0]
+    why = f"they differ along {', '.join(found)}" if found else "their coordinates are all equal"
+    raise IngestError(
+        f"the dimension of the concatenation cannot be told, because {why}: give it as concat=, "
+        "a name; one that no file has becomes a new dimension."
+    )
+
+
+def _coordinate(header: Header, concat: str) -> Variable | None:
+    for path, one in header.variables.items():
+        if path.rpartition("/")[2] == concat and one.dims == (concat,):
+            return one
+    return None
+
+
+def _ends(header: Header, concat: str, reference: Variable | None) -> tuple[float, ...]:
+    """Return the ends of a file's coordinate in the units of the reference; empty if unknown."""
+    one = _coordinate(header, concat)
+    if one is None or not one.values or reference is None:
+        return ()
+    change = _time_change(one, reference)
+    if change is None:
+        return one.values
+    scale, offset = change
+    first, last, least, most = (float(Fraction(v) * scale + offset) for v in one.values[:4])
+    return (first, last, least, most, one.values[4])
+
+
+def new_ends(header: Header, concat: str, first: Header) -> tuple[float, ...]:
+    """Return the ends of a file's coordinate in the units of the first file; empty if unknown."""
+    return _ends(header, concat, _coordinate(first, concat))
+
+
+def _ordered(
+    headers: Sequence[Header], concat: str | None, order: Order | None, work: _Work
+) -> list[Header]:
+    """Return the files in order, and note what is odd about it."""
+    found = list(headers)
+    if concat is None or len(found) < 2:
+        return found
+    reference = _coordinate(found[0], concat)
+    ends = {one.url: _ends(one, concat, reference) for one in found}
+    known = all(ends.values())
+    directions = {one[4] for one in ends.values() if one and one[0] != one[1]}
+    falling = directions == {-1}
+    if order == "coordinate":
+        if not known:
+            raise IngestError(
+                f"order='coordinate': not every file has numbers along {concat!r}. Give the files "
+                "in their order, or order='name'."
+            )
+        found.sort(key=lambda one: ends[one.url][0], reverse=falling)
+    if known:
+        _check_order([(one, ends[one.url]) for one in found], concat, falling, work)
+    return found
+
+
+def _check_order(
+    files: Sequence[tuple[Header, tuple[float, ...]]], concat: str, falling: bool, work: _Work
+) -> None:
+    sign = -1 if falling else 1
+    for one, ends in files:
+        if ends[4] != sign and ends[0] != ends[1]:
+            work.choice(
+                "order",
+                one,
+                concat,
+                "its own values neither rise nor fall throughout"
+                if ends[4] == 0
+                else "its values run the other way",
+                ("keep",),
+            )
+    for (before, a), (one, b) in pairwise(files):
+        if (b[0] - a[0]) * sign < 0:
+            text = f"begins at {b[0]:g}, before {before.url} ({a[0]:g}): order='coordinate' sorts"
+            work.choice("order", one, concat, text, ("keep",))
+        elif (b[0] - a[1]) * sign <= 0:
+            text = f"begins at {b[0]:g}, but {before.url} reaches {a[1]:g}"
+            work.choice("overlap", one, concat, text, ("keep",))
+    for text in _gaps(files, concat, sign):
+        work.note(text)
+
+
+def _gaps(
+    files: Sequence[tuple[Header, tuple[float, ...]]], concat: str, sign: int
+) -> Iterator[str]:
+    """Yield gaps between files of which each has regular steps, or one element."""
+    steps = sorted(abs(b[0] - a[1]) for (_, a), (_, b) in pairwise(files))
+    usual = steps[(len(steps) - 1) // 2] if steps else 0
+    for (before, a), (one, b) in pairwise(files):
+        step = (b[0] - a[1]) * sign
+        if len(steps) > 1 and usual and step > 1.5 * usual:
+            ends = f"{before.url} ends at {a[1]:g}, {one.url} begins at {b[0]:g}"
+            yield f"a gap along {concat}: {ends}"
+
+
+# --- the arrays -----------------------------------------------------------------------------------
+
+
+def combine(
+    headers: Iterable[Header],
+    *,
+    concat: str | None,
+    order: Order | None,
+    settle: Mapping[str, str],
+    variables: Sequence[str] | None = None,
+) -> Combination:
+    """Return files as one dataset, with all differences that are not settled.
+
+    Parameters
+    ----------
+    headers
+        Headers in the order of the files.
+    concat
+        Dimension along which files follow each other; None if there is one file, or to take the
+        one along which they differ.
+    order
+        ``"coordinate"`` to sort by the values along it; else as they are.
+    settle
+        Choices for differences, by kind.
+    variables
+        Paths of the variables to take; all by default.
+
+    Raises
+    ------
+    IngestError
+        If there is nothing to combine.
+    """
+    work = _Work(settle)
+    readable = []
+    for one in headers:
+        if one.error:
+            if work.choice("unreadable", one, "", one.error, ("skip",)) == "skip":
+                work.note(f"{one.url} is left out: {one.error}")
+        else:
+            readable.append(one)
+    if not readable:
+        return Combination((), concat, {}, {}, tuple(work.differences), tuple(work.notes), ())
+    _check_variables(readable, variables)
+    concat = concat or inferred_concat(readable)
+    files = _ordered(readable, concat, order, work)
+    new = concat is not None and all(concat not in one.dimensions for one in files)
+    lengths = tuple(1 if new else _length(one, concat) for one in files)
+    parents = _bounds_parents(files)
+    arrays: dict[str, Combined] = {}
+    for path in dict.fromkeys(p for one in files for p in one.variables):
+        if variables is not None and path not in variables:
+            continue
+        made = _Array(path, files, concat, new, lengths, parents.get(path), work).made()
+        if made is not None:
+            arrays[path] = made
+    groups = _groups(files, work)
+    return Combination(
+        tuple(files), concat, arrays, groups, tuple(work.differences), tuple(work.notes), lengths
+    )
+
+
+def _check_variables(headers: Sequence[Header], variables: Sequence[str] | None) -> None:
+    there = {path for one in headers for path in one.variables}
+    unknown = [name for name in variables or () if name not in there]
+    if unknown:
+        raise IngestError(
+            f"variables names {unknown}, which no file has; there are {', '.join(sorted(there))}."
+        )
+
+
+def _length(header: Header, concat: str | None) -> int:
+    return header.dimensions.get(concat, 1) if concat is not None else 1
+
+
+def _bounds_parents(headers: Sequence[Header]) -> dict[str, str]:
+    """Return the variables that give bounds of others, with these: they have the same units."""
+    found = {}
+    for one in headers[:1]:
+        for path, variable in one.variables.items():
+            for name in ("bounds", "climatology"):
+                bounds = variable.attribute(name)
+                if isinstance(bounds, str):
+                    found[f"{path.rpartition('/')[0]}/{bounds}".lstrip("/")] = path
+    return found
+
+
+def _groups(files: Sequence[Header], work: _Work) -> dict[str, dict[str, Any]]:
+    """Return the attributes of groups, those of the first file that has one."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in files:
+        for path, attrs in one.groups.items():
+            first = found.setdefault(path, dict(attrs))
+            if first != attrs:
+                names = sorted(k for k in {*first, *attrs} if first.get(k) != attrs.get(k))
+                what = f"{path or 'the files'} differ ({', '.join(names)})"
+                work.note(f"attributes of {what}: the first file's stay")
+    return {path: {k: plain("", v) for k, v in attrs.items()} for path, attrs in found.items()}
+
+
+def _time_change(one: Variable, reference: Variable) -> tuple[Fraction, Fraction] | None:
+    """Return the change of units from one time to another; None if they are equal, or no times."""
+    ours, theirs = ((v.attribute("units"), v.attribute("calendar") or "") for v in (one, reference))
+    if ours == theirs or not (is_time(ours[0]) and is_time(theirs[0])):
+        return None
+    return between_units(*ours, *theirs)
+
+
+@dataclass
+class _Array:
+    """One array being put together."""
+
+    path: str
+    files: Sequence[Header]
+    concat: str | None
+    new: bool
+    lengths: Sequence[int]
+    parent: str | None
+    work: _Work
+    left_out: bool = False
+
+    def made(self) -> Combined | None:
+        """Return the array; None if it is left out, or does not fit."""
+        having = [n for n, one in enumerate(self.files) if self.path in one.variables]
+        reference = self._variable(having[0])
+        own = reference.dims == (self.path.rpartition("/")[2],)
+        joined = self.concat in reference.dims or (
+            self.new and not own and not self._is_equal_coordinate(having)
+        )
+        if not joined:
+            return self._from_one(having, reference)
+        before = len(self.work.differences)
+        changes = {n: self._change(n, reference) for n in having}
+        if len(having) < len(self.files):
+            self._note_missing(having)
+        if self.left_out or len(self.work.differences) > before:
+            return None
+        return self._joined(having, reference, changes)
+
+    def _variable(self, number: int) -> Variable:
+        return self.files[number].variables[self.path]
+
+    def _is_equal_coordinate(self, having: Sequence[int]) -> bool:
+        """True for a variable that others name as a coordinate, and that is equal in all files."""
+        name = self.path.rpartition("/")[2]
+        named = (
+            any(
+                name in str(v.attribute("coordinates") or "").split()
+                for v in self.files[0].variables.values()
+            )
+            or name in str(self.files[0].groups.get("", {}).get("coordinates", "")).split()
+        )
+        digests = {self._variable(n).digest for n in having}
+        return named and len(digests) == 1 and "" not in digests and len(having) == len(self.files)
+
+    def _differs(self, number: int, kind: str, found: str, *choices: str) -> str:
+        chosen = self.work.choice(kind, self.files[number], self.path, found, choices)
+        if chosen == "skip":
+            self.left_out = True
+            self.work.note(f"{self.path} is left out ({kind})")
+        return chosen
+
+    def _note_missing(self, having: Sequence[int]) -> None:
+        for number in sorted({*range(len(self.files))} - {*having}):
+            self._differs(number, "missing", "is not in the file", "fill", "skip")
+
+    # --- one for all ------------------------------------------------------------------------------
+
+    def _from_one(self, having: Sequence[int], reference: Variable) -> Combined | None:
+        """Return an array that is the same in all files."""
+        before = len(self.work.differences)
+        if reference.unsupported:
+            self._differs(having[0], "unsupported", reference.unsupported, "skip")
+        for number in having[1:]:
+            one = self._variable(number)
+            if one.dims != reference.dims or one.shape != reference.shape:
+                at = self.files[having[0]].url
+                text = f"has the shape {_shape(one)}, but {_shape(reference)} in {at}"
+                self._differs(number, "shape", text, "skip")
+            elif one.digest != reference.digest or not one.digest:
+                at = self.files[having[0]].url
+                text = (
+                    f"has other values than in {at}"
+                    if one.digest
+                    else "is too large to be compared with that of the first file"
+                )
+                self._differs(number, "values", text, "first", "skip")
+        if self.left_out or len(self.work.differences) > before:
+            return None
+        piece = FilePiece(having[0], 0, 0, None, direct=True)
+        meta = self._meta(reference, reference, reference.shape, reference.dims, reference.chunks)
+        return Combined(self.path, meta, reference, None, False, (piece,))
+
+    def _meta(
+        self, reference: Variable, served: Variable, shape: Any, dims: Any, cells: Any
+    ) -> ArrayMeta:
+        attributes = {
+            name: plain(name, value) for name, value in _cast_fill(reference, served).items()
+        }
+        return meta_of(served, shape, dims, cells, attributes, self.path)
+
+    # --- joined -----------------------------------------------------------------------------------
+
+    def _change(self, number: int, reference: Variable) -> Conversion | None:
+        """Return what makes the values of one file those of the first; note differences."""
+        one, first = self._variable(number), self.files[0].url
+        if one.unsupported:
+            self._differs(number, "unsupported", one.unsupported, "skip")
+            return None
+        if one.dims != reference.dims:
+            text = f"has the dimensions {one.dims}, but {reference.dims} in {first}"
+            self._differs(number, "dims", text, "skip")
+            return None
+        others = [
+            (name, a, b)
+            for name, a, b in zip(one.dims, one.shape, reference.shape, strict=True)
+            if name != self.concat and a != b
+        ]
+        for name, a, b in others:
+            self._differs(
+                number, "shape", f"has {a} elements along {name}, but {b} in {first}", "skip"
+            )
+        change = Conversion()
+        if _kind(one.dtype) != _kind(reference.dtype):
+            choices = (
+                ("promote", "skip") if "string" not in {one.dtype, reference.dtype} else ("skip",)
+            )
+            self._differs(
+                number,
+                "dtype",
+                f"is of {_kind(one.dtype)}, but of {_kind(reference.dtype)} in {first}",
+                *choices,
+            )
+        change = self._units(number, one, reference, change)
+        packing = _told(one), _told(reference)
+        if packing[0] != packing[1]:
+            text = f"is packed with {packing[0]}, but with {packing[1]} in {first}"
+            self._differs(number, "packing", text, "unpack", "skip")
+        self._other_attributes(one, reference)
+        return change if change.changes_units else None
+
+    def _units(
+        self, number: int, one: Variable, reference: Variable, change: Conversion
+    ) -> Conversion:
+        if self.parent is not None and "units" not in one.attrs:
+            parent = self.files[number].variables.get(self.parent)
+            first = self.files[0].variables.get(self.parent)
+            if parent is not None and first is not None:
+                one, reference = parent, first
+        ours, theirs = (
+            (v.attribute("units"), v.attribute("calendar") or "") for v in (one, reference)
+        )
+        if ours == theirs:
+            return change
+        found = _time_change(one, reference)
+        text = f"has the units {_named(ours)}, but {_named(theirs)} in {self.files[0].url}"
+        if found is not None:
+            converted = replace(change, scale=found[0], offset=found[1])
+            if not converted.changes_units:
+                return change
+            chosen = self._differs(number, "units", text, "convert", "first", "skip")
+            return converted if chosen == "convert" else change
+        self._differs(number, "units", text, "first", "skip")
+        return change
+
+    def _other_attributes(self, one: Variable, reference: Variable) -> None:
+        known = {*PACKING, "units", "calendar"}
+        names = sorted(
+            name
+            for name in {*one.attrs, *reference.attrs} - known
+            if one.attrs.get(name) != reference.attrs.get(name)
+        )
+        if names:
+            self.work.note(
+                f"attributes of {self.path} differ ({', '.join(names)}): the first file's stay"
+            )
+
+    def _joined(
+        self,
+        having: Sequence[int],
+        reference: Variable,
+        changes: Mapping[int, Conversion | None],
+    ) -> Combined:
+        files = {n: self._variable(n) for n in having}
+        served, unpacks, missing = self._served(reference, files, changes)
+        axis = 0 if self.new else reference.dims.index(str(self.concat))
+        cell = served.chunks
+        pieces, lengths, start = [], [], 0
+        for number, extent in enumerate(self.lengths):
+            one = files.get(number)
+            if one is None:
+                pieces.append(FilePiece(-1, start, extent, None, direct=False))
+                lengths += _cut(extent, 1 if self.new else cell[axis])
+            else:
+                step = 1 if self.new else one.chunks[axis]
+                change = self._conversion(one, served, changes[number], unpacks)
+                direct = change is None and _alike(one, served, None if self.new else axis)
+                pieces.append(FilePiece(number, start, extent, change, direct))
+                lengths += _cut(extent, step)
+            start += extent
+        dims, shape = list(reference.dims), list(reference.shape)
+        cells: list[Any] = list(cell)
+        if self.new:
+            dims.insert(0, str(self.concat))
+            shape.insert(0, start)
+            cells.insert(0, 1)
+        else:
+            shape[axis] = start
+            cells[axis] = tuple(lengths) or 1
+        meta = self._meta(reference, served, shape, dims, cells)
+        return Combined(self.path, meta, served, axis, self.new, tuple(pieces), missing)
+
+    def _served(
+        self,
+        reference: Variable,
+        files: Mapping[int, Variable],
+        changes: Mapping[int, Conversion | None],
+    ) -> tuple[Variable, bool, Any]:
+        """Return the variable as the array has it, True if values are unpacked, and a mask."""
+        usual = _most_common(list(files.values()))
+        served = replace(usual, attrs=reference.attrs, fill=reference.fill)
+        if reference.dtype == "string":
+            return served, False, ""
+        dtype = (
+            np.result_type(*(np.dtype(one.dtype).newbyteorder("=") for one in files.values()))
+            if len({_kind(o.dtype) for o in files.values()}) > 1
+            else np.dtype(usual.dtype)
+        )
+        unpacks = len({_told(one) for one in files.values()}) > 1
+        exact = all(
+            one is None or one.scale.denominator == one.offset.denominator == 1
+            for one in changes.values()
+        )
+        if any(changes.values()):
+            dtype = np.dtype("i8") if exact and dtype.kind in "iu" else np.dtype("f8")
+        missing = None
+        if len(files) < len(self.files):
+            mask = reference.attribute("_FillValue")
+            unpacks = unpacks or (mask is None and dtype.kind in "iu" and bool(_packing(reference)))
+            if mask is None and dtype.kind in "iu":
+                dtype = np.dtype("f8")
+            missing = np.nan if mask is None or unpacks else mask
+            if dtype.kind not in "iuf":
+                missing = np.zeros((), dtype)[()]
+        if unpacks:
+            dtype = np.result_type(*(unpacked_dtype(one) for one in files.values()))
+        if unpacks or any(changes.values()) or dtype != np.dtype(usual.dtype):
+            fill = (
+                encoded(np.array(np.nan, dtype)[()])
+                if dtype.kind == "f" and unpacks
+                else _refilled(reference, dtype)
+            )
+            attrs = {k: v for k, v in reference.attrs.items() if not (unpacks and k in PACKING)}
+            # the filters stay, so that the plan knows what reading costs
+            served = replace(served, dtype=dtype.newbyteorder("<").str, attrs=attrs, fill=fill)
+        return served, unpacks, missing
+
+    def _conversion(
+        self, one: Variable, served: Variable, change: Conversion | None, unpacks: bool
+    ) -> Conversion | None:
+        if unpacks:
+            packing = tuple(_packing(one).items())
+            return replace(change or Conversion(), packing=packing, target=served.dtype)
+        if change is not None or _kind(one.dtype) != _kind(served.dtype):
+            return replace(change or Conversion(), target=served.dtype)
+        return None
+
+
+def _cut(extent: int, step: int) -> list[int]:
+    whole, rest = divmod(extent, step)
+    return [step] * whole + ([rest] if rest else [])
+
+
+def _kind(dtype: str) -> str:
+    """Return the name of a data type without its byte order."""
+    return dtype if dtype == "string" else str(np.dtype(dtype).newbyteorder("="))
+
+
+def _packing(one: Variable) -> dict[str, Any]:
+    return {name: one.attrs[name] for name in PACKING if name in one.attrs}
+
+
+def _told(one: Variable) -> str:
+    """Return the packing as a text that is equal for equal numbers of any type."""
+    facts = [
+        f"{name}={value['value'] if isinstance(value, Mapping) else value}"
+        for name, value in _packing(one).items()
+    ]
+    return ", ".join(facts) or "nothing"
+
+
+def _named(units: tuple[Any, Any]) -> str:
+    return f"{units[0]!r}" + (f" ({units[1]})" if units[1] else "")
+
+
+def _shape(one: Variable) -> str:
+    return ", ".join(f"{n}={length}" for n, length in zip(one.dims, one.shape, strict=True)) or "()"
+
+
+def _most_common(files: Sequence[Variable]) -> Variable:
+    """Return the variable whose chunks and filters most files have."""
+
+    def layout(one: Variable) -> str:
+        return repr((one.dtype, one.chunks, one.filters))
+
+    counts = Counter(map(layout, files))
+    best = counts.most_common(1)[0][0]
+    found = next(one for one in files if layout(one) == best)
+    if found.layout == "values" and found.dtype != "string" and not found.filters:
+        return replace(found, filters=({"id": "zlib", "level": 1},))
+    return found
+
+
+def _alike(one: Variable, served: Variable, axis: int | None) -> bool:
+    """True if chunks of a file are those of the array, but for their length along the axis."""
+    chunks = [c for n, c in enumerate(one.chunks) if n != axis]
+    others = [c for n, c in enumerate(served.chunks) if n != axis]
+    same = (one.dtype, one.filters, chunks) == (served.dtype, served.filters, others)
+    return same and one.layout != "values"
+
+
+def _refilled(reference: Variable, dtype: np.dtype[Any]) -> Any:
+    """Return the fill value of a reference in another data type; 0 if that cannot hold it."""
+    value = decoded(reference.fill) if reference.fill is not None else 0
+    with np.errstate(all="ignore"):
+        return encoded(np.asarray(value).astype(dtype)[()])
+
+
+def _cast_fill(reference: Variable, served: Variable) -> dict[str, Any]:
+    """Return attributes whose masks have the data type of the array."""
+    attrs = dict(served.attrs)
+    given = reference.attribute("_FillValue") if "_FillValue" in attrs else None
+    if given is not None and served.dtype != "string" and np.dtype(served.dtype).kind in "iuf":
+        try:
+            attrs["_FillValue"] = encoded(np.asarray(given).astype(np.dtype(served.dtype))[()])
+        except (TypeError, ValueError):
+            raise GridError(f"_FillValue={given!r} does not fit {served.dtype}") from None
+    return attrs

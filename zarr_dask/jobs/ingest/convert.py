@@ -1,0 +1,97 @@
+"""Values of one file as the combined array has them: other units, other packing, other types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.errors import IngestError
+from zarr_dask.jobs.ingest.header import Variable, decoded
+
+__all__ = ["PACKING", "Conversion", "unpacked_dtype"]
+
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Attributes that say what stored numbers mean."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What is done to the values of one file."""
+
+    scale: Fraction = Fraction(1)
+    offset: Fraction = Fraction(0)
+    """Exact change of units: ``scale * value + offset``."""
+    packing: tuple[tuple[str, Any], ...] | None = None
+    """Attributes of packed values to unpack, in the form of `encoded`; None to leave them."""
+    target: str = ""
+    """Type string of the result."""
+
+    @property
+    def changes_units(self) -> bool:
+        """True if numbers become others."""
+        return self.scale != 1 or self.offset != 0
+
+    def apply(self, values: np.ndarray, what: str) -> np.ndarray:
+        """Return converted values.
+
+        Raises
+        ------
+        IngestError
+            If the target's type cannot hold one of them.
+        """
+        if self.packing is not None:
+            values = _unpacked(values, dict(self.packing), np.dtype(self.target))
+        if self.changes_units:
+            values = self._rescaled(values)
+        wanted = np.dtype(self.target)
+        if values.dtype.kind == "O" or values.dtype == wanted:
+            return values
+        with np.errstate(all="ignore"):
+            made = values.astype(wanted)
+        if wanted.kind in "iu" and not np.array_equal(made, values):
+            raise IngestError(f"{what} has values that {wanted} cannot hold.")
+        return made
+
+    def _rescaled(self, values: np.ndarray) -> np.ndarray:
+        exact = self.scale.denominator == self.offset.denominator == 1
+        if exact and values.dtype.kind in "iu":
+            return values.astype("i8") * int(self.scale) + int(self.offset)
+        return values.astype("f8") * float(self.scale) + float(self.offset)
+
+
+def _unpacked(values: np.ndarray, packing: Mapping[str, Any], dtype: np.dtype[Any]) -> np.ndarray:
+    """Return values as the CF conventions decode them: NaN where they are masked."""
+    if str(packing.get("_Unsigned", "")).lower() == "true" and values.dtype.kind == "i":
+        values = values.astype(f"u{values.dtype.itemsize}")
+    masked = np.zeros(values.shape, bool)
+    for name in ("_FillValue", "missing_value"):
+        if name in packing:
+            for mask in np.atleast_1d(decoded(packing[name])):
+                masked |= values == np.asarray(mask).astype(values.dtype)
+    made = values.astype(dtype)
+    if "scale_factor" in packing:
+        made *= np.asarray(decoded(packing["scale_factor"]), dtype)
+    if "add_offset" in packing:
+        made += np.asarray(decoded(packing["add_offset"]), dtype)
+    made[masked] = np.nan
+    return made
+
+
+def unpacked_dtype(variable: Variable) -> np.dtype[Any]:
+    """Return the type in which unpacked values lose nothing, by the rules of xarray."""
+    dtype = np.dtype(variable.dtype).newbyteorder("=")
+    given = [variable.attribute(name) for name in ("scale_factor", "add_offset")]
+    kinds = [np.asarray(one).dtype for one in given if one is not None]
+    if len(kinds) == 2 and kinds[0] == kinds[1] and kinds[0].kind == "f":
+        whole = dtype.kind in "iu" and dtype.itemsize >= 4
+        return np.dtype("f8") if whole else kinds[0].newbyteorder("=")
+    if given[1] is not None:
+        return np.dtype("f8")
+    if given[0] is not None:
+        return np.result_type(kinds[0], "f4").newbyteorder("=")
+    small = dtype.itemsize <= (4 if dtype.kind == "f" else 2)
+    return np.dtype("f4" if small else "f8")

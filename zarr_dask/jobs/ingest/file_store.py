@@ -1,0 +1,485 @@
+"""One file as a read-only store of Zarr v3: keys are chunks of the file, where they lie in it.
+
+A chunk of HDF5 is served as its bytes in the file behind a bit for each filter, which is the form
+of the codec ``conditional``: HDF5, too, says for each chunk which filters it left out. So the
+codecs of this package decode it, on any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import DEFAULT_FORMAT, ArraySpec, array_meta
+from zarr_dask.errors import IngestError, MissingDependencyError, ReadOnlyError
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.detect import format_named
+from zarr_dask.grid.grid import Cells
+from zarr_dask.jobs.ingest import hdf5, netcdf3
+from zarr_dask.jobs.ingest.engine import Opened, open_with
+from zarr_dask.jobs.ingest.header import Header, Variable, decoded
+from zarr_dask.jobs.ingest.source_file import SourceFile
+from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy
+
+__all__ = ["FileArrays", "ReadOnlyKeys", "chunk_codecs", "encode_block", "header_of", "meta_of"]
+
+_Index = dict[tuple[int, ...], tuple[int, int, int]]
+"""Offset, size and filter mask of each stored chunk, by its coordinates."""
+
+FORMAT = format_named(DEFAULT_FORMAT)
+
+
+# --- metadata -------------------------------------------------------------------------------------
+
+
+def chunk_codecs(dtype: str, filters: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the codecs of Zarr v3 for the chunks of a variable.
+
+    Examples
+    --------
+    >>> [codec["name"] for codec in chunk_codecs(">f4", [{"id": "zlib", "level": 1}])]
+    ['bytes', 'conditional']
+    """
+    if dtype == "string":
+        return [{"name": "vlen-utf8"}]
+    order = "big" if np.dtype(dtype).str.startswith(">") else "little"
+    plain = (
+        {"name": "bytes"}
+        if np.dtype(dtype).itemsize == 1
+        else {"name": "bytes", "configuration": {"endian": order}}
+    )
+    inner = [_codec(one) for one in filters]
+    return (
+        [plain, {"name": "conditional", "configuration": {"codecs": inner}}] if inner else [plain]
+    )
+
+
+def _codec(one: Mapping[str, Any]) -> dict[str, Any]:
+    options = {name: value for name, value in one.items() if name != "id"}
+    return {"name": f"numcodecs.{one['id']}", "configuration": options}
+
+
+def meta_of(
+    variable: Variable,
+    shape: Sequence[int],
+    dims: Sequence[str],
+    cells: Cells,
+    attributes: Mapping[str, Any],
+    at: str,
+) -> ArrayMeta:
+    """Return the metadata of an array whose chunks are those of a variable."""
+    fill: Any = "" if variable.dtype == "string" else 0
+    if variable.fill is not None and variable.dtype != "string":
+        fill = decoded(variable.fill)
+    dtype: Any = "string" if variable.dtype == "string" else np.dtype(variable.dtype)
+    return array_meta(
+        ArraySpec(
+            shape=tuple(shape),
+            dtype=dtype,
+            chunks=cells,
+            codecs=chunk_codecs(variable.dtype, variable.filters),
+            fill_value=fill,
+            dimension_names=tuple(dims),
+            attributes=attributes,
+        ),
+        at,
+    )
+
+
+def encode_block(values: np.ndarray, variable: Variable, cell: Sequence[int]) -> bytes:
+    """Return a chunk of decoded values, as if no filter had been applied."""
+    if values.shape != tuple(cell):
+        padded = (
+            np.zeros(tuple(cell), values.dtype)
+            if values.dtype != object
+            else np.full(cell, "", object)
+        )
+        padded[tuple(slice(0, n) for n in values.shape)] = values
+        values = padded
+    if variable.dtype == "string":
+        texts = [str(v).encode() for v in values.ravel()]
+        parts = [struct.pack("<I", len(texts))]
+        for text in texts:
+            parts += [struct.pack("<I", len(text)), text]
+        return b"".join(parts)
+    data = np.ascontiguousarray(values, variable.dtype).tobytes()
+    return bytes(_header_bytes(variable)) + data
+
+
+def _header_bytes(variable: Variable) -> int:
+    return -(-len(variable.filters) // 8)
+
+
+# --- one file -------------------------------------------------------------------------------------
+
+
+class ReadOnlyKeys:
+    """What stores over files have in common: they are only read."""
+
+    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=0, largest=1 << 26)
+    url: str
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        raise NotImplementedError
+
+    def get_transient(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get_transient`."""
+        return self.get(key)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        found: list[Buffer | None] = []
+        for key, wanted in requests:
+            value = self.get(key)
+            found.append(None if value is None else memoryview(value)[wanted.start : wanted.stop])
+        return found
+
+    def _refuse(self) -> ReadOnlyError:
+        return ReadOnlyError(f"{self.url} stands for files that are only read.")
+
+    def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
+        """Raise: nothing can be written."""
+        raise self._refuse()
+
+    def delete(self, key: str) -> None:  # noqa: ARG002
+        """Raise: nothing can be written."""
+        raise self._refuse()
+
+    def delete_prefix(self, prefix: str) -> None:  # noqa: ARG002
+        """Raise: nothing can be written."""
+        raise self._refuse()
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """See `zarr_dask.stores.base.Store.list`."""
+        raise NotImplementedError
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`."""
+        keys: set[str] = set()
+        prefixes: set[str] = set()
+        for key in self.list(prefix):
+            name, slash, _ = key[len(prefix) :].partition("/")
+            (prefixes if slash else keys).add(f"{prefix}{name}{slash}")
+        return Listing(sorted(keys), sorted(prefixes))
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        value = self.get(key)
+        return None if value is None else len(value)
+
+
+@dataclass(frozen=True, eq=False)
+class FileArrays(ReadOnlyKeys):
+    """The variables of one file, as arrays of Zarr v3.
+
+    Parameters
+    ----------
+    place
+        The file.
+    header
+        What the survey has read of it.
+    """
+
+    place: SourceFile
+    header: Header
+
+    @property
+    def url(self) -> str:  # type: ignore[override]
+        """The location of the file."""
+        return self.place.url
+
+    @property
+    def identity(self) -> str:
+        """Location, size and tag of the file."""
+        return f"file::{self.place.url}#{self.header.size}-{self.header.tag}"
+
+    def array(self, path: str) -> Array:
+        """Return one variable as an array."""
+        found = self._arrays.get(path)
+        if found is None:
+            one = self.header.variables[path]
+            meta = meta_of(one, one.shape, one.dims, one.chunks, {}, f"{path} in {self.url}")
+            found = self._arrays[path] = Array(self, path, meta, FORMAT)
+        return found
+
+    @cached_property
+    def _arrays(self) -> dict[str, Array]:
+        return {}
+
+    def check(self) -> None:
+        """Raise if the file is not the one that was surveyed.
+
+        Raises
+        ------
+        IngestError
+            If its size or time differs.
+        """
+        if self.place.size() != self.header.size or self.place.tag() != self.header.tag:
+            raise IngestError(
+                f"{self.url} has changed since it was surveyed. Run the call again: it surveys "
+                "files that have changed."
+            )
+
+    def get(self, key: str) -> Buffer | None:
+        """Return a chunk of the file by the key ``PATH/c/0/1``; None if it is not stored."""
+        path, _, rest = key.partition("/c") if "/c/" not in key else key.rpartition("/c/")
+        coords = tuple(int(n) for n in rest.split("/")) if rest else ()
+        return self.chunk(path, coords)
+
+    def chunk(self, path: str, coords: tuple[int, ...]) -> Buffer | None:
+        """Return the bytes of a chunk; None if it is not stored.
+
+        Raises
+        ------
+        IngestError
+            If the file does not hold them any more.
+        """
+        one = self.header.variables[path]
+        if self.place.path is not None:
+            self.check()
+        if one.layout == "values":
+            return encode_block(self.values(path, _region(one, coords)), one, one.chunks)
+        if one.layout == "chunks":
+            found = self._index(path).get(coords)
+            if found is None:
+                return None
+            offset, size, skipped = found
+            (data,) = self.place.read([Range(offset, offset + size)])
+            count = len(one.filters)
+            if not count:
+                return data
+            applied = ~skipped & ((1 << count) - 1)
+            return b"".join((applied.to_bytes(_header_bytes(one), "little"), data))
+        if one.offset is None:
+            return None
+        return self._of_range(one, coords)
+
+    def _of_range(self, one: Variable, coords: tuple[int, ...]) -> Buffer:
+        """Return a piece of a variable that lies in one range of bytes, or record by record."""
+        start = one.offset or 0
+        region = _region(one, coords)
+        lengths = [s.stop - s.start for s in region]
+        dtype = np.dtype(one.dtype)
+        if one.layout == "records":
+            record = int(np.prod(one.shape[1:], dtype=np.int64)) * dtype.itemsize
+            first, count = region[0].start, lengths[0]
+            begin = start + first * one.stride
+            stop = begin + (count - 1) * one.stride + record
+            (data,) = self.place.read([Range(begin, stop)])
+            rows = [data[n * one.stride : n * one.stride + record] for n in range(count)]
+            joint = b"".join(rows)
+        else:
+            begin = start
+            stride = dtype.itemsize
+            for s, length in zip(reversed(region), reversed(one.shape), strict=True):
+                begin += s.start * stride
+                stride *= length
+            size = int(np.prod(lengths, dtype=np.int64)) * dtype.itemsize
+            joint = bytes(self.place.read([Range(begin, begin + size)])[0])
+        missing = int(np.prod(one.chunks, dtype=np.int64)) * dtype.itemsize - len(joint)
+        if not missing:
+            return joint
+        values = np.frombuffer(joint, dtype).reshape(lengths)
+        return encode_block(values, one, one.chunks)
+
+    def place_of(self, path: str, coords: tuple[int, ...]) -> tuple[int, int] | None:
+        """Return offset and size of a chunk in the file; None if it is not one whole range.
+
+        Raises
+        ------
+        LookupError
+            If it is not stored.
+        """
+        one = self.header.variables[path]
+        if one.layout == "chunks":
+            offset, size, skipped = self._index(path)[coords]
+            return None if skipped else (offset, size)
+        if one.layout == "records" and one.chunks[0] == 1:
+            record = int(np.prod(one.shape[1:], dtype=np.int64)) * np.dtype(one.dtype).itemsize
+            return (one.offset or 0) + coords[0] * one.stride, record
+        whole = all(
+            s.stop - s.start == n for s, n in zip(_region(one, coords), one.chunks, strict=True)
+        )
+        if one.layout != "range" or not whole:
+            return None
+        if one.offset is None:
+            raise LookupError(path)
+        begin, stride = one.offset, np.dtype(one.dtype).itemsize
+        for s, length in zip(reversed(_region(one, coords)), reversed(one.shape), strict=True):
+            begin += s.start * stride
+            stride *= length
+        return begin, int(np.prod(one.chunks, dtype=np.int64)) * np.dtype(one.dtype).itemsize
+
+    def values(self, path: str, region: tuple[slice, ...]) -> np.ndarray:
+        """Return a region of a variable, read by the library of the file's format."""
+        if self.header.kind == "hdf5":
+            with self._hdf5(path) as file:
+                return hdf5.read_values(file[path], region)
+        opened: Opened = _OPEN.get(self)
+        return opened.read(path, region)
+
+    @contextmanager
+    def _hdf5(self, path: str) -> Iterator[Any]:
+        """Open the file for one read: an open HDF5 file would keep others from writing it."""
+        with open_file(self.place, "hdf5") as file:
+            try:
+                yield file
+            except (OSError, ValueError, RuntimeError, KeyError) as error:
+                raise IngestError(f"{path} in {self.url} cannot be read ({error}).") from error
+
+    def _index(self, path: str) -> _Index:
+        indices = self._indices
+        if path not in indices:
+            self.check()
+            with self._hdf5(path) as file:
+                for name, one in self.header.variables.items():
+                    if one.layout == "chunks" and name not in indices:
+                        indices[name] = hdf5.chunk_places(file[name])
+        return indices[path]
+
+    @property
+    def _indices(self) -> dict[str, _Index]:
+        return _indices_of(self.identity, repr(self.place.options), os.getpid())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"place": self.place, "header": self.header}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys of all chunks that may be stored."""
+        for path in self.header.variables:
+            meta = self.array(path).meta
+            for coords in product(*map(range, meta.grid.counts)):
+                key = f"{path}/{meta.chunk_key_encoding.key(coords)}"
+                if key.startswith(prefix):
+                    yield key
+
+
+def _region(one: Variable, coords: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(
+        slice(n * size, min((n + 1) * size, length))
+        for n, size, length in zip(coords, one.chunks, one.shape, strict=True)
+    )
+
+
+@lru_cache(maxsize=256)
+def _indices_of(identity: str, options: str, process: int) -> dict[str, _Index]:  # noqa: ARG001
+    """Return the indices of one file, which a process keeps for some files."""
+    return {}
+
+
+class _OpenFiles:
+    """Files that xarray has opened for this process, the ones used last."""
+
+    most = 16
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: OrderedDict[tuple[str, int], Any] = OrderedDict()
+
+    def get(self, file: FileArrays) -> Any:
+        """Return an open file."""
+        name = file.identity, os.getpid()
+        with self._lock:
+            found = self._open.get(name)
+            if found is None:
+                found = self._open[name] = open_file(file.place, file.header.kind)
+                while len(self._open) > self.most:
+                    self._open.popitem(last=False)  # closed when the last thread lets go of it
+            self._open.move_to_end(name)
+            return found
+
+
+_OPEN = _OpenFiles()
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def open_file(place: SourceFile, kind: str) -> Any:
+    """Return an open file of h5py, or an `Opened` of xarray.
+
+    Raises
+    ------
+    IngestError
+        If it cannot be opened.
+    """
+    if kind != "hdf5":
+        return open_with(kind, place.url)
+    try:
+        return hdf5.library().File(place.open(), "r")
+    except OSError as error:
+        raise IngestError(f"{place.url} is no whole HDF5 file ({error}).") from error
+
+
+def kind_of(place: SourceFile, size: int) -> str:
+    """Return the kind of a file by its first bytes.
+
+    Raises
+    ------
+    IngestError
+        If they are of no known kind.
+    """
+    (start,) = place.read([Range(0, min(8, size))])
+    begin = bytes(start)
+    if begin == hdf5.SIGNATURE:
+        return "hdf5"
+    if begin[:3] == netcdf3.MAGIC:
+        return "netcdf3"
+    if begin[:4] == b"GRIB":
+        return "cfgrib"
+    raise IngestError(
+        f"{place.url} is neither NetCDF nor HDF5 nor GRIB: it begins with {begin!r}. Give the "
+        "engine of xarray that reads it, engine='...', or leave the file out."
+    )
+
+
+def header_of(place: SourceFile, engine: str | None) -> Header:
+    """Return the header of a file; one with an `error` if it cannot be read."""
+    size, tag = 0, ""
+    try:
+        if engine is None or place.path is None or Path(place.path).is_file():
+            size, tag = place.size(), place.tag()
+        kind = engine or kind_of(place, size)
+        if kind == "netcdf3":
+            groups, variables = _netcdf3_header(place, size)
+        elif kind == "hdf5":
+            with open_file(place, kind) as file:
+                groups, variables = hdf5.read_header(file)
+        else:
+            groups, variables = open_file(place, kind).header()
+    except MissingDependencyError:
+        raise
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
+        return Header(place.url, size, tag, error=str(error) or type(error).__name__)
+    return Header(place.url, size, tag, kind, groups, variables)
+
+
+_FIRST = 1 << 16
+
+
+def _netcdf3_header(place: SourceFile, size: int) -> Any:
+    length = min(_FIRST, size)
+    while True:
+        (data,) = place.read([Range(0, length)])
+        try:
+            return netcdf3.read_header(bytes(data), size)
+        except netcdf3.ShortHeaderError:
+            if length == size:
+                raise
+            length = min(length * 16, size)

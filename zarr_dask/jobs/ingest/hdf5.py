@@ -1,0 +1,313 @@
+"""HDF5 and NetCDF-4 files through h5py: headers, places of chunks, and values.
+
+Chunks are read where they lie in the file and decoded by the codecs of this package; the HDF5
+library, which works for one thread at a time, only says where they are. It reads values itself
+where a filter is unknown here, or data lie inside of its own structures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.errors import MissingDependencyError
+from zarr_dask.jobs.ingest.header import Variable, encoded
+
+__all__ = ["SIGNATURE", "chunk_places", "library", "read_header", "read_values"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+_INTERNAL = frozenset(
+    {
+        *("CLASS", "DIMENSION_LIST", "NAME", "REFERENCE_LIST", "DIMENSION_LABELS"),
+        *("_Netcdf4Coordinates", "_Netcdf4Dimid", "_NCProperties", "_nc3_strict"),
+        *("_NCCOPY", "_NCZARR_ARRAY", "_NCZARR_ATTR"),
+    }
+)
+"""Attributes with which HDF5 and the netCDF library describe dimensions."""
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+_PIECE = 1 << 22
+"""Bytes of the pieces in which one range of bytes is read."""
+
+
+def library() -> Any:
+    """Return h5py, with the filters of hdf5plugin where that is installed.
+
+    Raises
+    ------
+    MissingDependencyError
+        If h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise MissingDependencyError(
+            "HDF5 and NetCDF-4 files are read by h5py, which is not installed: "
+            "pip install 'zarr-dask[ingest]'."
+        ) from None
+    with suppress(ImportError):
+        import hdf5plugin  # noqa: F401  (registers its filters)
+    return h5py
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+
+def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variable]]:
+    """Return the attributes of the groups of an open file, and its variables, by path."""
+    groups: dict[str, dict[str, Any]] = {}
+    variables: dict[str, Variable] = {}
+    for path, group in _groups(file, ""):
+        groups[path] = _attributes(group)
+        phony: dict[tuple[int, int], str] = {}
+        for name, dataset in _datasets(group):
+            if not bytes(_raw(dataset, "NAME")).startswith(_NO_VARIABLE):
+                variables[f"{path}/{name}".lstrip("/")] = _variable(file, dataset, phony)
+    return groups, variables
+
+
+def _groups(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield all groups by hard links, which make a tree in files of netCDF."""
+    yield path, group
+    h5py = library()
+    for name in group:
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.HardLink) and group.get(name, getclass=True) is h5py.Group:
+            if path.count("/") > _DEEPEST:
+                raise ValueError(f"groups lie more than {_DEEPEST} deep")
+            yield from _groups(group[name], f"{path}/{name}".lstrip("/"))
+
+
+_DEEPEST = 64
+
+
+def _datasets(group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the datasets of a group; not those that lie in other files."""
+    h5py = library()
+    for name in group:
+        link = group.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            continue
+        if group.get(name, getclass=True) is h5py.Dataset:
+            yield name, group[name]
+
+
+def _raw(item: Any, name: str) -> Any:
+    """Return an attribute, as bytes if it is a text; empty if there is none."""
+    value = item.attrs.get(name, b"")
+    return value.encode() if isinstance(value, str) else value
+
+
+def _attributes(item: Any) -> dict[str, Any]:
+    found = {}
+    for name in item.attrs:
+        if name in _INTERNAL:
+            continue
+        with suppress(OSError, TypeError, ValueError):  # of types that NumPy does not have
+            found[name] = _attribute(item.attrs[name])
+    return found
+
+
+def _attribute(value: Any) -> Any:
+    """Return an attribute in the form of `encoded`, with single elements as scalars."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, library().Empty):
+        return ""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "SO":
+            texts = [
+                v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v)
+                for v in value.ravel()
+            ]
+            return texts[0] if len(texts) == 1 else texts
+        if value.ndim == 1 and len(value) == 1:
+            value = value[0]
+    if isinstance(value, np.void):
+        raise TypeError("a compound value")
+    return encoded(value)
+
+
+def _variable(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> Variable:
+    """Return one dataset as a variable."""
+    attrs = _attributes(dataset)
+    shape = tuple(int(n) for n in dataset.shape or ())
+    dims = _dims(file, dataset, phony)
+    dtype, unsupported = _dtype(dataset)
+    if dataset.shape is None:
+        unsupported = "has no values (a null dataspace)"
+    plist = dataset.id.get_create_plist()
+    h5d = library().h5d
+    kind = plist.get_layout()
+    if kind == h5d.VIRTUAL or plist.get_external_count():
+        unsupported = "lies in other files (a virtual dataset, or external storage)"
+    filters = _filters(plist, dataset.dtype)
+    fill = None
+    if not unsupported and dtype != "string":
+        fill = encoded(np.asarray(dataset.fillvalue, dtype)[()])
+    layout, offset, chunks = "values", None, tuple(int(n) for n in dataset.chunks or ())
+    if isinstance(filters, str):
+        unsupported = unsupported or filters
+        filters = None
+    if dtype == "string" or unsupported:
+        filters = None
+    elif kind == h5d.CHUNKED and filters is not None:
+        layout = "chunks"
+    elif kind == h5d.CONTIGUOUS:
+        layout, offset = "range", dataset.id.get_offset()
+    if not chunks:
+        chunks = pieces(shape, 16 if dtype == "string" else np.dtype(dtype).itemsize)
+    return Variable(
+        dims,
+        shape,
+        dtype,
+        attrs,
+        layout,
+        chunks,
+        tuple(filters or ()),
+        fill,
+        offset,
+        unsupported=unsupported,
+    )
+
+
+def pieces(shape: tuple[int, ...], itemsize: int, most: int = _PIECE) -> tuple[int, ...]:
+    """Return the shape of the largest pieces that are one range of bytes, of up to `most` bytes.
+
+    Examples
+    --------
+    >>> pieces((100, 512, 512), 4), pieces((3,), 8), pieces((10, 4096, 4096), 4)
+    ((4, 512, 512), (3,), (1, 256, 4096))
+    """
+    piece = [1] * len(shape)
+    left = max(most // itemsize, 1)
+    for axis in reversed(range(len(shape))):
+        piece[axis] = max(min(shape[axis], left), 1)
+        left //= piece[axis]
+        if piece[axis] < shape[axis]:
+            break
+    return tuple(piece)
+
+
+def _dtype(dataset: Any) -> tuple[str, str]:
+    """Return the type string of a dataset, and the reason if it cannot be read."""
+    h5py = library()
+    dtype = dataset.dtype
+    if h5py.check_string_dtype(dtype) is not None and dtype.kind == "O":
+        return "string", ""
+    if dtype.kind in "iufcb" and dtype.itemsize <= (16 if dtype.kind == "c" else 8):
+        return dtype.str, ""
+    if dtype.kind == "S" and dtype.itemsize:
+        return dtype.str, ""
+    return "|u1", f"has the data type {dtype}, which Zarr arrays of numbers and texts cannot have"
+
+
+def _dims(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> tuple[str, ...]:
+    """Return the names of the dimensions, as the netCDF library gives them."""
+    ndim = len(dataset.shape or ())
+    own = dataset.name.rpartition("/")[2]
+    is_scale = bytes(_raw(dataset, "CLASS")) == b"DIMENSION_SCALE"
+    if is_scale and ndim == 1:
+        return (own,)
+    listed = dataset.attrs.get("DIMENSION_LIST")
+    names: list[str] = []
+    by_id: Mapping[int, str] = {}
+    ids = dataset.attrs.get("_Netcdf4Coordinates")
+    if listed is None and ids is not None and len(ids) == ndim:
+        by_id = _dimension_ids(dataset.parent)
+    for axis in range(ndim):
+        if listed is not None and len(listed[axis]):
+            names.append(str(file[listed[axis][0]].name).rpartition("/")[2])
+        elif by_id and int(ids[axis]) in by_id:
+            names.append(by_id[int(ids[axis])])
+        else:
+            length = int(dataset.shape[axis])
+            label = dataset.dims[axis].label
+            twin = sum(n == length for n in dataset.shape[:axis])  # dimensions differ by name
+            names.append(label or phony.setdefault((length, twin), f"phony_dim_{len(phony)}"))
+    return tuple(names)
+
+
+def _dimension_ids(group: Any) -> dict[int, str]:
+    found: dict[int, str] = {}
+    while True:
+        for name, dataset in _datasets(group):
+            number = dataset.attrs.get("_Netcdf4Dimid")
+            if number is not None:
+                found.setdefault(int(number), name)
+        if group.name == "/":
+            return found
+        group = group.parent
+
+
+def _filters(plist: Any, dtype: Any) -> list[dict[str, Any]] | str | None:
+    """Return filters as numcodecs names them; None if the HDF5 library must apply them.
+
+    A text says why it cannot.
+    """
+    h5z = library().h5z
+    found: list[dict[str, Any]] | None = []
+    for number in range(plist.get_nfilters()):
+        code, _, values, name = plist.get_filter(number)
+        known = _known_filter(code, values, dtype.itemsize)
+        if known is None:
+            if not h5z.filter_avail(code):
+                text = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+                return (
+                    f"has the filter {code} ({text.strip()}), which the HDF5 library lacks: "
+                    "install hdf5plugin, which has the usual ones"
+                )
+            found = None
+        elif found is not None:
+            found.append(known)
+    return found
+
+
+def _known_filter(code: int, values: tuple[int, ...], itemsize: int) -> dict[str, Any] | None:
+    """Return one filter as numcodecs names it; None if this package has no such codec."""
+    if code == 1:
+        return {"id": "zlib", "level": min(int(values[0]), 9) if values else 1}
+    if code == 2:
+        return {"id": "shuffle", "elementsize": int(values[0]) if values else itemsize}
+    if code == 3:
+        return {"id": "fletcher32"}
+    if code == 307:
+        return {"id": "bz2", "level": min(max(int(values[0]), 1), 9) if values else 9}
+    if code == 32015:
+        return {"id": "zstd", "level": min(int(values[0]), 22) if values else 3}
+    if code == 32001:
+        return {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
+    return None
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def chunk_places(dataset: Any) -> dict[tuple[int, ...], tuple[int, int, int]]:
+    """Return offset, size and filter mask of each stored chunk, by its coordinates."""
+    shape = dataset.chunks
+    found: dict[tuple[int, ...], tuple[int, int, int]] = {}
+
+    def add(info: Any) -> None:
+        coords = tuple(int(o) // n for o, n in zip(info.chunk_offset, shape, strict=True))
+        if info.byte_offset is not None:
+            found[coords] = (int(info.byte_offset), int(info.size), int(info.filter_mask))
+
+    if hasattr(dataset.id, "chunk_iter"):
+        dataset.id.chunk_iter(add)
+    else:
+        for number in range(dataset.id.get_num_chunks()):
+            add(dataset.id.get_chunk_info(number))
+    return found
+
+
+def read_values(dataset: Any, region: tuple[slice, ...]) -> np.ndarray:
+    """Return a region of a dataset, read by the HDF5 library; texts as objects."""
+    if library().check_string_dtype(dataset.dtype) is not None and dataset.dtype.kind == "O":
+        found = np.empty(tuple(s.stop - s.start for s in region), object)
+        found[...] = dataset.asstr(errors="replace")[region] if found.ndim else dataset.asstr()[()]
+        return found
+    return np.asarray(dataset[region])

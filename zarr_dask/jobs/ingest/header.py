@@ -1,0 +1,204 @@
+"""Headers of files: what a survey keeps of each, as values with a JSON form."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Header", "Variable", "decoded", "encoded", "plain"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of a file: its place in the file, and what its values mean."""
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    """Type string of NumPy with its byte order; ``"string"`` for texts of any length."""
+    attrs: Mapping[str, Any]
+    """Attributes in the form of `encoded`."""
+    layout: str
+    """``"chunks"`` (HDF5), ``"range"`` (one range of bytes), ``"records"`` (one range for each
+    element of the first dimension), or ``"values"`` (read by the library of the file's format).
+    """
+    chunks: tuple[int, ...] = ()
+    """Shape of the pieces that are decoded at once."""
+    filters: tuple[Mapping[str, Any], ...] = ()
+    """Filters of the chunks in the order of encoding, as numcodecs names them."""
+    fill: Any = None
+    """Value of elements that were never written, in the form of `encoded`."""
+    offset: int | None = None
+    """First byte of a range or of the first record; None if nothing is stored."""
+    stride: int = 0
+    """Bytes from one record to the next."""
+    digest: str = ""
+    """Digest of the values, of small variables only."""
+    values: tuple[float, ...] = ()
+    """First, last, smallest and largest value of a variable along its own dimension, and its
+    direction: 1 or -1 if its values only rise or fall, else 0.
+    """
+    unsupported: str = ""
+    """Reason why it cannot be read; empty if it can."""
+
+    def attribute(self, name: str) -> Any:
+        """Return the value of an attribute, None if there is none."""
+        return decoded(self.attrs[name]) if name in self.attrs else None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return 16 if self.dtype == "string" else np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file holds, without its values; or why it cannot be read."""
+
+    url: str
+    size: int
+    tag: str
+    """Changes whenever the file does, as far as its place can tell."""
+    kind: str = ""
+    """``"hdf5"``, ``"netcdf3"``, or the name of an engine of xarray."""
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Attributes of each group by path, the root's by the empty path."""
+    variables: Mapping[str, Variable] = field(default_factory=dict)
+    """Variables by path."""
+    error: str = ""
+    """Reason why the file cannot be read; empty if it can."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the header as a JSON object."""
+        facts = asdict(self)
+        facts["variables"] = {
+            path: {name: value for name, value in asdict(one).items() if value != _DEFAULTS[name]}
+            for path, one in self.variables.items()
+        }
+        return facts
+
+    @staticmethod
+    def of_json(facts: Mapping[str, Any]) -> Header:
+        """Return the header that `to_json` has described.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is none.
+        """
+        variables = {
+            str(path): Variable(**{name: _tuples(value) for name, value in one.items()})
+            for path, one in facts["variables"].items()
+        }
+        return Header(**{**facts, "variables": variables})
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """Lengths of the dimensions of all variables."""
+        found: dict[str, int] = {}
+        for one in self.variables.values():
+            found.update(zip(one.dims, one.shape, strict=True))
+        return found
+
+
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("dims", "shape", "dtype", "attrs", "layout"), object()),
+    **{
+        name: one.default
+        for name, one in Variable.__dataclass_fields__.items()
+        if name not in {"dims", "shape", "dtype", "attrs", "layout"}
+    },
+}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# --- attributes and fill values -------------------------------------------------------------------
+
+
+def encoded(value: Any) -> Any:
+    """Return an attribute as JSON that keeps its data type; texts are texts.
+
+    Examples
+    --------
+    >>> encoded(np.float32(1.5)), encoded("K"), encoded(np.array([1, 2], "i2"))
+    ({'dtype': '<f4', 'value': 1.5}, 'K', {'dtype': '<i2', 'value': [1, 2]})
+    >>> encoded(float("nan"))
+    {'dtype': '<f8', 'value': 'NaN'}
+    """
+    if isinstance(value, bytes):
+        return {"dtype": f"|S{max(len(value), 1)}", "value": base64.b64encode(value).decode()}
+    if isinstance(value, str):
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind in "OU":
+        return [str(item) for item in array.ravel()]
+    if array.dtype.kind == "S":
+        return encoded(array.item()) if array.ndim == 0 else [_text(v) for v in array.ravel()]
+    array = array.astype(array.dtype.newbyteorder("<"))
+    return {"dtype": array.dtype.str, "value": _listed(array.tolist())}
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_listed(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return [value.real, value.imag] if isinstance(value, complex) else value
+
+
+def decoded(value: Any) -> Any:
+    """Return what `encoded` was given, numbers as NumPy's.
+
+    Examples
+    --------
+    >>> decoded({"dtype": "<f4", "value": "NaN"})
+    np.float32(nan)
+    """
+    if not isinstance(value, Mapping):
+        return value
+    dtype = np.dtype(value["dtype"])
+    if dtype.kind == "S":
+        return base64.b64decode(value["value"])
+    if dtype.kind == "c":
+        return np.array(value["value"], dtype.char.lower()).view(dtype)[..., 0]
+    made = np.array(_numbers(value["value"]), dtype)
+    return made[()] if made.ndim == 0 else made
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) else value
+
+
+def plain(name: str, value: Any) -> Any:
+    """Return an attribute as attributes of Zarr have it; masks as xarray writes them to v3.
+
+    Examples
+    --------
+    >>> plain("scale_factor", {"dtype": "<f4", "value": 0.5})
+    0.5
+    >>> plain("_FillValue", {"dtype": "<f4", "value": "NaN"})
+    'AAAAAAAA+H8='
+    """
+    if not isinstance(value, Mapping):
+        return value
+    number = decoded(value)
+    kind = np.dtype(value["dtype"]).kind
+    if name == "_FillValue" and np.ndim(number) == 0 and kind == "f":
+        return base64.b64encode(np.array(number, "<f8").tobytes()).decode()
+    if kind == "S":
+        return value["value"] if name == "_FillValue" else _text(number)
+    return value["value"]

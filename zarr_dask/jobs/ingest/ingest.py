@@ -1,0 +1,739 @@
+"""Many files into one store: survey, plan, and run.
+
+`plan_ingest` reads all headers, refuses files that do not fit together, and hands the files as one
+read-only hierarchy (`zarr_dask.jobs.ingest.dataset_store`) to `zarr_dask.plan_copy`. So one task
+writes each stored object, within `max_mem`, and a job that died is resumed. Files that arrive later
+are appended to what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.keywords import explained_by
+from zarr_dask.array.array import Array
+from zarr_dask.errors import IngestError, MemoryBudgetError, NodeNotFoundError
+from zarr_dask.grid.grid import Fixed, Grid
+from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.jobs.copy.copy import plan_copy
+from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.report import JointReport, Progress
+from zarr_dask.jobs.engine.workers import Workers, find_workers
+from zarr_dask.jobs.ingest.combine import (
+    Combination,
+    Combined,
+    FilePiece,
+    Order,
+    combine,
+    compared_variables,
+    inferred_concat,
+    new_ends,
+)
+from zarr_dask.jobs.ingest.dataset_store import DatasetStore
+from zarr_dask.jobs.ingest.differences import checked_settle, refuse
+from zarr_dask.jobs.ingest.file_store import FORMAT
+from zarr_dask.jobs.ingest.source_file import find_files
+from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
+from zarr_dask.jobs.rechunk.target_spec import memory_budget
+from zarr_dask.jobs.verify.compare import compare
+from zarr_dask.jobs.write.write import plan_write
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import Location, open_store, sibling_location
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from zarr_dask.jobs.write.joint_plan import JointWritePlan
+
+__all__ = ["AppendReport", "IngestPlan", "dataset_of", "ingest", "plan_ingest"]
+
+_CHUNK_BYTES = 4 << 20
+_ALONG = 1024
+"""Least elements of a chunk of a coordinate along the concatenation, so that it may grow."""
+
+
+@dataclass(frozen=True)
+class AppendReport:
+    """What an append of files has written; empty if all were there."""
+
+    files: int
+    objects: int
+    nbytes: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return the numbers as a JSON object."""
+        return {"files": self.files, "objects": self.objects, "nbytes": self.nbytes}
+
+    def __str__(self) -> str:
+        if not self.files:
+            return "all files are there already"
+        return (
+            f"appended {pluralize(self.files, 'file')}: {pluralize(self.objects, 'stored object')} "
+            f"of {format_bytes(self.nbytes)}"
+        )
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """Everything that an ingest will do; made by `zarr_dask.plan_ingest`."""
+
+    source: DatasetStore
+    """The files as one read-only hierarchy."""
+    concat: str | None
+    """Dimension along which the files follow each other."""
+    files: tuple[str, ...]
+    """The files in their order."""
+    new_files: tuple[str, ...]
+    """Those whose values are still to be written."""
+    notes: tuple[str, ...]
+    """Notes for users, such as attributes that differ."""
+    copy: CopyPlan | None
+    """Plan of a new store; None if files are appended."""
+    append: JointWritePlan | None
+    """Plan of an append; None for a new store, or if all files are there."""
+    target: tuple[Store, str]
+    """Store and path of the result."""
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return sum(plan.tasks for plan in (self.copy, self.append) if plan is not None)
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes to write."""
+        if self.copy is not None:
+            return sum(member.nbytes for member in self.copy.members)
+        return 0 if self.append is None else self.append.nbytes
+
+    def explain(self) -> str:
+        """Return the plan in words and numbers."""
+        along = "" if self.concat is None else f" along {self.concat}"
+        lines = [f"ingest {pluralize(len(self.files), 'file')}{along}"]
+        if self.copy is None:
+            old = len(self.files) - len(self.new_files)
+            lines.append(f"  {pluralize(old, 'file')} are there, {len(self.new_files)} to append")
+        lines += [f"  note    {note}" for note in self.notes]
+        for plan in (self.copy, self.append):
+            if plan is not None:
+                lines.append(plan.explain())
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        *,
+        resume: bool = False,
+        journal: Location | None = None,
+        verify: bool = False,
+    ) -> JointReport | AppendReport:
+        """Run the plan.
+
+        Parameters
+        ----------
+        client, progress, resume, journal
+            As for `zarr_dask.copy`.
+        verify
+            Compare the store with the files: of a new store before it becomes visible, after an
+            append with all files.
+
+        Raises
+        ------
+        IngestError
+            If a file has changed since the survey, or a chunk of it does not decode.
+        ValuesDifferError
+            If `verify` finds a difference.
+        ZarrDaskError
+            As `zarr_dask.copy` and `zarr_dask.to_zarr`.
+        """
+        report: JointReport | AppendReport
+        if self.copy is not None:
+            return self.copy.run(client, progress, resume=resume, journal=journal, verify=verify)
+        if self.append is None:
+            report = AppendReport(0, 0, 0)
+        else:
+            reports = self.append.run()
+            objects = sum(one.objects for one in reports)
+            report = AppendReport(len(self.new_files), objects, self.append.nbytes)
+        if verify:
+            found = compare(
+                open_node(self.source), open_group(*self.target), client=client, attributes=False
+            )
+            if not found:
+                raise IngestError(
+                    f"the store does not hold what the files hold: {found} Write it anew, with "
+                    "overwrite=True, or find out which of them has changed."
+                )
+        return report
+
+
+# --- planning -------------------------------------------------------------------------------------
+
+
+def plan_ingest(
+    files: Any,
+    url: Location,
+    *,
+    path: str = "",
+    concat: str | None = None,
+    order: Order | None = None,
+    settle: Mapping[str, str] | None = None,
+    variables: Sequence[str] | None = None,
+    engine: str | None = None,
+    chunks: Mapping[str, Any] | None = None,
+    shards: Mapping[str, Any] | None = None,
+    codecs: Any = None,
+    format: str | None = None,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    client: Client | None = None,
+    threads: int | None = None,
+    model: CostModel | None = None,
+    survey: Location | Literal[False] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> IngestPlan:
+    """Plan how to write many files into one store; nothing is written but the survey.
+
+    Parameters
+    ----------
+    files
+        NetCDF, HDF5 or GRIB files: a path or URL, a pattern such as ``"run/*.nc"``, a folder,
+        ``"@list.txt"`` for a file that has one of these on each line, or a list of them.
+    url, path
+        Location of the store. If it has the first of the files already, the others are appended.
+    concat
+        Dimension along which the files follow each other; one that no file has is new. By default
+        the one along which they differ.
+    order
+        ``"coordinate"`` sorts files by the values along `concat`, ``"name"`` by their names, with
+        numbers by value; ``"given"`` keeps their order. By default files of a pattern or folder are
+        sorted by name.
+    settle
+        Choices for differences between files, by kind, such as ``{"units": "convert"}``. Without
+        one a difference is refused, and the error lists all differences with their choices.
+    variables
+        Paths of the variables to take; all by default.
+    engine
+        Engine of xarray that reads the files, such as ``"cfgrib"``. By default NetCDF and HDF5
+        files are read by this package, and GRIB files by cfgrib.
+    chunks, shards
+        Grids by name of the dimension, as for `zarr_dask.plan_copy`. By default chunks of the
+        files, joined along `concat` up to 4 MiB.
+    codecs
+        Codecs of the chunks, as for `zarr_dask.create_array`, for all arrays or by path.
+    format, max_mem, temp, overwrite, client, threads, model
+        As for `zarr_dask.plan_copy`.
+    resume
+        True if a job at the target has died: what it has left may be replaced or used.
+    survey
+        Location of the file that keeps headers for the next call; sibling_location the target by
+        default, False for none.
+    storage_options, target_options
+        Options of the stores of remote files, and of the target.
+
+    Raises
+    ------
+    IngestError
+        If files cannot be read or do not fit together, or are not those that the target has.
+    MissingDependencyError
+        If h5py, or an engine, is not installed.
+    ZarrDaskError
+        As `zarr_dask.plan_copy`.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> plan = zd.plan_ingest("run/*.nc", "run.zarr", chunks={"time": -1})  # doctest: +SKIP
+    >>> print(plan.explain())  # doctest: +SKIP
+    """
+    check_bools(overwrite=overwrite, resume=resume)
+    settled = checked_settle(settle)
+    store, kept = _survey_place(url, path, survey, target_options)
+    urls = find_files(files, storage_options)
+    if order == "name":
+        urls = sorted(urls, key=_by_name)
+    before = None if store is None else read_survey(store, kept)
+    found, combination = _combined(
+        urls, storage_options, engine, before, concat, order, settled, variables
+    )
+    if store is not None:
+        store.set(kept, [found.to_json()])
+    refuse(combination.differences)
+    source = DatasetStore.of(combination, storage_options)
+    there = None if overwrite else _existing(url, path, target_options)
+    names = tuple(one.url for one in combination.headers)
+    if there is not None:
+        return _append_plan(
+            there, combination, before, source, resume=resume, max_mem=max_mem, threads=threads
+        )
+    workers = find_workers(client) if threads is None else Workers(None, threads, threads)
+    budget = memory_budget(max_mem, workers)
+    budget -= _held_besides(combination) * workers.threads_per_process
+    if budget <= 0:
+        raise MemoryBudgetError(
+            f"max_mem={max_mem!r} is too little: values that are cut or converted on the way need "
+            f"{format_bytes(_held_besides(combination))} for each thread."
+        )
+    plan = plan_copy(
+        open_node(source),
+        url,
+        path=path,
+        chunks=_chunks(combination, chunks),
+        shards=shards,
+        format=format or FORMAT.name,
+        codecs=_codecs(combination, codecs),
+        max_mem=budget,
+        temp=temp,
+        overwrite=overwrite or resume,
+        client=client,
+        threads=threads,
+        model=model,
+        target_options=target_options,
+    )
+    return IngestPlan(
+        source=source,
+        concat=combination.concat,
+        files=names,
+        new_files=names,
+        notes=combination.notes,
+        copy=replace(plan, overwrite=overwrite),
+        append=None,
+        target=(plan.store, plan.path),
+    )
+
+
+def _by_name(url: str) -> list[Any]:
+    from zarr_dask.jobs.ingest.source_file import natural
+
+    return natural(url.rpartition("/")[2])
+
+
+def _combined(
+    urls: Sequence[str],
+    options: Mapping[str, Any] | None,
+    engine: str | None,
+    before: FileSurvey | None,
+    concat: str | None,
+    order: Order | None,
+    settle: Mapping[str, str],
+    variables: Sequence[str] | None,
+) -> tuple[FileSurvey, Combination]:
+    found = survey_files(urls, options, engine, before)
+    readable = [one for one in found.headers if not one.error]
+    if readable:
+        concat = concat or inferred_concat(readable)
+        found = with_digests(found, compared_variables(readable, concat), options)
+    made = combine(found.headers, concat=concat, order=order, settle=settle, variables=variables)
+    if not made.headers:
+        refuse(made.differences)
+        raise IngestError("no file can be read: all are left out.")
+    return found, made
+
+
+def surveyed(
+    files: Any, options: Mapping[str, Any] | None, concat: str | None, order: Order | None
+) -> tuple[FileSurvey, str | None]:
+    """Return the survey of files, and the dimension of their concatenation."""
+    urls = find_files(files, options)
+    found = survey_files(sorted(urls, key=_by_name) if order == "name" else urls, options, None)
+    readable = [one for one in found.headers if not one.error]
+    concat = concat or (inferred_concat(readable) if readable else None)
+    return with_digests(found, compared_variables(readable, concat), options), concat
+
+
+def dataset_of(
+    files: Any,
+    *,
+    concat: str | None = None,
+    order: Order | None = None,
+    settle: Mapping[str, str] | None = None,
+    variables: Sequence[str] | None = None,
+    engine: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[DatasetStore, Combination]:
+    """Return files as one read-only hierarchy; arguments as for `plan_ingest`.
+
+    Raises
+    ------
+    IngestError
+        If files cannot be read or do not fit together.
+    """
+    settled = checked_settle(settle)
+    urls = find_files(files, storage_options)
+    if order == "name":
+        urls = sorted(urls, key=_by_name)
+    _, made = _combined(urls, storage_options, engine, None, concat, order, settled, variables)
+    refuse(made.differences)
+    return DatasetStore.of(made, storage_options), made
+
+
+def _survey_place(
+    url: Location, path: str, survey: Any, options: Mapping[str, Any] | None
+) -> tuple[Store | None, str]:
+    """Return store and key of the file of the survey; None if none is kept."""
+    if survey is False:
+        return None, ""
+    suffix = f".{path.strip('/').replace('/', '.')}" if path else ""
+    if survey is None:
+        place = sibling_location(open_store(url, options), f"{suffix}.ingest.json")
+        return (None, "") if place is None else place
+    folder, _, name = str(survey).rpartition("/")
+    return open_store(folder or ".", options if "://" in folder else None), name
+
+
+def _existing(url: Location, path: str, options: Mapping[str, Any] | None) -> Group | None:
+    try:
+        return open_group(url, path, "r+", storage_options=options)
+    except NodeNotFoundError:
+        return None
+
+
+def _held_besides(found: Combination) -> int:
+    """Return the bytes that a task holds for a chunk that is not handed on as it lies in a file.
+
+    The chunk of the file, its values, and what is made of them, besides what a plan counts.
+    """
+    most = 0
+    for one in found.arrays.values():
+        for piece in one.pieces:
+            if piece.file >= 0 and (not piece.direct or _is_cut(one, piece, found)):
+                chunk = prod(found.headers[piece.file].variables[one.path].chunks)
+                most = max(most, chunk * one.served.itemsize)
+    return 3 * most
+
+
+def _is_cut(one: Combined, piece: FilePiece, found: Combination) -> bool:
+    """True if a file ends within a chunk that is not the last one of the array."""
+    if one.axis is None or one.new_axis or piece is one.pieces[-1]:
+        return False
+    size = found.headers[piece.file].variables[one.path].chunks[one.axis]
+    return piece.extent % size > 0
+
+
+# --- defaults -------------------------------------------------------------------------------------
+
+
+def _chunks(found: Combination, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return chunks by dimension as given, and the default ones of each array."""
+    chunks: dict[str, Any] = dict(given or {})
+    for path, one in found.arrays.items():
+        own = _default_chunks(one, given or {})
+        if own:
+            chunks[path] = own
+    return chunks
+
+
+def _default_chunks(one: Combined, given: Mapping[str, Any]) -> dict[str, int]:
+    """Return chunks like those of the files, joined along the concatenation."""
+    names = [str(name) for name in one.meta.dimension_names or ()]
+    cell = [1, *one.served.chunks] if one.new_axis else list(one.served.chunks)
+    cell = [max(min(c, n), 1) for c, n in zip(cell, one.meta.shape, strict=True)]
+    for axis, name in enumerate(names):
+        if name in given:
+            length = given[name]
+            cell[axis] = (
+                one.meta.shape[axis] if length == -1 else length if isinstance(length, int) else 1
+            )
+    if one.axis is not None and names[one.axis] not in given:
+        row = prod(c for n, c in enumerate(cell) if n != one.axis) * one.served.itemsize
+        most = one.meta.shape[one.axis]
+        if len(cell) == 1:
+            most = max(most, _ALONG)
+        times = max(_CHUNK_BYTES // max(row * cell[one.axis], 1), 1)
+        cell[one.axis] = max(min(cell[one.axis] * times, most), 1)
+    return {
+        name: cell[n]
+        for n, name in enumerate(names)
+        if name not in given and names.count(name) == 1  # of two, neither can be told by its name
+    }
+
+
+def _codecs(found: Combination, given: Any) -> Any:
+    """Return codecs by path: the given ones, else the default ones of a new array."""
+    if isinstance(given, Mapping) and given and all(name in found.arrays for name in given):
+        return {path: given.get(path, _usual(one)) for path, one in found.arrays.items()}
+    return {path: _usual(one) if given is None else given for path, one in found.arrays.items()}
+
+
+def _usual(one: Combined) -> list[Any]:
+    chain = FORMAT.chain(None, one.meta.data_type, one.meta.dtype, "C", one.meta.grid.ndim)
+    return list(chain.codecs) if not isinstance(chain, list) else []
+
+
+# --- appending ------------------------------------------------------------------------------------
+
+
+def _append_plan(
+    there: Group,
+    found: Combination,
+    before: FileSurvey | None,
+    files: DatasetStore,
+    *,
+    resume: bool,
+    max_mem: str | int | None,
+    threads: int | None,
+) -> IngestPlan:
+    """Return the plan that appends the files that a store does not have yet."""
+    concat = found.concat
+    arrays = {path: one for path, one in found.arrays.items() if one.axis is not None}
+    targets = {path: _target(there, path, one) for path, one in found.arrays.items()}
+    length = min(
+        (targets[p].shape[one.axis] for p, one in arrays.items() if one.axis is not None), default=0
+    )
+    ends = np.cumsum((0, *found.lengths)).tolist()
+    if concat is None or not arrays:
+        old = len(found.headers)
+    elif length not in ends[1:]:
+        raise IngestError(
+            f"{there.where} has {length} elements along {concat}, which is not where any of the "
+            f"files ends ({_some(ends[1:])}): it was not made of the first of these files. Choose "
+            "another target, or overwrite=True."
+        )
+    else:
+        old = ends.index(length, 1)
+    notes = [*found.notes, *_changed(found, before, old)]
+    _check_values(there, targets, found, old)
+    new = tuple(one.url for one in found.headers[old:])
+    plan = None
+    if new or (
+        resume
+        and any(
+            targets[p].shape[one.axis] > length for p, one in arrays.items() if one.axis is not None
+        )
+    ):
+        source = open_group(files)
+        values, into = [], []
+        for path, one in arrays.items():
+            array = source[path]
+            if isinstance(array, Array) and one.axis is not None:
+                blocks = _blocks(targets[path], array.shape, one.axis, length, max_mem, threads)
+                region = tuple(
+                    slice(length if n == one.axis else 0, None) for n in range(array.ndim)
+                )
+                values.append(array.to_dask(chunks=blocks)[region])
+                into.append(targets[path])
+        plan = plan_write(values, into, append=concat, resume=resume)
+    return IngestPlan(
+        source=files,
+        concat=concat,
+        files=tuple(one.url for one in found.headers),
+        new_files=new,
+        notes=tuple(notes),
+        copy=None,
+        append=plan,
+        target=(there.store, there.path),
+    )
+
+
+def _some(numbers: Sequence[int]) -> str:
+    few = ", ".join(map(str, numbers[:5]))
+    return few if len(numbers) <= 5 else f"{few} ... {numbers[-1]}"
+
+
+def _target(there: Group, path: str, one: Combined) -> Array:
+    """Return the array that a store has for one of the files.
+
+    Raises
+    ------
+    IngestError
+        If it has none, or another one.
+    """
+    try:
+        array = there[path]
+    except NodeNotFoundError:
+        array = None
+    remedy = "Choose another target, or overwrite=True."
+    if not isinstance(array, Array):
+        raise IngestError(f"{there.where} has no array {path}, which the files have. {remedy}")
+    names = array.dimension_names
+    facts = [
+        ("dimensions", names, one.meta.dimension_names),
+        ("data type", array.meta.data_type, one.meta.data_type),
+        (
+            "lengths",
+            tuple(n for axis, n in enumerate(array.shape) if axis != one.axis),
+            tuple(n for axis, n in enumerate(one.meta.shape) if axis != one.axis),
+        ),
+        *(
+            (name, array.attributes.get(name), one.meta.attributes.get(name))
+            for name in ("units", "calendar", "scale_factor", "add_offset", "_FillValue")
+        ),
+    ]
+    for what, ours, theirs in facts:
+        if ours != theirs:
+            raise IngestError(
+                f"{array.where} has the {what} {ours}, the files have {theirs}: nothing can be "
+                f"appended. {remedy}"
+            )
+    return array
+
+
+def _changed(found: Combination, before: FileSurvey | None, old: int) -> list[str]:
+    """Return notes on files that have changed since their values were stored."""
+    known = {one.url: (one.size, one.tag) for one in before.headers} if before else {}
+    return [
+        f"{one.url} has changed since its values were stored; verify=True compares them"
+        for one in found.headers[:old]
+        if known.get(one.url, (one.size, one.tag)) != (one.size, one.tag)
+    ]
+
+
+def _check_values(there: Group, targets: Mapping[str, Array], found: Combination, old: int) -> None:
+    """Compare the coordinate that is there with the ends of the files.
+
+    Raises
+    ------
+    IngestError
+        If they differ.
+    """
+    concat = found.concat
+    path = next(
+        (p for p in targets if p.rpartition("/")[2] == concat and targets[p].ndim == 1), None
+    )
+    if concat is None or path is None:
+        return
+    start = 0
+    present = targets[path].read(threads=1)
+    for header, length in zip(found.headers[:old], found.lengths, strict=False):
+        ends = new_ends(header, concat, found.headers[0])
+        if ends and length:
+            got = float(present[start]), float(present[start + length - 1])
+            if not np.allclose(got, ends[:2], rtol=1e-12, atol=0):
+                raise IngestError(
+                    f"{there.where} has {got[0]:g} to {got[1]:g} along {concat} where {header.url} "
+                    f"has {ends[0]:g} to {ends[1]:g}: it was not made of the first of these files, "
+                    "in this order. Choose another target, or overwrite=True."
+                )
+        start += length
+
+
+def _blocks(
+    target: Array,
+    shape: Sequence[int],
+    axis: int,
+    length: int,
+    max_mem: str | int | None,
+    threads: int | None,
+) -> tuple[tuple[int, ...], ...]:
+    """Return blocks of whole stored objects of the target, as large as memory allows."""
+    workers = find_workers(None)
+    share = memory_budget(max_mem, workers) // (4 * (threads or workers.threads_per_process))
+    grid = Grid(
+        tuple(
+            Fixed(d.size, n) if isinstance(d, Fixed) else d.window(0, d.extent)
+            for d, n in zip(target.meta.grid.dimensions, shape, strict=True)
+        )
+    )
+    cell = list(grid.largest_cell)
+    nbytes = prod(cell) * target.meta.data_type.typical_itemsize
+    for n in reversed(range(len(cell))):
+        if n != axis:  # so that chunks of the files are decoded once, not for each object
+            times = min(max(share // max(nbytes, 1), 1), -(-shape[n] // cell[n]))
+            cell[n] *= times
+            nbytes *= times
+    found = []
+    for n, extent in enumerate(shape):
+        first = [length] if n == axis and length else []
+        at = sum(first)
+        sizes = list(first)
+        while at < extent:
+            step = min(cell[n] - at % cell[n], extent - at)
+            sizes.append(step)
+            at += step
+        found.append(tuple(sizes) or (0,))
+    return tuple(found)
+
+
+# --- all at once ----------------------------------------------------------------------------------
+
+
+@explained_by(plan_ingest)
+def ingest(
+    files: Any,
+    url: Location,
+    *,
+    path: str = "",
+    concat: str | None = None,
+    order: Order | None = None,
+    settle: Mapping[str, str] | None = None,
+    variables: Sequence[str] | None = None,
+    engine: str | None = None,
+    chunks: Mapping[str, Any] | None = None,
+    shards: Mapping[str, Any] | None = None,
+    codecs: Any = None,
+    format: str | None = None,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
+    overwrite: bool = False,
+    client: Client | None = None,
+    progress: Callable[[Progress], None] | Literal[True] | None = None,
+    survey: Location | Literal[False] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    journal: Location | None = None,
+    verify: bool = False,
+) -> JointReport | AppendReport:
+    """Write many files into one store: `plan_ingest`, then run.
+
+    The same call with more files appends these.
+
+    Parameters
+    ----------
+    files, url, path, concat, order, settle, variables, engine, chunks, shards, codecs, format
+        As for `plan_ingest`.
+    max_mem, temp, overwrite, client, survey, storage_options, target_options
+        As for `plan_ingest`.
+    progress, resume, journal, verify
+        As for `IngestPlan.run`.
+
+    Raises
+    ------
+    ZarrDaskError
+        As `plan_ingest` and `IngestPlan.run`.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> zd.ingest("run/*.nc", "run.zarr", concat="time", chunks={"time": -1})  # doctest: +SKIP
+    """
+    check_bools(overwrite=overwrite, resume=resume, verify=verify)
+    plan = plan_ingest(
+        files,
+        url,
+        path=path,
+        concat=concat,
+        order=order,
+        settle=settle,
+        variables=variables,
+        engine=engine,
+        chunks=chunks,
+        shards=shards,
+        codecs=codecs,
+        format=format,
+        max_mem=max_mem,
+        temp=temp,
+        overwrite=overwrite,
+        resume=resume,
+        client=client,
+        survey=survey,
+        storage_options=storage_options,
+        target_options=target_options,
+    )
+    return plan.run(client, progress, resume=resume, journal=journal, verify=verify)

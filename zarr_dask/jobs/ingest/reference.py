@@ -1,0 +1,198 @@
+"""References of kerchunk to the chunks of many files: a dataset without a copy of its values.
+
+References are documents of Zarr v2 and, for each chunk, a file with an offset and a size. They can
+name only chunks of one shape with one list of filters. Small arrays that are not so are put into
+the document.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import IngestError
+from zarr_dask.formats.references import ReferencedArray, group_references
+from zarr_dask.grid.grid import Fixed
+from zarr_dask.hierarchy.group import open_array
+from zarr_dask.jobs.ingest.combine import Combined, Order, combine
+from zarr_dask.jobs.ingest.dataset_store import DatasetStore
+from zarr_dask.jobs.ingest.differences import checked_settle, refuse
+from zarr_dask.jobs.ingest.header import Header, Variable, decoded
+from zarr_dask.jobs.ingest.ingest import surveyed
+from zarr_dask.stores.open import Location, open_store
+
+__all__ = ["reference"]
+
+_INLINE = 1 << 20
+"""Most bytes of an array that is put into the document."""
+_LARGEST = 1 << 26
+"""Most bytes of a chunk of values that lie in one range of bytes."""
+
+
+def reference(
+    files: Any,
+    url: Location,
+    *,
+    concat: str | None = None,
+    order: Order | None = None,
+    settle: Mapping[str, str] | None = None,
+    variables: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Write references to the chunks of many files, as kerchunk does; no values are copied.
+
+    Parameters
+    ----------
+    files, concat, order, settle, variables, storage_options
+        As for `zarr_dask.plan_ingest`; NetCDF and HDF5 files only.
+    url
+        Path or URL of the JSON document.
+    target_options
+        Options of its store.
+
+    Returns
+    -------
+    int
+        Number of references.
+
+    Raises
+    ------
+    IngestError
+        If files do not fit together, or an array cannot be told by references.
+
+    Examples
+    --------
+    >>> import zarr_dask as zd
+    >>> zd.reference("run/*.nc", "run.json", concat="time")  # doctest: +SKIP
+    >>> zd.open_dataset("reference::run.json")  # doctest: +SKIP
+    """
+    settled = checked_settle(settle)
+    survey, concat = surveyed(files, storage_options, concat, order)
+    headers = [
+        _with_ranges(one, _extents(survey.headers, concat), concat) for one in survey.headers
+    ]
+    found = combine(headers, concat=concat, order=order, settle=settled, variables=variables)
+    refuse(found.differences)
+    store = DatasetStore.of(found, storage_options)
+    refs: dict[str, Any] = {}
+    for path in dict.fromkeys(("", *found.groups)):
+        refs.update(group_references(path, found.groups.get(path, {})))
+    for path, one in found.arrays.items():
+        refs.update(_array(store, path, one))
+    document = json.dumps({"version": 1, "refs": refs}).encode()
+    folder, _, name = str(url).rpartition("/")
+    open_store(folder or ".", target_options).set(name, [document])
+    return sum(isinstance(one, list) for one in refs.values())
+
+
+def _extents(headers: Sequence[Header], concat: str | None) -> int:
+    """Return the largest length that divides those of all files along the concatenation."""
+    lengths = [one.dimensions.get(concat or "", 0) for one in headers]
+    return gcd(*lengths) if lengths else 0
+
+
+def _with_ranges(header: Header, common: int, concat: str | None) -> Header:
+    """Return a header whose ranges of bytes are cut where chunks of one shape need it."""
+    changed = {
+        path: replace(one, chunks=_cut(one, common if one.dims[:1] == (concat,) else 0))
+        for path, one in header.variables.items()
+        if one.layout in {"range", "records"} and one.shape and not one.unsupported
+    }
+    return replace(header, variables={**header.variables, **changed})
+
+
+def _cut(one: Variable, common: int) -> tuple[int, ...]:
+    rest = tuple(max(n, 1) for n in one.shape[1:])
+    if one.layout == "records":
+        return (1, *rest)
+    most = max(common or one.shape[0], 1)
+    row = prod(rest) * one.itemsize
+    divisors = [n for n in range(1, most + 1) if most % n == 0 and n * row <= _LARGEST]
+    return (max(divisors, default=1), *rest)
+
+
+def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
+    """Return the references of one array.
+
+    Raises
+    ------
+    IngestError
+        If references cannot tell it.
+    """
+    regular = all(isinstance(d, Fixed) for d in one.meta.grid.dimensions)
+    places = _places(store, one) if regular and one.served.dtype != "string" else None
+    if places is None:
+        return _inlined(open_array(store, path), one)
+    chunks, missing = one.meta.grid.largest_cell, len(places) < prod(one.meta.grid.counts)
+    made = _documents(one, chunks, np.dtype(one.served.dtype), missing=missing)
+    return {**made.documents(), **{made.key(coords): place for coords, place in places.items()}}
+
+
+def _places(store: DatasetStore, one: Combined) -> dict[tuple[int, ...], list[Any]] | None:
+    """Return file, offset and size of each stored chunk; None if one is no range of bytes."""
+    found: dict[tuple[int, ...], list[Any]] = {}
+    for coords in product(*map(range, one.meta.grid.counts)):
+        direct = store.direct_chunk(one, coords)
+        if direct is None:
+            return None
+        file = store.file(direct[0])
+        try:
+            place = file.place_of(one.path, direct[1])
+        except LookupError:
+            continue  # nothing is stored
+        if place is None:
+            return None
+        found[coords] = [_target(file.url), *place]
+    return found
+
+
+def _target(url: str) -> str:
+    return url if "://" in url else f"file://{url}"
+
+
+def _inlined(array: Array, one: Combined) -> dict[str, Any]:
+    if array.nbytes > _INLINE or array.dtype.kind == "O":
+        raise IngestError(
+            f"{one.path} cannot be told by references: its chunks differ between files, a file "
+            "ends within a chunk, or they have filters that only the HDF5 library knows. Leave it "
+            "out (variables=), or copy the files with zarr_dask.ingest."
+        )
+    values = np.ascontiguousarray(array.read())
+    dtype = values.dtype.newbyteorder("<") if values.dtype.itemsize > 1 else values.dtype
+    data = base64.b64encode(values.astype(dtype).tobytes()).decode()
+    chunks = [max(n, 1) for n in array.shape]
+    plain = replace(one, served=replace(one.served, filters=()))
+    made = _documents(plain, chunks, dtype, missing=False)
+    value = {made.key((0,) * array.ndim): f"base64:{data}"} if values.size else {}
+    return {**made.documents(), **value}
+
+
+def _documents(
+    one: Combined, chunks: Sequence[int], dtype: np.dtype[Any], *, missing: bool
+) -> ReferencedArray:
+    """Return the array as its documents tell it; the fill value is the mask."""
+    given = one.served.attrs.get("_FillValue")
+    if given is None and missing:
+        given = one.served.fill
+    fill = given["value"] if isinstance(given, Mapping) else given
+    if given is not None and dtype.kind == "S":
+        fill = base64.b64encode(decoded(given)).decode()
+    return ReferencedArray(
+        one.path,
+        one.meta.shape,
+        chunks,
+        dtype.str,
+        one.served.filters,
+        fill,
+        {k: v for k, v in one.meta.attributes.items() if k != "_FillValue"},
+        one.meta.dimension_names or (),
+    )

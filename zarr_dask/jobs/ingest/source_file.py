@@ -1,0 +1,256 @@
+"""Files as stores name them: opening, reading parts, and finding them by patterns."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+from zarr_dask.errors import IngestError, StoreError
+from zarr_dask.stores.base import Buffer, Range, Store, etag_of, list_sizes
+from zarr_dask.stores.open import open_store
+
+__all__ = ["SourceFile", "find_files", "natural"]
+
+SUFFIXES = (
+    ".nc",
+    ".nc3",
+    ".nc4",
+    ".cdf",
+    ".h5",
+    ".hdf5",
+    ".he5",
+    ".hdf",
+    ".grib",
+    ".grb",
+    ".grib2",
+)
+"""Endings of the files that are taken from a folder."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """The location of one file."""
+
+    url: str
+    """Absolute path, or URL."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """Options of its store."""
+
+    @staticmethod
+    def of(url: str, options: Mapping[str, Any] | None) -> SourceFile:
+        """Return the place of a path or URL."""
+        remote = "://" in url
+        return SourceFile(
+            url if remote else os.path.abspath(url),
+            tuple((options or {}).items()) if remote else (),
+        )
+
+    @property
+    def _split(self) -> tuple[str, str]:
+        folder, _, name = self.url.rpartition("/")
+        return folder or "/", name
+
+    @property
+    def store(self) -> Store:
+        """The store of its folder."""
+        return _store(self._split[0], repr(self.options)) or open_store(
+            self._split[0], dict(self.options)
+        )
+
+    @property
+    def path(self) -> str | None:
+        """Its path if it is a local file."""
+        return None if "://" in self.url else self.url
+
+    def size(self) -> int:
+        """Return its bytes.
+
+        Raises
+        ------
+        IngestError
+            If it is not there.
+        """
+        size = self.store.size(self._split[1])
+        if size is None:
+            raise IngestError(f"{self.url} is not there, or is a folder.")
+        return size
+
+    def tag(self) -> str:
+        """Return what changes when the file does: times of a local file, a tag of a remote one."""
+        if self.path is not None:
+            status = os.stat(self.path)
+            return f"{status.st_mtime_ns}"
+        return repr(etag_of(self.store, self._split[1]))
+
+    def read(self, ranges: Sequence[Range]) -> list[Buffer]:
+        """Return parts of the file.
+
+        Raises
+        ------
+        IngestError
+            If it is not there, or ends before them.
+        """
+        name = self._split[1]
+        found = self.store.get_ranges([(name, one) for one in ranges])
+        for one, part in zip(ranges, found, strict=True):
+            if part is None:
+                raise IngestError(f"{self.url} is not there any more.")
+            if one.stop is not None and len(part) < one.stop - one.start:
+                raise IngestError(
+                    f"{self.url} ends at byte {one.start + len(part)}, but values lie up to byte "
+                    f"{one.stop}: the file is cut off. Fetch it again."
+                )
+        return [part for part in found if part is not None]
+
+    def open(self) -> io.IOBase | str:
+        """Return the path of a local file, or a file object over a remote one."""
+        if self.path is not None:
+            return self.path
+        return io.BufferedReader(_Remote(self), 1 << 20)
+
+
+@lru_cache(maxsize=64)
+def _local(folder: str) -> Store:
+    return open_store(folder)
+
+
+def _store(folder: str, options: str) -> Store | None:
+    return _local(folder) if options == "()" and "://" not in folder else None
+
+
+class _Remote(io.RawIOBase):
+    """A remote file, read by ranges."""
+
+    def __init__(self, place: SourceFile) -> None:
+        super().__init__()
+        self._place, self._at, self._size = place, 0, place.size()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Change the position."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer."""
+        view = memoryview(buffer).cast("B")
+        stop = min(self._at + len(view), self._size)
+        if stop <= self._at:
+            return 0
+        (part,) = self._place.read([Range(self._at, stop)])
+        view[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+# --- finding files --------------------------------------------------------------------------------
+
+
+def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str]:
+    """Return paths and URLs of files, in the order given; those of a pattern by name.
+
+    Parameters
+    ----------
+    files
+        A path or URL, a pattern, a folder, ``"@list.txt"`` for a file with one of these on each
+        line, or a list of them.
+    options
+        Options of the stores of URLs.
+
+    Raises
+    ------
+    IngestError
+        If there are none, or a pattern matches nothing.
+
+    Examples
+    --------
+    >>> find_files("no-such-folder/*.nc")
+    Traceback (most recent call last):
+    ...
+    zarr_dask.errors.IngestError: 'no-such-folder/*.nc' matches no file. ...
+    """
+    items: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
+    found: list[str] = []
+    for item in items:
+        if not isinstance(item, str | os.PathLike):
+            raise TypeError(f"files has {item!r:.100}: expected paths, URLs or patterns.")
+        found += _matches(os.path.expanduser(os.fspath(item)), options)
+    if not found:
+        raise IngestError("there are no files: the list is empty.")
+    twice = (
+        sorted({url for url in found if found.count(url) > 1})
+        if len(set(found)) < len(found)
+        else []
+    )
+    if twice:
+        raise IngestError(f"{twice[0]} is given more than once ({len(twice)} files are).")
+    return found
+
+
+def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
+    if item.startswith("@"):
+        lines = Path(item[1:]).read_text(encoding="utf-8").splitlines()
+        return [url for line in lines if line.strip() for url in _matches(line.strip(), options)]
+    if "://" in item:
+        return _remote_matches(item, options) if has_magic(item) else [item]
+    if os.path.isdir(item) and not item.endswith(".zarr"):
+        names = [name for name in os.listdir(item) if name.lower().endswith(SUFFIXES)]
+        found = [os.path.join(item, name) for name in names]
+    elif has_magic(item) and not os.path.exists(item):
+        found = glob(item, recursive=True)
+    else:
+        return [os.path.abspath(item)]
+    if not found:
+        raise IngestError(
+            f"{item!r} matches no file. Check the pattern and the folder; of a folder, files "
+            f"that end in {', '.join(SUFFIXES)} are taken."
+        )
+    return sorted((os.path.abspath(one) for one in found), key=natural)
+
+
+def _remote_matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
+    scheme, _, rest = item.partition("://")
+    fixed = rest[: re.search(r"[*?\[]", rest).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    base = f"{scheme}://{fixed}"
+    store = open_store(base, dict(options or {}))
+    try:
+        keys = [key for key, _ in list_sizes(store)]
+    except StoreError as error:
+        raise IngestError(f"{item!r}: the files cannot be listed ({error})") from error
+    pattern = rest[len(fixed) + 1 :]
+    found = [
+        key for key in keys if fnmatchcase(key, pattern) and key.count("/") == pattern.count("/")
+    ]
+    if not found:
+        raise IngestError(f"{item!r} matches no file. Check the pattern and the folder.")
+    return [f"{base}/{key}" for key in sorted(found, key=natural)]
+
+
+def natural(name: str) -> list[Any]:
+    """Return a key that sorts numbers in names by their values.
+
+    Examples
+    --------
+    >>> sorted(["run/10.nc", "run/9.nc"], key=natural)
+    ['run/9.nc', 'run/10.nc']
+    """
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]

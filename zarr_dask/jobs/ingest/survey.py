@@ -1,0 +1,181 @@
+"""The survey of many files: all of their headers, read in parallel and kept in one small file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from zarr_dask.errors import IngestError
+from zarr_dask.jobs.engine.thread_map import map_concurrently as thread_map
+from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
+from zarr_dask.jobs.ingest.header import Header, Variable
+from zarr_dask.jobs.ingest.source_file import SourceFile
+from zarr_dask.stores.base import Store
+
+__all__ = ["FileSurvey", "survey_files", "with_digests"]
+
+VERSION = 1
+_SMALL = 1 << 16
+"""Most bytes of a variable whose values are read with the header."""
+_COMPARED = 1 << 27
+"""Most bytes of a variable that is compared between files."""
+_AT_A_TIME = 8
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    """Headers of files, in the order in which these were given."""
+
+    headers: tuple[Header, ...]
+    engine: str | None = None
+
+    def to_json(self) -> bytes:
+        """Return the survey as a JSON document."""
+        facts = {
+            "ingest_survey": VERSION,
+            "engine": self.engine,
+            "files": [header.to_json() for header in self.headers],
+        }
+        return json.dumps(facts, separators=(",", ":")).encode()
+
+    @staticmethod
+    def of_json(text: bytes, at: str) -> FileSurvey:
+        """Return the survey that `to_json` has written.
+
+        Raises
+        ------
+        IngestError
+            If it is none.
+        """
+        try:
+            facts = json.loads(bytes(text))
+            headers = tuple(Header.of_json(one) for one in facts["files"])
+            found = FileSurvey(headers, facts["engine"])
+            version = facts["ingest_survey"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IngestError(
+                f"{at} is no survey of files ({error}). Remove it, or name another with survey=."
+            ) from error
+        if version != VERSION:
+            raise IngestError(
+                f"{at} is a survey of version {version!r}, this package reads {VERSION}. Remove it."
+            )
+        return found
+
+
+def survey_files(
+    urls: Sequence[str],
+    options: Mapping[str, Any] | None,
+    engine: str | None,
+    known: FileSurvey | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> FileSurvey:
+    """Read the headers of files in parallel; of those that are known, only sizes and times.
+
+    Parameters
+    ----------
+    urls
+        Paths and URLs.
+    options
+        Options of the stores of URLs.
+    engine
+        An engine of xarray; None to tell NetCDF, HDF5 and GRIB by their first bytes.
+    known
+        An earlier survey.
+    progress
+        Called after each file with the number of files done and of all.
+    """
+    before = {one.url: one for one in known.headers} if known and known.engine == engine else {}
+    done = [0]
+
+    def one(url: str) -> Header:
+        place = SourceFile.of(url, options)
+        found = before.get(place.url)
+        if found is None or found.error or not _is_same(place, found):
+            found = _with_values(place, header_of(place, engine))
+        done[0] += 1
+        if progress is not None:
+            progress(done[0], len(urls))
+        return found
+
+    return FileSurvey(tuple(thread_map(one, urls, _AT_A_TIME)), engine)
+
+
+def _is_same(place: SourceFile, header: Header) -> bool:
+    try:
+        return place.size() == header.size and place.tag() == header.tag
+    except (OSError, ValueError):
+        return False
+
+
+def _with_values(place: SourceFile, header: Header) -> Header:
+    """Return a header with digests of small variables, and the ends of coordinates."""
+    found: dict[str, Variable] = {}
+    for path, one in header.variables.items():
+        nbytes = int(np.prod(one.shape, dtype=np.int64)) * one.itemsize
+        if one.unsupported or nbytes > _SMALL:
+            continue
+        try:
+            found[path] = _looked_at(place, header, path)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            found[path] = replace(one, unsupported=f"cannot be read ({error})")
+    return replace(header, variables={**header.variables, **found}) if found else header
+
+
+def _looked_at(place: SourceFile, header: Header, path: str) -> Variable:
+    one = header.variables[path]
+    values = np.asarray(FileArrays(place, header).array(path).read(threads=1))
+    own = one.dims == (path.rpartition("/")[2],)
+    ends = _ends(values) if own and values.dtype.kind in "iuf" else ()
+    return replace(one, digest=_digest(values), values=ends)
+
+
+def _digest(values: np.ndarray) -> str:
+    if values.dtype == object:
+        data = json.dumps([str(v) for v in values.ravel()]).encode()
+    else:
+        if values.dtype.kind == "f":
+            values = values + 0.0
+        order = values.dtype.newbyteorder("<") if sys.byteorder == "big" else values.dtype
+        data = np.ascontiguousarray(values, order).tobytes()
+    return sha256(repr(values.shape).encode() + data).hexdigest()[:24]
+
+
+def _ends(values: np.ndarray) -> tuple[float, ...]:
+    if not values.size or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+        return ()
+    steps = np.diff(values.astype("f8"))
+    direction = 1 if (steps > 0).all() else -1 if (steps < 0).all() else 0
+    first, last = values[0].item(), values[-1].item()
+    return (first, last, values.min().item(), values.max().item(), direction)
+
+
+def with_digests(
+    survey: FileSurvey, paths: Sequence[str], options: Mapping[str, Any] | None
+) -> FileSurvey:
+    """Return a survey with digests of these variables, as long as they are not very large."""
+
+    def one(header: Header) -> Header:
+        place = SourceFile.of(header.url, options)
+        found = {}
+        for path in paths:
+            variable = header.variables.get(path)
+            if variable is None or variable.digest or variable.unsupported:
+                continue
+            if int(np.prod(variable.shape, dtype=np.int64)) * variable.itemsize <= _COMPARED:
+                found[path] = _looked_at(place, header, path)
+        return replace(header, variables={**header.variables, **found}) if found else header
+
+    return replace(survey, headers=tuple(thread_map(one, survey.headers, _AT_A_TIME)))
+
+
+def read_survey(store: Store, key: str) -> FileSurvey | None:
+    """Return a survey that is kept in a file; None if there is none."""
+    text = store.get(key)
+    return None if text is None else FileSurvey.of_json(bytes(text), f"{store.url}/{key}")

@@ -1,0 +1,353 @@
+"""The common end of writes to the arrays of a group: all of them become visible, or none.
+
+What tasks have written is not visible before the metadata say so. `GroupCommit` puts these last and
+in one order: documents of new arrays and new lengths, in the order of the plans; then the documents
+of new groups, the outermost last; then consolidated metadata, which most readers of a dataset ask
+alone.
+
+Several lengths cannot be changed by one request. So an append first leaves a record beside the
+hierarchy, of what the lengths are and will be::
+
+    run.zarr.zarr-dask/ocean/__append/commit
+
+It stands from the moment when all values are stored until all metadata are. If the process dies in
+between, the next append to the group does what is left (`finish_commit`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.resize import resize_grid
+from zarr_dask.errors import JournalError, MetadataChangedError, NodeNotFoundError, StoreError
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    GroupMeta,
+    ReadOptions,
+    load_json,
+    normalise_path,
+    prefix_of,
+    where,
+)
+from zarr_dask.formats.consolidated import (
+    consolidated_documents,
+    consolidated_groups,
+    has_consolidated,
+)
+from zarr_dask.formats.detect import read_node
+from zarr_dask.formats.edit import change_attributes, write_changed_documents
+from zarr_dask.hierarchy.edit import (
+    consolidate_group,
+    create_parent_groups,
+    make_room_for_array,
+    make_room_for_node,
+    puts_metadata_first,
+    write_documents,
+)
+from zarr_dask.jobs.write.target import ArrayTarget
+from zarr_dask.journal import OnConflict, claimed, default_place, remove_empty_folders
+from zarr_dask.stores.base import Store, join
+
+__all__ = ["GroupCommit", "GroupShown", "finish_commit", "has_unfinished_commit"]
+
+_FORMAT = "zarr-dask commit 1"
+_NAME = "__append/commit"
+
+
+@dataclass(frozen=True)
+class GroupShown:
+    """A group that a write makes, or gives attributes."""
+
+    path: str
+    """Path below the root of the store."""
+    attributes: Mapping[str, Any]
+    creates: bool
+    """True to make it; else the attributes are added to those that it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupCommit:
+    """What becomes visible at the end of writes to the arrays of a group, and how."""
+
+    store: Store
+    path: str
+    """The outermost group."""
+    node_format: Format
+    groups: tuple[GroupShown, ...] = ()
+    """Groups to make or change, the outermost last."""
+    bare: tuple[Array, ...] = ()
+    """Arrays that are made without values."""
+    overwrite: bool = False
+    """True to remove what is at `path` before anything is written."""
+    appends: bool = False
+    """True to keep other appends to the group away."""
+    consolidated: bool = False
+    """True to write consolidated metadata of the root, besides those that there are."""
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other appends to the group away as long as a ``with`` statement lasts.
+
+        Raises
+        ------
+        AppendConflictError
+            If another one is under way.
+        """
+        if not self.appends:
+            yield
+            return
+        with claimed(self.store, self.path):
+            yield
+
+    def make_room(self, *, resumed: bool) -> None:
+        """Remove what is replaced, unless an earlier call of a resumed job has done so."""
+        if resumed:
+            return
+        place = (self.store, self.path, self.node_format)
+        if self.overwrite:
+            make_room_for_node(
+                *place, overwrite=True, is_group=True, warns=False, makes_above=False
+            )
+        for array in self.bare:
+            make_room_for_array(
+                array.store,
+                array.path,
+                array.node_format,
+                array.meta,
+                overwrite=False,
+                alone=False,
+            )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def show(self, targets: Sequence[ArrayTarget]) -> None:
+        """Make everything visible.
+
+        Raises
+        ------
+        MetadataChangedError
+            If an array that was to grow is another one by now.
+        """
+        record = self._record(targets)
+        for target in targets:
+            target.announce()
+        if record is not None:
+            record.put()
+        for target in targets:
+            target.show()
+        self._show_bare()
+        self._show_groups(targets)
+        self.consolidate()
+        if record is not None:
+            record.remove()
+
+    def _record(self, targets: Sequence[ArrayTarget]) -> _Record | None:
+        place = default_place(self.store, self.path)
+        start = len(prefix_of(self.path))
+        lengths = {
+            target.array.path[start:]: (target.before.shape, target.array.shape)
+            for target in targets
+            if target.before is not None
+        }
+        if place is None or not lengths:
+            return None
+        return _Record(place.store, place.prefix, lengths)
+
+    def _show_bare(self) -> None:
+        for array in self.bare:
+            documents = array.node_format.documents(array.meta, array.path)
+            if not puts_metadata_first(array.store):
+                write_documents(array.store, documents)
+
+    def _show_groups(self, targets: Sequence[ArrayTarget]) -> None:
+        options = ReadOptions()
+        for group in self.groups:
+            place = (self.store, group.path, self.node_format)
+            if not group.creates:
+                _add_attributes(*place, group.attributes, options)
+                continue
+            documents = self._documents(group, targets)
+            # the last one is what makes the group a node
+            write_documents(self.store, dict(reversed(list(documents.items()))))
+            create_parent_groups(*place)
+
+    def _documents(self, group: GroupShown, targets: Sequence[ArrayTarget]) -> Mapping[str, bytes]:
+        """Return the documents of a new group, with consolidated metadata if it is the root."""
+        documents = dict(self.node_format.documents(GroupMeta(group.attributes), group.path))
+        wanted = self.consolidated and has_consolidated(self.node_format)
+        if group.path or not wanted or puts_metadata_first(self.store):
+            return documents
+        texts = dict(documents)
+        arrays = [*(target.array for target in targets), *self.bare]
+        for array in arrays:
+            texts |= array.node_format.documents(array.meta, array.path)
+        for other in self.groups:
+            if other.path:
+                texts |= self.node_format.documents(GroupMeta(other.attributes), other.path)
+        parsed = {key: load_json(self.store, key, text) for key, text in texts.items()}
+        made = consolidated_documents(self.store, group.path, self.node_format, parsed)
+        return {**documents, **made}
+
+    def consolidate(self) -> None:
+        """Write consolidated metadata anew, where there are some and where they are wanted."""
+        if not has_consolidated(self.node_format) or puts_metadata_first(self.store):
+            return
+        below = join(self.path, "-")  # consolidated metadata of the group itself are told of, too
+        present = set(consolidated_groups(self.store, below, self.node_format))
+        if any(group.creates and not group.path for group in self.groups):
+            present.discard("")  # written together with its document
+        elif self.consolidated:
+            present.add("")
+        for path in sorted(present, key=lambda one: one.count("/") + bool(one), reverse=True):
+            consolidate_group(self.store, path, self.node_format)
+
+
+def _add_attributes(
+    store: Store,
+    path: str,
+    node_format: Format,
+    attributes: Mapping[str, Any],
+    options: ReadOptions,
+) -> None:
+    present = node_format.read(store, path, options, found={})
+    if present is not None and any(
+        name not in present.attributes or present.attributes[name] != value
+        for name, value in attributes.items()
+    ):
+        change_attributes(store, path, node_format, lambda old: {**old, **attributes}, options)
+
+
+# --- after the death of a process -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Lengths that are being changed together."""
+
+    store: Store
+    """Store beside the hierarchy."""
+    prefix: str
+    lengths: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    """Shapes before and after, by path of the array below the group."""
+
+    @property
+    def _key(self) -> str:
+        return f"{self.prefix}{_NAME}"
+
+    def put(self) -> None:
+        document = {"format": _FORMAT, "arrays": self.lengths}
+        self.store.set(self._key, [json.dumps(document).encode()])
+
+    def remove(self) -> None:
+        self.store.delete(self._key)
+        remove_empty_folders(self.store, self._key.rpartition("/")[0] + "/")
+
+    @staticmethod
+    def at(store: Store, path: str) -> _Record | None:
+        """Return the record of a group; None if there is none.
+
+        Raises
+        ------
+        JournalError
+            If something else is there.
+        """
+        place = default_place(store, path)
+        if place is None:
+            return None
+        try:
+            text = place.store.get(f"{place.prefix}{_NAME}")
+        except StoreError:
+            return None  # what lies beside may not be ours to read
+        if text is None:
+            return None
+        try:
+            document = json.loads(bytes(text))
+            arrays = document["arrays"]
+            if document["format"] != _FORMAT:
+                raise KeyError("format")  # noqa: TRY301
+            lengths = {
+                str(name): (tuple(map(int, before)), tuple(map(int, after)))
+                for name, (before, after) in arrays.items()
+            }
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise JournalError(
+                f"{place.url}{_NAME} is not what an append leaves there while it ends ({error}); "
+                "look at the lengths of the arrays, and remove it."
+            ) from error
+        return _Record(place.store, place.prefix, lengths)
+
+
+def has_unfinished_commit(store: Store, path: str) -> bool:
+    """True if an append to a group died while it made its values visible."""
+    return _Record.at(store, path) is not None
+
+
+def finish_commit(
+    store: Store, path: str, node_format: Format, on_conflict: OnConflict = "error"
+) -> bool:
+    """Do what is left of an append that died while it made its values visible.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The group.
+    on_conflict
+        What to do while the append is under way.
+
+    Returns
+    -------
+    bool
+        True if there was such an append.
+
+    Raises
+    ------
+    AppendConflictError
+        If it is under way.
+    MetadataChangedError
+        If an array has neither the length that the append found nor the one that it makes.
+    """
+    if not has_unfinished_commit(store, path):
+        return False
+    with claimed(store, path, on_conflict):
+        record = _Record.at(store, path)
+        if record is None:
+            return False
+        for name, (before, after) in record.lengths.items():
+            _grow(store, normalise_path(join(path, name)), before, after)
+        GroupCommit(store=store, path=path, node_format=node_format, appends=True).consolidate()
+        record.remove()
+    return True
+
+
+def _grow(store: Store, path: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    options = ReadOptions()
+    try:
+        node_format, meta = read_node(store, path, None, options)
+    except NodeNotFoundError as error:
+        raise _changed(store, path, before, after, "no array") from error
+    shape = meta.shape if isinstance(meta, ArrayMeta) else None
+    if shape == after:
+        return
+    if not isinstance(meta, ArrayMeta) or shape != before:
+        raise _changed(store, path, before, after, shape)
+    grid = resize_grid(meta.grid, after, sharded=meta.codecs.serializer.is_sharding)
+
+    def longer(now: ArrayMeta) -> ArrayMeta:
+        return replace(now, grid=grid)
+
+    write_changed_documents(store, path, node_format, meta, longer, options, warns=False)
+
+
+def _changed(
+    store: Store, path: str, before: tuple[int, ...], after: tuple[int, ...], found: object
+) -> MetadataChangedError:
+    return MetadataChangedError(
+        f"an append that made {where(store, path)} {after} from {before} was killed at its end, "
+        f"and finds {found} by now. Look at the ends of the arrays of its group."
+    )

@@ -1,0 +1,116 @@
+"""Places that references (kerchunk) may lead to: a document from elsewhere names any file or host.
+
+A document that lies on another host leads neither to files of this machine nor to addresses of its
+network, unless the user names these places. A document of the user's own may lead anywhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from zarr_dask.errors import StoreError
+
+__all__ = ["PLACES", "check_target", "confine", "document_of"]
+
+PLACES = "reference_places"
+"""The option that lists places: URLs and folders."""
+_LOCAL = {"", "file", "local", "memory"}
+
+
+def document_of(url: str, options: Mapping[str, Any]) -> str:
+    """Return the location of the document of references; empty for one in memory.
+
+    Examples
+    --------
+    >>> document_of("reference::https://example.org/refs.json", {})
+    'https://example.org/refs.json'
+    """
+    named = options.get("fo") or url.partition("reference::")[2]
+    return named if isinstance(named, str) else ""
+
+
+def confine(file_system: Any, document: str, places: Sequence[str] | None) -> None:
+    """Let a reference file system of fsspec read from these places only; see `check_target`."""
+    locate = file_system._cat_common  # noqa: SLF001  (where fsspec finds the target of a key)
+
+    def located(path: str, start: int | None = None, end: int | None = None) -> Any:
+        found = locate(path, start, end)
+        if found[0] is not None and isinstance(found[0], str):
+            check_target(found[0], document, places)
+        return found
+
+    file_system._cat_common = located  # noqa: SLF001
+
+
+def check_target(target: str, document: str, places: Sequence[str] | None) -> None:
+    """Raise if a reference may not lead to a target.
+
+    Parameters
+    ----------
+    target
+        Path or URL in the document.
+    document
+        Location of the document; empty for one in memory.
+    places
+        Places that the user names; None for the rule of the module.
+
+    Raises
+    ------
+    StoreError
+        If it may not.
+
+    Examples
+    --------
+    >>> check_target("s3://data/a.nc", "https://example.org/refs.json", None)
+    >>> check_target("/data/a.nc", "/data/refs.json", ["/data"])
+    >>> check_target("file:///etc/passwd", "https://example.org/refs.json", None)
+    Traceback (most recent call last):
+    ...
+    zarr_dask.errors.StoreError: references in https://example.org/refs.json lead to ...
+    """
+    if places is not None:
+        if not any(_lies_in(target, place) for place in places):
+            raise _refusal(target, document, f"which is in none of {list(places)}")
+        return
+    own = urlsplit(document)
+    if own.scheme in _LOCAL:
+        return
+    parts = urlsplit(target)
+    if parts.scheme in _LOCAL:
+        raise _refusal(target, document, "a file of this machine")
+    if parts.hostname != own.hostname and parts.hostname and _is_inside(parts.hostname):
+        raise _refusal(target, document, "an address of this network")
+
+
+def _refusal(target: str, document: str, what: str) -> StoreError:
+    return StoreError(
+        f"references in {document or 'the document'} lead to {target}, {what}. If this is meant, "
+        f"name the place: storage_options={{'{PLACES}': ['...']}}."
+    )
+
+
+def _lies_in(target: str, place: str) -> bool:
+    """True if a target is a place or lies below it; links and ".." are resolved."""
+    one, other = _resolved(target), _resolved(place)
+    return one == other or one.startswith(other.rstrip("/") + "/")
+
+
+def _resolved(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme in {"", "file", "local"}:
+        return os.path.realpath(os.path.expanduser(unquote(parts.path) if parts.scheme else url))
+    return f"{parts.scheme}://{parts.netloc}{os.path.normpath(parts.path or '/')}"
+
+
+def _is_inside(host: str) -> bool:
+    """True for names and addresses of this machine and of private networks."""
+    if host == "localhost" or host.endswith((".localhost", ".local", ".internal")):
+        return True
+    try:
+        return not ipaddress.ip_address(host.strip("[]")).is_global
+    except ValueError:
+        return False

@@ -1,0 +1,206 @@
+"""Objects of other libraries that name a place: stores of obstore, UPath, file systems of fsspec.
+
+They are replaced by a URL and options, so that they are pickled, described and retried like any
+other store. No library is imported here: a caller that passes one of its objects has done so.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, ClassVar
+
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.credential_functions import PROVIDER, name_of
+
+__all__ = ["is_file_system", "named_place", "path_on", "values_of_obstore"]
+
+_S3 = {
+    "access_key_id": "key",
+    "endpoint": "endpoint_url",
+    "region": "region",
+    "request_payer": "requester_pays",
+    "secret_access_key": "secret",
+    "server_side_encryption": "server_side_encryption",
+    "session_token": "token",
+    "skip_signature": "anon",
+    "sse_bucket_key_enabled": "bucket_key_enabled",
+    "sse_kms_key_id": "sse_kms_key_id",
+    "token": "token",
+}
+_GCS = {
+    "application_credentials": "token",
+    "base_url": "endpoint_url",
+    "service_account": "token",
+    "service_account_key": "token",
+    "service_account_path": "token",
+    "skip_signature": "anon",
+}
+_AZURE = {
+    "account_key": "account_key",
+    "account_name": "account_name",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "endpoint": "endpoint_url",
+    "sas_key": "sas_token",
+    "skip_signature": "anon",
+    "tenant_id": "tenant_id",
+}
+_KINDS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
+    "S3Store": ("s3", "bucket", _S3),
+    "GCSStore": ("gs", "bucket", _GCS),
+    "AzureStore": ("az", "container_name", _AZURE),
+}
+"""For each of obstore's stores the scheme, the name of its bucket, and fsspec's option names."""
+_UNIMPORTANT = {"allow_http", "connect_timeout", "read_timeout", "timeout", "user_agent"}
+"""Options of obstore's clients that follow from the address and from the retry policy here."""
+
+
+def named_place(given: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return the URL or path and the options of an object that names a place; None for others.
+
+    Raises
+    ------
+    StoreError
+        If it has options that cannot be kept as texts.
+    """
+    path: Any = getattr(sys.modules.get("upath"), "UPath", None)
+    if path is not None and isinstance(given, path):
+        return str(given), dict(given.storage_options)
+    if _is_of_obstore(given):
+        return _of_obstore(given)
+    fs: Any = getattr(given, "fs", None)
+    if fs is not None and hasattr(given, "root") and _is_fsspec_of_obstore(fs):
+        return _of_obstores_file_system(fs, str(given.root))
+    return None
+
+
+def is_file_system(given: Any) -> bool:
+    """True for a file system of fsspec, which names no place without a path."""
+    kind: Any = getattr(sys.modules.get("fsspec.spec"), "AbstractFileSystem", None)
+    return kind is not None and isinstance(given, kind)
+
+
+def path_on(fs: Any, path: str) -> Any:
+    """Return the location of a path on a file system of fsspec."""
+    local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+    return f"/{path}" if local else fs.get_mapper(path)
+
+
+def _is_of_obstore(given: Any) -> bool:
+    kind = type(given)
+    return kind.__module__ in {"obstore.store", "obstore._store"} and hasattr(given, "put")
+
+
+def _of_obstore(store: Any) -> tuple[str, dict[str, Any]] | None:
+    kind = type(store).__name__
+    if kind == "LocalStore":
+        return str(store.prefix or "/"), {}
+    if kind == "HTTPStore":
+        client = dict(store.client_options or {})
+        headers = client.pop("default_headers", None)
+        _check_known(store, client, _UNIMPORTANT)
+        return store.url, {"backend": "obstore", **({"headers": headers} if headers else {})}
+    if kind not in _KINDS:
+        return None
+    scheme, bucket, names = _KINDS[kind]
+    config = dict(store.config)
+    _check_known(store, dict(store.client_options or {}), _UNIMPORTANT)
+    place = f"{scheme}://{config.pop(bucket)}/{store.prefix or ''}".rstrip("/")
+    options = _options(store, config, names)
+    if store.credential_provider is not None:
+        options[PROVIDER] = name_of(store.credential_provider, place)
+    return place, {**options, "backend": "obstore"}
+
+
+def _options(store: Any, config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return fsspec's options for the configuration of a store of obstore."""
+    _check_known(store, config, names)
+    options: dict[str, Any] = {}
+    for name, value in config.items():
+        text = str(value)
+        known: Any = {"true": True, "false": False}.get(text.lower(), text)
+        options[names[name]] = json.loads(text) if name == "service_account_key" else known
+    return options
+
+
+def _check_known(store: Any, config: Mapping[str, Any], known: Any) -> None:
+    unknown = sorted(name for name in config if name not in known)
+    if unknown:
+        raise StoreError(
+            f"a {type(store).__name__} of obstore was given with {unknown}, which have no names "
+            "among storage_options here: open its URL with storage_options, or pass "
+            "zarr.storage.ObjectStore(store)."
+        )
+
+
+def _is_fsspec_of_obstore(fs: Any) -> bool:
+    return any(kind.__module__ == "obstore.fsspec" for kind in type(fs).__mro__)
+
+
+def _of_obstores_file_system(fs: Any, root: str) -> tuple[str, dict[str, Any]] | None:
+    scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
+    schemes = {"s3": "S3Store", "gs": "GCSStore", "gcs": "GCSStore", "az": "AzureStore"}
+    if scheme not in schemes:
+        return None
+    given = dict(fs.storage_options)
+    config = {**(given.pop("config", None) or {})}
+    client = dict(given.pop("client_options", None) or {})
+    for name in ("retry_config", "asynchronous", "protocol", "skip_instance_cache"):
+        given.pop(name, None)
+    provider = given.pop(PROVIDER, None)
+    _check_known(fs, client, _UNIMPORTANT)
+    options = _options(fs, {**config, **given}, _KINDS[schemes[scheme]][2])
+    place = f"{scheme}://{root}"
+    more = {} if provider is None else {PROVIDER: name_of(provider, place)}
+    return place, {**options, **more, "backend": "obstore"}
+
+
+# --- values in memory -----------------------------------------------------------------------------
+
+
+def values_of_obstore(given: Any) -> MemoryStore | None:
+    """Return the store for one of obstore in the memory of this process; None for others."""
+    if not (_is_of_obstore(given) and type(given).__name__ == "MemoryStore"):
+        return None
+    return MemoryStore.over(_Values.over(given))
+
+
+class _Values(MutableMapping[str, bytes]):
+    """The values of obstore's store in memory."""
+
+    _living: ClassVar[weakref.WeakValueDictionary[int, _Values]] = weakref.WeakValueDictionary()
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._living[id(store)] = self  # keeps the id of the store in use
+
+    @staticmethod
+    def over(store: Any) -> _Values:
+        """Return the only view of a store, so that equal locations have equal stores."""
+        return _Values._living.get(id(store)) or _Values(store)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, key: str) -> bytes:
+        try:
+            return bytes(self._store.get(key).bytes())
+        except FileNotFoundError as error:
+            raise KeyError(key) from error
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        self._store.put(key, bytes(value))
+
+    def __delitem__(self, key: str) -> None:
+        self[key]  # obstore deletes what is not there without an error
+        self._store.delete(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([str(one["path"]) for page in self._store.list() for one in page])
+
+    def __len__(self) -> int:
+        return sum(len(page) for page in self._store.list())

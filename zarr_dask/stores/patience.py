@@ -1,0 +1,123 @@
+"""How long this process goes on asking a service that does not respond.
+
+Jobs outlast an outage of a minute: they are expensive to begin again. Calls in the foreground, such
+as opening a node, end within seconds, because somebody waits for them, and because an address that
+has never responded is most often wrong. `in_task` and `in_foreground` mark the two; what is neither
+waits like a job for services that have responded before.
+
+Only the default policy is adapted. A policy that a user gives is obeyed as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["SERVICES", "Services", "in_foreground", "in_task", "is_foreground", "is_task"]
+
+_TASK, _FOREGROUND = "task", "foreground"
+_KIND: ContextVar[str | None] = ContextVar("zarr_dask_patience", default=None)
+_LOG = logging.getLogger("zarr_dask")
+_SILENT = 2.0  # seconds of waiting for one request before it is worth a warning
+_WARN_EVERY = 5.0  # seconds between two warnings of this process
+_MOST_SERVICES = 1024
+
+
+@contextmanager
+def in_task() -> Iterator[None]:
+    """Mark the work of a task: requests of it are repeated as long as the policy allows.
+
+    Examples
+    --------
+    >>> with in_task():
+    ...     is_task()
+    True
+    """
+    token = _KIND.set(_TASK)
+    try:
+        yield
+    finally:
+        _KIND.reset(token)
+
+
+@contextmanager
+def in_foreground() -> Iterator[None]:
+    """Mark a call that a user waits for; without effect inside a task.
+
+    Examples
+    --------
+    >>> with in_foreground():
+    ...     is_foreground()
+    True
+    >>> with in_task(), in_foreground():
+    ...     is_foreground()
+    False
+    """
+    token = _KIND.set(_KIND.get() or _FOREGROUND)
+    try:
+        yield
+    finally:
+        _KIND.reset(token)
+
+
+def is_task() -> bool:
+    """True inside a task."""
+    return _KIND.get() == _TASK
+
+
+def is_foreground() -> bool:
+    """True inside a call that a user waits for, and not inside a task."""
+    return _KIND.get() == _FOREGROUND
+
+
+class Services:
+    """The services that have responded to this process, and the last warning about one."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset; the new lock is free, also in a forked process."""
+        self._lock = threading.Lock()
+        self._known: set[Hashable] = set()
+        self._warned = float("-inf")
+
+    def has_responded(self, service: Hashable) -> bool:
+        """True if a service has responded to this process; also for None, an unnamed one."""
+        return service is None or service in self._known
+
+    def note_response(self, service: Hashable) -> None:
+        """Note that a service has responded."""
+        if service is None or service in self._known:
+            return
+        with self._lock:
+            if len(self._known) >= _MOST_SERVICES:
+                self._known.clear()
+            self._known.add(service)
+
+    def tell_wait(self, error: Exception, attempts: int, passed: float, waiting: float) -> None:
+        """Log that a request will be repeated; as a warning if it has been failing for a while."""
+        said = "waiting for a service: %s (%d attempts in %.1f s; the next one in %.1f s)"
+        level = logging.DEBUG
+        if passed + waiting >= _SILENT:
+            with self._lock:
+                now = time.monotonic()
+                if now - self._warned >= _WARN_EVERY:
+                    self._warned, level = now, logging.WARNING
+        _LOG.log(level, said, str(error).rstrip("."), attempts, passed, waiting)
+
+    def tell_response(self, attempts: int, passed: float) -> None:
+        """Log that a request has succeeded after some attempts."""
+        level = logging.INFO if passed >= _SILENT else logging.DEBUG
+        _LOG.log(level, "the service responds again, after %d attempts in %.1f s", attempts, passed)
+
+
+SERVICES = Services()
+"""The services that this process has used."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SERVICES.forget)

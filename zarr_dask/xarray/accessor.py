@@ -1,0 +1,135 @@
+"""The accessor ``zd`` of datasets, arrays and trees of xarray: ``ds.zd.to_zarr(url)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import xarray as xr
+
+from zarr_dask.xarray import open_dataset
+from zarr_dask.xarray.plan import DatasetPlan
+from zarr_dask.xarray.write import plan_dataset, write_dataset
+
+__all__ = ["Accessor"]
+
+
+@xr.register_datatree_accessor("zd")  # type: ignore[no-untyped-call]
+@xr.register_dataarray_accessor("zd")  # type: ignore[no-untyped-call]
+@xr.register_dataset_accessor("zd")  # type: ignore[no-untyped-call]
+class Accessor:
+    """Writes what it belongs to; made by xarray for each object.
+
+    Parameters
+    ----------
+    held
+        A Dataset, a DataArray or a DataTree.
+
+    Examples
+    --------
+    >>> import xarray as xr, zarr_dask.xarray
+    >>> store = {}
+    >>> report = xr.Dataset({"a": ("x", [1, 2, 3])}).zd.to_zarr(store)
+    >>> report.objects
+    1
+    """
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def to_zarr(
+        self,
+        store: Any,
+        mode: Any = None,
+        group: str | None = None,
+        encoding: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Write it; takes what `xarray.Dataset.to_zarr` and `zarr_dask.write_dataset` take.
+
+        ``safe_chunks`` and ``align_chunks`` change nothing: blocks are regrouped where they do not
+        fit the stored objects, and no object has two writers. Nor does ``write_empty_chunks``:
+        objects full of the fill value are left out.
+
+        Raises
+        ------
+        TypeError
+            For options of xarray that have no meaning here.
+        """
+        options = _without_words_of_xarray(options)
+        return write_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
+
+    def plan(
+        self,
+        store: Any,
+        mode: Any = None,
+        group: str | None = None,
+        encoding: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> DatasetPlan:
+        """Plan to write it; takes what `to_zarr` takes."""
+        options = _without_words_of_xarray(options)
+        return plan_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
+
+    def compare(self, url: Any, group: str | None = None, **options: Any) -> dict[str, str]:
+        """Compare a dataset with a stored one.
+
+        Parameters
+        ----------
+        url, group
+            The stored dataset.
+        options
+            As for `zarr_dask.open_dataset`.
+
+        Returns
+        -------
+        dict
+            What differs, by name of the variable; "" is the dataset itself. Empty if nothing does.
+
+        Examples
+        --------
+        >>> import xarray as xr, zarr_dask.xarray.accessor
+        >>> store, ds = {}, xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [3, 4])})
+        >>> _ = ds.zd.to_zarr(store)
+        >>> ds.zd.compare(store), ds.assign(b=ds.a).zd.compare(store)
+        ({}, {'b': 'values'})
+        """
+        other = open_dataset(url, group, **options)
+        found = {"": "attributes"} if self._held.attrs != other.attrs else {}
+        names = dict.fromkeys([*self._held.variables, *other.variables])
+        differences = {str(name): _difference(name, self._held, other) for name in names}
+        return found | {name: one for name, one in differences.items() if one}
+
+    def info(self) -> str:
+        """Return the arrays of a dataset, with the grids that they were read with."""
+        lines = [f"{'variable':<20} {'type':<12} {'shape':<24} {'chunks':<20} shards"]
+        for name, one in self._held.variables.items():
+            chunks, shards = (one.encoding.get(key) for key in ("chunks", "shards"))
+            cells = " ".join(f"{cell!s:<20}" for cell in (chunks or "", shards or ""))
+            lines.append(f"{name!s:<20} {one.dtype!s:<12} {one.shape!s:<24} {cells}".rstrip())
+        return "\n".join(lines)
+
+
+def _difference(name: Any, one: xr.Dataset, other: xr.Dataset) -> str:
+    if name not in one.variables or name not in other.variables:
+        return "missing"
+    a, b = one.variables[name], other.variables[name]
+    if (a.dims, a.shape) != (b.dims, b.shape):
+        return "dimensions"
+    if not a.equals(b):  # type: ignore[no-untyped-call]
+        return "values"
+    is_same = a.identical(b)  # type: ignore[no-untyped-call]
+    return "" if is_same else "attributes"
+
+
+def _without_words_of_xarray(options: dict[str, Any]) -> dict[str, Any]:
+    options = {key: value for key, value in options.items() if key not in _WITHOUT_EFFECT}
+    version = options.pop("zarr_format", None)
+    if version is not None:
+        options["format"] = f"v{version}"
+    if options.pop("chunkmanager_store_kwargs", None):
+        raise TypeError("chunkmanager_store_kwargs= has no meaning here; leave it out.")
+    return options
+
+
+_WITHOUT_EFFECT = {"safe_chunks", "align_chunks", "write_empty_chunks"}

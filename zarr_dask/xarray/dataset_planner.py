@@ -1,0 +1,340 @@
+"""What a call comes down to: writes of single arrays, and their common end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from functools import partial as bound
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.errors import ConditionalWriteError, DatasetMismatchError, NodeNotFoundError
+from zarr_dask.formats.base import Format, ReadOptions, where
+from zarr_dask.formats.detect import format_for_new, format_named, formats_at
+from zarr_dask.hierarchy.edit import check_can_create
+from zarr_dask.hierarchy.group import open_group
+from zarr_dask.hierarchy.parents import parent_format
+from zarr_dask.jobs.write.checks import check_not_read
+from zarr_dask.jobs.write.commit import GroupCommit, GroupShown
+from zarr_dask.jobs.write.plan import Partial
+from zarr_dask.jobs.write.request import WriteRequest
+from zarr_dask.jobs.write.target_array import new_array
+from zarr_dask.jobs.write.write import plan_several
+from zarr_dask.journal import default_place, open_journals
+from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.compare_and_swap import as_cas_store
+from zarr_dask.xarray.append import forget_append, plan_growth
+from zarr_dask.xarray.call import Call, VariableWrite
+from zarr_dask.xarray.encode import Encoded, array_spec, encode_dataset, values_of
+from zarr_dask.xarray.plan import DatasetPlan
+from zarr_dask.xarray.region import region_pieces
+from zarr_dask.xarray.stored import StoredGroup, in_order_of, missing_names
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["Planner"]
+
+
+@dataclass(frozen=True)
+class Write:
+    """One array of a call."""
+
+    path: str
+    blocks: da.Array
+    request: WriteRequest
+
+
+@dataclass
+class Work:
+    """What a call comes down to."""
+
+    writes: list[Write] = field(default_factory=list)
+    bare: list[Array] = field(default_factory=list)
+    groups: list[GroupShown] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    is_repeated: bool = False
+
+
+class Planner:
+    """Plans one call.
+
+    Parameters
+    ----------
+    store, path
+        The group.
+    call
+        Arguments of the user.
+    is_claimed
+        True if the caller keeps other appends to the group away.
+    """
+
+    def __init__(self, store: Store, path: str, call: Call, *, is_claimed: bool = False) -> None:
+        self.store = store
+        self.path = path
+        self.call = call
+        self._is_claimed = is_claimed
+
+    @cached_property
+    def around(self) -> str:
+        """Name of the format of a new group."""
+        return self.call.format or parent_format(self.store, self.path)
+
+    @cached_property
+    def partial(self) -> Partial:
+        """What is done with stored objects that a region cuts."""
+        if self.call.partial is not None:
+            return self.call.partial
+        try:
+            as_cas_store(self.store).check_conditional(join(self.path, "region"))
+        except ConditionalWriteError:
+            return "refuse"
+        return "compare"
+
+    def plan(self, nodes: Mapping[str, xr.Dataset]) -> DatasetPlan:
+        """Plan to write datasets, by path below the group."""
+        call, work = self.call, Work()
+        if len(nodes) > 1 and (call.append is not None or call.region is not None):
+            raise ValueError("append= and region= are about one group; write the nodes one by one.")
+        if len(nodes) > 1 and set(call.encoding) - {f"/{path}" for path in nodes}:
+            unknown = sorted(set(call.encoding) - {f"/{path}" for path in nodes})
+            raise ValueError(f"unexpected encoding group names: {unknown}")
+        present = self._present(self.path)
+        if present is None or call.mode == "w":
+            node_format = format_for_new(self.store, self.around, self.path)
+        else:
+            node_format = present.group.node_format
+        self._check_place(nodes, node_format, exists=present is not None)
+        for below, dataset in sorted(nodes.items(), key=lambda item: item[0], reverse=True):
+            encoding = call.encoding.get(f"/{below}", {}) if len(nodes) > 1 else call.encoding
+            self._plan_node(work, join(self.path, below), dataset, encoding, node_format)
+        return self._planned(work, node_format)
+
+    def _present(self, path: str) -> StoredGroup | None:
+        """Return the group at a path, unless it is to be replaced."""
+        try:
+            found = open_group(self.store, path, "r+", read=ReadOptions(consolidated=False))
+        except NodeNotFoundError:
+            return None
+        return None if found.meta.implicit else StoredGroup(found)
+
+    def _check_place(
+        self, nodes: Mapping[str, xr.Dataset], node_format: Format, *, exists: bool
+    ) -> None:
+        call = self.call
+        if call.format is not None and exists and call.mode not in {"w", "w-"}:
+            wanted = format_named(call.format)
+            if wanted.name != node_format.name:
+                raise DatasetMismatchError(
+                    f"{where(self.store, self.path)} is of format {node_format.name}, not "
+                    f"{wanted.name}: leave format= out."
+                )
+        if not exists and (call.append is not None or call.region is not None or call.mode == "r+"):
+            keys = list(node_format.node_keys(self.path))
+            raise NodeNotFoundError(where(self.store, self.path), keys, "Nothing was written.")
+        if call.mode in {"w", "w-"} or not exists:
+            check_can_create(
+                self.store,
+                self.path,
+                node_format,
+                overwrite=call.mode == "w" or self._is_resumed(nodes),
+                is_group=True,
+            )
+
+    def _is_resumed(self, nodes: Mapping[str, xr.Dataset]) -> bool:
+        """True if a job of an earlier call is there, which may have made the group already."""
+        if not self.call.resume.resume:
+            return False
+        for below, dataset in nodes.items():
+            for name in map(str, dataset.variables):
+                path = join(join(self.path, below), name)
+                place = default_place(self.store, path)
+                if place is not None and any(job.creates for _, job in open_journals(place)):
+                    return True
+        return False
+
+    # --- one group --------------------------------------------------------------------------------
+
+    def _plan_node(
+        self,
+        work: Work,
+        path: str,
+        dataset: xr.Dataset,
+        encoding: Mapping[str, Any],
+        node_format: Format,
+    ) -> None:
+        call = self.call
+        present = None if call.mode in {"w", "w-"} else self._present(path)
+        if present is not None and call.region is not None:
+            for piece in region_pieces(dataset, call.region, present):
+                work.writes.append(self._write_piece(path, piece))
+        elif present is not None and call.append is not None:
+            self._plan_append(work, path, dataset, present)
+        else:
+            stored = {} if present is None else present.decoded
+            encoded = encode_dataset(dataset, node_format, encoding, stored)
+            self._plan_variables(work, path, encoded, encoding, node_format, present)
+            if call.mode != "r+":
+                made = present is None
+                work.groups.append(GroupShown(path, encoded.attributes, creates=made))
+
+    def _plan_append(
+        self, work: Work, path: str, dataset: xr.Dataset, present: StoredGroup
+    ) -> None:
+        growth = plan_growth(dataset, self.call, present)
+        work.kept += [join(path, name) for name in growth.kept]
+        work.is_repeated = growth.is_repeated
+        node_format = present.group.node_format
+        for name, variable in growth.new.items():
+            self._plan_new(work, path, name, variable, self.call.encoding, node_format)
+        work.writes += [self._write_piece(path, piece) for piece in growth.pieces]
+        work.groups.append(GroupShown(path, growth.encoded.attributes, creates=False))
+
+    def _plan_variables(
+        self,
+        work: Work,
+        path: str,
+        encoded: Encoded,
+        encoding: Mapping[str, Any],
+        node_format: Format,
+        present: StoredGroup | None,
+    ) -> None:
+        """Plan variables that are new, or written over as a whole."""
+        stored = {} if present is None else present.raw
+        new = missing_names(encoded.variables, stored)
+        if new and self.call.mode == "r+":
+            raise DatasetMismatchError(
+                f"dataset contains non-pre-existing variables {new!r}, which mode='r+' does not "
+                "make; pass mode='a'."
+            )
+        for name, variable in encoded.variables.items():
+            if name in stored:
+                if self.call.bare and variable.chunks is not None:
+                    continue
+                given = in_order_of(name, variable, stored[name])
+                if given.shape != stored[name].shape:
+                    raise DatasetMismatchError(
+                        f"variable {name!r} already exists with different dimension sizes: "
+                        f"{dict(stored[name].sizes)} != {dict(given.sizes)}. Append to it "
+                        "(append=), write a part of it (region=), or all of it anew (mode='w')."
+                    )
+                work.writes.append(self._write_piece(path, VariableWrite(name, given)))
+            else:
+                self._plan_new(work, path, name, variable, encoding, node_format)
+
+    def _plan_new(
+        self,
+        work: Work,
+        path: str,
+        name: str,
+        variable: xr.Variable,
+        encoding: Mapping[str, Any],
+        node_format: Format,
+    ) -> None:
+        call = self.call
+        spec, keywords = array_spec(
+            name,
+            variable,
+            node_format,
+            is_asked=name in encoding,
+            chunks=_of_variable(call.chunks, name, variable),
+            shards=_of_variable(call.shards, name, variable, whole=True),
+            codecs=call.codecs.get(name) if isinstance(call.codecs, Mapping) else call.codecs,
+        )
+        if call.bare and variable.chunks is not None:
+            at = join(path, name)
+            array = new_array(variable.data, self.store, at, spec, keywords, node_format.name)
+            work.bare.append(array)
+            return
+        at = join(path, name)
+        request = replace(self._request(at), wanted=spec, keywords=keywords)
+        if call.mode == "w":
+            request = replace(request, mode="w")
+        work.writes.append(Write(at, values_of(variable), request))
+
+    def _write_piece(self, path: str, piece: VariableWrite) -> Write:
+        """Return a write to an array that exists."""
+        request = replace(
+            self._request(join(path, piece.name)),
+            mode="r+" if piece.append is None else "a",
+            region=piece.region,
+            append=piece.append,
+            overlap=piece.overlap,
+            partial=self.partial if piece.region is not None else "refuse",
+        )
+        if piece.partial is not None:
+            request = replace(request, partial=piece.partial)
+        return Write(join(path, piece.name), values_of(piece.variable), request)
+
+    def _request(self, path: str) -> WriteRequest:
+        call = self.call
+        return WriteRequest(
+            url=self.store,
+            component=path,
+            storage_options=None,
+            region=None,
+            mode="w-",
+            wanted=ArraySpec(shape=None, dtype=None, chunks=None),
+            overwrite=False,
+            append=None,
+            casting=call.casting,
+            partial="refuse",
+            on_conflict="error",
+            resume=call.resume,
+            keywords={},
+        )
+
+    # --- the plan ---------------------------------------------------------------------------------
+
+    def _planned(self, work: Work, node_format: Format) -> DatasetPlan:
+        call, start = self.call, len(self.path) + 1 if self.path else 0
+        if call.mode == "w":
+            for one in work.writes:
+                check_not_read(one.blocks, self.store, self.path)
+        has_root = bool(formats_at(self.store, ""))
+        makes_root = not has_root or (call.mode == "w" and not self.path)
+        commit = GroupCommit(
+            store=self.store,
+            path=self.path,
+            node_format=node_format,
+            groups=tuple(work.groups),
+            bare=tuple(work.bare),
+            overwrite=call.mode == "w",
+            appends=call.append is not None and not self._is_claimed,
+            consolidated=makes_root if call.consolidated is None else call.consolidated,
+        )
+        writes = [] if work.is_repeated else work.writes
+        joint = plan_several(
+            [one.blocks for one in writes], [one.request for one in writes], commit
+        )
+        return DatasetPlan(
+            joint,
+            tuple(one.path[start:] for one in writes),
+            where(self.store, self.path),
+            tuple(path[start:] for path in work.kept),
+            work.is_repeated,
+            bound(forget_append, self.store, self.path, str(call.append))
+            if work.is_repeated
+            else None,
+        )
+
+
+def _of_variable(given: Any, name: str, variable: xr.Variable, *, whole: bool = False) -> Any:
+    """Return what the user says of the grid of one variable.
+
+    Dimensions that a grid of shards leaves out are in one shard each (`whole`).
+    """
+    if isinstance(given, Mapping) and any(isinstance(one, Mapping) for one in given.values()):
+        given = given.get(name)
+    if not isinstance(given, Mapping):
+        return given
+    mine = {dim: size for dim, size in given.items() if dim in variable.dims}
+    if whole and mine:
+        lengths = [mine.get(dim, -1) for dim in variable.dims]
+        sizes = zip(lengths, variable.shape, strict=True)
+        return tuple(max(size, 1) if length == -1 else length for length, size in sizes)
+    return mine or None

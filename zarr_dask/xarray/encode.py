@@ -1,0 +1,321 @@
+"""Datasets as arrays: values as they are stored, and what describes them.
+
+xarray itself encodes: its coders make numbers of times, masks, scales and texts. What is left is
+to say how its ``encoding`` and attributes become metadata, as its own Zarr backend does: in v3 the
+fill value is a field and the masked value the attribute ``_FillValue``; in older formats one is the
+other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from xarray import conventions
+from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_zarr_variable
+from xarray.coding.strings import check_vlen_dtype
+
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.formats.base import Format
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = ["Encoded", "array_spec", "encode_dataset", "values_of"]
+
+_CODECS = ("filters", "serializer", "compressors")
+_KNOWN = {*_CODECS, "chunks", "shards", "chunk_key_encoding", "write_empty_chunks"}
+_IGNORED = {"cache_metadata", "write_empty_chunks", "preferred_chunks"}
+_NO_NAME = "__values__"
+"""Name in the store of a variable without one, as xarray has it."""
+_LARGEST_BLOCK = 64 << 20  # bytes of a variable in memory that one task writes
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A dataset as it is stored."""
+
+    variables: Mapping[str, xr.Variable]
+    """Encoded values, with the attributes to store."""
+    attributes: Mapping[str, Any]
+    """Attributes of the group."""
+
+
+def encode_dataset(
+    dataset: xr.Dataset,
+    node_format: Format,
+    encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    stored: Mapping[str, xr.Variable] | None = None,
+) -> Encoded:
+    """Encode the variables of a dataset.
+
+    Parameters
+    ----------
+    dataset
+        The dataset.
+    node_format
+        Format of the group.
+    encoding
+        Encodings by variable, in place of those that the variables have.
+    stored
+        Variables that exist already; others of the same name are encoded as these are.
+
+    Raises
+    ------
+    KeyError
+        If there are encodings of other variables.
+    TypeError, ValueError
+        If a variable has a name that no array can have.
+    """
+    stored = stored or {}
+    _check_names(dataset)
+    variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    variables = {_NO_NAME if name is None else name: one for name, one in variables.items()}
+    attributes = dict(attributes)
+    for name, given in (encoding or {}).items():
+        if name not in variables:
+            raise KeyError(f"encoding= names {name!r}, which is no variable of the dataset.")
+        variables[name] = variables[name].copy(deep=False)
+        variables[name].encoding = given  # xarray makes a dict of it
+    for name, variable in stored.items():
+        if name in variables:
+            variables[name] = variables[name].copy(deep=False)
+            variables[name].encoding = dict(variable.encoding)
+    version: Any = 2 if _is_older(node_format) else 3
+    with warnings.catch_warnings():
+        if stored:  # `check_encoded` refuses what this warns of
+            warnings.filterwarnings("ignore", "Time[a-z]* can't be serialized faithfully")
+        encoded = {
+            str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, zarr_format=version)
+            for name, one in variables.items()
+        }
+    return Encoded(encoded, {str(k): _attribute(v) for k, v in attributes.items()})
+
+
+def _check_names(dataset: xr.Dataset) -> None:
+    for name in dataset.variables:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(
+                f"the name of the variable {name!r} must be a string or None, to be that of an "
+                "array in a group; rename it."
+            )
+        if not name and name is not None:
+            raise ValueError(
+                f"the name of a variable is {name!r}; a string must be length 1 or more to be that "
+                "of an array in a group."
+            )
+
+
+def _loaded_if_empty(variable: xr.Variable) -> xr.Variable:
+    return variable.load() if variable.size == 0 else variable
+
+
+def array_spec(
+    name: str,
+    variable: xr.Variable,
+    node_format: Format,
+    *,
+    is_asked: bool,
+    chunks: Any = None,
+    shards: Any = None,
+    codecs: Any = None,
+) -> tuple[ArraySpec, dict[str, Any]]:
+    """Describe the new array of an encoded variable, also by keywords of zarr-python.
+
+    Parameters
+    ----------
+    name, variable
+        The variable.
+    node_format
+        Format of the array.
+    is_asked
+        True if the user gave the encoding; what a variable brings along is left out where it does
+        not fit.
+    chunks, shards, codecs
+        What the user gave besides; they come before the encoding.
+
+    Raises
+    ------
+    ValueError
+        If the user gave an encoding that Zarr does not have.
+    """
+    encoding = dict(variable.encoding)
+    attributes = dict(variable.attrs)
+    fill = _fill_value(variable, attributes, encoding, node_format)
+    if encoding.pop("_FillValue", None) is not None:
+        raise ValueError(f"{name!r} has a _FillValue in its encoding, which was not applied.")
+    if is_asked:
+        unknown = [key for key in encoding if key not in _KNOWN | _IGNORED]
+        if unknown:
+            raise ValueError(
+                f"unexpected encoding of {name!r}: {unknown}; Zarr has {sorted(_KNOWN)}, and the "
+                "fill value of v2 is _FillValue."
+            )
+    else:
+        encoding = _fitting(encoding, variable.shape, node_format)
+    in_memory = variable.chunks is None
+    keywords = {key: encoding[key] for key in _CODECS if key in encoding}
+    if codecs is not None:
+        keywords = {}
+    elif "compressors" not in keywords:
+        keywords["compressors"] = [_BLOSC if _is_older(node_format) else _ZSTD]
+    keywords["chunk_key_encoding"] = encoding.get("chunk_key_encoding")
+    grid = chunks if chunks is not None else encoding.get("chunks")
+    spec = ArraySpec(
+        shape=None,
+        dtype=_data_type(name, variable),
+        chunks="auto" if grid is None and in_memory else _as_cells(grid, variable.ndim),
+        shards=shards if shards is not None else _as_cells(encoding.get("shards"), variable.ndim),
+        codecs=codecs,
+        fill_value=fill,
+        dimension_names=tuple(map(str, variable.dims))
+        if variable.ndim or _is_older(node_format)
+        else None,
+        attributes={str(k): _attribute(v) for k, v in attributes.items()},
+        format=node_format.name,
+    )
+    return spec, {
+        key: value for key, value in keywords.items() if value is not None or key in _CODECS
+    }
+
+
+# compressors that xarray's own backend gets from zarr-python
+_BLOSC = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
+_ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+
+
+def _attribute(value: Any) -> Any:
+    return encode_zarr_attr_value(value)  # type: ignore[no-untyped-call]
+
+
+def _is_older(node_format: Format) -> bool:
+    """True if the fill value of an array is the missing value of its variable."""
+    return node_format.names_attribute is not None
+
+
+def _fill_value(
+    variable: xr.Variable,
+    attributes: dict[str, Any],
+    encoding: dict[str, Any],
+    node_format: Format,
+) -> Any:
+    """Return the fill value of an array, and leave the attribute that goes with it."""
+    if _is_older(node_format):
+        return attributes.pop("_FillValue", None)
+    fill = encoding.pop("fill_value", None)
+    if fill is None and variable.dtype.kind == "f":
+        fill = np.nan
+    masked = attributes.pop("_FillValue", None)
+    if masked is not None:
+        attributes["_FillValue"] = FillValueCoder.encode(masked, variable.dtype)
+    return 0 if fill is None else fill
+
+
+def _fitting(
+    encoding: dict[str, Any], shape: tuple[int, ...], node_format: Format
+) -> dict[str, Any]:
+    """Return what fits of the encoding that a variable has from where it was read."""
+    kept = {key: value for key, value in encoding.items() if key in _KNOWN}
+    chunks, shards = kept.get("chunks"), kept.get("shards")
+    if not _fits(chunks, shape):
+        kept.pop("chunks", None)
+        kept.pop("shards", None)
+    elif shards is not None and not (
+        node_format.has_shards and _fits(shards, shape) and _divides(chunks, shards)
+    ):
+        kept.pop("shards")
+    if not all(_is_codec_of(kept.get(key), node_format) for key in _CODECS):
+        for key in _CODECS:
+            kept.pop(key, None)
+    if _is_older(node_format):
+        kept.pop("serializer", None)
+    if "chunk_key_encoding" in kept and kept["chunk_key_encoding"] is None:
+        del kept["chunk_key_encoding"]
+    return kept
+
+
+def _fits(cells: Any, shape: tuple[int, ...]) -> bool:
+    if isinstance(cells, int | np.integer):
+        return int(cells) > 0
+    if not isinstance(cells, list | tuple) or len(cells) != len(shape):
+        return False
+    return all(
+        sum(one) == length and all(size > 0 for size in one)
+        if isinstance(one, list | tuple)
+        else isinstance(one, int | np.integer) and one > 0
+        for one, length in zip(cells, shape, strict=True)
+    )
+
+
+def _divides(chunks: Any, shards: Any) -> bool:
+    if not (isinstance(chunks, list | tuple) and isinstance(shards, list | tuple)):
+        return False
+    if any(isinstance(one, list | tuple) for one in chunks):
+        return False
+    return all(
+        size % inner == 0
+        for inner, outer in zip(chunks, shards, strict=True)
+        for size in (outer if isinstance(outer, list | tuple) else (outer,))
+    )
+
+
+def _is_codec_of(codecs: Any, node_format: Format) -> bool:
+    """True if codecs are of a format: those of v3 have a name, those of v2 an identifier."""
+    items = codecs if isinstance(codecs, list | tuple) else [codecs]
+    has_name = not _is_older(node_format)
+    for item in items:
+        if item is None or (isinstance(item, str) and item == "auto"):
+            continue
+        is_v3 = ("name" in item) if isinstance(item, Mapping) else hasattr(item, "to_dict")
+        if is_v3 != has_name:
+            return False
+    return True
+
+
+def _as_cells(given: Any, ndim: int) -> Any:
+    return (int(given),) * ndim if isinstance(given, int | np.integer) else given
+
+
+def _data_type(name: str, variable: xr.Variable) -> Any:
+    kind = check_vlen_dtype(variable.dtype)  # type: ignore[no-untyped-call]
+    if kind is str or variable.dtype.kind == "T":
+        return "string"
+    if kind is bytes:
+        return "bytes"
+    if variable.dtype == object:
+        raise DataTypeError(
+            f"the variable {name!r} holds Python objects that are neither texts nor byte strings; "
+            "convert it with astype."
+        )
+    return variable.dtype
+
+
+def values_of(variable: xr.Variable) -> da.Array:
+    """Return the values of an encoded variable as a dask array.
+
+    Values in memory become blocks of their own: they are planned, checked and written as others.
+
+    Raises
+    ------
+    GridError
+        If they are in blocks, but no dask array.
+    """
+    import dask.array as da
+
+    if variable.chunks is not None:
+        data: Any = variable.data
+        if not isinstance(data, da.Array):
+            raise GridError(f"expected dask arrays, got blocks of {type(data).__name__}.")
+        return data.astype(object) if data.dtype.kind == "T" else data
+    values = np.asarray(variable.values)
+    if values.dtype.kind == "T":
+        values = values.astype(object)
+    blocks: Any = -1
+    if values.dtype != object and values.nbytes > _LARGEST_BLOCK:
+        blocks = "auto"
+    return da.from_array(values, chunks=blocks)

@@ -1,0 +1,130 @@
+"""Plan of writing a dataset, and what has come of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.jobs.engine.plan import format_bytes
+from zarr_dask.jobs.write.joint_plan import JointWritePlan
+from zarr_dask.jobs.write.submit import WriteProgress
+from zarr_dask.jobs.write.target import WriteReport
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from zarr_dask.graph import WriteCollection
+
+__all__ = ["DatasetPlan", "DatasetReport"]
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """Result of writing a dataset."""
+
+    variables: Mapping[str, WriteReport]
+    """Reports by path of the array below the group."""
+    is_repeated: bool = False
+    """True if an append found all of its labels stored already, and wrote nothing."""
+
+    @property
+    def objects(self) -> int:
+        """Stored objects that were written."""
+        return sum(one.objects for one in self.variables.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that were written."""
+        return sum(one.nbytes for one in self.variables.values())
+
+    @property
+    def stored(self) -> int:
+        """Encoded bytes that were written."""
+        return sum(one.stored for one in self.variables.values())
+
+    def __str__(self) -> str:
+        if self.is_repeated:
+            return "nothing written: the labels to append are stored already"
+        return "\n".join(f"{name}: {one}" for name, one in self.variables.items())
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetPlan:
+    """Everything that writing a dataset will do; made by `plan_dataset`."""
+
+    joint: JointWritePlan
+    """The plans of the arrays, as one graph."""
+    names: tuple[str, ...]
+    """Paths of the arrays below the group, in the order of the plans."""
+    where: str
+    """Location of the group, for messages."""
+    kept: tuple[str, ...] = ()
+    """Variables that are stored, equal, and not written."""
+    is_repeated: bool = False
+    """True if the labels to append are stored already, so that nothing is written."""
+    forget: Callable[[], None] | None = None
+    """Removes the journals of an append that has ended, if nothing else is left of it."""
+
+    @property
+    def tasks(self) -> int:
+        """Number of writing tasks."""
+        return self.joint.tasks
+
+    @property
+    def objects(self) -> int:
+        """Number of stored objects that are written."""
+        return self.joint.objects
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes that are written."""
+        return self.joint.nbytes
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """Return the plan in words and numbers, variable by variable."""
+        if self.is_repeated:
+            return f"write nothing to {self.where}: the labels to append are stored already"
+        lines = [
+            f"write a dataset of {len(self.names)} arrays, {format_bytes(self.nbytes)}, to "
+            f"{self.where}"
+        ]
+        commit = self.joint.commit
+        if commit is not None and commit.bare:
+            made = ", ".join(array.path for array in commit.bare)
+            lines.append(f"  made without values: {made}")
+        if self.kept:
+            lines.append(f"  stored already: {', '.join(self.kept)}")
+        lines.append("  visible together, when all of it is written")
+        return "\n".join([*lines, self.joint.explain()])
+
+    def _repr_html_(self) -> str:
+        return self.joint._repr_html_()
+
+    def to_json(self) -> str:
+        """Return the plan as JSON."""
+        arrays = [plan.facts() for plan in self.joint.plans]
+        facts = {"job": "write dataset", "where": self.where, "kept": list(self.kept)}
+        return json.dumps({**facts, "arrays": arrays}, indent=2)
+
+    def collection(self) -> WriteCollection:
+        """Return the tasks, after making room at the target; see `WritePlan.collection`."""
+        return self.joint.collection()
+
+    def run(
+        self,
+        client: Client | None = None,
+        progress: WriteProgress | None = None,
+        window: int | None = None,
+    ) -> DatasetReport:
+        """Run the plan; see `WritePlan.run`."""
+        if self.is_repeated:
+            if self.forget is not None:
+                self.forget()
+            return DatasetReport({}, is_repeated=True)
+        reports: Any = self.joint.run(client, progress, window)
+        return DatasetReport(dict(zip(self.names, reports, strict=True)))

@@ -1,0 +1,98 @@
+"""Opening datasets in the words of xarray: one store, or many as one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import xarray as xr
+
+from zarr_dask.formats.base import ReadOptions
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.stores.open import Location
+from zarr_dask.xarray import ZarrDaskBackend, open_dataset
+
+__all__ = ["open_mfdataset", "open_zarr"]
+
+
+def open_zarr(
+    store: Location | Group,
+    group: str | None = None,
+    chunks: Any = "auto",
+    *,
+    zarr_format: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
+    consolidated: bool | None = None,
+    **options: Any,
+) -> xr.Dataset:
+    """Open a group as `xarray.open_zarr` does; the same as `zarr_dask.open_dataset`.
+
+    Parameters
+    ----------
+    store, group
+        The group.
+    chunks
+        As for `zarr_dask.open_dataset`; ``"auto"`` means one stored object per block, as xarray
+        takes chunks.
+    zarr_format
+        2 or 3; detected by default.
+    storage_options, read, consolidated, options
+        As for `zarr_dask.open_dataset`.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> import zarr_dask as zd
+    >>> store = {}
+    >>> _ = zd.write_dataset(xr.Dataset({"a": ("x", [1, 2, 3])}), store)
+    >>> zd.open_zarr(store)["a"].to_numpy().tolist()
+    [1, 2, 3]
+    """
+    return open_dataset(
+        store,
+        group,
+        "objects" if isinstance(chunks, str) and chunks == "auto" else chunks,
+        format=None if zarr_format is None else f"v{zarr_format}",
+        storage_options=storage_options,
+        read=read,
+        consolidated=consolidated,
+        **options,
+    )
+
+
+def open_mfdataset(
+    paths: str | Iterable[Any],
+    chunks: Any = "objects",
+    *,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
+    consolidated: bool | None = None,
+    **options: Any,
+) -> xr.Dataset:
+    """Open several stores as one lazy dataset, as `xarray.open_mfdataset` does.
+
+    Parameters
+    ----------
+    paths
+        Paths or URLs, or a pattern of local paths such as ``"runs/*.zarr"``.
+    chunks
+        As for `zarr_dask.open_dataset`.
+    group, storage_options, read, consolidated
+        As for `zarr_dask.open_dataset`, for each store.
+    options
+        Options of ``xarray.open_mfdataset``: ``combine``, ``concat_dim``, ``preprocess``,
+        ``parallel``, ``join`` and so on.
+    """
+    return xr.open_mfdataset(
+        paths,  # type: ignore[arg-type]  # xarray takes more than it says
+        chunks={} if isinstance(chunks, str) and chunks == "objects" else chunks,
+        engine=ZarrDaskBackend,
+        inline_array=True,
+        group=group,
+        storage_options=storage_options,
+        read=read,
+        consolidated=consolidated,
+        **options,
+    )
