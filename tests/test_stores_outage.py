@@ -29,8 +29,6 @@ from zarr_dask.stores import RetryPolicy, open_store
 from zarr_dask.stores.patience import SERVICES, in_foreground, in_task
 from zarr_dask.stores.retry import DEFAULT, FOREGROUND
 
-pytestmark = pytest.mark.xdist_group("faults")
-
 NUMBERS = count()
 VALUES = np.arange(48 * 40, dtype="i4").reshape(48, 40)
 
