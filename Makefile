@@ -15,8 +15,8 @@ JOBS = 2
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN = $(VENV)/bin
-# Tests run in JOBS processes; those of a module, or of a group, stay together in one of them.
-PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadgroup)
+# Tests run in JOBS processes; those of a module stay together in one of them.
+PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadfile)
 # Quick tests of every layer below the jobs, for an older Python after a newer one ran everything.
 FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_indexing*.py \
     tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \

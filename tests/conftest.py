@@ -27,40 +27,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from distributed import Client, LocalCluster
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadFileScheduling
 
 # Scripts for another environment, which the search for doctests would import into this one.
 collect_ignore_glob = ["zarr2/*peer.py"]
 pytest.register_assert_rewrite("zarr_dask.testing", "tests.support", "tests.interop")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
-# Modules and groups that take long, which their number of tests does not tell.
+# Modules that take long, which their number of tests does not tell: one each for two processes.
 LONG = (
-    "test_kills",
-    "faults",
-    "tests/test_write_races.py",
-    "tests/test_ome_jobs.py",
-    "tests/test_writer_processes.py",
-    "s3",
-    "servers",
+    "tests/test_kills.py",
+    "tests/test_stores_faults.py",
+    "tests/test_servers.py",
+    "tests/test_stores_s3.py",
     "tests/test_cli.py",
-    "tests/test_cli_plan_file.py",
-    "tests/test_write_shared.py",
     "tests/test_demo.py",
     "tests/test_rechunk.py",
-    "read-ahead",
-    "credentials",
+    "tests/test_cli_plan_file.py",
+    "tests/test_writer_processes.py",
+    "tests/test_write_races.py",
+    "tests/test_read_ahead.py",
+    "tests/test_write_running.py",
+    "tests/test_rechunk_kills.py",
+    "tests/test_ome_jobs.py",
+    "tests/test_write_shared.py",
+    "tests/test_credentials.py",
     "tests/test_rechunk_resume.py",
+    "tests/test_hostile.py",
     "tests/test_benchmarks.py",
     "tests/test_icechunk_cluster.py",
     "tests/test_rechunk_cluster.py",
+    "tests/test_write_swap.py",
+    "tests/test_append_conflicts.py",
+    "tests/test_mounts.py",
+    "tests/test_stores_fsspec.py",
+    "tests/test_standing.py",
+    "tests/test_ome_remote.py",
+    "tests/test_copy_s3.py",
     "tests/test_dask_suite.py",
     "tests/test_ome_peers.py",
-    "fsspec",
-    "tests/interop/test_refusals.py",
     "tests/test_rechunk_sparing.py",
-    "credentials-cluster",
+    "tests/test_credentials_cluster.py",
     "tests/test_schedulers.py",
+    "tests/zarr2/test_zarr2.py",
 )
 
 # Worker processes are forked from one that has imported what they need: started one by one, they
@@ -84,29 +93,20 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "f
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroupScheduling | None:
-    """Give each test process whole modules (and groups, wherever their tests are).
-
-    Tests handed out one by one would make every fixture of a module twice, and the scheduler goes
-    through all that it has handed out, after each test. What takes long comes first, so that the
-    processes end together.
-    """
-    if config.getvalue("dist") != "loadgroup":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Begin with what takes long, so that the processes end together."""
+    if config.getvalue("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadFileScheduling
 
-    class ModuleScheduling(LoadGroupScheduling):
+    class LongFirst(LoadFileScheduling):
         def _assign_work_unit(self, node: object) -> None:
             longest = next((scope for scope in LONG if scope in self.workqueue), None)
             if longest is not None:
                 self.workqueue.move_to_end(longest, last=False)
             super()._assign_work_unit(node)
 
-        def _split_scope(self, nodeid: str) -> str:
-            scope = super()._split_scope(nodeid)
-            return nodeid.partition("::")[0] if scope == nodeid else scope
-
-    return ModuleScheduling(config, log)
+    return LongFirst(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -253,7 +253,11 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("options", [{}, {"on_conflict": "wait"}], ids=["error", "wait"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"on_conflict": "wait"}, marks=pytest.mark.slow)],
+    ids=["error", "wait"],
+)
 def test_two_processes(options: dict[str, str], tmp_path: Path) -> None:
     """What a call has written that came back well is there, and all attributes are."""
     command = [sys.executable, "-c", RACE, str(tmp_path / "a")]

@@ -603,6 +603,7 @@ def test_rechunk_on_local_processes(large, target):
     np.testing.assert_array_equal(zd.open_array(target)[...], zd.open_array(large)[...])
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_an_error_on_local_processes_is_one_message(large, target):
     (Path(large) / "c" / "7" / "0" / "0").write_bytes(b"junk")

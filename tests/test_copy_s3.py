@@ -17,8 +17,6 @@ from zarr_dask.stores import open_store
 NUMBERS = count()
 T = np.arange(32 * 8 * 12, dtype="f4").reshape(32, 8, 12)
 
-pytestmark = pytest.mark.xdist_group("s3")
-
 
 @pytest.fixture(autouse=True)
 def one_thread():

@@ -28,8 +28,6 @@ VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
 NUMBERS = count()
 BACKENDS = ["fsspec", "obstore"]
 
-pytestmark = pytest.mark.xdist_group("credentials")
-
 
 @pytest.fixture(scope="module")
 def server():

@@ -16,8 +16,6 @@ from zarr_dask.errors import CredentialsMissingError
 VALUES = np.arange(60, dtype="f4").reshape(6, 10)
 NUMBERS = count()
 
-pytestmark = pytest.mark.xdist_group("credentials-cluster")
-
 
 @pytest.fixture(scope="module")
 def server():

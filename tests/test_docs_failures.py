@@ -12,7 +12,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.leftovers import open_below
-from tests.test_running_jobs import running
+from tests.support.running import running
 from tools import docs_pages
 
 PAGE = docs_pages.DOCS / "howto" / "failures.md"

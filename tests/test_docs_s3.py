@@ -7,8 +7,6 @@ from tests.docs_samples import SAMPLES, era5
 from tests.object_stores import s3_server
 from tools import docs_pages
 
-pytestmark = pytest.mark.xdist_group("s3")
-
 
 @pytest.fixture(scope="module")
 def server():

@@ -43,6 +43,7 @@ def test_a_typed_error_within_a_second_and_300_mib(results, name):
     assert grown_mib < MEMORY >> 20
 
 
+@pytest.mark.slow
 def test_every_one_of_thousands_of_arrays_with_an_unknown_codec_is_named():
     array = {
         "zarr_format": 3,
@@ -62,7 +63,7 @@ def test_every_one_of_thousands_of_arrays_with_an_unknown_codec_is_named():
     assert len(told) == 6000
 
 
-@pytest.mark.parametrize("name", ["a{}", "b{}/a", "a/{}"])
+@pytest.mark.parametrize("name", ["a{}", "b{}/a", pytest.param("a/{}", marks=pytest.mark.slow)])
 def test_walking_tens_of_thousands_of_broken_nodes_is_refused(name):
     group = zd.open_group(consolidated({name.format(number): {} for number in range(90_000)}))
     with pytest.raises(zd.errors.MetadataError, match="more than 10000 nodes"):

@@ -15,8 +15,6 @@ from tests.object_stores import s3_server
 from zarr_dask.errors import StoreError
 from zarr_dask.jobs.engine.thread_map import each_abreast
 
-pytestmark = pytest.mark.xdist_group("s3")
-
 NUMBERS = count()
 AT_ONCE = 24  # of 32, because a small machine takes its time to begin them
 

@@ -109,7 +109,6 @@ def kill_and_resume(folder: Folder, victim: str, cluster: Cluster, client, draw:
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_kills")
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_killed_jobs_are_resumed(tmp_path, victim):
     seed = int(os.environ.get("ZARR_DASK_KILL_SEED", "0")) or random.randrange(1, 2**32)
@@ -117,7 +116,6 @@ def test_killed_jobs_are_resumed(tmp_path, victim):
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_kills")
 def test_an_append_whose_result_is_lost_is_made_visible_once(tmp_path):
     """All workers die after the end, with the result, and others do it all over again."""
     folder = Folder(str(tmp_path))
@@ -141,7 +139,6 @@ def test_an_append_whose_result_is_lost_is_made_visible_once(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_kills")
 @pytest.mark.parametrize("number", range(25))
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_killed_jobs_are_resumed_100_times(tmp_path, victim, number):

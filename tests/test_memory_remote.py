@@ -14,7 +14,6 @@ from zarr_dask.stores import open_store
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("memory-remote"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc"),
 ]
 

@@ -101,7 +101,13 @@ def round_trip(url, dtype, method, ndim, version):
 PAIRS = list(product(DTYPES, ORACLES))
 
 
-@pytest.mark.parametrize("number", range(len(PAIRS)), ids=lambda n: "-".join(PAIRS[n]))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(n, id="-".join(pair), marks=pytest.mark.slow if n // 6 % 2 == n % 2 else ())
+        for n, pair in enumerate(PAIRS)
+    ],
+)
 def test_methods_and_data_types(tmp_path, number):
     dtype, method = PAIRS[number]
     ndim, version = 2 + (number + number // 6) % 4, ("0.4", "0.5")[number // 4 % 2]

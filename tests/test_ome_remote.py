@@ -19,8 +19,6 @@ from zarr_dask.errors import NodeExistsError, NodeNotFoundError, StoreError
 from zarr_dask.stores.wrappers.base import HookStore
 
 NUMBERS = count()
-pytestmark = pytest.mark.xdist_group("s3")
-
 
 @pytest.fixture(params=["0.4", "0.5"])
 def version(request):

@@ -94,6 +94,7 @@ def test_large_attributes_are_no_part_of_tasks():
     assert zd.from_zarr(array).sum().compute(scheduler="sync") == 0
 
 
+@pytest.mark.slow
 def test_tokens_are_equal_in_two_processes(tmp_path):
     zd.create_array(
         tmp_path / "a", shape=(99, 50), dtype="f4", chunks=10, shards=50, codecs=MANY_CODECS[1:],

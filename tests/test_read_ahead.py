@@ -27,8 +27,6 @@ from zarr_dask.stores.base import IndexRange
 from zarr_dask.stores.index_prefetch import IndexPrefetcher
 from zarr_dask.stores.wrappers.base import StoreWrapper
 
-pytestmark = pytest.mark.xdist_group("read-ahead")
-
 SHAPE, SHARD, CHUNK = (24, 36), (6, 12), (2, 3)
 VALUES = np.arange(1, 1 + 24 * 36, dtype="i4").reshape(SHAPE)
 PARTS = 24

@@ -97,7 +97,6 @@ def unknown(folder: RechunkFolder, times: dict[str, list[float]], when: float) -
 
 
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_kills")
 @pytest.mark.parametrize(
     ("victim", "staged"),
     [("a worker", True), ("the client", False)],
@@ -110,7 +109,6 @@ def test_killed_rechunkings_go_on(tmp_path, victim, staged):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.xdist_group("test_kills")
 @pytest.mark.parametrize("number", range(13))
 @pytest.mark.parametrize("staged", [False, True], ids=["directly", "in stages"])
 @pytest.mark.parametrize("victim", VICTIMS)

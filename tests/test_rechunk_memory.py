@@ -41,11 +41,7 @@ def test_the_copy_in_the_other_byte_order_counts(tmp_path):
     assert_as_stated(layout, 1, tmp_path, worker=False)
 
 
-def in_one_process(layout):
-    return pytest.param(layout, id=str(layout), marks=pytest.mark.xdist_group(layout.name))
-
-
-@pytest.fixture(scope="module", params=map(in_one_process, LAYOUTS))
+@pytest.fixture(scope="module", params=LAYOUTS, ids=str)
 def layout(request, tmp_path_factory):
     """A layout, and the folder in which its source is made once for all tests of it."""
     root = tmp_path_factory.mktemp("layout")

@@ -164,7 +164,7 @@ with dask.config.set(scheduler="sync"):
 """
 
 
-@pytest.mark.parametrize("staged", ["direct", "staged"])
+@pytest.mark.parametrize("staged", [pytest.param("direct", marks=pytest.mark.slow), "staged"])
 def test_a_killed_process(source, tmp_path, staged):
     target = tmp_path / "b.zarr"
     command = [sys.executable, "-c", KILLED, source.store.root, str(target), "sync", staged]

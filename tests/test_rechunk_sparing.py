@@ -121,6 +121,7 @@ def unexpected(place):
     return zd.open_array(LocalStore(str(place))), values
 
 
+@pytest.mark.slow
 def test_chunks_that_are_not_as_expected_are_held_one_at_a_time(tmp_path, monkeypatch):
     array, values = unexpected(tmp_path / "a")
     plan = plan_of(array, tmp_path / "b")
@@ -168,6 +169,7 @@ other.join()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_whole_chunks_are_held_in_a_child_of_a_process_that_holds_one(tmp_path):
     _, values = unexpected(tmp_path / "a")

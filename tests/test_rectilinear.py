@@ -481,6 +481,7 @@ def test_grids_of_too_many_cells_are_refused_before_they_are_listed():
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_plans_for_many_cells_are_made_in_time():
     sizes = tuple(np.random.default_rng(1).integers(1, 40, 20_000).tolist())
     shape = (sum(sizes), 50)

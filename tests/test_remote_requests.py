@@ -14,8 +14,6 @@ from tests.object_stores import s3_server
 from zarr_dask.errors import RankError, ResumeError
 from zarr_dask.stores import Recording, open_store
 
-pytestmark = pytest.mark.xdist_group("remote-requests")
-
 VALUES = np.arange(4 * 256, dtype="i4").reshape(4, 256)
 ARRAYS = 6
 

@@ -31,7 +31,6 @@ BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}
 NUMBERS = count()
 
 pytestmark = [
-    pytest.mark.xdist_group("servers"),
     # aiohttp's word on values of some megabytes
     pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning"),
 ]

@@ -19,8 +19,6 @@ from zarr_dask.stores import open_store
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.option_mapping import to_fsspec_options, to_obstore_config
 
-pytestmark = pytest.mark.xdist_group("s3")
-
 NUMBERS = count()
 ALONE = """
 import json, os, sys

@@ -28,8 +28,6 @@ from zarr_dask.stores.open import sibling_location
 from zarr_dask.stores.wrappers.cache import _kept
 from zarr_dask.testing.stores import StoreTests
 
-pytestmark = pytest.mark.xdist_group("cache")
-
 VALUE = bytes(range(100))
 
 

@@ -31,8 +31,6 @@ from zarr_dask.stores import HookStore, MemoryStore, Range, Retrying, RetryPolic
 from zarr_dask.stores.config import from_config, to_config
 from zarr_dask.stores.retry import _BUDGET, NEVER, call_with_retries, parse_retry_policy
 
-pytestmark = pytest.mark.xdist_group("faults")
-
 QUICK = RetryPolicy(attempts=20, wait=0.002, longest_wait=0.05, timeout=5, budget=10_000)
 VALUE = bytes(range(256)) * 40
 NUMBERS = count()

@@ -28,7 +28,6 @@ VALUES = np.arange(6 * 10, dtype="f4").reshape(6, 10)
 NUMBERS = count()
 
 pytestmark = [
-    pytest.mark.xdist_group("fsspec"),
     # fsspec's cache of blocks leaves the closing of its files to the garbage collection
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

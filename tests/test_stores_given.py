@@ -22,8 +22,6 @@ from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 
-pytestmark = pytest.mark.xdist_group("s3")
-
 NUMBERS = count()
 
 

@@ -29,8 +29,6 @@ from zarr_dask.stores import RetryPolicy, open_store
 from zarr_dask.stores.patience import SERVICES, in_foreground, in_task
 from zarr_dask.stores.retry import DEFAULT, FOREGROUND
 
-pytestmark = pytest.mark.xdist_group("faults")
-
 NUMBERS = count()
 VALUES = np.arange(48 * 40, dtype="i4").reshape(48, 40)
 
@@ -154,7 +152,15 @@ def test_a_job_on_a_cluster_outlasts_a_server_that_is_gone(server, door):
         assert np.array_equal(zd.open_array(new, storage_options=options)[...], VALUES)
 
 
-@pytest.mark.parametrize("kind", ["reset before", "hung", "failed", "bad gateway", "unavailable"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "hung",
+        "unavailable",
+        *[pytest.param(k, marks=pytest.mark.slow) for k in ("reset before", "failed")],
+        pytest.param("bad gateway", marks=pytest.mark.slow),
+    ],
+)
 def test_a_task_outlasts_failures_of_every_kind(server, backend, kind):
     with fault_proxy(server.endpoint, hang=0.5) as proxy:
         store = open_store(new_url(), options_at(server, proxy.port, backend))

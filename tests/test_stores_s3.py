@@ -41,8 +41,6 @@ from zarr_dask.testing.stores import StoreTests
 BACKENDS = {"fsspec": FsspecStore, "obstore": ObstoreStore}
 NUMBERS = count()
 
-pytestmark = pytest.mark.xdist_group("s3")
-
 
 @pytest.fixture(scope="module")
 def server():

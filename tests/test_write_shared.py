@@ -278,7 +278,10 @@ def run_peers(place: Path, rounds: int, partial: str, grid: dict) -> int:
 @pytest.mark.conformance("C136")
 @pytest.mark.parametrize(
     "grid",
-    [{"chunks": (6, 20)}, {"chunks": (2, 5), "shards": (6, 20)}],
+    [
+        pytest.param({"chunks": (6, 20)}, marks=pytest.mark.slow),
+        {"chunks": (2, 5), "shards": (6, 20)},
+    ],
     ids=["chunk", "shard"],
 )
 def test_two_processes_share_an_object(tmp_path, grid):

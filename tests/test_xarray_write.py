@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from xarray_roles import killed, start, steps
 
 import zarr_dask as zd
 import zarr_dask.xarray.accessor
+from tests.xarray_roles import killed, start, steps
 from zarr_dask.errors import (
     AppendConflictError,
     DatasetMismatchError,

@@ -268,6 +268,8 @@ def __getattr__(name: str) -> _Any:
         return getattr(_import_module(_LATER[name]), name)
     if name in _MODULES:
         return _import_module(f"zarr_dask.{name}")
+    if name.startswith("_"):  # asked for by tools, of every module; comparing names takes its time
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     hint = f" {_INSTEAD[name]}" if name in _INSTEAD else _did_you_mean(name, __all__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.interop.cases import Case
 
 
-def sampled(params: Iterable[pytest.param], one_in: int = 3) -> list[pytest.param]:
+def sampled(params: Iterable[pytest.param], one_in: int = 5) -> list[pytest.param]:
     """Mark as slow all but one in so many: always the same ones, spread over every family."""
     return [param if drawn(param, one_in) else slow(param) for param in params]
 
