@@ -18,9 +18,8 @@ BIN = $(VENV)/bin
 # Tests run in JOBS processes; those of a module stay together in one of them.
 PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadfile)
 # Quick tests of every layer below the jobs, for an older Python after a newer one ran everything.
-FAST_TESTS = $(wildcard tests/test_layers.py tests/test_grid*.py tests/test_indexing*.py \
-    tests/test_dtypes*.py tests/test_errors*.py tests/test_stores*.py tests/test_codecs*.py \
-    tests/test_formats*.py tests/test_array*.py tests/test_group*.py tests/test_cli*.py) zarr_dask
+FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,_util grid indexing dtypes stores codecs formats \
+    array hierarchy cli) zarr_dask
 
 .PHONY: help venv demo check test servers test-fast test-all conformance compat docs bench bench-remote lint types clean
 .NOTPARALLEL:

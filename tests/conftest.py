@@ -29,54 +29,54 @@ if TYPE_CHECKING:
     from distributed import Client, LocalCluster
     from xdist.scheduler import LoadFileScheduling
 
-# Scripts for another environment, which the search for doctests would import into this one.
-collect_ignore_glob = ["zarr2/*peer.py"]
-pytest.register_assert_rewrite("zarr_dask.testing", "tests.support", "tests.interop")
+# Helpers hold no tests, and some are scripts for another environment.
+collect_ignore = ["support"]
+pytest.register_assert_rewrite("zarr_dask.testing", "tests.support")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # Modules that take long, which their number of tests does not tell: one each for two processes.
 LONG = (
-    "tests/test_kills.py",
-    "tests/test_stores_faults.py",
-    "tests/test_servers.py",
-    "tests/test_stores_s3.py",
-    "tests/test_cli.py",
-    "tests/test_demo.py",
-    "tests/test_rechunk.py",
-    "tests/test_cli_plan_file.py",
-    "tests/test_writer_processes.py",
-    "tests/test_write_races.py",
-    "tests/test_read_ahead.py",
-    "tests/test_write_running.py",
-    "tests/test_rechunk_kills.py",
-    "tests/test_ome_jobs.py",
-    "tests/test_write_shared.py",
-    "tests/test_credentials.py",
-    "tests/test_rechunk_resume.py",
-    "tests/test_hostile.py",
-    "tests/test_benchmarks.py",
-    "tests/test_icechunk_cluster.py",
-    "tests/test_rechunk_cluster.py",
-    "tests/test_write_swap.py",
-    "tests/test_append_conflicts.py",
-    "tests/test_mounts.py",
-    "tests/test_stores_fsspec.py",
-    "tests/test_standing.py",
-    "tests/test_ome_remote.py",
-    "tests/test_copy_s3.py",
-    "tests/test_dask_suite.py",
-    "tests/test_ome_peers.py",
-    "tests/test_rechunk_sparing.py",
-    "tests/test_credentials_cluster.py",
-    "tests/test_schedulers.py",
-    "tests/zarr2/test_zarr2.py",
+    "tests/product/test_kills.py",
+    "tests/stores/test_faults.py",
+    "tests/product/test_servers.py",
+    "tests/stores/backends/test_s3.py",
+    "tests/cli/test_cli.py",
+    "tests/examples/test_demo.py",
+    "tests/jobs/rechunk/test_rechunk.py",
+    "tests/cli/test_plan_file.py",
+    "tests/jobs/simulation/test_processes.py",
+    "tests/product/test_write_races.py",
+    "tests/graph/test_index_prefetch.py",
+    "tests/jobs/write/test_running.py",
+    "tests/product/test_rechunk_kills.py",
+    "tests/ome/test_jobs.py",
+    "tests/jobs/write/test_shared.py",
+    "tests/stores/test_secrets.py",
+    "tests/jobs/rechunk/test_resume.py",
+    "tests/product/test_hostile.py",
+    "tests/benchmarks/test_benchmarks.py",
+    "tests/product/test_icechunk_cluster.py",
+    "tests/jobs/rechunk/test_cluster.py",
+    "tests/jobs/write/test_swap.py",
+    "tests/jobs/write/test_append_conflicts.py",
+    "tests/stores/test_mounts.py",
+    "tests/stores/backends/test_fsspec.py",
+    "tests/array/test_revalidate.py",
+    "tests/ome/test_remote.py",
+    "tests/jobs/copy/test_copy_s3.py",
+    "tests/product/test_dask_suite.py",
+    "tests/product/test_ome_peers.py",
+    "tests/jobs/rechunk/test_few_blocks.py",
+    "tests/jobs/engine/test_credentials.py",
+    "tests/graph/test_schedulers.py",
+    "tests/product/zarr2/test_zarr2.py",
 )
 
 # Worker processes are forked from one that has imported what they need: started one by one, they
 # would take a third of the time of all tests. (The environment that they see is that of the first.)
 FORKED = "forkserver"
 IMPORTED = [
-    "tests.kill_roles",
+    "tests.support.kill_roles",
     "distributed.nanny",
     "zarr_dask.jobs.write.write",
     "zarr_dask.jobs.rechunk.rechunk",
@@ -136,7 +136,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Marks of xarray's own tests, which tests/test_xarray_suite.py runs."""
+    """Marks of xarray's own tests, which tests/product/test_xarray_suite.py runs."""
     for mark in ("asyncio", "flaky", "network", "skip_if_param", "skip_with_dask_array"):
         config.addinivalue_line("markers", f"{mark}: see xarray's own tests")
 

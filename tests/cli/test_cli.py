@@ -1,0 +1,844 @@
+"""The command line: what it prints, what it refuses, and how it ends."""
+
+import functools
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import zarr_dask as zd
+from tests.support.http_server import Files, serving
+from zarr_dask.cli import main
+from zarr_dask.cli.options import GridType
+from zarr_dask.cli.progress import PlainProgress
+from zarr_dask.cli.signals import stop_requested
+from zarr_dask.errors import NodeNotFoundError
+from zarr_dask.jobs.engine.progress_bars import stage_bars
+from zarr_dask.jobs.rechunk.rechunk import Progress
+
+PROGRAM = Path(sys.executable).with_name("zarr-dask")
+SHAPE = (6, 20, 30)
+ESCAPE = "\x1b"
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """No line is folded unless a test asks for it."""
+    monkeypatch.setenv("COLUMNS", "500")
+    for name in ("ZARR_DASK_TRACEBACK", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def hierarchy(tmp_path):
+    """A group with an array of maps, a group, and a sharded array."""
+    group = zd.create_group(tmp_path / "h.zarr", attributes={"title": "run 7"})
+    maps = group.create_array(
+        "ocean/temp",
+        shape=SHAPE,
+        dtype="float32",
+        chunks=(1, 20, 30),
+        fill_value=np.nan,
+        dimension_names=("time", "lat", "lon"),
+        attributes={"units": "degC", "range": [-2, 40]},
+    )
+    maps[:5] = np.arange(5 * 600, dtype="float32").reshape(5, 20, 30)
+    group.create_array("ocean/salt", shape=(64, 64), dtype="int16", chunks=(8, 8), shards=(32, 32))
+    return str(tmp_path / "h.zarr")
+
+
+@pytest.fixture
+def maps(hierarchy):
+    return f"{hierarchy}/ocean/temp"
+
+
+@pytest.fixture
+def target(tmp_path):
+    return str(tmp_path / "series.zarr")
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    problem = result.exception if not isinstance(result.exception, SystemExit) else None
+    assert problem is None, result.output
+    assert result.exit_code == code, result.output
+    return result
+
+
+def refuse(*arguments, code=1):
+    """What a refused command says on stderr; it says nothing else."""
+    result = run(*arguments, code=code)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def spawn(*arguments, **options):
+    return subprocess.run(
+        [PROGRAM, *map(str, arguments)],
+        check=False,
+        **{"capture_output": True, "text": True, "timeout": 50, **options},
+    )
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+# --- help and version -----------------------------------------------------------------------------
+
+
+def test_version():
+    assert run("--version").stdout == f"zarr-dask, version {zd.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in main.commands)])
+def test_help_fits_80_columns(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run(*command, "--help").stdout
+    assert "Usage:" in text
+    assert max(map(len, text.splitlines())) <= 80
+    if not command or command[0] in {"plan", "rechunk"}:
+        assert "Example" in text
+
+
+def test_help_lists_every_command_in_a_few_words():
+    context = click.Context(main)
+    assert sorted(main.commands) == [
+        "compare",
+        "copy",
+        "finish",
+        "info",
+        "ingest",
+        "inventory",
+        "migrate",
+        "ome",
+        "plan",
+        "rechunk",
+        "run",
+        "script",
+        "status",
+        "tree",
+        "verify",
+    ]
+    for command in main.commands.values():
+        assert not command.get_short_help_str(limit=60).endswith("..."), command.name
+        assert command.get_help(context)
+
+
+# --- info and tree --------------------------------------------------------------------------------
+
+
+def test_info_of_an_array(hierarchy):
+    lines = run("info", hierarchy, "ocean/temp").stdout.splitlines()
+    assert lines[0] == f"array {hierarchy}/ocean/temp"
+    fields = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines[1:8])
+    assert fields == {
+        "format": "v3",
+        "shape": "(time: 6, lat: 20, lon: 30)",
+        "data type": "float32",
+        "chunks": "(1, 20, 30), 2.40 kB decoded",
+        "shards": "none",
+        "stored objects": "6 (one chunk each), of which 5 exist",
+        "codecs": "bytes(endian=little)",
+    }
+    blosc = "blosc(cname=lz4, clevel=5, shuffle=shuffle, typesize=4, blocksize=0)"
+    assert lines[8].strip() == blosc
+    assert re.fullmatch(r"  fill value +nan", lines[9])
+    assert re.fullmatch(r"  size +14\.4 kB decoded, .*B stored \(ratio [0-9.]+\)", lines[10])
+    assert re.fullmatch(r'  attributes +units: "degC"', lines[11])
+    assert lines[12].strip() == "range: [-2, 40]"
+
+
+def test_info_shows_the_codecs_of_the_chunks_in_a_shard(hierarchy):
+    text = run("info", f"{hierarchy}/ocean/salt").stdout
+    assert re.search(r"shards +\(32, 32\), 2\.05 kB decoded", text)
+    assert "4 (one shard each), of which 0 exist" in text
+    order = ["sharding_indexed(", "bytes(", "blosc(", "index_codecs:", "crc32c"]
+    places = [text.index(name) for name in order]
+    assert places == sorted(places)
+    assert "nothing stored" in text
+
+
+def test_info_of_v2(tmp_path):
+    zd.create_array(
+        tmp_path / "a",
+        shape=(4, 4),
+        dtype=">f8",
+        chunks=(2, 2),
+        format="v2",
+        order="F",
+        fill_value=None,
+        codecs=[{"id": "delta", "dtype": ">f8"}, {"id": "zlib", "level": 1}],
+    )
+    text = run("info", tmp_path / "a").stdout
+    assert re.search(r"format +v2", text)
+    assert re.search(r"fill value +none", text)
+    facts = json.loads(run("info", tmp_path / "a", "--json").stdout)
+    names = [codec["name"] for codec in facts["codecs"]]
+    assert names == ["transpose", "bytes", "delta", "zlib"]
+    assert facts["codecs"][1]["configuration"] == {"endian": "big"}
+    assert facts["fill_value"] is None
+
+
+def test_info_as_json(maps):
+    facts = json.loads(run("info", maps, "--json").stdout)
+    stored = facts.pop("nbytes_stored")
+    assert stored == zd.open_array(maps).nbytes_stored() > 0
+    assert [codec["name"] for codec in facts.pop("codecs")] == ["bytes", "blosc"]
+    assert facts == {
+        "kind": "array",
+        "where": maps,
+        "format": "v3",
+        "shape": [6, 20, 30],
+        "dimension_names": ["time", "lat", "lon"],
+        "dtype": "float32",
+        "chunks": [1, 20, 30],
+        "shards": None,
+        "stored_objects": {"shape": [1, 20, 30], "nbytes": 2400, "count": 6, "existing": 5},
+        "fill_value": "NaN",
+        "nbytes": 14400,
+        "attributes": {"units": "degC", "range": [-2, 40]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill", "expected"),
+    [
+        ("bool", True, True),
+        ("uint8", 7, 7),
+        ("float64", -np.inf, "-Infinity"),
+        ("complex64", 1 - 2j, [1.0, -2.0]),
+    ],
+)
+def test_info_as_json_is_strict(dtype, fill, expected, tmp_path):
+    zd.create_array(tmp_path / "a", shape=(2,), dtype=dtype, chunks=2, fill_value=fill)
+    document = tmp_path / "a" / "zarr.json"
+    loose = document.read_text().replace('"attributes": {}', '"attributes": {"x": [NaN]}')
+    document.write_text(loose)  # as writers do that know Python's JSON only
+
+    text = run("info", tmp_path / "a", "--json").stdout
+    facts = json.loads(text, parse_constant=pytest.fail)
+
+    assert facts["fill_value"] == expected
+    assert ("NaN" in loose) == (facts["attributes"] == {"x": ["NaN"]})
+
+
+def test_info_can_leave_the_listing_out(maps):
+    assert "exist" not in run("info", maps, "--no-count").stdout
+    facts = json.loads(run("info", maps, "--no-count", "--json").stdout)
+    assert facts["nbytes_stored"] is None
+    assert facts["stored_objects"]["existing"] is None
+
+
+def test_info_counts_only_what_belongs_to_the_grid(maps):
+    for name in ("c/99/0/0", "c/notes.txt", "c/0/0/00"):
+        (Path(maps) / name).parent.mkdir(parents=True, exist_ok=True)
+        (Path(maps) / name).write_bytes(b"left over")
+    assert json.loads(run("info", maps, "--json").stdout)["stored_objects"]["existing"] == 5
+
+
+@pytest.mark.parametrize("shape", [(), (0, 5)])
+def test_info_of_arrays_at_the_edge(shape, tmp_path):
+    zd.create_array(tmp_path / "a", shape=shape, dtype="f8", chunks=(3,) * len(shape))
+    assert f"shape           {shape}\n" in run("info", tmp_path / "a").stdout
+
+
+def test_info_of_a_group(hierarchy):
+    text = run("info", hierarchy).stdout
+    assert re.search(r"arrays +0\n +groups +1: ocean\n +attributes +title: \"run 7\"", text)
+    assert re.search(r"arrays +2: salt, temp\n +groups +0", run("info", hierarchy, "ocean").stdout)
+    facts = json.loads(run("info", hierarchy, "--json").stdout)
+    assert facts == {
+        "kind": "group",
+        "where": hierarchy,
+        "format": "v3",
+        "arrays": [],
+        "groups": ["ocean"],
+        "attributes": {"title": "run 7"},
+    }
+
+
+def test_info_of_a_group_with_a_node_that_cannot_be_read(hierarchy):
+    Path(hierarchy, "ocean", "salt", "zarr.json").write_text('{"zarr_format": 3}')
+    found = run("info", hierarchy, "ocean")
+    assert found.exit_code == 0
+    assert re.search(r"arrays +1: temp\n +groups +0\n +unreadable +1: salt", found.stdout)
+    assert json.loads(run("info", hierarchy, "ocean", "--json").stdout)["unreadable"] == ["salt"]
+
+
+def test_long_lines_are_folded_to_the_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    attributes = {"comment": "many words " * 20, "history": "x" * 1000}
+    zd.create_array(
+        tmp_path / "a", shape=(64, 64), dtype="f4", chunks=8, shards=32, attributes=attributes
+    )
+    lines = run("info", tmp_path / "a").stdout.splitlines()
+    long = [line for line in lines[1:] if len(line) > 80]
+    assert all("xxxx" in line for line in long), long
+    assert any("(--json shows all)" in line for line in lines)
+
+
+def test_what_strangers_wrote_cannot_steer_the_terminal(tmp_path):
+    group = zd.create_group(tmp_path / "g", attributes={"a": f"{ESCAPE}[31m", "b\x9b2J": "\x9b2J"})
+    group.create_array("x\x1b[2J", shape=(2,), dtype="i1", chunks=2)
+    for arguments in (["info"], ["tree"], ["info", "--json"]):
+        text = run(*arguments, tmp_path / "g").stdout
+        assert ESCAPE not in text
+        if "--json" not in arguments:
+            assert "\x9b" not in text
+    assert "x\\x1b[2J" in run("tree", tmp_path / "g").stdout
+
+
+def test_tree(hierarchy):
+    assert run("tree", hierarchy).stdout == (
+        "/\n"
+        "└── ocean/\n"
+        "    ├── salt  (64, 64) int16, chunks (8, 8) in shards (32, 32)\n"
+        "    └── temp  (6, 20, 30) float32, chunks (1, 20, 30)\n"
+    )
+    assert run("tree", hierarchy, "ocean").stdout.startswith("ocean\n├── salt")
+    assert run("tree", hierarchy, "ocean/temp").stdout == (
+        "temp  (6, 20, 30) float32, chunks (1, 20, 30)\n"
+    )
+
+
+def test_tree_on_a_terminal_that_knows_ascii_only(hierarchy):
+    done = spawn("tree", hierarchy, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert "ocean/" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["tree"]])
+def test_looking_loads_nothing_heavy(arguments, hierarchy):
+    code = (
+        "import sys\n"
+        "from zarr_dask.cli import main\n"
+        f"main([*{arguments!r}, {hierarchy!r}, 'ocean/temp'], standalone_mode=False)\n"
+        "heavy = {'dask', 'distributed', 'fsspec', 'xarray', 'matplotlib', 'rich'}\n"
+        "sys.exit(' '.join(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+# --- grids ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "grid"),
+    [
+        ("512,32,32", (512, 32, 32)),
+        ("-1, 32,32", (-1, 32, 32)),
+        ("64", 64),
+        ("(16, 64, 64)", (16, 64, 64)),
+        ("[8]", (8,)),
+        ("(8,)", (8,)),
+        ("time=-1,lat=32", {"time": -1, "lat": 32}),
+        ("0=-1, 2=8", {0: -1, 2: 8}),
+        ("a=b=4", {"a=b": 4}),
+    ],
+)
+def test_grids(text, grid):
+    assert GridType().convert(text, None, None) == grid
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "'' is not a length"),
+        ("1,,2", "'' is not a length"),
+        ("32.5", "'32.5' is not a length"),
+        ("32x32", "'32x32' is not a length"),
+        ("0", "'0' is not a length"),
+        ("-2,3", "'-2' is not a length"),
+        ("1e3", "'1e3' is not a length"),
+        ("lat=", "'' is not a length"),
+        ("lat=all", "'all' is not a length"),
+        ("lat=1,5", "mixes lengths by position and by name"),
+        ("=5", "names no dimension"),
+        ("lat=1,lat=2", "names the dimension 'lat' twice"),
+        ("9" * 30, "is not a length"),
+    ],
+)
+def test_malformed_grids(text, reason, maps, target):
+    message = refuse("plan", maps, target, "--chunks", text, code=2)
+    assert "Invalid value for '--chunks'" in message
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("5,5", "expected 3 lengths"),
+        ("time=1,depth=2", "depth"),
+        ("7=2", "7"),
+    ],
+)
+def test_grids_that_do_not_fit_the_array(text, reason, maps, target):
+    assert reason in refuse("plan", maps, target, "--chunks", text)
+
+
+# --- plan -----------------------------------------------------------------------------------------
+
+
+def test_plan_says_all_and_writes_nothing(maps, target, tmp_path):
+    before = files(tmp_path)
+    text = run("plan", maps, target, "--chunks", "time=-1,lat=5", "--max-mem", "50MB").stdout
+    plan = zd.plan_rechunk(maps, target, chunks={"time": -1, "lat": 5}, max_mem="50MB")
+    assert text == f"{plan}\n"
+    assert "(1, 20, 30) -> (6, 5, 30)" in text
+    assert files(tmp_path) == before
+
+
+def test_plan_is_folded_to_the_terminal(maps, target, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = run("plan", maps, target, "--chunks", "6,5,5").stdout.splitlines()
+    assert all(len(line) <= 60 for line in lines[2:]), lines
+    assert lines[-1].startswith("          ")
+
+
+def test_plan_draws(maps, target, tmp_path):
+    picture = tmp_path / "plan.png"
+    text = run("plan", maps, target, "--chunks", "6,5,5", "--plot", picture).stdout
+    assert text.endswith(f"drawn in {picture}\n")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+# --- rechunk --------------------------------------------------------------------------------------
+
+
+def test_rechunk(maps, target):
+    result = run("rechunk", maps, target, "--chunks", "time=-1,lat=5,lon=5", "--max-mem", "50MB")
+    made = zd.open_array(target)
+    assert made.chunks == (6, 5, 5)
+    np.testing.assert_array_equal(made[...], zd.open_array(maps)[...])
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"rechunk {maps}"
+    (done,) = [number for number, line in enumerate(lines) if line.startswith("done: ")]
+    said = r"done: 14\.4 kB in 24 stored objects \(.*\) by \d+ tasks in .* s"
+    assert re.match(said, lines[done])
+    table = "\n".join(lines[done + 1 :])
+    assert re.search(r"requests +(\d+)  \(predicted \1\)", table)
+    for row in ("time", "decoded", "stored", "memory above idle", "begun once more"):
+        assert row in table
+    assert re.search(r"^copying: 100 % \(14\.4 kB of 14\.4 kB\)", result.stderr, re.MULTILINE)
+    assert ESCAPE not in result.output
+
+
+def test_rechunk_into_shards_below_a_path(maps, target):
+    run("rechunk", maps, target, "--chunks", "1,5,5", "--shards", "6,20,15", "--path", "a/b")
+    made = zd.open(target)["a/b"]
+    assert (made.chunks, made.shards) == ((1, 5, 5), (6, 20, 15))
+    np.testing.assert_array_equal(made[...], zd.open_array(maps)[...])
+
+
+def test_rechunk_quietly(maps, target):
+    assert run("rechunk", maps, target, "--chunks", "3", "--quiet").output == ""
+    assert zd.open_array(target).chunks == (3, 3, 3)
+
+
+def test_rechunk_says_what_it_did_as_json(maps, target):
+    result = run("rechunk", maps, target, "--chunks", "6,5,5", "--json")
+    report = json.loads(result.stdout)
+    (stage,) = report["stages"]
+    assert stage["actual"]["reads"] == stage["predicted"]["reads"] >= 6
+    assert (report["nbytes"], report["objects"], report["repeated"]) == (14400, 24, 0)
+    assert report["memory"]["peak"] <= report["memory"]["bound"]
+    again = run("rechunk", maps, target, "--chunks", "3", "--json", "--quiet", "--overwrite")
+    assert json.loads(again.stdout)["objects"] == 2 * 7 * 10
+    assert again.stderr == ""
+
+
+def test_rechunk_several_arrays_of_a_group(hierarchy, target, tmp_path):
+    arrays = ["--array", "ocean/temp", "--array", "/ocean/salt"]
+    plan = run("plan", hierarchy, target, *arrays, "--chunks", "0=4", "-o", tmp_path / "p.json")
+    assert "rechunk 2 arrays" in plan.stdout
+    assert json.loads((tmp_path / "p.json").read_text())["job"] == "rechunk several"
+    assert not Path(target).exists()
+    options = ["--chunks", "0=4", "--path", "in/it", "--dtype", "float64", "--codecs", "zstd"]
+    report = json.loads(run("rechunk", hierarchy, target, *arrays, *options, "--json").stdout)
+    assert [one["nbytes"] for one in report["arrays"]] == [2 * 14400, 4 * 64 * 64 * 2]
+    for name, chunks in (("temp", (4, 20, 30)), ("salt", (4, 8))):
+        made = zd.open_array(target, f"in/it/ocean/{name}")
+        assert (made.chunks, made.shards, made.dtype) == (chunks, None, "f8")
+        assert [codec.name for codec in made.codecs] == ["bytes", "zstd"]
+        old = zd.open_array(hierarchy, f"ocean/{name}")
+        np.testing.assert_array_equal(made[...], old[...])
+
+
+def test_rechunk_into_another_format(maps, target):
+    text = run("rechunk", maps, target, "--format", "v2", "--codecs", '[{"id": "zlib"}]').stdout
+    assert "format v3 -> v2" in text
+    assert zd.open_array(target).format == "v2"
+    np.testing.assert_array_equal(zd.open_array(target)[...], zd.open_array(maps)[...])
+    assert "is not JSON" in refuse("rechunk", maps, target, "--codecs", "[", code=2)
+
+
+def test_rechunk_over_what_is_there(maps, target):
+    run("rechunk", maps, target, "--chunks", "3")
+    message = refuse("rechunk", maps, target, "--chunks", "2")
+    assert "exists already" in message
+    assert "--overwrite" in message
+    assert zd.open_array(target).chunks == (3, 3, 3)
+    run("rechunk", maps, target, "--chunks", "2", "--overwrite")
+    assert zd.open_array(target).chunks == (2, 2, 2)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 5)])
+def test_rechunk_arrays_at_the_edge(shape, tmp_path):
+    zd.create_array(tmp_path / "a", shape=shape, dtype="f8", chunks=(3,) * len(shape))
+    run("rechunk", tmp_path / "a", tmp_path / "b", "--chunks", "2")
+    assert zd.open_array(tmp_path / "b").chunks == (2,) * len(shape)
+
+
+@pytest.fixture
+def large(tmp_path):
+    """8 MB of data."""
+    array = zd.create_array(
+        tmp_path / "large.zarr", shape=(32, 256, 256), dtype="f4", chunks=(1, 256, 256)
+    )
+    array[...] = np.arange(array.size, dtype="f4").reshape(array.shape)
+    return str(tmp_path / "large.zarr")
+
+
+STAGED = """
+import sys
+from importlib import import_module
+from zarr_dask.cli import main
+from zarr_dask.grid.grid import Grid
+from zarr_dask.jobs.rechunk.planner import CandidatePlan
+from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
+
+def in_two(source, target, *_):
+    cell = (8, 64, 256)
+    middle = Layout(Grid.regular((32, 256, 256), cell), cell, 4)
+    first, second = (8, 256, 256), (32, 64, 256)
+    stages = StagePlan(source, middle, first), StagePlan(middle, target, second)
+    return [CandidatePlan("in 2 stages", stages, 1.0)]
+
+import_module("zarr_dask.jobs.rechunk.target_spec").alternatives = in_two
+main(sys.argv[1:])
+"""
+"""The program with a planner that always takes two stages, of four tasks each."""
+
+
+def staged(source, target, *options):
+    grid = "32,64,256"
+    return [sys.executable, "-c", STAGED, "rechunk", source, target, "--chunks", grid, *options]
+
+
+def test_progress_of_several_stages_without_a_terminal(large, target, tmp_path):
+    command = staged(large, target, "--temp", tmp_path / "temp")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(zd.open_array(target)[...], zd.open_array(large)[...])
+    lines = done.stderr.splitlines()
+    assert all(re.fullmatch(r"stage \d of 2: \d+ % \(.* of 8\.39 MB\).*", line) for line in lines)
+    assert [line[:19] for line in lines if "100 %" in line] == [
+        "stage 1 of 2: 100 %",
+        "stage 2 of 2: 100 %",
+    ]
+    assert ESCAPE not in done.stdout + done.stderr
+
+
+def test_progress_lines_are_few(capsys):
+    lines = PlainProgress(["copying"])
+    for _ in range(1000):
+        lines(Progress(stage=0, stages=1, nbytes=10, total=10_000))
+    said = capsys.readouterr().err.splitlines()
+    assert 2 <= len(said) <= 10
+    assert said[0].startswith("copying: 10 % (1.00 kB of 10.0 kB), ")
+    assert said[-1].startswith("copying: 100 % (10.0 kB of 10.0 kB), ")
+
+
+def test_progress_on_a_terminal(large, target):
+    """The bars as a user sees them: each ends at 100 %, in bytes, in 80 columns."""
+    screen, terminal = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen(
+        staged(large, target), stdout=terminal, stderr=terminal, env=environment
+    ) as job:
+        os.close(terminal)
+        shown = b"".join(iter(lambda: read_terminal(screen), b"")).decode()
+    os.close(screen)
+    assert job.returncode == 0, shown
+    assert ESCAPE in shown
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "\n").splitlines()
+    paths = [line for line in lines if large in line or target in line]
+    assert max(len(line) for line in lines if line not in paths) <= 80
+    for stage in (1, 2):
+        bars = [line for line in lines if line.startswith(f"stage {stage} of 2 ━")]
+        assert re.search(r" 100% 8\.4/8\.4 MB .*B/s +0:00:\d\d", bars[-1]), bars[-1]
+    assert any(line.startswith("done: 8.39 MB") for line in lines)
+
+
+def read_terminal(screen):
+    try:
+        return os.read(screen, 65536)
+    except OSError:  # how Linux says that nobody holds the other end any more
+        return b""
+
+
+@pytest.mark.cluster
+def test_rechunk_on_local_processes(large, target):
+    done = spawn("rechunk", large, target, "--chunks", "32,64,64", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    assert "per process (1 thread), 2 tasks at a time" in done.stdout
+    assert "100 %" in done.stderr
+    np.testing.assert_array_equal(zd.open_array(target)[...], zd.open_array(large)[...])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_an_error_on_local_processes_is_one_message(large, target):
+    (Path(large) / "c" / "7" / "0" / "0").write_bytes(b"junk")
+    done = spawn("rechunk", large, target, "--chunks", "32,64,64", "--workers", "2")
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if not line.startswith("copying: ")]
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("Error: ")
+    assert "'c/7/0/0'" in said[0]
+    assert not (Path(target) / "zarr.json").exists()
+
+
+def test_rechunk_on_a_running_scheduler(cluster, maps, target, tmp_path):
+    address = cluster.scheduler_address
+    run("rechunk", maps, target, "--chunks", "3", "--scheduler", address)
+    np.testing.assert_array_equal(zd.open_array(target)[...], zd.open_array(maps)[...])
+
+    (tmp_path / "scheduler.json").write_text(json.dumps({"address": address}))
+    options = ["--scheduler-file", tmp_path / "scheduler.json", "--overwrite"]
+    run("rechunk", maps, target, "--chunks", "2", *options)
+    assert zd.open_array(target).chunks == (2, 2, 2)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["info", "tree", "plan", "rechunk"])
+def test_no_node(command, tmp_path):
+    job = ["target", "--chunks", "2"] if command in {"plan", "rechunk"} else []
+    message = refuse(command, tmp_path / "none", *job)
+    assert message.startswith(f"Error: no Zarr array or group at {tmp_path / 'none'}")
+    assert not (tmp_path / "none").exists()
+
+
+def test_not_json(maps):
+    (Path(maps) / "zarr.json").write_text("<html>")
+    message = refuse("info", maps)
+    assert "JSON" in message
+    assert "zarr.json" in message
+
+
+def test_every_problem_is_listed(maps):
+    document = json.loads((Path(maps) / "zarr.json").read_text())
+    del document["shape"]
+    document["codecs"][0]["name"] = "byts"
+    (Path(maps) / "zarr.json").write_text(json.dumps(document))
+    first, *problems = refuse("info", maps).splitlines()
+    assert "problem" in first
+    assert any("shape" in line for line in problems)
+    assert any("byts" in line for line in problems)
+
+
+def test_source_that_is_a_group(hierarchy, target):
+    message = refuse("rechunk", hierarchy, target, "--chunks", "2")
+    assert "is a group" in message
+    assert "ocean/salt, ocean/temp" in message
+
+
+def test_target_that_is_the_source(maps):
+    before = files(maps)
+    assert "is the source" in refuse("rechunk", maps, maps, "--chunks", "2", "--overwrite")
+    assert files(maps) == before
+
+
+def test_too_little_memory(maps, target):
+    message = refuse("rechunk", maps, target, "--chunks", "6", "--max-mem", "1kB")
+    assert "raise --max-mem" in message
+    assert not Path(target).exists()
+
+
+def test_wrong_usage(maps, target, tmp_path):
+    job = ["rechunk", maps, target]
+    assert "give --chunks, --shards" in refuse(*job, code=2)
+    job += ["--chunks", "2"]
+    assert "not a size" in refuse(*job, "--max-mem", "lots", code=2)
+    assert "--workers" in refuse(*job, "--workers", "0", code=2)
+    both = ["--workers", "1", "--scheduler", "tcp://127.0.0.1:1"]
+    for command in (job, ["copy", maps, target], ["verify", maps], ["compare", maps, maps]):
+        assert "exclude each other" in refuse(*command, *both, code=2)
+        message = refuse(*command, "--scheduler-file", tmp_path / "none", code=2)
+        assert "does not exist" in message
+    for command in (job, ["copy", maps, target]):
+        assert "'v9' is not one of 'v3', 'v2'" in refuse(*command, "--format", "v9", code=2)
+    assert "Missing argument" in refuse("info", code=2)
+    assert "No such command" in refuse("inform", code=2)
+    assert not Path(target).exists()
+
+
+def test_pictures_are_refused_before_the_job(maps, target, tmp_path):
+    for name, words in (("a.foo", "must end in one of"), ("none/a.png", "there is no folder")):
+        for command in (["verify", maps], ["copy", maps, target], ["plan", maps, target]):
+            assert words in refuse(*command, "--plot", tmp_path / name, code=2)
+    assert not Path(target).exists()
+
+
+def test_verify_and_compare_on_a_running_scheduler(cluster, maps, tmp_path):
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": cluster.scheduler_address}))
+    assert "nothing is wrong" in run("verify", maps, "--scheduler-file", file).stdout
+    assert "equal" in run("compare", maps, maps, "--scheduler-file", file).stdout
+
+
+def test_dead_scheduler(maps, target, monkeypatch):
+    monkeypatch.setattr("zarr_dask.cli.cluster.SCHEDULER_TIMEOUT", 0.5)
+    job = ["rechunk", maps, target, "--chunks", "2"]
+    message = refuse(*job, "--scheduler", "tcp://127.0.0.1:1")
+    assert "no dask scheduler answers at tcp://127.0.0.1:1" in message
+    assert not Path(target).exists()
+
+
+def test_errors_are_folded_to_the_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = refuse("info", tmp_path / "none").splitlines()
+    assert len(lines) > 1
+    assert all(len(line) <= 50 or str(tmp_path) in line for line in lines)
+
+
+@pytest.mark.parametrize("how", ["before", "after", "environment"])
+def test_traceback_on_demand(how, tmp_path, monkeypatch):
+    if how == "environment":
+        monkeypatch.setenv("ZARR_DASK_TRACEBACK", "1")
+    before = ["--traceback"] if how == "before" else []
+    after = ["--traceback"] if how == "after" else []
+    result = CliRunner().invoke(main, [*before, "info", str(tmp_path / "none"), *after])
+    assert isinstance(result.exception, zd.errors.NodeNotFoundError)
+    assert result.exit_code == 1
+
+
+def test_warnings_are_one_line(hierarchy):
+    (Path(hierarchy) / ".zgroup").write_text('{"zarr_format": 2}')
+    done = spawn("info", hierarchy)
+    assert done.returncode == 0
+    assert done.stderr.startswith("Warning: ")
+    assert done.stderr.count("\n") == 1
+
+
+# --- how it ends ----------------------------------------------------------------------------------
+
+
+class Hesitating(Files):
+    """Answers with the last chunk when it is told to."""
+
+    asked: ClassVar = threading.Event()
+    told: ClassVar = threading.Event()
+
+    def do_GET(self):  # noqa: N802  (so called by the library)
+        if self.path.endswith("c/31/0/0"):
+            self.asked.set()
+            self.told.wait(40)
+        super().do_GET()
+
+
+@contextmanager
+def hesitating(large, target, *options):
+    """A rechunking whose last chunk does not come before it is told to."""
+    values = {
+        str(path.relative_to(large)): path.read_bytes()
+        for path in Path(large).rglob("*")
+        if path.is_file()
+    }
+    Hesitating.asked.clear()
+    Hesitating.told.clear()
+    with (
+        serving(Hesitating, values) as (url, _),
+        subprocess.Popen(
+            [PROGRAM, "rechunk", url, target, "--chunks", "1,128,256", *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell that runs the tests in the background has its children ignore Ctrl-C; what is
+            # called before the program starts takes no lock.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        ) as job,
+    ):
+        try:
+            assert Hesitating.asked.wait(40)
+            yield job
+        finally:
+            Hesitating.told.set()
+            job.kill()
+
+
+WAITS = "waiting for the tasks that are running to end; a second one does not wait."
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "code"), [(signal.SIGINT, "Ctrl-C", 130), (signal.SIGTERM, "SIGTERM", 143)]
+)
+def test_a_signal_ends_a_job_when_its_tasks_have(large, target, number, name, code):
+    """It says so while it waits, and then how to go on."""
+    with hesitating(large, target, "--max-mem", "10MB", "--quiet") as job:
+        job.send_signal(number)
+        assert job.stderr.readline() == f"{name}: {WAITS}\n"
+        assert job.poll() is None
+        Hesitating.told.set()
+        said = job.communicate(timeout=20)[1]
+    assert said == (
+        f"Interrupted: {target} is not complete. Run the same command again with --resume to go "
+        "on, or without it to start over.\n"
+    )
+    assert job.returncode == code
+    assert not (Path(target) / "zarr.json").exists()
+
+
+def test_what_a_signal_says_stands_above_the_bars():
+    """They are drawn anew every moment, over all lines that they know."""
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=200)
+    with stage_bars(console, {"one": 5, "two": 5}), stop_requested("something") as told:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told()
+    shown = stream.getvalue()
+    above = shown[: shown.index("SIGTERM: waiting for something to end")]
+    assert above.endswith(f"{ESCAPE}[2K{ESCAPE}[1A{ESCAPE}[2K")  # both lines are wiped before
+
+
+def test_a_second_signal_ends_a_job_at_once(large, target):
+    """What it leaves is no array to anybody, and is gone on with."""
+    with hesitating(large, target, "--max-mem", "10MB", "--quiet") as job:
+        job.send_signal(signal.SIGINT)
+        assert job.stderr.readline() == f"Ctrl-C: {WAITS}\n"
+        job.send_signal(signal.SIGINT)
+        assert job.wait(20) == 130
+        assert not Hesitating.told.is_set()
+        with pytest.raises(NodeNotFoundError):
+            zd.open(target)
+        Hesitating.told.set()
+        subprocess.run([*job.args, "--resume"], check=True, timeout=50)
+    np.testing.assert_array_equal(zd.open(target)[...], zd.open(large)[...])
+
+
+@pytest.mark.parametrize("command", ["info", "tree"])
+def test_broken_pipe_is_silent(command, hierarchy):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = spawn(command, hierarchy, capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.stderr == ""

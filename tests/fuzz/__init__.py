@@ -1,1 +1,0 @@
-"""Hostile bytes and documents for every decoder; see `tests/test_fuzz.py`."""

@@ -1,0 +1,137 @@
+"""The README and docs/: code runs, names and links hold, sentences are short."""
+
+import re
+import warnings
+from collections import Counter
+
+import pytest
+
+import zarr_dask as zd
+from tests.support.docs_samples import SAMPLES
+from tools import docs_pages
+
+PAGES = docs_pages.pages()
+DEVELOPERS = ("developers/", "architecture.md")
+USER_PAGES = [name for name in PAGES if not name.startswith(DEVELOPERS)]
+COOKBOOK = "howto/failures.md"  # tests/product/test_docs_failures.py
+TEXTS = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
+BLOCKS = {name: list(docs_pages.blocks(text)) for name, text in TEXTS.items()}
+RUN = [
+    name
+    for name, blocks in BLOCKS.items()
+    if name != COOKBOOK and any(block.kind in {"python", "console", "sh"} for block in blocks)
+]
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_page_runs_from_top_to_bottom(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    namespace = {"__name__": "__page__"}
+    for prepare in SAMPLES.get(name, ()):
+        namespace |= prepare() or {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="(?!zarr_dask)")
+        for block in BLOCKS[name]:
+            docs_pages.execute(block, namespace, name)
+
+
+def test_every_sample_is_of_a_page():
+    assert SAMPLES.keys() <= PAGES.keys()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_fences_are_closed_and_known(name):
+    assert len(re.findall(r"(?m)^ *```", TEXTS[name])) == 2 * len(BLOCKS[name])
+    kinds = {"python", "console", "sh", "text", "json", "toml", ""}
+    assert {block.kind for block in BLOCKS[name]} <= kinds
+
+
+def test_every_public_name_has_its_entry():
+    entries = Counter()
+    for name, text in TEXTS.items():
+        if name.startswith("reference/api/"):
+            entries.update(re.findall(r"(?m)^::: zarr_dask\.([\w.]+)$", text))
+    assert set(entries.values()) == {1}
+    missing = set(zd.__all__) - entries.keys() - {"errors", "ome"}
+    assert not missing, "add '::: zarr_dask.<name>' to a page of reference/api"
+    for entry in entries:
+        found = zd
+        for part in entry.split("."):
+            found = getattr(found, part)
+        assert found.__doc__
+
+
+def error_rows():
+    rows = re.findall(
+        r"(?m)^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", TEXTS["reference/errors.md"]
+    )
+    return {name: (re.findall(r"`(\w+)`", parents), when, do) for name, parents, when, do in rows}
+
+
+def test_every_error_has_its_entry():
+    classes = {
+        name: found
+        for name in zd.errors.__all__
+        if isinstance(found := getattr(zd.errors, name), type)
+        and issubclass(found, (Exception, Warning))
+    }
+    rows = error_rows()
+    assert rows.keys() == classes.keys()
+    for name, (parents, when, _) in rows.items():
+        shown = {base.__name__ for base in classes[name].__mro__}
+        assert set(parents) <= shown, name
+        builtin = {b.__name__ for b in classes[name].__bases__} - {"ZarrDaskError", "_AtChunkError"}
+        assert builtin <= set(parents), name
+        assert when
+
+
+@pytest.mark.parametrize("name", USER_PAGES)
+def test_user_pages_name_no_internal_module(name):
+    text = re.sub(r"(?m)^::: .*$", "", TEXTS[name])
+    public = {"zarr_dask.stores", "zarr_dask.testing", "zarr_dask.errors", "zarr_dask.ome"}
+    public.add("zarr_dask.xarray")
+    named = set(re.findall(r"zarr_dask\.[a-z_]+(?=[./])", text)) - public
+    files = set(re.findall(r"zarr_dask/\w+[./]\w+", text))
+    imported = set(re.findall(r"from (zarr_dask\.[\w.]+) import", text))
+    allowed = {"zarr_dask.stores", "zarr_dask.testing.stores"}
+    assert not named | files | (imported - allowed)
+
+
+def counted(name):
+    return [len(sentence.split()) for sentence in docs_pages.prose(TEXTS[name])]
+
+
+def test_sentences_are_short():
+    lengths = [length for name in USER_PAGES for length in counted(name)]
+    assert sum(lengths) / len(lengths) <= 20
+    assert sum(length > 35 for length in lengths) / len(lengths) <= 0.03
+
+
+@pytest.mark.parametrize("name", [name for name in USER_PAGES if name != "reference/compat.md"])
+def test_no_page_has_long_sentences(name):
+    long = [s for s in docs_pages.prose(TEXTS[name]) if len(s.split()) > 45]
+    assert not long
+    lengths = counted(name)
+    assert not lengths or sum(lengths) / len(lengths) <= 22
+
+
+@pytest.mark.parametrize("name", USER_PAGES)
+def test_the_actor_of_a_sentence_is_named(name):
+    prose = " ".join(docs_pages.prose(TEXTS[name]))
+    assert not re.findall(r"(?i)\b(nobody|somebody|anybody|everybody|whoever|anew)\b", prose)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_relative_links_lead_to_files(name):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"`[^`\n]*`", "", TEXTS[name]))
+    for link in links:
+        if "://" not in link:
+            assert (PAGES[name].parent / link).exists(), link
+
+
+def test_how_to_guides_fit_on_a_page():
+    for name, text in TEXTS.items():
+        if name.startswith("howto/") and name != COOKBOOK:
+            assert text.count("\n") <= 70, name
+    assert TEXTS["README"].count("\n") <= 120

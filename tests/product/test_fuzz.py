@@ -1,0 +1,74 @@
+"""Tens of thousands of hostile inputs for every decoder, and for the documents of every format.
+
+Each must end in an error of ours or decode to something that depends on nothing but the input,
+within a second and with less than 300 MiB of memory, without a byte written beside the destination.
+The inputs are a function of their number, so that a failure is found again by running its target.
+"""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.fuzz.child import MEMORY, SECONDS
+from tests.support.fuzz.mutate import hostile_bytes, hostile_json
+from tests.support.fuzz.targets import all_targets, names_covered
+from tests.support.paths import ROOT
+from zarr_dask.codecs.numcodecs import FILTERS
+from zarr_dask.codecs.registry import v3_names
+from zarr_dask.codecs.registry_numcodecs import numcodecs_names
+from zarr_dask.errors import ZarrDaskError
+
+
+def run(tmp_path, first, count, part=0, parts=1):
+    last = tmp_path / "last input"
+    numbers = (first, count, part, parts)
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.support.fuzz.child", *map(str, numbers), last],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert child.returncode == 0, f"it died of {last.read_text()}: {child.stderr[-3000:]}"
+    report = json.loads(child.stdout)
+    failures = "\n".join(f"{place}: {failure}" for place, failure in report["failures"][:3])
+    assert not failures, f"{len(report['failures'])} inputs fail, the first are {failures}"
+    assert report["slowest"][0] < SECONDS, report["slowest"]
+    assert report["grown_mib"] * (1 << 20) < MEMORY
+    return report["inputs"]
+
+
+def test_some_hostile_inputs_for_every_decoder(tmp_path):
+    assert run(tmp_path, 0, 30) > 2000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_many_hostile_inputs_for_every_decoder(tmp_path, part):
+    assert run(tmp_path, 1000, 1000, part, 4) > 10_000
+
+
+def test_every_codec_is_a_target():
+    assert set(v3_names()) <= names_covered()
+    assert {*numcodecs_names(), *FILTERS} - {"pickle"} <= names_covered()
+
+
+@pytest.mark.filterwarnings("ignore")  # what is read leniently
+@pytest.mark.parametrize("target", all_targets(), ids=lambda target: target.name)
+def test_hostile_inputs_are_refused_and_valid_ones_are_not(target):
+    target.decode(target.samples[0])
+    refused = 0
+    for number in range(30):
+        data = target.hostile(f"{target.name}#{number}", target.samples)
+        assert data == target.hostile(f"{target.name}#{number}", target.samples)
+        try:
+            target.decode(data)
+        except ZarrDaskError:
+            refused += 1
+    assert refused > 0
+
+
+def test_inputs_differ():
+    bytes_ = {hostile_bytes(f"a#{number}", [bytes(range(200))]) for number in range(1000)}
+    texts = {hostile_json(f"a#{number}", [b'{"a": [1, {"b": "c"}]}']) for number in range(1000)}
+    assert len(bytes_) > 900
+    assert len(texts) > 300

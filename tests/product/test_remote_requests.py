@@ -1,0 +1,203 @@
+"""How often an S3 service is asked, counted by a proxy in front of a real server."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests.support.fault_proxy import fault_proxy
+from tests.support.object_stores import s3_server
+from zarr_dask.errors import RankError, ResumeError
+from zarr_dask.stores import Recording, open_store
+
+VALUES = np.arange(4 * 256, dtype="i4").reshape(4, 256)
+ARRAYS = 6
+
+
+@pytest.fixture(scope="module")
+def proxy():
+    """A proxy in front of a server with a group of arrays, and the same again, consolidated."""
+    with s3_server() as server, fault_proxy(server.endpoint) as running:
+        for name in ("plain", "consolidated"):
+            group = zd.create_group(f"s3://bucket/{name}", storage_options=server.options)
+            array = group.create_array(
+                "a", shape=VALUES.shape, chunks=(1, 8), shards=(1, 256), dtype="i4"
+            )
+            array[...] = VALUES
+            for number in range(ARRAYS - 1):
+                group.create_array(f"b{number}", shape=(4,), chunks=(2,), dtype="i4")
+        zd.consolidate(f"s3://bucket/{name}", storage_options=server.options)
+        yield running, server.options
+
+
+@pytest.fixture(params=["obstore", "fsspec"])
+def place(request, proxy):
+    """Where they are, and the options that lead through the proxy."""
+    running, options = proxy
+    client = {"endpoint_url": running.endpoint, "region_name": "us-east-1"}
+    return "s3://bucket", {**options, "client_kwargs": client, "backend": request.param}
+
+
+@pytest.fixture
+def counted(proxy):
+    """The requests since the last time: methods with the last name of the key, or "list"."""
+    running, _ = proxy
+
+    def count():
+        seen = running.faults.counted()
+        names = ("list" if "list-type=2" in one.path else one.path for one in seen)
+        return Counter(name.rsplit("/", 1)[-1].partition("?")[0] for name in names)
+
+    count()
+    return count
+
+
+def test_opening_a_consolidated_group(place, counted):
+    url, options = place
+    group = zd.open(f"{url}/consolidated", format="v3", storage_options=options)
+    assert counted() == {"zarr.json": 1}
+    assert len(dict(group.arrays())) == ARRAYS
+    assert group["b3"].shape == (4,)
+    assert counted() == {}
+    # where there is a zarr.json no other format is looked for
+    zd.open(f"{url}/consolidated", storage_options=options)
+    assert counted() == {"zarr.json": 1}
+
+
+OLD = (".zarray", ".zattrs", ".zgroup", ".zmetadata", "meta", "attrs")
+
+
+def test_opening_a_consolidated_group_of_v2_takes_two_round_trips(place, counted):
+    url, options = place
+    store = Recording(open_store(f"{url}/old", options))
+    group = zd.create_group(store, format="v2", overwrite=True)
+    group.create_array("a", shape=(4,), chunks=(2,), dtype="i4")
+    zd.consolidate(store)
+    for format, keys, rounds in ((None, ("zarr.json", *OLD), 2), ("v2", OLD[:4], 1)):
+        counted()
+        store.clear()
+        opened = zd.open(store, format=format)
+        assert sum(store.batches.values()) == rounds
+        assert counted() == dict.fromkeys(keys, 1)
+        assert opened["a"].shape == (4,)
+        assert list(opened) == ["a"]
+        assert zd.open(opened, "a").shape == (4,)
+        assert counted() == {}
+
+
+def test_a_cold_partial_read_of_shards(place, counted):
+    url, options = place
+    array = zd.open(f"{url}/plain", "a", format="v3", storage_options=options)
+    assert counted() == {"zarr.json": 1}
+    assert np.array_equal(array[1:4, 60:130], VALUES[1:4, 60:130])
+    assert counted() == {"0": 6}  # for each of three shards its index, and its chunks together
+    assert np.array_equal(array[2, 8:16], VALUES[2, 8:16])
+    assert counted() == {"0": 2}
+    assert np.array_equal(array[1:3], VALUES[1:3])  # whole shards need no index
+    assert counted() == {"0": 2}
+
+
+def test_through_consolidated_metadata_only_the_shards_are_asked_for(place, counted):
+    url, options = place
+    group = zd.open(f"{url}/consolidated", format="v3", storage_options=options)
+    counted()
+    assert np.array_equal(group["a"][1:3, 3:9], VALUES[1:3, 3:9])
+    assert counted() == {"0": 4}
+
+
+def test_opening_arrays_lists_each_group_once(place, counted):
+    url, options = place
+    group = zd.open(f"{url}/plain", format="v3", storage_options=options)
+    counted()
+    assert len(dict(group.arrays())) == ARRAYS
+    assert counted() == {"list": 1, "zarr.json": ARRAYS}
+
+
+def test_dask_asks_for_what_it_reads(place, counted):
+    url, options = place
+    x = zd.from_zarr(f"{url}/plain", "a", storage_options=options)
+    counted()
+    assert np.array_equal(x.compute(scheduler="threads"), VALUES)
+    assert counted() == {"0": 4}
+
+
+def test_assignments_look_for_an_open_output_now_and_then(place, counted):
+    url, options = place
+    root = f"{url}/deep/output-{options['backend']}"
+    arrays = {"u": {"shape": (4,), "dtype": "i4"}}
+    zd.Writer.create(root, arrays, owners=zd.decompose((4,), (1,)), storage_options=options)
+    with pytest.raises(RankError, match="abandon"):
+        zd.open_array(root, "u", "r+", storage_options=options)[...] = 1
+    zd.Writer.abandon(root, storage_options=options)
+    array = zd.open_array(root, "u", "r+", storage_options=options)
+    created = {"shape": (64,), "chunks": (1,), "dtype": "i4", "storage_options": options}
+    free = zd.create_array(f"{root}-other", "v", **created)
+    array[...] = 1
+    counted()
+    for number in range(32):
+        free[number] = 1
+        zd.open_array(f"{root}-other", "v", "r+", format="v3", storage_options=options)[number] = 2
+    asked = counted()
+    assert asked["output.json"] <= 2
+    assert asked.total() < 150
+    np.testing.assert_array_equal(free[:32], 2)
+
+
+def test_a_new_array_is_asked_for_once(place, counted):
+    """Documents at its place and of a hierarchy around it, what lies below, and what beside."""
+    url, options = place
+    root = f"{url}/new-{options['backend']}.zarr"
+    counted()
+    zd.to_zarr(da.from_array(VALUES, chunks=(4, 256)), root, storage_options=options)
+    others = dict.fromkeys(set(OLD) - {".zmetadata"}, 2)
+    # of the documents of v3 two are asked for and one is put
+    assert counted() == {"list": 2, **others, "zarr.json": 3, "0": 1}
+    np.testing.assert_array_equal(zd.open_array(root, storage_options=options)[...], VALUES)
+
+
+def test_a_write_into_an_array_asks_for_its_document_once(place, counted):
+    """With what lies beside, and whether the hierarchy begins further up, which is then known."""
+    url, options = place
+    root = f"{url}/into-{options['backend']}.zarr"
+    given = {"shape": VALUES.shape, "chunks": (1, 256), "dtype": "i4", "storage_options": options}
+    zd.create_array(root, **given)
+    array = zd.open_array(root, "", "r+", storage_options=options)
+    x = da.from_array(VALUES, chunks=(1, 256))
+    counted()
+    zd.to_zarr(x, array)
+    first = counted()
+    assert first["list"] == 1
+    assert first["0"] == 4
+    assert first["zarr.json"] == 2
+    assert first == {
+        "list": 1,
+        "0": 4,
+        "zarr.json": 2,
+        **dict.fromkeys(set(OLD) - {".zmetadata"}, 1),
+    }
+    zd.to_zarr(x + 1, array)
+    assert counted() == {"list": 1, "0": 4, "zarr.json": 1}
+    np.testing.assert_array_equal(array[...], VALUES + 1)
+
+
+def test_what_is_kept_beside_is_found(place):
+    """A job that has not ended is in the way of another one, which begins anew if it is told to."""
+    url, options = place
+    root = f"{url}/jobs-{options['backend']}.zarr"
+
+    def fail(block):
+        raise OSError("no values")
+
+    x = da.from_array(VALUES, chunks=(1, 256))
+    with pytest.raises(OSError, match="no values"):
+        zd.to_zarr(x.map_blocks(fail, dtype="i4"), root, storage_options=options, resume="one")
+    assert list(open_store(f"{root}.zarr-dask", options).list())
+    with pytest.raises(ResumeError, match="resume='one'"):
+        zd.to_zarr(x, root, storage_options=options, resume="two")
+    zd.to_zarr(x, root, storage_options=options)
+    assert not list(open_store(f"{root}.zarr-dask", options).list())
+    np.testing.assert_array_equal(zd.open_array(root, storage_options=options)[...], VALUES)

@@ -1,0 +1,155 @@
+"""Stores and paths of other libraries, as users hold them."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+from itertools import count
+
+import fsspec
+import numpy as np
+import obstore.fsspec
+import obstore.store
+import pytest
+
+import zarr_dask as zd
+from tests.support.object_stores import s3_server
+from zarr_dask.errors import StoreError
+from zarr_dask.stores import open_store
+from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.backends.obstore import ObstoreStore
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture
+def prefix():
+    return f"given-{next(NUMBERS)}/a.zarr"
+
+
+class Imitated:
+    """A path of universal_pathlib, as far as it is looked at."""
+
+    def __init__(self, text, **storage_options):
+        self.text, self.storage_options = text, storage_options
+
+    def __str__(self):
+        return self.text
+
+
+def config(server):
+    return {
+        "endpoint": server.endpoint,
+        "access_key_id": server.key,
+        "secret_access_key": server.secret,
+        "region": "us-east-1",
+    }
+
+
+def of_obstore(server, prefix):
+    client = {"allow_http": True}
+    return obstore.store.S3Store("bucket", prefix=prefix, client_options=client, **config(server))
+
+
+def of_obstore_fsspec(server, prefix):
+    fs = obstore.fsspec.FsspecStore("s3", client_options={"allow_http": True}, **config(server))
+    return fs.get_mapper(f"bucket/{prefix}")
+
+
+def of_fsspec(server, prefix):
+    return fsspec.filesystem("s3", **server.options).get_mapper(f"bucket/{prefix}")
+
+
+def of_upath(server, prefix):
+    return Imitated(f"s3://bucket/{prefix}", **server.options)
+
+
+PLACES = [of_obstore, of_obstore_fsspec, of_fsspec, of_upath]
+
+
+@pytest.mark.parametrize("make", PLACES)
+def test_what_names_a_place_is_the_place(server, prefix, make, monkeypatch):
+    upath = types.ModuleType("upath")
+    upath.UPath = Imitated
+    monkeypatch.setitem(sys.modules, "upath", upath)
+    place = make(server, prefix)
+    array = zd.create_array(place, "x", shape=(4,), dtype="i4", chunks=2)
+    array[...] = [1, 2, 3, 4]
+    by_url = zd.open_array(f"s3://bucket/{prefix}", "x", storage_options=server.options)
+    assert by_url[...].tolist() == zd.open_array(place, "x")[...].tolist() == [1, 2, 3, 4]
+    store = open_store(place)
+    assert isinstance(store, ObstoreStore | FsspecStore)
+    assert store.url == f"s3://bucket/{prefix}"
+    assert server.secret.encode() not in pickle.dumps(store)
+    assert np.array_equal(array.to_dask().compute(scheduler="threads"), [1, 2, 3, 4])
+
+
+def test_a_file_system_and_a_path(server, prefix, tmp_path):
+    fs = fsspec.filesystem("s3", **server.options)
+    zd.create_array(fs, f"bucket/{prefix}", shape=(3,), dtype="i4", fill_value=5)
+    found = zd.open_array(f"s3://bucket/{prefix}", storage_options=server.options)
+    assert found[...].tolist() == zd.open_array(fs, f"bucket/{prefix}")[...].tolist() == [5] * 3
+    local = fsspec.filesystem("file")
+    zd.create_array(local, f"{tmp_path}/a"[1:], shape=(3,), dtype="i4")
+    assert isinstance(zd.open_array(tmp_path / "a").store.store, LocalStore)
+    with pytest.raises(StoreError, match="names no place by itself: give path="):
+        zd.open(fs)
+
+
+def test_files_and_memory_of_obstore(tmp_path):
+    folder = obstore.store.LocalStore(tmp_path)
+    zd.create_array(folder, "a", shape=(3,), dtype="i4", fill_value=5)
+    assert zd.open_array(tmp_path / "a")[...].tolist() == [5] * 3
+    memory = obstore.store.MemoryStore()
+    zd.create_array(memory, "g/a", shape=(3,), dtype="i4", chunks=1)[...] = [1, 2, 3]
+    assert bytes(memory.get("g/a/zarr.json").bytes()).startswith(b"{")
+    assert zd.open_array(memory, "g/a")[...].tolist() == [1, 2, 3]
+    assert isinstance(open_store(memory), MemoryStore)
+    assert open_store(memory).identity == open_store(memory).identity
+    assert list(zd.open_group(memory, "g")) == ["a"]
+    zd.delete(memory, "g/a")
+    left = [one["path"] for page in memory.list() for one in page]
+    assert left == ["g/zarr.json", "zarr.json"]
+
+
+def test_what_has_no_name_here_is_refused():
+    given = {"bucket": "b", "region": "r", "skip_signature": True}
+    odd = obstore.store.S3Store(**given, checksum_algorithm="SHA256")
+    with pytest.raises(StoreError, match="given with \\['checksum_algorithm'\\]"):
+        open_store(odd)
+    asked = obstore.store.S3Store("b", region="r", credential_provider=lambda: None)
+    with pytest.raises(StoreError, match="define a function at the top of a module"):
+        open_store(asked)
+
+
+def test_azure_google_and_http_of_obstore():
+    azure = obstore.store.AzureStore("c", account_name="n", account_key="YWE=", prefix="p")
+    store = open_store(azure)
+    assert (store.url, store.settings()) == (
+        "az://c/p",
+        {"account_name": "n", "account_key": "YWE="},
+    )
+    store = open_store(obstore.store.GCSStore("b", skip_signature=True))
+    assert (store.url, store.settings()) == ("gs://b", {"anon": True})
+    store = open_store(obstore.store.HTTPStore.from_url("https://example.com/a"))
+    assert (type(store), store.url) == (ObstoreStore, "https://example.com/a")
+
+
+def test_a_repository_of_icechunk_is_its_main_branch(tmp_path):
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repository.writable_session("main")
+    zd.create_array(session, "a", shape=(3,), dtype="i4", fill_value=5)
+    session.commit("one")
+    assert zd.open_array(repository, "a")[...].tolist() == [5] * 3
+    with pytest.raises(PermissionError):
+        zd.create_array(repository, "b", shape=(3,), dtype="i4")

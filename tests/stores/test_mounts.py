@@ -1,0 +1,419 @@
+"""Mounts whose locks are known to one host alone: what stands in for locks, and what is fenced.
+
+One party of each test sees such a mount, as if through FUSE: it does not trust locks. The other one
+sees the same files with locks that it trusts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests.support.leftovers import left_in
+from tests.support.paths import ROOT
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    JobReplacedError,
+    JobRunningError,
+    RankError,
+)
+from zarr_dask.stores import LocalStore, mounts
+from zarr_dask.stores import lock_record as exclusive
+from zarr_dask.stores.lock_record import RecordTakenError, make_record
+from zarr_dask.stores.mounts import Mount, has_shared_locks, parse_mounts
+from zarr_dask.stores.process_identity import Owner
+
+UNTRUSTED = """
+import os, sys
+from zarr_dask.stores import mounts
+mounts._KNOWN.update(dict.fromkeys([os.stat(sys.argv[1]).st_dev], False))
+"""
+ELSEWHERE = Owner("elsewhere", "k", "t", 1, "1", "0123", locked=False)
+
+
+def start(code: str, *arguments: object, trusts: bool) -> subprocess.Popen[str]:
+    before = "import sys\n" if trusts else UNTRUSTED
+    return subprocess.Popen(
+        [sys.executable, "-c", before + code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def distrust(monkeypatch, folder) -> None:
+    monkeypatch.setattr(mounts, "_KNOWN", {Path(folder).stat().st_dev: False})
+
+
+# --- which mounts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "shared"),
+    [
+        ("ext4", "rw", True),
+        ("xfs", "rw", True),
+        ("btrfs", "rw,subvol=/", True),
+        ("tmpfs", "rw", True),
+        ("overlay", "rw,lowerdir=/a", True),
+        ("zfs", "rw", True),
+        ("nfs4", "rw,vers=4.2,local_lock=none", True),
+        ("nfs", "rw,vers=3,local_lock=all", False),
+        ("nfs", "rw,nolock,local_lock=none", False),
+        ("lustre", "rw,flock", True),
+        ("lustre", "rw,localflock", False),
+        ("lustre", "rw", False),
+        ("cifs", "rw", True),
+        ("cifs", "rw,nobrl", False),
+        ("fuse", "rw", False),
+        ("fuse.sshfs", "rw", False),
+        ("fuseblk", "rw", False),
+        ("9p", "rw", False),
+        ("virtiofs", "rw", False),
+        ("never heard of", "rw", False),
+    ],
+)
+def test_which_mounts_share_their_locks(kind, options, shared):
+    assert Mount(kind, frozenset(options.split(","))).has_shared_locks is shared
+
+
+def test_a_table_of_mounts_with_odd_lines():
+    table = (
+        "1 0 8:1 / / rw - ext4 /dev/a rw\n\nnonsense\n2 1 0:5 / /m rw a:1 b:2 - fuse x rw,nolock\n"
+    )
+    assert parse_mounts(table) == {
+        1: Mount("ext4", frozenset({"rw"})),
+        2: Mount("fuse", frozenset({"rw", "nolock"})),
+    }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts are looked up on Linux")
+@pytest.mark.parametrize(("kind", "shared"), [("ext4", True), ("fuse.bindfs", False)])
+def test_a_folder_is_found_in_the_table_once(tmp_path, monkeypatch, kind, shared):
+    table = re.sub(r" - \S+", f" - {kind}", Path(mounts._MOUNTS).read_text("utf-8"))
+    fake = tmp_path / "mountinfo"
+    fake.write_text(table, "utf-8")
+    monkeypatch.setattr(mounts, "_MOUNTS", str(fake))
+    monkeypatch.setattr(mounts, "_KNOWN", {})
+    with fake.open() as file:
+        assert has_shared_locks(file.fileno()) is shared
+        fake.unlink()
+        assert has_shared_locks(file.fileno()) is shared
+
+
+def test_one_module_asks_for_locks():
+    found = [
+        path.name
+        for path in (ROOT / "zarr_dask").rglob("*.py")
+        if re.search(
+            r"^\s*(import|from) (fcntl|msvcrt)|import_module\(",
+            path.read_text("utf-8"),
+            re.MULTILINE,
+        )
+        and re.search("fcntl|msvcrt", path.read_text("utf-8"))
+    ]
+    assert found == ["file_lock.py"]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_a_record_is_of_one_process_and_goes(tmp_path):
+    path = str(tmp_path / "r")
+    record = make_record(path, locked=False)
+    assert record.is_ours()
+    with pytest.raises(RecordTakenError, match=re.escape(path)):
+        make_record(path, locked=True)
+    record.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_record_that_another_has_replaced_is_left_alone(tmp_path):
+    record = make_record(str(tmp_path / "r"), locked=False)
+    (tmp_path / "r").write_bytes(ELSEWHERE.to_json())
+    assert not record.is_ours()
+    record.remove()
+    assert Owner.parse((tmp_path / "r").read_bytes()) == ELSEWHERE
+
+
+def test_the_record_of_a_process_that_was_killed_is_taken_away(tmp_path):
+    code = "from zarr_dask.stores.lock_record import make_record\n"
+    code += "make_record(sys.argv[1] + '/r', locked=False); os._exit(9)"
+    start(code, tmp_path, trusts=False).communicate()
+    assert (tmp_path / "r").exists()
+    make_record(str(tmp_path / "r"), locked=False).remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_number_of_a_process_that_came_again(tmp_path):
+    here = Owner.here(locked=False)
+    later = Owner(**{**json.loads(here.to_json()), "began": "1"})
+    rebooted = Owner(**{**json.loads(here.to_json()), "kernel": "another"})
+    assert not here.is_gone()
+    if here.began:
+        assert later.is_gone()
+    if here.kernel:
+        assert rebooted.is_gone()
+    assert not ELSEWHERE.is_gone()
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"pid": "x"}', b"\xff", b"[" * 5000])
+def test_a_record_that_names_nobody(text):
+    assert Owner.parse(text) is None
+
+
+# --- objects that several jobs change -------------------------------------------------------------
+
+
+COUNT = """
+from zarr_dask.stores import LocalStore
+store = LocalStore(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(150):
+    while True:
+        value, tag = store.get_tagged("c/0")
+        if store.set_if("c/0", [str(int(bytes(value)) + 1).encode()], tag):
+            break
+"""
+
+
+def test_two_that_do_not_see_each_others_locks_lose_nothing(tmp_path):
+    LocalStore(str(tmp_path)).set("c/0", [b"0"])
+    both = [start(COUNT, tmp_path, trusts=trusts) for trusts in (True, False)]
+    for one in both:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+    for one in both:
+        assert one.stdin is not None
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    for one in both:
+        one.communicate(timeout=60)
+        assert one.returncode == 0
+    assert (tmp_path / "c" / "0").read_bytes() == b"300"
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["0"]
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_a_record_of_another_host_is_named(tmp_path, monkeypatch, trusts):
+    if not trusts:
+        distrust(monkeypatch, tmp_path)
+    monkeypatch.setattr(exclusive, "_PATIENCE", 0.02)
+    store = LocalStore(str(tmp_path))
+    store.set("c/0", [b"0"])
+    record = tmp_path / "c" / ".zarr-dask-0000000000000000.tmp"
+    record.write_bytes(ELSEWHERE.to_json())
+    with pytest.raises(ConditionalWriteError, match=re.escape(str(record))):
+        store.set_if("c/0", [b"1"], store.get_tagged("c/0")[1])
+    assert store.get("c/0") == b"0"
+    assert list(store.list()) == ["c/0"]
+    record.unlink()
+    assert store.set_if("c/0", [b"1"], store.get_tagged("c/0")[1])
+
+
+def test_who_has_lost_the_record_puts_nothing(tmp_path, monkeypatch):
+    distrust(monkeypatch, tmp_path)
+    store = LocalStore(str(tmp_path))
+    store.set("c/0", [b"0"])
+    _, tag = store.get_tagged("c/0")
+    get = LocalStore.get
+
+    def get_and_lose(self, key):
+        (tmp_path / "c" / ".zarr-dask-0000000000000000.tmp").unlink()
+        return get(self, key)
+
+    monkeypatch.setattr(LocalStore, "get", get_and_lose)
+    with pytest.raises(ConditionalWriteError, match="was at work"):
+        store.set_if("c/0", [b"1"], tag)
+    assert get(store, "c/0") == b"0"
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+WRITE = """
+import dask, dask.array as da, zarr_dask as zd
+def block(b, block_info=None):
+    if block_info[0]["chunk-location"] == (2,):
+        print("here", flush=True)
+        sys.stdin.readline()
+    return b
+x = da.ones((8,), chunks=2, dtype="i4").map_blocks(block, dtype="i4")
+dask.config.set(scheduler="synchronous")
+zd.to_zarr(x, sys.argv[1] + "/a", mode="w")
+"""
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_a_job_that_hangs_behind_another_mount(tmp_path, monkeypatch, trusts):
+    job = start(WRITE, tmp_path, trusts=trusts)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "here\n"
+    if trusts:
+        distrust(monkeypatch, tmp_path)
+    job.send_signal(signal.SIGSTOP)
+    with pytest.raises(JobRunningError, match=f"process {job.pid} on"):
+        zd.to_zarr(da.zeros((8,), chunks=2, dtype="i4") + 2, tmp_path / "a", mode="w")
+    job.send_signal(signal.SIGCONT)
+    job.send_signal(signal.SIGKILL)
+    job.communicate()
+    zd.to_zarr(da.zeros((8,), chunks=2, dtype="i4") + 2, tmp_path / "a", mode="w")
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_job_of_another_host_is_named(tmp_path):
+    job = start(WRITE, tmp_path, trusts=False)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "here\n"
+    job.kill()
+    job.communicate()
+    (record,) = tmp_path.glob("a.zarr-dask/*/held-*")
+    record.write_bytes(ELSEWHERE.to_json())
+    x = da.zeros((8,), chunks=2, dtype="i4")
+    with pytest.raises(JobRunningError, match=re.escape(str(record))):
+        zd.to_zarr(x, tmp_path / "a", mode="w")
+    record.unlink()
+    zd.to_zarr(x, tmp_path / "a", mode="w")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("grid", [{"chunks": (2,)}, {"chunks": (1,), "shards": (2,)}])
+def test_a_job_that_wakes_after_another_has_ended_puts_nothing(tmp_path, monkeypatch, resume, grid):
+    """Its record was removed by hand, because it was thought dead."""
+    distrust(monkeypatch, tmp_path)
+    later = da.full((8,), 2, chunks=2, dtype="i4")
+
+    def block(values, block_info=None):
+        if block_info[0]["chunk-location"] == (2,):
+            (record,) = tmp_path.glob("a.zarr-dask/*/held-*")
+            record.unlink()
+            zd.to_zarr(later, tmp_path / "a", mode="w", **grid)
+        return values
+
+    x = da.ones((8,), chunks=2, dtype="i4").map_blocks(block, dtype="i4", name="sleeper")
+    replaced = pytest.raises(JobReplacedError, match=r"a\.zarr-dask")
+    with dask.config.set(scheduler="synchronous"), replaced:
+        zd.to_zarr(x, tmp_path / "a", mode="w", resume=resume, **grid)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], 2)
+
+
+def test_a_rechunking_that_wakes_after_another_has_ended_puts_nothing(tmp_path, monkeypatch):
+    distrust(monkeypatch, tmp_path)
+    source = zd.create_array(tmp_path / "s", shape=(8,), dtype="i4", chunks=(2,))
+    source[...] = np.ones(8, "i4")
+    read, asked = LocalStore.get, []
+
+    def interfere(self, key):
+        if key.endswith("job.json") and not asked and list(tmp_path.glob("t.zarr-dask/*/held-*")):
+            asked.append(key)
+            for record in tmp_path.glob("t.zarr-dask/*/held-*"):
+                record.unlink()
+            zd.to_zarr(da.full((8,), 2, chunks=4, dtype="i4"), tmp_path / "t", mode="w")
+        return read(self, key)
+
+    monkeypatch.setattr(LocalStore, "get", interfere)
+    # one task at a time: another one may look while neither job has anything to show
+    with dask.config.set(scheduler="synchronous"), pytest.raises(JobReplacedError):
+        zd.rechunk(tmp_path / "s", tmp_path / "t", chunks=(4,), max_mem="10MB")
+    assert asked
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "t")[...], 2)
+
+
+# --- ranks ----------------------------------------------------------------------------------------
+
+
+ATTACH = """
+import zarr_dask as zd
+with zd.Writer.attach(sys.argv[1] + "/run", rank=0) as writer:
+    print("here", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_one_process_is_a_rank_whatever_mounts_are_between(tmp_path, monkeypatch, trusts):
+    arrays = {"u": {"shape": (4,), "dtype": "f4", "chunks": (1, 2)}}
+    zd.Writer.create(tmp_path / "run", arrays, owners=zd.decompose((4,), (2,)))
+    rank = start(ATTACH, tmp_path, trusts=trusts)
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "here\n"
+    if trusts:
+        distrust(monkeypatch, tmp_path)
+    with pytest.raises(RankError, match=f"process {rank.pid} on"):
+        zd.Writer.attach(tmp_path / "run", rank=0)
+    with pytest.raises(RankError, match="rank-0"):
+        zd.Writer.abandon(tmp_path / "run")
+    rank.kill()
+    rank.communicate()
+    with zd.Writer.attach(tmp_path / "run", rank=0) as writer:
+        writer.write_step(0, {"u": np.ones(2, "f4")})
+    assert not list(tmp_path.glob("run.zarr-dask/**/held-*"))
+
+
+def test_a_rank_that_has_lost_its_record_adds_nothing(tmp_path, monkeypatch):
+    distrust(monkeypatch, tmp_path)
+    zd.Writer.create(tmp_path / "run", {"u": {"shape": (4,), "dtype": "f4", "chunks": (1, 4)}})
+    with zd.Writer.attach(tmp_path / "run", rank=0) as writer:
+        writer.write_step(0, {"u": np.ones(4, "f4")})
+        (record,) = tmp_path.glob("run.zarr-dask/**/held-rank-0")
+        record.write_bytes(ELSEWHERE.to_json())
+        with pytest.raises(RankError, match="held-rank-0"):
+            writer.write_step(1, {"u": np.ones(4, "f4")})
+        record.write_bytes(writer._appender.holding.owner.to_json())  # so that it can be closed
+        assert zd.Writer.attach(tmp_path / "run").stored() == 1
+
+
+# --- systems without such locks -------------------------------------------------------------------
+
+
+WITHOUT = """
+import sys
+sys.modules["fcntl"] = None
+import numpy as np, dask.array as da, zarr_dask as zd
+place = sys.argv[1]
+a = zd.create_array(place + "/a", shape=(8,), dtype="i4", chunks=(4,))
+a[...] = np.arange(8)
+zd.to_zarr(da.full((2,), 9, dtype="i4"), a, region=np.s_[1:3], partial="compare")
+zd.to_zarr(da.ones((8,), chunks=4), place + "/b", mode="w", resume=True)
+zd.to_zarr(da.zeros((8,), chunks=4), place + "/b", mode="swap")
+zd.Writer.create(place + "/run", {"u": {"shape": (4,), "dtype": "f4", "chunks": (1, 4)}})
+with zd.Writer.attach(place + "/run", rank=0) as writer:
+    writer.write_step(0, {"u": np.ones(4, "f4")})
+    try:
+        zd.Writer.attach(place + "/run", rank=0)
+    except zd.errors.RankError:
+        print("refused")
+zd.Writer.attach(place + "/run").finish()
+print(zd.open_array(place + "/a")[...].tolist(), float(zd.open_array(place + "/b")[...].sum()))
+print(zd.open_array(place + "/run/u").shape)
+"""
+
+
+def test_a_system_without_locks(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert found.stdout.splitlines() == ["refused", "[0, 9, 9, 3, 4, 5, 6, 7] 0.0", "(1, 4)"], (
+        found.stderr
+    )
+    assert left_in(tmp_path) == {"a", "b", "run"}

@@ -1,0 +1,330 @@
+"""Outages: jobs outlast them, calls in the foreground do not wait, mistakes are told at once."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+import zarr_dask as zd
+from tests.support.fault_proxy import fault_proxy
+from tests.support.http_server import Files, serving
+from tests.support.object_stores import free_port, s3_server
+from zarr_dask._util import threads
+from zarr_dask.errors import AccessDeniedError, StoreError, StoreUnavailableError
+from zarr_dask.stores import RetryPolicy, open_store
+from zarr_dask.stores.patience import SERVICES, in_foreground, in_task
+from zarr_dask.stores.retry import DEFAULT, FOREGROUND
+
+NUMBERS = count()
+VALUES = np.arange(48 * 40, dtype="i4").reshape(48, 40)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["obstore", "fsspec"])
+def backend(request):
+    return request.param
+
+
+def options_at(server, port, backend, **more):
+    client = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
+    return {**server.options, "client_kwargs": client, "backend": backend, **more}
+
+
+def new_url():
+    return f"s3://bucket/outage-{next(NUMBERS)}"
+
+
+class Door:
+    """A proxy that can be closed, so that connections to its port are refused, and opened again."""
+
+    def __init__(self, upstream):
+        self.upstream, self.port, self.stack = upstream, free_port(), None
+
+    def open(self):
+        self.stack = ExitStack()
+        self.faults = self.stack.enter_context(fault_proxy(self.upstream, self.port)).faults
+
+    def close(self):
+        # connections that are kept say no more than a server that is gone
+        self.faults.rate, self.faults.kinds = 1.0, {"reset before": 1}
+        self.stack.close()
+
+    @contextmanager
+    def closed_for(self, seconds):
+        self.close()
+        timer = threading.Timer(seconds, self.open)
+        timer.start()
+        yield
+        timer.join()
+
+
+@pytest.fixture
+def door(server):
+    one = Door(server.endpoint)
+    one.open()
+    yield one
+    one.close()
+
+
+# --- outages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [1.5, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_job_outlasts_a_server_that_is_gone(server, door, backend, seconds):
+    url, options = new_url(), options_at(server, door.port, backend)
+    begun = threading.Event()
+
+    def slowly(block):
+        begun.set()
+        time.sleep(0.05)
+        return block
+
+    def go_away():
+        begun.wait(20)
+        with door.closed_for(seconds):
+            pass
+
+    lazy = da.from_array(VALUES, chunks=(8, 40)).map_blocks(slowly, meta=VALUES[:0])
+    going = threading.Thread(target=go_away)
+    going.start()
+    with dask.config.set(scheduler="threads", num_workers=2):
+        report = zd.to_zarr(lazy, url, chunks=(8, 40), storage_options=options)
+    going.join()
+    assert report.retried
+    array = zd.open_array(url, storage_options=options)
+    with door.closed_for(seconds), dask.config.set(scheduler="threads"):
+        assert np.array_equal(array.to_dask().compute(), VALUES)
+
+
+def slow_block(block):
+    time.sleep(0.5)
+    return block
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_job_on_a_cluster_outlasts_a_server_that_is_gone(server, door):
+    """Also where the first request of a worker meets the outage."""
+    distributed = pytest.importorskip("distributed")
+    url, options = new_url(), options_at(server, door.port, "obstore")
+    lazy = da.from_array(VALUES, chunks=(2, 40)).map_blocks(slow_block, meta=VALUES[:0])
+    cluster = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.Client(**cluster) as client:
+
+        def go_away():
+            prefix = f"{url.removeprefix('s3://bucket/')}/c/"
+            while not server.admin.list_objects_v2(Bucket="bucket", Prefix=prefix)["KeyCount"]:
+                time.sleep(0.05)
+            with door.closed_for(5):
+                pass
+
+        going = threading.Thread(target=go_away)
+        going.start()
+        report = zd.to_zarr(lazy, url, chunks=(2, 40), storage_options=options)
+        going.join()
+        assert report.objects == 24
+        array = zd.open_array(url, storage_options=options)
+        with door.closed_for(5):
+            assert np.array_equal(array.to_dask().compute(), VALUES)
+        new = f"{url}-new"
+        plan = zd.plan_rechunk(array, new, chunks=(48, 4), storage_options=options)
+        with door.closed_for(5):
+            plan.run(client=client)
+        assert np.array_equal(zd.open_array(new, storage_options=options)[...], VALUES)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "hung",
+        "unavailable",
+        *[pytest.param(k, marks=pytest.mark.slow) for k in ("reset before", "failed")],
+        pytest.param("bad gateway", marks=pytest.mark.slow),
+    ],
+)
+def test_a_task_outlasts_failures_of_every_kind(server, backend, kind):
+    with fault_proxy(server.endpoint, hang=0.5) as proxy:
+        store = open_store(new_url(), options_at(server, proxy.port, backend))
+        store.set("a", [b"1"])
+        proxy.faults.rate, proxy.faults.kinds = 1.0, {kind: 1}
+        timer = threading.Timer(0.7, lambda: setattr(proxy.faults, "rate", 0.0))
+        timer.start()
+        with in_task():
+            assert bytes(store.get("a")) == b"1"
+        timer.join()
+        assert proxy.faults.happened[kind]
+
+
+def test_a_call_in_the_foreground_does_not_wait_for_long(server, door, backend, monkeypatch):
+    assert FOREGROUND.seconds <= 6
+    shorter = RetryPolicy(attempts=4, seconds=1)
+    monkeypatch.setattr("zarr_dask.stores.retry.FOREGROUND", shorter)
+    url, options = new_url(), options_at(server, door.port, backend)
+    zd.create_array(url, shape=(3,), dtype="i4", storage_options=options)
+    door.close()
+    begun = time.monotonic()
+    with pytest.raises(ConnectionError, match=r"given up after [1-4] attempts"):
+        zd.open(url, storage_options=options)
+    assert time.monotonic() - begun < 6
+    door.open()
+
+
+def test_a_given_policy_is_obeyed_in_every_term(server, door, backend):
+    url = new_url()
+    few = {"attempts": 3, "wait": 0.01}
+    patient = {"attempts": 50, "seconds": 300, "longest_wait": 0.2}
+    open_store(url, options_at(server, door.port, backend)).set("a", [b"1"])
+    with door.closed_for(1.5), in_foreground():
+        for policy in (few, {**few, "attempts": 4}):
+            store = open_store(url, options_at(server, door.port, backend, retry=policy))
+            with pytest.raises(StoreUnavailableError, match=f"after {policy['attempts']} attempts"):
+                store.get("a")
+        store = open_store(url, options_at(server, door.port, backend, retry=patient))
+        assert bytes(store.get("a")) == b"1"
+
+
+def test_waiting_is_told(server, door, caplog, monkeypatch):
+    monkeypatch.setattr("zarr_dask.stores.patience._SILENT", 0.3)
+    monkeypatch.setattr(SERVICES, "_warned", float("-inf"))
+    caplog.set_level(logging.DEBUG, "zarr_dask")
+    url, options = new_url(), options_at(server, door.port, "obstore")
+    store = open_store(url, options)
+    store.set("a", [b"1"])
+    with door.closed_for(1.2), in_task():
+        assert bytes(store.get("a")) == b"1"
+    told = [one for one in caplog.records if one.name == "zarr_dask"]
+    (warning,) = (one for one in told if one.levelno == logging.WARNING)
+    assert url in warning.getMessage()
+    assert "the next one in" in warning.getMessage()
+    assert "responds again, after" in told[-1].getMessage()
+    assert options["secret"] not in caplog.text
+
+
+# --- requests in flight ---------------------------------------------------------------------------
+
+
+def test_a_busy_service_gets_fewer_requests_at_a_time(server, backend, monkeypatch):
+    monkeypatch.setattr(threads, "_EASE", 0.0)
+    monkeypatch.setattr(threads, "_IN_FLIGHT", flight := threads._InFlight())
+    policy = RetryPolicy(wait=0.001, longest_wait=0.002)
+    with fault_proxy(server.endpoint) as proxy:
+        store = open_store(new_url(), options_at(server, proxy.port, backend, retry=policy))
+        store.set("a", [b"1"])
+        before = flight.limit
+        proxy.faults.rate, proxy.faults.kinds, proxy.faults.times = 1.0, {"unavailable": 1}, 3
+        store.get("a")
+        fewest = flight.limit
+        assert fewest <= before / 8 + 1
+        for _ in range(20):
+            store.get("a")
+        assert fewest + 3 < flight.limit <= flight.most
+
+
+def test_more_requests_are_in_flight_where_each_takes_long():
+    flight = threads._InFlight()
+    assert flight.most == threads.MAX_CONCURRENT_REQUESTS
+    for _ in range(3000):
+        flight.note_success(1, 0.2)
+    assert flight.most == int(flight.limit) == threads.MOST_AT_ONCE
+    flight.note_success(1, 0.001)
+    assert flight.most == int(flight.limit) == threads.MAX_CONCURRENT_REQUESTS
+
+
+def test_the_number_of_requests_in_flight_is_a_setting(monkeypatch):
+    monkeypatch.setenv(threads.REQUESTS, "7")
+    flight = threads._InFlight()
+    flight.note_success(1, 0.2)
+    assert flight.most == int(flight.limit) == 7
+    for wrong in ("0", "many", "-1"):
+        monkeypatch.setenv(threads.REQUESTS, wrong)
+        with pytest.raises(ValueError, match=threads.REQUESTS):
+            threads._InFlight()
+
+
+# --- what is wrong for good -----------------------------------------------------------------------
+
+
+@contextmanager
+def tls_server(folder):
+    """A server that speaks TLS with a certificate that nobody has signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    certificate = made.sign(key, SHA256())
+    file = folder / "server.pem"
+    file.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + certificate.public_bytes(Encoding.PEM)
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    with serving(Files, {}, context) as (endpoint, _):
+        yield endpoint
+
+
+@contextmanager
+def plain_server(folder):
+    with serving(Files, {}) as (endpoint, _):
+        yield endpoint
+
+
+PERMANENT = {
+    "no such host": (None, "http://no-such-host.invalid:9000", "no host of that name"),
+    "nothing listens": (None, "http://127.0.0.1:9", "given up after"),
+    "TLS against a plain port": (plain_server, "https", "does not speak TLS"),
+    "no TLS against TLS": (tls_server, "http", "could not"),
+    "a certificate that nobody trusts": (tls_server, "https", "certificate"),
+    "no scheme": (None, "127.0.0.1:9", "has no scheme: write 'https://127.0.0.1:9'"),
+    "no scheme and no port": (None, "localhost", "has no scheme: write 'https://localhost'"),
+    "another scheme": (None, "ftp://localhost", "expected http or https"),
+}
+
+
+@pytest.mark.parametrize("what", PERMANENT)
+def test_what_is_wrong_for_good_is_said_at_once(server, backend, what, tmp_path):
+    serve, endpoint, words = PERMANENT[what]
+    with ExitStack() as stack:
+        if serve is not None:
+            address = stack.enter_context(serve(tmp_path)).replace("127.0.0.1", "localhost")
+            endpoint = f"{endpoint}://{address.partition('://')[2]}"
+        client = {"endpoint_url": endpoint, "region_name": "us-east-1"}
+        options = {**server.options, "client_kwargs": client, "backend": backend}
+        begun = time.monotonic()
+        with pytest.raises(StoreError, match=words):
+            zd.open("s3://bucket/a", storage_options=options)
+        assert time.monotonic() - begun < 3.5
+
+
+def test_a_refusal_is_a_permission_error(server, backend):
+    with fault_proxy(server.endpoint, rate=1.0, kinds={"denied": 1}) as proxy:
+        store = open_store(new_url(), options_at(server, proxy.port, backend))
+        with pytest.raises(PermissionError) as caught:
+            store.get("a")
+        assert isinstance(caught.value, AccessDeniedError)
+        assert len(proxy.faults.seen) <= 2
+
+
+def test_the_default_policy_outlasts_a_minute():
+    waits = [min(DEFAULT.wait * 2**n, DEFAULT.longest_wait) for n in range(DEFAULT.attempts)]
+    assert DEFAULT.seconds >= 120
+    assert sum(waits) / 2 > 120  # half of each is random

@@ -1,0 +1,630 @@
+"""Datasets that are written, appended to and made, and what a reader sees of them meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import zarr_dask as zd
+import zarr_dask.xarray.accessor
+from tests.support.xarray_roles import killed, start, steps
+from zarr_dask.errors import (
+    AppendConflictError,
+    DatasetMismatchError,
+    LabelNotFoundError,
+    NodeExistsError,
+    NodeNotFoundError,
+    PartialWriteError,
+    ResumeError,
+    SourceIsTargetError,
+    ZarrDaskWarning,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xarray.coding.common.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"),
+    pytest.mark.filterwarnings("ignore:The data type"),
+]
+FORMATS = ["v2", "v3"]
+
+
+def identical(place, expected, **options):
+    for consolidated in (True, False):
+        with xr.open_zarr(place, consolidated=consolidated, **options) as found:
+            xr.testing.assert_identical(found.load(), expected.load())
+
+
+def hard():
+    """Variables of all kinds that xarray encodes."""
+    times = pd.date_range("2000-01-01", periods=4).to_numpy().astype("M8[ns]")
+    gap = times.copy()
+    gap[1] = "NaT"
+    x = ("time",)
+    packed = xr.Variable(x, [1.5, np.nan, 2.5, 3.0])
+    packed.encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -1}
+    masked = xr.Variable(x, [1.0, np.nan, 3.0, 4.0], encoding={"dtype": "i4", "_FillValue": -9})
+    char = xr.Variable(x, np.array([b"ab", b"c", b"", b"xyz"]))
+    others = {}
+    if find_spec("cftime"):
+        days = xr.date_range("2000-02-28", periods=4, calendar="360_day", use_cftime=True)
+        others["cf"] = (x, days.to_numpy())
+    blocks = da.arange(24, chunks=8, dtype="f4").reshape(4, 6)
+    return xr.Dataset(
+        {
+            "blocks": (("time", "x"), blocks, {"standard_name": "a", "list": [1, 2]}),
+            "packed": packed,
+            "masked": masked,
+            "strings": (x, np.array(["a", "ü", "", "long text"], dtype=object)),
+            "fixed": (x, np.array(["a", "bc", "", "def"])),
+            "bytes": char,
+            "bools": (x, np.array([True, False, True, True])),
+            **others,
+            "gap": (x, gap),
+            "delta": (x, times - times[0]),
+            "scalar": ((), 3.5),
+            "complex": (x, np.array([1 + 2j, 0, -1j, 4])),
+            "empty": (("none", "x"), np.zeros((0, 6), "i4")),
+            "big": (x, np.arange(4, dtype=">i4")),
+            "time_bnds": (("time", "b"), np.stack([times, times + np.timedelta64(1, "D")], 1)),
+        },
+        coords={
+            "time": ("time", times, {"bounds": "time_bnds"}),
+            "label": (("x",), list("uvwxyz")),
+        },
+        attrs={"count": np.int32(3), "text": "ü"},
+    )
+
+
+# --- what is stored -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_new_dataset_reads_as_that_of_xarray(tmp_path, format):
+    ds = hard()
+    ds.to_zarr(tmp_path / "theirs", zarr_format=int(format[1]))
+    zd.write_dataset(ds, tmp_path / "ours", format=format)
+    for consolidated in (True, False):
+        ours = xr.open_zarr(tmp_path / "ours", consolidated=consolidated)
+        theirs = xr.open_zarr(tmp_path / "theirs", consolidated=consolidated)
+        xr.testing.assert_identical(ours.load(), theirs.load())
+    xr.testing.assert_identical(zd.open_dataset(tmp_path / "ours").load(), ours)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_metadata_are_those_of_xarray(tmp_path, format):
+    ds = hard()
+    ds.to_zarr(tmp_path / "theirs", zarr_format=int(format[1]))
+    zd.write_dataset(ds, tmp_path / "ours", format=format)
+    names = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
+    theirs = {
+        str(file.relative_to(tmp_path / "theirs")): json.loads(file.read_text())
+        for file in (tmp_path / "theirs").rglob("*")
+        if file.name in names
+    }
+    for name, document in theirs.items():
+        ours = json.loads((tmp_path / "ours" / name).read_text())
+        assert essential(ours) == essential(document), name
+
+
+def essential(document):
+    """A document without empty fields, which zarr-python writes, and without byte orders.
+
+    zarr-python's v3 turns big-endian numbers around; ours are stored as they are.
+    """
+    if isinstance(document, list):
+        return [essential(one) for one in document]
+    if not isinstance(document, dict):
+        return document
+    kept = {k: essential(v) for k, v in document.items() if k != "endian"}
+    return {k: v for k, v in kept.items() if v not in ([], {}) or k in {"attributes", "shape"}}
+
+
+def test_sharded_dataset_reads_as_that_of_xarray(tmp_path):
+    ds = hard()[["blocks", "time"]].chunk(time=4, x=6)
+    encoding = {"blocks": {"chunks": (2, 3), "shards": (4, 6)}}
+    ds.to_zarr(tmp_path / "theirs", encoding=encoding)
+    zd.write_dataset(ds, tmp_path / "ours", encoding=encoding)
+    identical(tmp_path / "ours", xr.open_zarr(tmp_path / "theirs"))
+    assert zd.open_array(tmp_path / "ours", "blocks").shards == (4, 6)
+
+
+def test_what_was_read_is_written_with_its_layout(tmp_path):
+    place = tmp_path / "a"
+    zd.write_dataset(steps(0, 8), place, shards={"time": 4, "lat": 2, "lon": 3}, chunks={"time": 2})
+    read = zd.open_dataset(place)
+    zd.write_dataset(read, tmp_path / "b")
+    assert zd.open_array(tmp_path / "b", "t").shards == (4, 2, 3)
+    for odd in (read.isel(time=slice(1, 6)), read.chunk(time=3), read.isel(time=[0, 7])):
+        zd.write_dataset(odd, tmp_path / "b", mode="w")  # inherited grids never stand against it
+        identical(tmp_path / "b", odd)
+
+
+def test_grids_by_dimension_and_by_variable(tmp_path):
+    zd.write_dataset(steps(0, 8), tmp_path / "a", chunks={"time": 3, "lon": -1})
+    assert zd.open_array(tmp_path / "a", "t").chunks == (3, 2, 3)
+    zd.write_dataset(steps(0, 8), tmp_path / "b", chunks={"t": {"lat": 1}, "n": {"time": 5}})
+    assert zd.open_array(tmp_path / "b", "t").chunks == (2, 1, 3)
+    assert zd.open_array(tmp_path / "b", "n").chunks == (5,)
+
+
+def test_data_arrays_and_trees(tmp_path):
+    array = steps(0, 4)["t"]
+    zd.write_dataset(array, tmp_path / "a")
+    xr.testing.assert_identical(xr.open_dataarray(tmp_path / "a", engine="zarr"), array)
+    zd.write_dataset(array.rename(None), tmp_path / "b")
+    found = xr.open_dataarray(tmp_path / "b", engine="zarr")
+    xr.testing.assert_identical(found, array.rename(None))
+    nodes = {"/": steps(0, 4), "/a": steps(0, 4, value=1), "/b/c": steps(0, 4)}
+    tree = xr.DataTree.from_dict(nodes)
+    zd.write_dataset(tree, tmp_path / "t")
+    xr.testing.assert_identical(xr.open_datatree(tmp_path / "t", engine="zarr"), tree)
+
+
+def test_group_below_a_new_root(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "a", "one/two")
+    xr.testing.assert_identical(xr.open_zarr(tmp_path / "a", group="one/two").load(), steps(0, 4))
+    zd.write_dataset(steps(0, 2), tmp_path / "a", "three")  # known to the consolidated metadata
+    assert set(xr.open_datatree(tmp_path / "a", engine="zarr").children) == {"one", "three"}
+
+
+def test_accessors_and_to_zarr_write_datasets(tmp_path):
+    steps(0, 4).zd.to_zarr(tmp_path / "a")
+    identical(tmp_path / "a", steps(0, 4))
+    assert steps(0, 4)["t"].zd.plan(tmp_path / "b").tasks == 5
+    zd.to_zarr(steps(0, 4), tmp_path / "b")
+    identical(tmp_path / "b", steps(0, 4))
+
+
+def test_plan_writes_nothing_and_tells_each_array(tmp_path):
+    plan = zd.plan_dataset(steps(0, 4), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    assert plan.names == ("t", "n", "time", "lat", "lon")
+    assert len(json.loads(plan.to_json())["arrays"]) == 5
+    assert plan.run().nbytes == plan.nbytes
+    identical(tmp_path / "a", steps(0, 4))
+
+
+def test_shared_inputs_are_computed_once(tmp_path):
+    counts = []
+
+    def counted(block):
+        counts.append(1)
+        return block
+
+    x = da.ones((4, 2), chunks=(1, 2)).map_blocks(counted, dtype="f8", meta=np.empty((0, 0)))
+    ds = xr.Dataset({"a": (("x", "y"), x), "b": (("x", "y"), x + 1)})
+    with dask.config.set(scheduler="synchronous"):
+        zd.write_dataset(ds, tmp_path / "a")
+    assert len(counts) == 4
+
+
+def test_existing_dataset_is_kept_unless_replaced(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "a")
+    with pytest.raises(NodeExistsError):
+        zd.write_dataset(steps(0, 2), tmp_path / "a")
+    identical(tmp_path / "a", steps(0, 4))
+    zd.write_dataset(steps(0, 2).drop_vars("n"), tmp_path / "a", mode="w")
+    identical(tmp_path / "a", steps(0, 2).drop_vars("n"))
+
+
+def test_own_source_is_not_written_over(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "a")
+    for opened in (zd.open_dataset(tmp_path / "a"), xr.open_zarr(tmp_path / "a")):
+        with pytest.raises(SourceIsTargetError):
+            zd.write_dataset(opened + 1, tmp_path / "a", mode="w")
+        renamed = (opened + 1).rename({"t": "other"}).drop_vars("n")
+        with pytest.raises(SourceIsTargetError):  # what it reads would be removed with the group
+            zd.write_dataset(renamed, tmp_path / "a", mode="w")
+    identical(tmp_path / "a", steps(0, 4))
+
+
+def test_new_variables_and_values_in_place(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "a")
+    more = steps(0, 4)[["t"]].rename(t="u")
+    zd.write_dataset(more, tmp_path / "a", mode="a")
+    identical(tmp_path / "a", steps(0, 4).merge(more))
+    zd.write_dataset(steps(0, 4, value=7)[["t"]], tmp_path / "a", mode="r+")
+    identical(tmp_path / "a", steps(0, 4).merge(more).assign(t=steps(0, 4, value=7)["t"]))
+    with pytest.raises(DatasetMismatchError):
+        zd.write_dataset(more.rename(u="w"), tmp_path / "a", mode="r+")
+    with pytest.raises(DatasetMismatchError):
+        zd.write_dataset(steps(0, 5), tmp_path / "a", mode="a")
+
+
+def test_compute_later_makes_arrays_first(tmp_path):
+    written = zd.write_dataset(steps(0, 4), tmp_path / "a", compute=False)
+    found = xr.open_zarr(tmp_path / "a").load()
+    assert np.isnan(found["t"]).all()
+    xr.testing.assert_identical(found.drop_vars("t"), steps(0, 4).drop_vars("t"))
+    written.compute()
+    identical(tmp_path / "a", steps(0, 4))
+
+
+# --- appending ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_append_is_what_xarray_concatenates(tmp_path, format):
+    zd.write_dataset(steps(0, 5), tmp_path / "a", format=format)
+    zd.write_dataset(steps(5, 9), tmp_path / "a", append="time")
+    zd.write_dataset(steps(9, 12, size=3), tmp_path / "a", append_dim="time")
+    identical(tmp_path / "a", steps(0, 12))
+    assert not (tmp_path / "a.zarr-dask").exists()
+
+
+def test_append_to_a_dataset_of_xarray(tmp_path):
+    steps(0, 5, size=5).to_zarr(tmp_path / "a")
+    zd.write_dataset(steps(5, 9), tmp_path / "a", append="time")
+    identical(tmp_path / "a", steps(0, 9))
+
+
+def test_append_without_consolidated_metadata_makes_none(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a", consolidated=False)
+    zd.write_dataset(steps(5, 9), tmp_path / "a", append="time")
+    assert "consolidated_metadata" not in json.loads((tmp_path / "a/zarr.json").read_text())
+    xr.testing.assert_identical(
+        xr.open_zarr(tmp_path / "a", consolidated=False).load(), steps(0, 9)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda ds: ds.isel(lat=slice(None, None, -1)), "'lat'"),
+        (lambda ds: ds.drop_vars("t"), "lacks"),
+        (lambda ds: ds.drop_vars("time"), "labels cannot be"),
+        (lambda ds: ds.isel(lon=slice(2)), "'lon'|'t'"),
+        (lambda ds: ds.assign_coords(time=ds.time + np.timedelta64(1, "h")), "exactly"),
+        (lambda ds: ds.assign_coords(time=ds.time - np.timedelta64(90, "D")), "in order"),
+        (lambda ds: ds.assign_coords(time=ds.time - np.timedelta64(1, "D")), "already"),
+        (lambda ds: ds.assign_coords(time=ds.time[[0, 1, 1, 3]].values), "twice"),
+        (lambda ds: ds.assign(extra=ds["n"]), "extra"),
+        (lambda ds: ds.assign(n=("lat", [1, 2])), "dimension names"),
+    ],
+)
+def test_append_that_would_corrupt_is_refused(tmp_path, change, told):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    before = contents(tmp_path)
+    with pytest.raises(DatasetMismatchError, match=told):
+        zd.write_dataset(change(steps(5, 9)), tmp_path / "a", append="time")
+    assert contents(tmp_path) == before
+
+
+def contents(place):
+    return {
+        str(file.relative_to(place)): file.read_bytes()
+        for file in sorted(Path(place).rglob("*"))
+        if file.is_file()
+    }
+
+
+def test_missing_variables_are_filled_on_demand(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    lacking = steps(5, 9).drop_vars("t")
+    zd.write_dataset(lacking, tmp_path / "a", append="time", missing="fill")
+    expected = steps(0, 9).load()
+    expected["t"][5:] = np.nan
+    identical(tmp_path / "a", expected)
+    with pytest.raises(DatasetMismatchError, match="no value of int16"):
+        zd.write_dataset(steps(9, 12).drop_vars("n"), tmp_path / "a", append="time", missing="fill")
+
+
+def test_repeated_append_appends_nothing(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    zd.write_dataset(steps(5, 9), tmp_path / "a", append="time")
+    with pytest.warns(ZarrDaskWarning, match="nothing was written"):
+        assert zd.write_dataset(steps(5, 9), tmp_path / "a", append="time").is_repeated
+    assert zd.write_dataset(steps(5, 9), tmp_path / "a", append="time", resume=True).is_repeated
+    identical(tmp_path / "a", steps(0, 9))
+
+
+def test_overlap_is_replaced_on_demand(tmp_path):
+    zd.write_dataset(steps(0, 6), tmp_path / "a")
+    zd.write_dataset(steps(4, 9, value=7), tmp_path / "a", append="time", overlap="replace")
+    expected = steps(0, 9).load()
+    expected["t"][4:] = 7
+    identical(tmp_path / "a", expected)
+    zd.write_dataset(steps(7, 9, value=8), tmp_path / "a", append="time", overlap="replace")
+    expected["t"][7:] = 8
+    identical(tmp_path / "a", expected)
+    zd.write_dataset(steps(7, 9), tmp_path / "a", append="time", overlap="allow")
+    assert xr.open_zarr(tmp_path / "a").sizes["time"] == 11
+
+
+def test_other_units_are_converted(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    more = steps(5, 9)
+    more["time"].encoding = {"units": "hours since 1990-01-01", "dtype": "f8"}
+    zd.write_dataset(more, tmp_path / "a", append="time")
+    identical(tmp_path / "a", steps(0, 9))
+
+
+def test_longer_texts_are_not_cut_off(tmp_path):
+    def named(*names):
+        return xr.Dataset({"name": ("x", np.array(names))})
+
+    zd.write_dataset(named("a", "bc"), tmp_path / "a")
+    zd.write_dataset(named("d"), tmp_path / "a", append="x")
+    with pytest.raises(DatasetMismatchError, match="cut off"):
+        zd.write_dataset(named("long"), tmp_path / "a", append="x")
+    assert xr.open_zarr(tmp_path / "a")["name"].to_numpy().tolist() == ["a", "bc", "d"]
+
+
+def test_append_in_any_blocks(tmp_path):
+    """What xarray refuses six times: rows of issue 22's table."""
+    year = steps(0, 95, size=10)
+    for ds in (year.isel(time=slice(3, 95)), year.chunk(time=25), year.chunk(time=(31, 28, 31, 5))):
+        zd.write_dataset(ds, tmp_path / "a", mode="w")
+        identical(tmp_path / "a", ds)
+    zd.write_dataset(year, tmp_path / "a", mode="w")
+    zd.write_dataset(steps(95, 115, size=20), tmp_path / "a", append="time")
+    identical(tmp_path / "a", steps(0, 115))
+
+
+def test_second_append_at_the_same_time_is_refused(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    begun, ended = threading.Event(), threading.Event()
+
+    def slow(block):
+        begun.set()
+        assert ended.wait(30)
+        return block
+
+    first = steps(5, 9)
+    t = first["t"].data.map_blocks(slow, dtype="f4", meta=np.empty((0, 0, 0), "f4"))
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(
+            zd.write_dataset,
+            first.assign(t=(first["t"].dims, t, {"units": "K"})),
+            tmp_path / "a",
+            append="time",
+        )
+        assert begun.wait(30)
+        with pytest.raises(AppendConflictError):
+            zd.write_dataset(steps(5, 7, value=3), tmp_path / "a", append="time")
+        identical(tmp_path / "a", steps(0, 5))
+        ended.set()
+        run.result()
+    identical(tmp_path / "a", steps(0, 9))
+
+
+def test_append_that_is_computed_later(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    later = zd.write_dataset(steps(5, 9), tmp_path / "a", append="time", compute=False)
+    identical(tmp_path / "a", steps(0, 5))
+    later.compute()
+    identical(tmp_path / "a", steps(0, 9))
+    assert not (tmp_path / "a.zarr-dask").exists()
+
+
+def test_second_append_waits_on_demand(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    begun = threading.Event()
+    first = steps(5, 9)
+
+    def slow(block):
+        begun.set()
+        time.sleep(0.2)
+        return block
+
+    t = first["t"].data.map_blocks(slow, dtype="f4", meta=np.empty((0, 0, 0), "f4"))
+    with ThreadPoolExecutor(1) as pool:
+        ds = first.assign(t=(first["t"].dims, t, {"units": "K"}))
+        run = pool.submit(zd.write_dataset, ds, tmp_path / "a", append="time")
+        assert begun.wait(30)
+        zd.write_dataset(steps(9, 12), tmp_path / "a", append="time", on_conflict="wait")
+        run.result()
+    identical(tmp_path / "a", steps(0, 12))
+
+
+def test_stale_plan_of_an_append_is_refused(tmp_path):
+    zd.write_dataset(steps(0, 5), tmp_path / "a")
+    plans = [zd.plan_dataset(steps(5, 9), tmp_path / "a", append="time") for _ in range(2)]
+    plans[0].run()
+    with pytest.raises(zd.errors.MetadataChangedError):
+        plans[1].run()
+    identical(tmp_path / "a", steps(0, 9))
+
+
+# --- processes that are killed --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_dataset_of_a_killed_process_is_not_visible(tmp_path, format):
+    place = tmp_path / "a"
+    killed(place, 0, 8, dies_at=2, options={"format": format})
+    assert any(place.rglob("*"))  # something was written
+    for consolidated in (None, True, False):
+        with pytest.raises((FileNotFoundError, KeyError, ValueError)):
+            xr.open_zarr(place, consolidated=consolidated)
+    with pytest.raises(NodeNotFoundError):
+        zd.open_dataset(place)
+    zd.write_dataset(steps(0, 8), place, format=format)
+    identical(place, steps(0, 8))
+
+
+def test_killed_append_leaves_the_old_dataset_and_is_resumed(tmp_path):
+    place = tmp_path / "a"
+    zd.write_dataset(steps(0, 5), place)
+    killed(place, 5, 13, dies_at=1, options={"append": "time", "resume": "run"})
+    identical(place, steps(0, 5))
+    plan = zd.plan_dataset(steps(5, 13), place, append="time", resume="run")
+    assert "resumes the job" in plan.explain()
+    plan.run()
+    identical(place, steps(0, 13))
+    assert zd.verify(place).ok
+
+
+def test_killed_append_is_begun_anew(tmp_path):
+    place = tmp_path / "a"
+    zd.write_dataset(steps(0, 5), place)
+    killed(place, 5, 13, dies_at=1, options={"append": "time"})
+    zd.write_dataset(steps(5, 9), place, append="time")
+    identical(place, steps(0, 9))
+    assert not (tmp_path / "a.zarr-dask").exists()
+
+
+@pytest.mark.parametrize(("after", "resume"), [(0, True), (1, True), (2, False)])
+def test_append_killed_while_it_is_shown_ends_by_itself(tmp_path, after, resume):
+    place = tmp_path / "a"
+    zd.write_dataset(steps(0, 5), place)
+    killed(place, 5, 9, shows=after, options={"append": "time", "resume": resume})
+    xr.testing.assert_identical(xr.open_zarr(place, consolidated=True).load(), steps(0, 5))
+    with pytest.raises(ResumeError):
+        zd.plan_dataset(steps(9, 12), place, append="time")
+    if resume:
+        assert zd.write_dataset(steps(5, 9), place, append="time", resume=True).is_repeated
+        identical(place, steps(0, 9))
+    zd.write_dataset(steps(9, 12), place, append="time")
+    identical(place, steps(0, 12))
+    assert not (tmp_path / "a.zarr-dask").exists()
+
+
+def test_append_without_labels_killed_while_it_is_shown_is_resumed(tmp_path):
+    place = tmp_path / "a"
+    zd.write_dataset(steps(0, 5).drop_vars("time"), place)
+    options = {"append": "time", "resume": True}
+    killed(place, 5, 9, shows=1, drops=["time"], options=options)
+    more = steps(5, 9).drop_vars("time")
+    zd.write_dataset(more, place, append="time", resume=True)
+    identical(place, steps(0, 9).drop_vars("time"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", ["create", "append"])
+def test_killed_at_fifty_random_moments(tmp_path, what):
+    rng = np.random.default_rng(0)
+    for number in range(50):
+        place = tmp_path / f"a{number}"
+        if what == "append":
+            zd.write_dataset(steps(0, 5), place)
+        options = {"resume": True} | ({"append": "time"} if what == "append" else {})
+        job = start(place, 5, 105, options=options)
+        job.join(rng.uniform(0, 2.0))
+        job.kill()
+        job.join()
+        before = steps(0, 5) if what == "append" else None
+        after = steps(0, 105) if what == "append" else steps(5, 105)
+        try:
+            found = xr.open_zarr(place, consolidated=True).load()
+        except (FileNotFoundError, KeyError, ValueError):
+            found = None
+        is_old = found is None if before is None else found.identical(before.load())
+        assert is_old or found.identical(after.load())
+        if is_old or what == "append":
+            append = {"append": "time"} if what == "append" else {}
+            zd.write_dataset(steps(5, 105), place, resume=True, **append)
+        identical(place, after)
+        assert zd.verify(place).ok
+
+
+# --- regions and templates ------------------------------------------------------------------------
+
+
+def test_template_then_regions_by_label(tmp_path):
+    place = tmp_path / "a"
+    zd.create_dataset(steps(0, 20, size=10), place, chunks={"time": 10})
+    made = xr.open_zarr(place)
+    assert np.isnan(made["t"]).all()
+    for first in range(0, 20, 10):
+        part = steps(0, 20).isel(time=slice(first, first + 10))
+        zd.write_dataset(part[["t", "n"]], place, region="auto", partial="refuse")
+    identical(place, steps(0, 20))
+
+
+def test_template_makes_no_graph(tmp_path):
+    x = da.zeros((35_040, 100, 100), chunks=(1, 100, 100))
+    template = xr.Dataset({"t": (("time", "y", "x"), x)}, coords={"y": np.arange(100)})
+    zd.create_dataset(template, tmp_path / "warm")
+    begun = time.process_time()
+    zd.create_dataset(template, tmp_path / "a")
+    assert time.process_time() - begun < 1  # xarray takes 5 s; the rest is for a busy machine
+
+
+def test_regions_that_share_objects_lose_nothing(tmp_path):
+    place = tmp_path / "a"
+    zd.create_dataset(steps(0, 100, size=10), place)
+    parts = [steps(0, 100).isel(time=slice(n, n + 5)).load() for n in range(0, 100, 5)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda part: zd.write_dataset(part[["t", "n"]], place, region="auto"), parts))
+    identical(place, steps(0, 100))
+
+
+def test_region_that_cuts_objects_is_refused_on_demand(tmp_path):
+    zd.write_dataset(steps(0, 10, size=10), tmp_path / "a")
+    part = steps(0, 10, value=5).isel(time=slice(3, 8))[["t"]].drop_vars(["lat", "lon"])
+    with pytest.raises(PartialWriteError):
+        zd.write_dataset(part, tmp_path / "a", region="auto", partial="refuse")
+    identical(tmp_path / "a", steps(0, 10))
+    with_labels = part.drop_vars("time")
+    zd.write_dataset(with_labels, tmp_path / "a", region={"time": slice(3, 8)})
+    expected = steps(0, 10).load()
+    expected["t"][3:8] = 5
+    identical(tmp_path / "a", expected)
+
+
+def test_labels_that_are_not_there_are_refused(tmp_path):
+    zd.write_dataset(steps(0, 10), tmp_path / "a")
+    with pytest.raises(LabelNotFoundError, match="Not all values"):
+        zd.write_dataset(steps(9, 11)[["t"]], tmp_path / "a", region="auto")
+    apart = steps(0, 10).isel(time=[1, 3])[["t"]]
+    with pytest.raises(DatasetMismatchError, match="non-contiguous"):
+        zd.write_dataset(apart, tmp_path / "a", region="auto")
+    identical(tmp_path / "a", steps(0, 10))
+
+
+# --- several arrays of dask -----------------------------------------------------------------------
+
+
+def test_each_array_has_its_own_description(tmp_path):
+    x = da.ones((4, 6), chunks=(2, 6))
+    each = [
+        {"chunks": (4, 3), "fill_value": -1, "dimension_names": ["a", "b"]},
+        {"attributes": {"units": "m"}, "shards": (4, 6), "chunks": (2, 3)},
+    ]
+    zd.to_zarr([x, x + 1], tmp_path / "a", ["x", "y"], each=each)
+    one, other = (zd.open_array(tmp_path / "a", name) for name in "xy")
+    assert (one.chunks, one.fill_value, one.dimension_names) == ((4, 3), -1, ("a", "b"))
+    assert (other.shards, other.attributes) == ((4, 6), {"units": "m"})
+    with pytest.raises(ValueError, match="1 items for 2"):
+        zd.plan_write([x, x], tmp_path / "b", ["x", "y"], each=[{}])
+    with pytest.raises(TypeError, match="format"):
+        zd.plan_write([x, x], tmp_path / "b", ["x", "y"], each=[{}, {"format": "v2"}])
+    with pytest.raises(TypeError, match="several"):
+        zd.plan_write(x, tmp_path / "b", each=[{}])
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def test_stores_are_opened_in_the_words_of_xarray(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "0.zarr")
+    zd.write_dataset(steps(4, 9), tmp_path / "1.zarr", format="v2")
+    one = zd.open_zarr(tmp_path / "1.zarr", zarr_format=2)
+    assert one["t"].chunks[0] == (2, 2, 1)
+    xr.testing.assert_identical(one.load(), steps(4, 9))
+    for paths in (str(tmp_path / "*.zarr"), [tmp_path / "0.zarr", tmp_path / "1.zarr"]):
+        found = zd.open_mfdataset(paths, data_vars="all", compat="no_conflicts", join="outer")
+        assert found["t"].chunks[0] == (2, 2, 2, 2, 1)
+        xr.testing.assert_identical(found.load(), steps(0, 9))
+
+
+def test_accessor_compares_and_describes(tmp_path):
+    steps(0, 4).zd.to_zarr(tmp_path / "a")
+    assert steps(0, 4).zd.compare(tmp_path / "a") == {}
+    other = steps(0, 4, value=3).drop_vars("n").assign_attrs(title="others")
+    found = other.zd.compare(tmp_path / "a")
+    assert found == {"": "attributes", "t": "values", "n": "missing"}
+    assert "(2, 2, 3)" in zd.open_dataset(tmp_path / "a").zd.info()
