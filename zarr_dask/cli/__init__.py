@@ -14,6 +14,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli import compare, copy, info, ingest, migrate, ome, plan_file, rechunk, verify
 from zarr_dask.cli import inventory as survey
+from zarr_dask.cli import script as submit_script
 from zarr_dask.cli.errors import ErrorHandlingGroup, traceback_option
 from zarr_dask.stores.open import BACKEND
 
@@ -69,7 +70,7 @@ for _command in (
     plan_file.run,
     plan_file.status,
     plan_file.finish,
-    plan_file.script,
+    submit_script.script,
     migrate.migrate,
     verify.verify,
     compare.compare,

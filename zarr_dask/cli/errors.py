@@ -14,6 +14,7 @@ from zarr_dask.cli.output import terminal_safe, wrapped
 from zarr_dask.errors import ZarrDaskError
 
 __all__ = [
+    "OWN_PROCESS",
     "Decorated",
     "ErrorHandlingGroup",
     "Interrupted",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 _TRACEBACK = "zarr_dask.traceback"
+OWN_PROCESS = "own process"
+"""Object of the context of a command that is a process of its own."""
 
 
 class _Failure(click.ClickException):
@@ -53,6 +56,10 @@ class Terminated(Interrupted):
 
 class ErrorHandlingGroup(click.Group):
     """Commands that print errors as messages."""
+
+    def main(self, args: Any = None, **extra: Any) -> Any:
+        """Run a command; see `click.Group.main`."""
+        return super().main(args, obj=OWN_PROCESS if args is None else None, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; see `click.Group.invoke`."""

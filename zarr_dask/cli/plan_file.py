@@ -1,4 +1,4 @@
-"""``zarr-dask run``, ``status``, ``finish`` and ``script``: plans in files, executed in parts.
+"""``zarr-dask run``, ``status`` and ``finish``: plans in files, executed in parts.
 
 No dask is needed: each process reads the file, executes its part of a stage on its own threads and
 leaves receipts. If several start at the same time, the first one prepares the target.
@@ -6,16 +6,14 @@ leaves receipts. If several start at the same time, the first one prepares the t
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.errors import OWN_PROCESS, traceback_option
 from zarr_dask.cli.output import echo, terminal_safe
 from zarr_dask.cli.signals import StopRequested, handle_signals, stop_requested
 from zarr_dask.errors import PlanError
@@ -28,12 +26,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.engine.execute import Plan
     from zarr_dask.jobs.engine.job import BoundJob
 
-__all__ = ["finish", "run", "script", "status"]
-
-_MOST_PARTS = 1000
-"""Maximum number of tasks of a Slurm array, the limit of most sites."""
-_IDLE = 300 << 20
-"""Memory of an idle process with the package imported, and a small reserve."""
+__all__ = ["FILE", "JOURNAL", "finish", "load", "run", "status"]
 
 
 class PartOption(click.ParamType[tuple[int, int]]):
@@ -53,12 +46,12 @@ class PartOption(click.ParamType[tuple[int, int]]):
         return int(part), int(parts)
 
 
-_FILE = click.argument(
+FILE = click.argument(
     "plan_file",
     metavar="PLAN",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-_JOURNAL = click.option(
+JOURNAL = click.option(
     "--journal", metavar="URL", help="Where receipts are kept; beside the target by default."
 )
 
@@ -75,12 +68,12 @@ Examples:
   zarr-dask run plan.json --stage 1 --part 3/100
 """
 )
-@_FILE
+@FILE
 @click.option("--stage", type=click.IntRange(min=1), help="Do this stage only, from 1.")
 @click.option("--part", type=PartOption(), default="1/1", help="Do this part of the stage.")
 @click.option("--threads", type=click.IntRange(min=1), help="Tasks at a time; as planned.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-@_JOURNAL
+@JOURNAL
 @_VERIFY
 @traceback_option
 def run(
@@ -104,7 +97,7 @@ def run(
         raise click.UsageError("--part is a part of a stage: give --stage too.")
     if verify and stage is not None:
         raise click.UsageError("--verify is for the end of a plan: give it to finish.")
-    plan = _load(plan_file)
+    plan = load(plan_file)
     numbers = range(len(plan.stages)) if stage is None else [_checked(stage, plan)]
     if threads is not None and threads > plan.threads_per_process:
         raise PlanError(
@@ -116,18 +109,22 @@ def run(
             _compare_here(plan, threads)
         echo(f"{terminal_safe(plan.where)} is finished already")
         return
-    with stop_requested("the stored objects at hand") as stop:
+    own_process = click.get_current_context().obj is OWN_PROCESS
+    with stop_requested("the stored objects at hand", own_process=own_process) as stop:
         job = _begun(plan, journal)
         with job_lock(job.journal):
             for number in numbers:
-                tasks = _share(job, plan, number, part, all_stages=stage is None)
-                done, retried = _do(job, number, tasks, threads or plan.threads_per_process, stop)
+                own, tasks = _share(job, plan, number, part, all_stages=stage is None)
+                done, retried = _do(own, number, tasks, threads or plan.threads_per_process, stop)
+                if stage is not None and done == len(tasks):
+                    stop.ignore()
                 if not quiet:
                     again = f", {pluralize(retried, 'request')} tried again" if retried else ""
                     echo(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
                 stop.leave()
             if stage is None:
                 _end(job, plan, verify=verify, threads=threads, stop=stop)
+                stop.ignore()
 
 
 def _begun(plan: Plan, journal: str | None) -> BoundJob:
@@ -144,14 +141,15 @@ def _resumed(plan: Plan, journal: str | None) -> BoundJob | None:
 
 def _share(
     job: BoundJob, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
-) -> Sequence[int]:
-    """Return the numbers of a part's tasks that remain to be done."""
+) -> tuple[BoundJob, Sequence[int]]:
+    """Return the job as a part sees it, and the numbers of the tasks that remain to be done."""
     if all_stages:
-        return job.left()[stage]
+        return job, job.left()[stage]
     number, parts = part
     tasks = plan.stages[stage].tasks
-    first, last = tasks * (number - 1) // parts, tasks * number // parts
-    return [task for task in job.missing(stage) if first <= task < last]
+    within = range(tasks * (number - 1) // parts, tasks * number // parts)
+    own = job.part(stage, within) if parts > 1 else job
+    return own, own.missing(stage, within)
 
 
 def _do(
@@ -175,15 +173,15 @@ def _do(
 
 
 @click.command()
-@_FILE
-@_JOURNAL
+@FILE
+@JOURNAL
 @traceback_option
 def status(plan_file: Path, *, journal: str | None) -> None:
     """Show the progress of a plan.
 
     The exit code is 0 if it is finished, 1 if something is missing.
     """
-    plan = _load(plan_file)
+    plan = load(plan_file)
     job = _resumed(plan, journal)
     if job is None:
         if plan.is_finished():
@@ -208,8 +206,8 @@ Examples:
   zarr-dask finish plan.json --verify --scheduler tcp://10.0.0.1:8786
 """
 )
-@_FILE
-@_JOURNAL
+@FILE
+@JOURNAL
 @_VERIFY
 @click.option("--threads", type=click.IntRange(min=1), help="That compare; one for each core.")
 @cluster_options("Compare")
@@ -236,7 +234,7 @@ def finish(
         raise click.UsageError(
             "--threads, --scheduler, --scheduler-file and --workers exclude each other."
         )
-    plan = _load(plan_file)
+    plan = load(plan_file)
     job = _resumed(plan, journal)
     if job is None and not plan.is_finished():
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
@@ -282,59 +280,8 @@ def _end(
     job.finish()
 
 
-@click.command()
-@_FILE
-@click.option("--slurm", is_flag=True, required=True, help="For the workload manager Slurm.")
-@click.option("--parts", type=click.IntRange(min=1), help="Parts of a stage at most; 1000.")
-@click.option("--time", "limit", metavar="TIME", help="Time limit of a part, as Slurm takes it.")
-@_JOURNAL
-@traceback_option
-def script(
-    plan_file: Path,
-    *,
-    slurm: bool,  # noqa: ARG001
-    parts: int | None,
-    limit: str | None,
-    journal: str | None,
-) -> None:
-    """Print commands that submit a plan to Slurm.
-
-    The commands submit an array of jobs for each stage, one after the other, and a job that
-    finishes the plan. Save them in a file, check the options that your site requires, and run the
-    file with sh.
-    """
-    plan = _load(plan_file)
-    memory = ceil((plan.max_mem + _IDLE) / 2**20)
-    options = f"--cpus-per-task={plan.threads_per_process} --mem={memory}M"
-    if limit:
-        options += f" --time={shlex.quote(limit)}"
-    file = shlex.quote(str(plan_file.absolute()))
-    if journal is not None:
-        file += f" --journal {shlex.quote(journal)}"
-    echo("#!/bin/sh")
-    echo("set -e")
-    after = ""
-    for number, stage in enumerate(plan.stages, 1):
-        count = max(
-            min(stage.tasks, parts or _MOST_PARTS), 1
-        )  # even without tasks: it starts the job
-        part = f"--stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
-        command = _run_by_shell(f"zarr-dask run {file} {part}")
-        echo(
-            f"stage{number}=$(sbatch --parsable --job-name=zarr-stage-{number} "
-            f"--array=1-{count} --signal=B:TERM@60 {options}{after} --wrap={command})"
-        )
-        after = f" --dependency=afterok:$stage{number}"
-    command = _run_by_shell(f"zarr-dask finish {file}")
-    echo(f"sbatch --job-name=zarr-finish{after} --wrap={command}")
-
-
-def _run_by_shell(command: str) -> str:
-    """Return a command as an argument; `exec` makes Slurm's signals reach it."""
-    return shlex.quote(f"exec {command}")
-
-
-def _load(file: Path) -> Plan:
+def load(file: Path) -> Plan:
+    """Load the plan of a file; errors name the file."""
     from zarr_dask.jobs.plan_file import load_plan
 
     try:
