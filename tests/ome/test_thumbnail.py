@@ -394,10 +394,10 @@ def test_the_command(tmp_path):
     assert run(tmp_path / "a.zarr", tmp_path / "a.png", "--size", "32").endswith("16 x 32 pixels\n")
     with Pillow.open(tmp_path / "a.png") as read:
         np.testing.assert_array_equal(np.asarray(read), zd.ome.thumbnail(opened, size=32))
-    run(tmp_path / "a.zarr", tmp_path / "nothing" / "a.png", code=1)
+    run(tmp_path / "a.zarr", tmp_path / "nothing" / "a.png", code=3)
     plate = {"rows": [], "columns": [], "wells": []}
     zd.create_group(tmp_path / "p.zarr", attributes={"ome": {"version": "0.5", "plate": plate}})
-    said = run(tmp_path / "p.zarr", tmp_path / "p.png", code=1)
+    said = run(tmp_path / "p.zarr", tmp_path / "p.png", code=3)
     assert "none of 0 wells has an image" in " ".join(said.split())
     zd.ome.write_plate({"A/1": random(32, 32)}, tmp_path / "q.zarr", axes="yx")
     assert run(tmp_path / "q.zarr", tmp_path / "q.png").endswith("32 x 32 pixels\n")
