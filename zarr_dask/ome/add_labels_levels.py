@@ -6,13 +6,11 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import with_grid
 from zarr_dask.errors import (
-    GridError,
     MetadataChangedError,
     MetadataError,
     NodeExistsError,
@@ -29,7 +27,7 @@ from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import AxesAndTransforms, dataset_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
-from zarr_dask.ome.downsample_factors import downsampled_shape, steps_of
+from zarr_dask.ome.downsample_factors import downsampled_shape, factors_between, steps_of
 from zarr_dask.ome.images import ImageOptions, LabelImage, label_method, plan_label
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.levels import Level
@@ -133,7 +131,7 @@ def plan_write_labels(
     check_can_create(group.store, below, group.node_format, overwrite=overwrite, is_group=True)
     arrays = [level.array for level in image.levels]
     shapes = [array.shape for array in arrays]
-    steps = tuple(_factors(fine, made, group.where) for fine, made in pairwise(shapes))
+    steps = factors_between(shapes, [level.scale for level in image.levels], group.where)
     given = LabelImage(values, axes, colors, properties, method)
     planned_label = plan_label(
         request,
@@ -175,18 +173,6 @@ def _consolidated_around(group: Group, paths: Sequence[str]) -> tuple[str, ...]:
     """Return paths of groups whose consolidated metadata describe the added nodes."""
     found = [consolidated_groups(group.store, path, group.node_format) for path in paths]
     return tuple(dict.fromkeys(path for of_one in found for path in of_one))
-
-
-def _factors(fine: Shape, made: Shape, where: str) -> Shape:
-    """Return the factors between two levels of an existing image."""
-    factors = tuple(max(round(n / m), 1) if m else 1 for n, m in zip(fine, made, strict=True))
-    most = downsampled_shape(fine, factors)
-    if any(m > there for m, there in zip(made, most, strict=True)):
-        raise GridError(
-            f"{where}: a level of shape {made} is not made of whole cells of the one before, of "
-            f"shape {fine}, so that labels of the same shapes cannot be made either."
-        )
-    return factors
 
 
 def _make_list(group: Group, path: str, version: str) -> None:
