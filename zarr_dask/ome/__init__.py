@@ -15,6 +15,7 @@ from zarr_dask.ome.add_labels_levels import (
     plan_write_labels,
     write_labels,
 )
+from zarr_dask.ome.append_blocks import append
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
 from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
@@ -40,6 +41,7 @@ __all__ = [
     "Violation",
     "Well",
     "add_level",
+    "append",
     "detect_version",
     "from_attributes",
     "migrate",

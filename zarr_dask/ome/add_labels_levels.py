@@ -14,7 +14,6 @@ from zarr_dask.errors import (
     MetadataChangedError,
     MetadataError,
     NodeExistsError,
-    ReadOnlyError,
     ValidationProblem,
 )
 from zarr_dask.formats.base import GroupMeta, normalise_path, where
@@ -22,7 +21,7 @@ from zarr_dask.formats.consolidated import consolidated_groups
 from zarr_dask.formats.edit import change_attributes, write_if_absent
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.hierarchy.edit import check_can_create
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import AxesAndTransforms, dataset_of
@@ -36,12 +35,11 @@ from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attribut
 from zarr_dask.ome.pixel_source import Budget, make_pyramid_plan
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.pyramid_plan import PyramidPlan
-from zarr_dask.ome.read import Image, image_of
+from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.validate import find
 from zarr_dask.ome.write import plan_of
 from zarr_dask.stores.base import join
 from zarr_dask.stores.open import Location
-from zarr_dask.stores.wrappers.base import ReadOnly
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -50,10 +48,7 @@ __all__ = ["add_level", "plan_add_level", "plan_write_labels", "write_labels"]
 
 
 def _opened(url: Location | Group, path: str, storage_options: Mapping[str, Any] | None) -> Image:
-    group = open_group(url, path, "r+", storage_options=storage_options)
-    if isinstance(group.store, ReadOnly):
-        raise ReadOnlyError(f"{group.where} is open for reading only; open it with mode='r+'.")
-    return image_of(group)
+    return open(url, path, mode="r+", storage_options=storage_options)
 
 
 def _frame(image: Image) -> AxesAndTransforms:

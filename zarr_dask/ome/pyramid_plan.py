@@ -81,7 +81,7 @@ class PyramidPlan:
         """Number of stored objects."""
         if self.region is None:
             return sum(array.meta.grid.ncells for array in self.arrays)
-        return sum(array.meta.grid.count_parts(region) for array, region in self._written())
+        return sum(int(array.meta.grid.count_parts(region)) for array, region in self._written())
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +89,7 @@ class PyramidPlan:
         if self.region is None:
             return sum(array.nbytes for array in self.arrays)
         itemsize = self.arrays[0].meta.data_type.typical_itemsize
-        pixels = (prod(s.stop - s.start for s in region) for _, region in self._written())
+        pixels = [_pixels(region) for _, region in self._written()]
         return sum(pixels) * itemsize
 
     def _written(self) -> Iterator[tuple[Array, Region]]:
@@ -124,8 +124,8 @@ class PyramidPlan:
         chosen = self.stages[stage]
         if self.region is None:
             return prod(chosen.shapes[0]) * itemsize
-        cells = (chosen.region(number, -1) for number in self.numbers(stage))
-        return sum(prod(s.stop - s.start for s in cell) for cell in cells) * itemsize
+        cells = [_pixels(chosen.region(number, -1)) for number in self.numbers(stage)]
+        return sum(cells) * itemsize
 
     def explain(self) -> list[str]:
         """Return the plan as text."""
@@ -157,6 +157,11 @@ class PyramidPlan:
         if self.pixels.blocks is not None:
             return "blocks that each task computes"
         return "a stored array" if isinstance(self.pixels.values, Array) else "an array in memory"
+
+
+def _pixels(region: Region) -> int:
+    count: int = prod(s.stop - s.start for s in region)
+    return count
 
 
 @dataclass(frozen=True, eq=False)

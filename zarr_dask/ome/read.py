@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,25 +17,28 @@ import numpy as np
 from zarr_dask._util.arguments import check_choice
 from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
+from zarr_dask.array.resize import resize_grid
 from zarr_dask.errors import (
     ABSENT,
     GridError,
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
-    ReadOnlyError,
     StoreKeyError,
     ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
+from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.jobs.write.commit import growing_lengths
 from zarr_dask.ome.coarser import LevelChain
+from zarr_dask.ome.downsample_factors import misfits
 from zarr_dask.ome.html import image_html
+from zarr_dask.ome.images import check_writable
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
 from zarr_dask.ome.validate import find, series_of
 from zarr_dask.stores.open import Location
-from zarr_dask.stores.wrappers.base import ReadOnly
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -293,8 +297,8 @@ def open(
     """
     check_choice("mode", mode, Literal["r", "r+"])
     group = open_group(url, path, mode, storage_options=storage_options, read=read)
-    if mode == "r+" and isinstance(group.store, ReadOnly):
-        raise ReadOnlyError(f"{group.where} is open for reading only; open it with mode='r+'.")
+    if mode == "r+":
+        check_writable(group.store, group.where)
     return image_of(group, multiscale, writable=mode == "r+")
 
 
@@ -306,11 +310,48 @@ def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False)
     chosen = _choose(metadata.multiscales, multiscale, group)
     if not chosen.datasets:
         raise MetadataError(group.where, [ValidationProblem("datasets", (), "at least one level")])
-    levels = tuple(_level(group, chosen, dataset, i) for i, dataset in enumerate(chosen.datasets))
+    levels = _levels(group, metadata, chosen)
     if writable:
         chain = _chain(group, metadata, chosen, levels)
         levels = tuple(replace(level, chain=chain) for level in levels)
     return Image(group, metadata, chosen, levels)
+
+
+def _levels(group: Group, metadata: Metadata, chosen: Multiscale) -> tuple[Level, ...]:
+    """Return levels of one extent, also while an append changes their lengths one by one."""
+    levels: tuple[Level, ...] = ()
+    of_image = group.path
+    if metadata.image_label is not None:
+        of_image = group.path.rpartition("labels/")[0].rstrip("/")
+    for _ in range(_LOOKS):
+        levels = tuple(_level(group, chosen, one, i) for i, one in enumerate(chosen.datasets))
+        if _fit(levels):
+            break
+        lengths = growing_lengths(group.store, of_image)
+        before = tuple(_as_before(level, lengths) for level in levels)
+        if _fit(before):
+            return before
+    return levels
+
+
+_LOOKS = 4
+
+
+def _fit(levels: Sequence[Level]) -> bool:
+    return not any(
+        misfits(fine.shape, fine.scale, made.shape, made.scale) for fine, made in pairwise(levels)
+    )
+
+
+def _as_before(level: Level, lengths: Mapping[str, tuple[Shape, Shape]]) -> Level:
+    """Return a level with the length that it had before an append that has not ended."""
+    array = level.array
+    before, after = lengths.get(array.path, (array.shape, array.shape))
+    if array.shape != after or before == after:
+        return level
+    is_sharded = array.meta.codecs.serializer.is_sharding
+    grid = resize_grid(array.meta.grid, before, sharded=is_sharded)
+    return replace(level, array=replace(array, meta=replace(array.meta, grid=grid), shown=None))
 
 
 def _chain(
