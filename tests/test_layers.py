@@ -338,7 +338,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "journal.location names MemoryStore",
         "journal.lock names LocalStore",
         "journal.swap names LocalStore",
-        "ome.add_labels_levels names ReadOnly",
         "ome.images names ReadOnly",
         "ome.metadata_listing names StoreWrapper",
     },
