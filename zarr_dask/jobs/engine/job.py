@@ -78,7 +78,7 @@ class PlanStage:
 
     tasks: int
     nbytes: int
-    """Bytes of these arrays, as pluralize by progress."""
+    """Bytes of these arrays, as progress counts them."""
     parts: tuple[ArrayStage, ...]
     """The stages of the arrays."""
 
@@ -178,7 +178,7 @@ class ArraysPlan(ABC):
 
     @property
     def totals(self) -> list[int]:
-        """Bytes of each stage, as pluralize by progress."""
+        """Bytes of each stage, as progress counts them."""
         return [stage.nbytes for stage in self.stages]
 
     @property
