@@ -322,7 +322,7 @@ class BoundJob:
 
     @cached_property
     def jobs(self) -> tuple[ArrayJob, ...]:
-        """The jobs of the arrays, each with a run_id of its own in the one journal."""
+        """The jobs of the arrays, each with a run id of its own in the one journal."""
         pairs = zip(self.run_ids, self.plan.members, strict=True)
         return tuple(member.bound(run_id, self.journal) for run_id, member in pairs)
 
@@ -359,7 +359,7 @@ class BoundJob:
     # --- what is left -----------------------------------------------------------------------------
 
     def receipts(self) -> Mapping[str, list[Receipt]] | None:
-        """Return the receipts in the journal by run_id of the array; None without a journal."""
+        """Return the receipts in the journal by run id of the array; None without a journal."""
         if self.journal is None:
             return None
         found: dict[str, list[Receipt]] = {}

@@ -242,7 +242,7 @@ def plan_ingest(
     resume
         True if a job at the target has died: what it has left may be replaced or used.
     survey
-        Location of the file that keeps headers for the next call; sibling_location the target by
+        Location of the file that keeps headers for the next call; beside the target by
         default, False for none.
     storage_options, target_options
         Options of the stores of remote files, and of the target.
