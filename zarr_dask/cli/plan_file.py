@@ -6,17 +6,20 @@ leaves receipts. If several start at the same time, the first one prepares the t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import OWN_PROCESS, traceback_option
-from zarr_dask.cli.output import echo, terminal_safe
+from zarr_dask.cli.errors import FINDING, OWN_PROCESS
+from zarr_dask.cli.output import answer, echo, terminal_safe
+from zarr_dask.cli.settings import settings
 from zarr_dask.cli.signals import StopRequested, handle_signals, stop_requested
-from zarr_dask.errors import PlanError
+from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.jobs.engine.lifecycle import job_lock
 from zarr_dask.jobs.engine.plan import pluralize
 
@@ -49,7 +52,7 @@ class PartOption(click.ParamType[tuple[int, int]]):
 FILE = click.argument(
     "plan_file",
     metavar="PLAN",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path, allow_dash=True),
 )
 JOURNAL = click.option(
     "--journal", metavar="URL", help="Where receipts are kept; beside the target by default."
@@ -72,17 +75,14 @@ Examples:
 @click.option("--stage", type=click.IntRange(min=1), help="Do this stage only, from 1.")
 @click.option("--part", type=PartOption(), default="1/1", help="Do this part of the stage.")
 @click.option("--threads", type=click.IntRange(min=1), help="Tasks at a time; as planned.")
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 @JOURNAL
 @_VERIFY
-@traceback_option
 def run(
     plan_file: Path,
     *,
     stage: int | None,
     part: tuple[int, int],
     threads: int | None,
-    quiet: bool,
     journal: str | None,
     verify: bool,
 ) -> None:
@@ -108,7 +108,9 @@ def run(
         if verify:
             _compare_here(plan, threads)
         echo(f"{terminal_safe(plan.where)} is finished already")
+        answer({"target": plan.where, "finished": True, "stages": []})
         return
+    stages: list[dict[str, int]] = []
     own_process = click.get_current_context().obj is OWN_PROCESS
     with stop_requested("the stored objects at hand", own_process=own_process) as stop:
         job = _begun(plan, journal)
@@ -118,13 +120,16 @@ def run(
                 done, retried = _do(own, number, tasks, threads or plan.threads_per_process, stop)
                 if stage is not None and done == len(tasks):
                     stop.ignore()
-                if not quiet:
-                    again = f", {pluralize(retried, 'request')} tried again" if retried else ""
-                    echo(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
+                again = f", {pluralize(retried, 'request')} tried again" if retried else ""
+                echo(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
+                stages.append(
+                    {"number": number + 1, "tasks": len(tasks), "done": done, "retried": retried}
+                )
                 stop.leave()
             if stage is None:
                 _end(job, plan, verify=verify, threads=threads, stop=stop)
                 stop.ignore()
+    answer({"target": plan.where, "finished": stage is None, "stages": stages})
 
 
 def _begun(plan: Plan, journal: str | None) -> BoundJob:
@@ -175,28 +180,41 @@ def _do(
 @click.command()
 @FILE
 @JOURNAL
-@traceback_option
-def status(plan_file: Path, *, journal: str | None) -> None:
+@click.option("--watch", is_flag=True, help="Show it again and again, until the plan is finished.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two looks, with --watch.",
+)
+def status(plan_file: Path, *, journal: str | None, watch: bool, every: float) -> None:
     """Show the progress of a plan.
 
     The exit code is 0 if it is finished, 1 if something is missing.
     """
     plan = load(plan_file)
+    if watch:
+        _watch(plan, journal, every)
     job = _resumed(plan, journal)
     if job is None:
         if plan.is_finished():
             echo(f"{terminal_safe(plan.where)} is finished")
+            answer({"target": plan.where, "state": "finished", "stages": []})
             return
         echo("not begun")
-        raise SystemExit(1)
-    left = job.left()
+        answer({"target": plan.where, "state": "not begun", "stages": []}, FINDING)
+        return
+    left, stages = job.left(), []
     for number, stage in enumerate(plan.stages):
         done = stage.tasks - len(left[number])
         share = done / stage.tasks if stage.tasks else 1
         echo(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({share:.0%})")
+        stages.append({"number": number + 1, "tasks": stage.tasks, "done": done})
     if not any(left):
         echo('all tasks are done; "zarr-dask finish" makes the target visible')
-    raise SystemExit(1)
+    state = "begun" if any(left) else "tasks done"
+    answer({"target": plan.where, "state": state, "stages": stages}, FINDING)
 
 
 @click.command(
@@ -211,7 +229,6 @@ Examples:
 @_VERIFY
 @click.option("--threads", type=click.IntRange(min=1), help="That compare; one for each core.")
 @cluster_options("Compare")
-@traceback_option
 def finish(
     plan_file: Path,
     *,
@@ -250,6 +267,35 @@ def finish(
     if job is not None:
         job.finish()
     echo(f"{terminal_safe(plan.where)} is finished" + (" already" if job is None else ""))
+    answer({"target": plan.where, "finished": True})
+
+
+def _watch(plan: Plan, journal: str | None, every: float) -> None:
+    """Print the progress of a plan whenever it has changed, until it is finished."""
+    said = ""
+    while (job := _watched(plan, journal)) is not None or not plan.is_finished():
+        left = None if job is None else job.left()
+        line = "not begun" if left is None else _progress(plan, left)
+        if line != said:
+            echo(line)
+            said = line
+        sleep(every)  # there is no notification, so poll
+
+
+def _watched(plan: Plan, journal: str | None) -> BoundJob | None:
+    """Return the job while others run it; nothing of it is changed."""
+    from zarr_dask.jobs.engine.lifecycle import resume
+
+    try:
+        return resume(plan, journal, merges=False)
+    except NodeExistsError:  # it became visible between two looks at it
+        return None
+
+
+def _progress(plan: Plan, left: Sequence[Sequence[int]]) -> str:
+    pairs = enumerate(zip(plan.stages, left, strict=True), 1)
+    shown = (f"stage {n}: {stage.tasks - len(rest)} of {stage.tasks}" for n, (stage, rest) in pairs)
+    return f"{', '.join(shown)} tasks done"
 
 
 def _compare_here(plan: Plan, threads: int | None, stop: StopRequested | None = None) -> None:
@@ -285,7 +331,8 @@ def load(file: Path) -> Plan:
     from zarr_dask.jobs.plan_file import load_plan
 
     try:
-        return load_plan(file.read_text(encoding="utf-8")).as_job()
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return load_plan(text, {**settings().of_buckets, **settings().options}).as_job()
     except UnicodeDecodeError as error:
         raise PlanError(f"{file}: expected the JSON of a plan, in UTF-8 ({error}).") from error
     except PlanError as error:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zarr_dask.cli.batch_scripts import SCRIPTS, BatchJob, Submission
-from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.output import echo
 from zarr_dask.cli.plan_file import FILE, JOURNAL, load
 
@@ -117,7 +116,6 @@ Examples:
 )
 @click.option("--verify", is_flag=True, help="Compare source and target in the last job.")
 @JOURNAL
-@traceback_option
 def script(
     plan_file: Path,
     *,
