@@ -63,7 +63,7 @@ _ALONG = 1024
 
 @dataclass(frozen=True)
 class AppendReport:
-    """What an append of files has written; empty if all were there."""
+    """Result of an append of files; empty if all were there."""
 
     files: int
     objects: int
