@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
 
-    from zarr_dask.graph import WriteCollection
 
 __all__ = ["ImageProgress", "run_plan"]
 
