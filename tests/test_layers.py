@@ -135,7 +135,7 @@ def folder(module: str) -> str:
 
 
 def without_layer(package: Path) -> list[str]:
-    """Modules that LAYERS does not place: at the root only errors.py and __main__.py lie beside folders."""
+    """Modules that LAYERS does not place: errors.py and __main__.py lie beside folders."""
     return [f"module {name} has no layer" for name in read(package) if folder(name) not in LAYERS]
 
 

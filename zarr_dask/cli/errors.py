@@ -124,13 +124,15 @@ def _logs_and_warnings() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    sys.stderr.write(f"Warning: {terminal_safe(str(message))}\n")  # above progress bars, if any
+    sys.stderr.write(
+        f"Warning: {terminal_safe(as_options(str(message)))}\n"
+    )  # above progress bars, if any
 
 
 _PHRASES = {
     'storage_options={"anon": True}': "--anon",
     "or open it with mode='r+' to write into it": "or choose another location",
-    "zarr_dask.consolidate(url)": "zarr-dask consolidate URL",
+    "zarr_dask.consolidate": "zarr-dask consolidate",
 }
 """Advice for users of Python, and what users of the command line do instead."""
 _NAMES = {
