@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -113,7 +113,7 @@ def _missing_codecs() -> dict[str, str]:
 
 def _try(url: str, options: Mapping[str, Any] | None) -> Iterator[Step]:
     """Yield the steps; after one that fails, those that need it are not tried."""
-    steps = {
+    steps: dict[str, Callable[[], str | None]] = {
         "name": lambda: _name(url, options),
         "connection": lambda: _connect(url, options or {}),
         "credentials": lambda: _credentials(url, options),

@@ -73,12 +73,12 @@ class Terminated(Interrupted):
 class ErrorHandlingGroup(click.Group):
     """Commands that print errors as messages."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         """Run the program; see `click.Command.main`. A crash is a failure, not a finding."""
         try:
-            return super().main(*args, standalone_mode=standalone_mode, **options)
+            return super().main(*args, **options)
         except Exception:
-            if not standalone_mode:
+            if not options.get("standalone_mode", True):
                 raise
             traceback.print_exc()
             raise SystemExit(FAILED) from None
@@ -94,9 +94,10 @@ class ErrorHandlingGroup(click.Group):
                 message = as_options(str(error))
                 say_error(type(error).__name__, message, FAILED)
                 raise Failure(message) from error
+            except click.FileError as error:
+                say_error("FileError", error.format_message(), FAILED)
+                raise Failure(error.format_message()) from error
             except click.ClickException as error:
-                if isinstance(error, click.FileError):
-                    error.exit_code = FAILED
                 say_error(type(error).__name__, error.format_message(), error.exit_code)
                 raise
             except KeyboardInterrupt as interrupt:

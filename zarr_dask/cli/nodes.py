@@ -109,7 +109,9 @@ def create(
     the path below URL.
     """
     of_array = {name: value for name, value in options.items() if value is not None}
-    common = {name: of_array.pop(name) for name in ("format", "overwrite") if name in of_array}
+    common: dict[str, Any] = {
+        name: of_array.pop(name) for name in ("format", "overwrite") if name in of_array
+    }
     common |= {"attributes": dict(attributes), "storage_options": storage_options(url)}
     if fill_value is not None:
         of_array["fill_value"] = _json_or_text(fill_value)

@@ -146,7 +146,9 @@ def show_plan(
         {
             "target": plan.where,
             "nbytes": plan.nbytes,
-            "stages": [{"number": n, "tasks": s.tasks} for n, s in enumerate(plan.stages, 1)],
+            "stages": [
+                {"number": n, "tasks": s.tasks} for n, s in enumerate(plan.as_job().stages, 1)
+            ],
             "explanation": plan.explain(),
         }
     )

@@ -216,11 +216,15 @@ class ToStandardError(logging.Handler):
 
 
 class _Setting(click.Option):
-    """An option of every command, which only the help of the whole program lists."""
+    """An option of every command, which only the help of the whole program explains."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """See `click.Option.get_help_record`."""
-        return super().get_help_record(ctx) if ctx.parent is None else None
+        if ctx.parent is None:
+            return super().get_help_record(ctx)
+        if "--json" not in self.opts:
+            return None
+        return "--json, -q, -v, --anon ...", "Options of every command: see zarr-dask --help."
 
 
 def _options_of_all() -> list[_Setting]:
