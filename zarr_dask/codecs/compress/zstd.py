@@ -15,7 +15,7 @@ from numcodecs import zstd as _zstd
 from zarr_dask._util.json_fields import is_int_in
 from zarr_dask.codecs.base import Codec, EncodedSize, Speeds
 from zarr_dask.codecs.codec_config import CodecConfig
-from zarr_dask.codecs.compress.compressor import Compressor, check_size, take_int
+from zarr_dask.codecs.compress.compressor import Compressor, take_int
 from zarr_dask.codecs.compress.zstd_contexts import compress_small, decompress_small
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer

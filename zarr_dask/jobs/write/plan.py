@@ -174,7 +174,7 @@ class WritePlan(InWords):
     @property
     def work_nbytes(self) -> int:
         """Decoded bytes that tasks write, those of an array between included."""
-        return self.nbytes + self.staged * int(self.values.size) * self.values.dtype.itemsize
+        return self.nbytes + self.staged * int(self.values.size) * int(self.values.dtype.itemsize)
 
     @property
     def largest_block(self) -> int:
