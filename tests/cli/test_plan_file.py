@@ -347,12 +347,12 @@ def test_regions_that_are_none(source, tmp_path, region, says):
 
 def test_a_part_looks_at_its_own_objects_only(tmp_path):
     """Of the others neither stored objects nor receipts."""
-    zd.create_array(tmp_path / "a.zarr", shape=(64, 64), dtype="i2", chunks=(64, 4))[...] = 7
+    zd.create_array(tmp_path / "a.zarr", shape=(64, 512), dtype="f4", chunks=(64, 16))[...] = 7
     store = Recording(LocalStore(str(tmp_path)))
-    source, budget = zd.open_array(tmp_path / "a.zarr"), (1 << 20) + 4700
-    plan = zd.plan_rechunk(source, store, path="b.zarr", chunks=(64, 1), max_mem=budget, threads=1)
+    source, budget = zd.open_array(tmp_path / "a.zarr"), (1 << 20) + 40_000
+    plan = zd.plan_rechunk(source, store, path="b.zarr", chunks=(64, 4), max_mem=budget, threads=1)
     tasks = plan.stages[0].tasks
-    assert (len(plan.stages), tasks) == (1, 6)
+    assert (len(plan.stages), tasks > 6) == (1, True)
     job = join_job(plan.as_job())
     half = range(tasks // 2)
     for numbers in (range(2), half[2:]):
@@ -366,7 +366,7 @@ def test_a_part_looks_at_its_own_objects_only(tmp_path):
     mine = {f"b.zarr/{key}" for number in range(2) for key in own.jobs[0].stage(0).keys(number)}
     looked_at = {one.key for one in store.requests if "/c/" in one.key}
     assert looked_at == mine
-    assert [len([*one.journal.receipts()]) for one in (own, job)] == [2, 3]
+    assert [len([*one.journal.receipts()]) for one in (own, job)] == [2, tasks // 2]
     across = range(1, tasks // 2 + 1)  # other parts than before
     assert job.part(0, across).missing(0, across) == [tasks // 2]
     (tmp_path / min(mine)).unlink()
