@@ -1,8 +1,8 @@
 #!/bin/sh
-# Put storage servers for the tests into .servers, from npm and from Debian: nothing is installed
+# Put servers for the tests (storage, and Slurm) into .servers, from npm and from Debian: nothing is installed
 # into the system, and no root is needed.
 #
-#     tools/servers.sh                            azurite nginx s3rver nginx-lua
+#     tools/servers.sh                            azurite nginx s3rver nginx-lua slurm
 #     tools/servers.sh azurite nginx radosgw      these
 #
 # What cannot be had is said, and its tests are skipped; with CI=true it is a failure, but for
@@ -41,7 +41,7 @@ fetch_debian() {
     rm -rf "$target/debs"
 }
 
-for name in ${*:-azurite nginx s3rver nginx-lua}; do
+for name in ${*:-azurite nginx s3rver nginx-lua slurm}; do
     test ! -e "$target/$name/.installed" || continue
     mkdir -p "$target/$name"
     case $name in
@@ -49,6 +49,7 @@ for name in ${*:-azurite nginx s3rver nginx-lua}; do
         s3rver) from_npm s3rver s3rver@3.7.1 ;;
         nginx) from_debian nginx nginx ;;
         nginx-lua) from_debian nginx-lua nginx libnginx-mod-http-lua ;;
+        slurm) from_debian slurm slurmctld slurmd slurm-client munge shellcheck ;;
         radosgw) from_debian radosgw radosgw ceph-mon ceph-osd ;;
         *) echo "tools/servers.sh: no server is called $name" >&2 && exit 2 ;;
     esac && touch "$target/$name/.installed" && continue

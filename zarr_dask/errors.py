@@ -57,6 +57,7 @@
     ├── PlanError                (ValueError)         a file without a plan that can be executed
     ├── SchedulerError           (ConnectionError)    no scheduler responds, or it is lost
     ├── WorkerLostError          (RuntimeError)       workers died of the same task
+    ├── WorkerSetupError         (RuntimeError)       workers that cannot run the job
     ├── DaskBackendError         (RuntimeError)       dask arrays of a kind without layers
     └── MissingDependencyError   (ImportError)        an optional package is not installed
 
@@ -144,6 +145,7 @@ __all__ = [
     "ValidationProblem",
     "ValuesDifferError",
     "WorkerLostError",
+    "WorkerSetupError",
     "WriterNotFoundError",
     "WrittenOnceError",
     "ZarrDaskError",
@@ -688,6 +690,10 @@ class SchedulerError(ZarrDaskError, ConnectionError):
 
 class WorkerLostError(ZarrDaskError, RuntimeError):
     """Workers died repeatedly of the same task, so it was given up."""
+
+
+class WorkerSetupError(ZarrDaskError, RuntimeError):
+    """Workers lack the package, have another version of it, or cannot write to the target."""
 
 
 class DaskBackendError(ZarrDaskError, RuntimeError):

@@ -17,8 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 import zarr_dask as zd
+from tests.support.object_stores import installed
 from zarr_dask.cli import main
+from zarr_dask.cli.script import TimeOption
+from zarr_dask.jobs.engine.lifecycle import join_job
+from zarr_dask.jobs.plan_file import load_plan
 from zarr_dask.jobs.rechunk.verify_copy import CopyVerification
+from zarr_dask.stores import LocalStore, Recording
 
 SHAPE = (512, 32, 32)
 VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
@@ -183,27 +188,23 @@ def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
     journal = ("--journal", f"{folder}/journals of jobs")
     script = script_of("script", file, "--slurm", "--parts", "2", "--time", "01:00:00", *journal)
     assert script.count("--array=1-2") == 2
-    assert script.count("--signal=B:TERM@60") == 2  # else the batch shell is not signalled
-    assert "--time=01:00:00" in script
-    assert "--dependency=afterok:$stage1" in script
-    assert "--dependency=afterok:$stage2" in script
+    assert script.count("--signal=B:USR1@120") == 3  # else the batch shell is not signalled
+    assert script.count("--time=60") == script.count("--mem=") == script.count("--cpus-per-task=")
+    assert script.count('--dependency="afterok$before" --kill-on-invalid-dep=yes') == 2
+    assert script.count(f"{sys.executable} -m zarr_dask.cli") == 3
     stand_in = tmp_path / "bin" / "sbatch"
     stand_in.parent.mkdir()
     stand_in.write_text(
         "#!/bin/sh\n"
         'for word in "$@"; do case "$word" in\n'
-        "  --wrap=*) wrap=${word#--wrap=} ;;\n"
         "  --array=1-*) last=${word#--array=1-} ;;\n"
-        "esac; done\n"
+        "esac; done\njob=$(cat)\n"
         "for SLURM_ARRAY_TASK_ID in $(seq 1 ${last:-1}); do export SLURM_ARRAY_TASK_ID\n"
-        '  sh -c "$wrap" >&2 || exit 1\n'
+        '  sh -c "$job" >&2 || exit 1\n'
         "done\n"
         "echo 17\n"
     )
     stand_in.chmod(stand_in.stat().st_mode | stat.S_IXUSR)
-    program = tmp_path / "bin" / "zarr-dask"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m zarr_dask.cli "$@"\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
     paths = os.pathsep.join([str(stand_in.parent), os.environ["PATH"]])
     subprocess.run(
         [shutil.which("sh"), "-c", script],
@@ -212,7 +213,8 @@ def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
         timeout=55,
     )
     np.testing.assert_array_equal(zd.open_array(folder / "b.zarr")[...], VALUES)
-    assert {p.name for p in folder.iterdir()} <= {"b.zarr", "plan.json", "journals of jobs"}
+    names = {p.name for p in folder.iterdir()}
+    assert names <= {"b.zarr", "plan.json", "plan.json.logs", "journals of jobs"}
 
 
 @pytest.mark.parametrize("kind", ["array", "group"])
@@ -223,7 +225,7 @@ def test_plans_of_no_tasks(tmp_path, kind):
         zd.create_group(tmp_path / "a.zarr", attributes={"title": "empty"})
     file = tmp_path / "plan.json"
     cli("copy", tmp_path / "a.zarr", tmp_path / "b.zarr", "-o", file)
-    assert "--array=1-1 " in script_of("script", file, "--slurm")
+    assert "--stage 1" in script_of("script", file, "--slurm")
     cli("run", file, "--stage", 1, "--part", "1/1")
     assert "0 of 0 tasks done (100%) all tasks are done" in cli("status", file, code=1)
     cli("finish", file)
@@ -341,3 +343,137 @@ def test_regions_that_are_none(source, tmp_path, region, says):
     done = CliRunner().invoke(main, [*map(str, words)])
     assert done.exit_code
     assert says in " ".join(done.output.split())
+
+
+def test_a_part_looks_at_its_own_objects_only(tmp_path):
+    """Of the others neither stored objects nor receipts."""
+    zd.create_array(tmp_path / "a.zarr", shape=(64, 512), dtype="f4", chunks=(64, 16))[...] = 7
+    store = Recording(LocalStore(str(tmp_path)))
+    source, budget = zd.open_array(tmp_path / "a.zarr"), (1 << 20) + 40_000
+    plan = zd.plan_rechunk(source, store, path="b.zarr", chunks=(64, 4), max_mem=budget, threads=1)
+    tasks = plan.stages[0].tasks
+    assert (len(plan.stages), tasks > 6) == (1, True)
+    job = join_job(plan.as_job())
+    half = range(tasks // 2)
+    for numbers in (range(2), half[2:]):
+        own = job.part(0, numbers)
+        assert own.missing(0, numbers) == [*numbers]
+        for number in numbers:
+            own.stage(0).copy(number)
+    store.clear()
+    own = job.part(0, range(2))
+    assert own.missing(0, range(2)) == []
+    mine = {f"b.zarr/{key}" for number in range(2) for key in own.jobs[0].stage(0).keys(number)}
+    looked_at = {one.key for one in store.requests if "/c/" in one.key}
+    assert looked_at == mine
+    assert [len([*one.journal.receipts()]) for one in (own, job)] == [2, tasks // 2]
+    across = range(1, tasks // 2 + 1)  # other parts than before
+    assert job.part(0, across).missing(0, across) == [tasks // 2]
+    (tmp_path / min(mine)).unlink()
+    assert own.missing(0, range(2)) == [0]
+    assert job.missing(0, range(tasks)) == [0, *range(tasks // 2, tasks)]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_part_of_a_copy_looks_at_its_own_objects_only(tmp_path, sparse):
+    grid = (100_000, 4) if sparse else (40, 4)
+    array = zd.create_array(tmp_path / "a.zarr", shape=grid, dtype="i2", chunks=(1, 4))
+    array[:40] = 7
+    array[5] = 0  # absent
+    file = tmp_path / "plan.json"
+    cli("copy", tmp_path / "a.zarr", tmp_path / "b.zarr", "-o", file)
+    job = join_job(load_plan(file.read_text()).as_job())
+    (member,) = job.plan.members
+    tasks = job.plan.stages[0].tasks
+    first = range(1)
+    assert job.missing(0, first) == [0]
+    job.stage(0).copy(0)
+    assert not job.part(0, first).missing(0, first)  # any part may have written these receipts
+    assert not job.missing(0, first)
+    cli("run", file)
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[:50], array[:50])
+    assert member.batch * tasks >= grid[0]
+
+
+def test_a_part_that_is_done_is_done_whatever_signal_follows(source, tmp_path):
+    file = planned(source, tmp_path)
+    command = [sys.executable, "-m", "zarr_dask.cli", "run", file, "--stage", "1", "--part", "1/2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said = process.stdout.readline()
+        process.terminate()
+        assert process.wait(30) == 0
+    done, tasks = map(int, re.search(r"stage 1: (\d+) of (\d+) tasks done", said).groups())
+    assert done == tasks > 0
+
+
+def jobs_of(script: str) -> list[str]:
+    """The input of every command that submits."""
+    return re.findall(r"<<'END_OF_JOB'\n(.*?)\nEND_OF_JOB", script, re.DOTALL)
+
+
+@pytest.mark.parametrize("system", ["slurm", "pbs", "lsf", "k8s"])
+def test_scripts_are_sound(source, tmp_path, system):
+    """More parts than an array may have are several; jobs of Kubernetes are YAML."""
+    import yaml
+
+    folder = tmp_path / "it's $HOME, of course"
+    folder.mkdir()
+    file = planned(source, folder)
+    words = ["--account", "ab12", "--partition", "main", "--throttle", "2", "--array-limit", "3"]
+    words += ["--setup", "module load python", "--logs", str(tmp_path / "logs"), "--verify"]
+    if system == "k8s":
+        words += ["--image", "registry/zarr:1", "--claim", "data=/data"]
+    script = script_of("script", file, f"--{system}", *words)
+    check = installed("slurm", "usr/bin/shellcheck")
+    jobs = jobs_of(script)
+    if system == "k8s":
+        found = [yaml.safe_load(job) for job in jobs]
+        assert {one["kind"] for one in found} == {"Job"}
+        pods = [one["spec"]["template"]["spec"] for one in found]
+        jobs = ["#!/bin/sh\n" + one["containers"][0]["command"][2] for one in pods]
+        assert {volume["name"] for volume in pods[0]["volumes"]} == {"plan", "data"}
+        assert found[0]["spec"]["parallelism"] == 2
+    else:
+        assert script.count("ab12") == script.count("<<'END_OF_JOB'") > 3
+        assert all("module load python" in job for job in jobs)
+    for text in (script, *jobs):
+        done = subprocess.run(
+            [check, "--exclude=SC2016", "-"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--k8s",), "needs the --image"),
+        (("--slurm", "--image", "x"), "are for --k8s"),
+        (("--time", "tomorrow"), "is no time"),
+        (("--k8s", "--image", "x", "--claim", "data"), "is not NAME=FOLDER"),
+    ],
+)
+def test_scripts_with_wrong_options(source, tmp_path, words, says):
+    file = planned(source, tmp_path)
+    assert says in cli("script", file, *words, code=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes"), [("90", 90), ("01:30:00", 90), ("1-00:00:01", 1441), ("20:30", 21)]
+)
+def test_times(given, minutes):
+    assert TimeOption().convert(given, None, None) == minutes
+
+
+def test_the_status_is_watched_until_the_end(source, tmp_path):
+    file = planned(source, tmp_path)
+    command = [sys.executable, "-m", "zarr_dask.cli", "status", file, "--watch", "--every", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "not begun\n"
+        cli("run", file)
+        lines = process.stdout.readlines()
+        assert process.wait(30) == 0
+    assert lines[-1].endswith("is finished\n")

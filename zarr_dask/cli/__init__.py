@@ -25,6 +25,7 @@ from zarr_dask.cli import (
     verify,
 )
 from zarr_dask.cli import inventory as survey
+from zarr_dask.cli import script as submit_script
 from zarr_dask.cli.errors import ErrorHandlingGroup
 from zarr_dask.cli.settings import add_settings
 
@@ -66,7 +67,7 @@ for _command in (
     plan_file.run,
     plan_file.status,
     plan_file.finish,
-    plan_file.script,
+    submit_script.script,
     migrate.migrate,
     verify.verify,
     compare.compare,

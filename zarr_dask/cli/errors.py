@@ -23,6 +23,7 @@ __all__ = [
     "BROKEN_PIPE",
     "FAILED",
     "FINDING",
+    "OWN_PROCESS",
     "Decorated",
     "ErrorHandlingGroup",
     "Failure",
@@ -31,6 +32,8 @@ __all__ = [
     "as_options",
 ]
 
+OWN_PROCESS = "own process"
+"""Object of the context of a command that is a process of its own."""
 FINDING = 1
 """Exit code if something differs, is damaged, missing, or breaks a rule."""
 FAILED = 3
@@ -73,10 +76,11 @@ class Terminated(Interrupted):
 class ErrorHandlingGroup(click.Group):
     """Commands that print errors as messages."""
 
-    def main(self, *args: Any, **options: Any) -> Any:
+    def main(self, args: Any = None, *more: Any, **options: Any) -> Any:
         """Run the program; see `click.Command.main`. A crash is a failure, not a finding."""
         try:
-            return super().main(*args, **options)
+            options.setdefault("obj", OWN_PROCESS if args is None else None)
+            return super().main(args, *more, **options)
         except Exception:
             if not options.get("standalone_mode", True):
                 raise

@@ -1,4 +1,4 @@
-"""``zarr-dask run``, ``status``, ``finish`` and ``script``: plans in files, executed in parts.
+"""``zarr-dask run``, ``status`` and ``finish``: plans in files, executed in parts.
 
 No dask is needed: each process reads the file, executes its part of a stage on its own threads and
 leaves receipts. If several start at the same time, the first one prepares the target.
@@ -6,21 +6,20 @@ leaves receipts. If several start at the same time, the first one prepares the t
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
-from math import ceil
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import FINDING
+from zarr_dask.cli.errors import FINDING, OWN_PROCESS
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.settings import settings
 from zarr_dask.cli.signals import StopRequested, handle_signals, stop_requested
-from zarr_dask.errors import PlanError
+from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.jobs.engine.lifecycle import job_lock
 from zarr_dask.jobs.engine.plan import pluralize
 
@@ -30,12 +29,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.engine.execute import Plan
     from zarr_dask.jobs.engine.job import BoundJob
 
-__all__ = ["finish", "run", "script", "status"]
-
-_MOST_PARTS = 1000
-"""Maximum number of tasks of a Slurm array, the limit of most sites."""
-_IDLE = 300 << 20
-"""Memory of an idle process with the package imported, and a small reserve."""
+__all__ = ["FILE", "JOURNAL", "finish", "load", "run", "status"]
 
 
 class PartOption(click.ParamType[tuple[int, int]]):
@@ -55,12 +49,12 @@ class PartOption(click.ParamType[tuple[int, int]]):
         return int(part), int(parts)
 
 
-_FILE = click.argument(
+FILE = click.argument(
     "plan_file",
     metavar="PLAN",
     type=click.Path(exists=True, dir_okay=False, path_type=Path, allow_dash=True),
 )
-_JOURNAL = click.option(
+JOURNAL = click.option(
     "--journal", metavar="URL", help="Location of the receipts; beside the target by default."
 )
 
@@ -77,11 +71,11 @@ Examples:
   zarr-dask run plan.json --stage 1 --part 3/100
 """
 )
-@_FILE
+@FILE
 @click.option("--stage", type=click.IntRange(min=1), help="Do this stage only, from 1.")
 @click.option("--part", type=PartOption(), default="1/1", help="Do this part of the stage.")
 @click.option("--threads", type=click.IntRange(min=1), help="Tasks at a time; as planned.")
-@_JOURNAL
+@JOURNAL
 @_VERIFY
 def run(
     plan_file: Path,
@@ -103,7 +97,7 @@ def run(
         raise click.UsageError("--part is a part of a stage: give --stage too.")
     if verify and stage is not None:
         raise click.UsageError("--verify is for the end of a plan: give it to finish.")
-    plan = _load(plan_file)
+    plan = load(plan_file)
     numbers = range(len(plan.stages)) if stage is None else [_checked(stage, plan)]
     if threads is not None and threads > plan.threads_per_process:
         raise PlanError(
@@ -117,12 +111,15 @@ def run(
         answer({"target": plan.where, "finished": True, "stages": []})
         return
     stages: list[dict[str, int]] = []
-    with stop_requested("the stored objects at hand") as stop:
+    own_process = click.get_current_context().obj is OWN_PROCESS
+    with stop_requested("the stored objects at hand", own_process=own_process) as stop:
         job = _begun(plan, journal)
         with job_lock(job.journal):
             for number in numbers:
-                tasks = _share(job, plan, number, part, all_stages=stage is None)
-                done, retried = _do(job, number, tasks, threads or plan.threads_per_process, stop)
+                own, tasks = _share(job, plan, number, part, all_stages=stage is None)
+                done, retried = _do(own, number, tasks, threads or plan.threads_per_process, stop)
+                if stage is not None and done == len(tasks):
+                    stop.ignore()
                 again = f", {pluralize(retried, 'request')} tried again" if retried else ""
                 echo(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
                 stages.append(
@@ -131,6 +128,7 @@ def run(
                 stop.leave()
             if stage is None:
                 _end(job, plan, verify=verify, threads=threads, stop=stop)
+                stop.ignore()
     answer({"target": plan.where, "finished": stage is None, "stages": stages})
 
 
@@ -148,14 +146,15 @@ def _resumed(plan: Plan, journal: str | None) -> BoundJob | None:
 
 def _share(
     job: BoundJob, plan: Plan, stage: int, part: tuple[int, int], *, all_stages: bool
-) -> Sequence[int]:
-    """Return the numbers of a part's tasks that remain to be done."""
+) -> tuple[BoundJob, Sequence[int]]:
+    """Return the job as a part sees it, and the numbers of the tasks that remain to be done."""
     if all_stages:
-        return job.left()[stage]
+        return job, job.left()[stage]
     number, parts = part
     tasks = plan.stages[stage].tasks
-    first, last = tasks * (number - 1) // parts, tasks * number // parts
-    return [task for task in job.missing(stage) if first <= task < last]
+    within = range(tasks * (number - 1) // parts, tasks * number // parts)
+    own = job.part(stage, within) if parts > 1 else job
+    return own, own.missing(stage, within)
 
 
 def _do(
@@ -179,14 +178,24 @@ def _do(
 
 
 @click.command()
-@_FILE
-@_JOURNAL
-def status(plan_file: Path, *, journal: str | None) -> None:
+@FILE
+@JOURNAL
+@click.option("--watch", is_flag=True, help="Show it again and again, until the plan is finished.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between two looks, with --watch.",
+)
+def status(plan_file: Path, *, journal: str | None, watch: bool, every: float) -> None:
     """Show the progress of a plan.
 
     The exit code is 0 if it is finished, 1 if something is missing.
     """
-    plan = _load(plan_file)
+    plan = load(plan_file)
+    if watch:
+        _watch(plan, journal, every)
     job = _resumed(plan, journal)
     if job is None:
         if plan.is_finished():
@@ -215,8 +224,8 @@ Examples:
   zarr-dask finish plan.json --verify --scheduler tcp://10.0.0.1:8786
 """
 )
-@_FILE
-@_JOURNAL
+@FILE
+@JOURNAL
 @_VERIFY
 @click.option("--threads", type=click.IntRange(min=1), help="That compare; one for each core.")
 @cluster_options("Compare")
@@ -242,7 +251,7 @@ def finish(
         raise click.UsageError(
             "--threads, --scheduler, --scheduler-file and --workers exclude each other."
         )
-    plan = _load(plan_file)
+    plan = load(plan_file)
     job = _resumed(plan, journal)
     if job is None and not plan.is_finished():
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
@@ -259,6 +268,34 @@ def finish(
         job.finish()
     echo(f"{terminal_safe(plan.where)} is finished" + (" already" if job is None else ""))
     answer({"target": plan.where, "finished": True})
+
+
+def _watch(plan: Plan, journal: str | None, every: float) -> None:
+    """Print the progress of a plan whenever it has changed, until it is finished."""
+    said = ""
+    while (job := _watched(plan, journal)) is not None or not plan.is_finished():
+        left = None if job is None else job.left()
+        line = "not begun" if left is None else _progress(plan, left)
+        if line != said:
+            echo(line)
+            said = line
+        sleep(every)  # there is no notification, so poll
+
+
+def _watched(plan: Plan, journal: str | None) -> BoundJob | None:
+    """Return the job while others run it; nothing of it is changed."""
+    from zarr_dask.jobs.engine.lifecycle import resume
+
+    try:
+        return resume(plan, journal, merges=False)
+    except NodeExistsError:  # it became visible between two looks at it
+        return None
+
+
+def _progress(plan: Plan, left: Sequence[Sequence[int]]) -> str:
+    pairs = enumerate(zip(plan.stages, left, strict=True), 1)
+    shown = (f"stage {n}: {stage.tasks - len(rest)} of {stage.tasks}" for n, (stage, rest) in pairs)
+    return f"{', '.join(shown)} tasks done"
 
 
 def _compare_here(plan: Plan, threads: int | None, stop: StopRequested | None = None) -> None:
@@ -289,58 +326,8 @@ def _end(
     job.finish()
 
 
-@click.command()
-@_FILE
-@click.option("--slurm", is_flag=True, required=True, help="For the workload manager Slurm.")
-@click.option("--parts", type=click.IntRange(min=1), help="Parts of a stage at most; 1000.")
-@click.option("--time", "limit", metavar="TIME", help="Time limit of a part, as Slurm takes it.")
-@_JOURNAL
-def script(
-    plan_file: Path,
-    *,
-    slurm: bool,  # noqa: ARG001
-    parts: int | None,
-    limit: str | None,
-    journal: str | None,
-) -> None:
-    """Print commands that submit a plan to Slurm.
-
-    The commands submit an array of jobs for each stage, one after the other, and a job that
-    finishes the plan. Save them in a file, check the options that your site requires, and run the
-    file with sh.
-    """
-    plan = _load(plan_file)
-    memory = ceil((plan.max_mem + _IDLE) / 2**20)
-    options = f"--cpus-per-task={plan.threads_per_process} --mem={memory}M"
-    if limit:
-        options += f" --time={shlex.quote(limit)}"
-    file = shlex.quote(str(plan_file.absolute()))
-    if journal is not None:
-        file += f" --journal {shlex.quote(journal)}"
-    echo("#!/bin/sh")
-    echo("set -e")
-    after = ""
-    for number, stage in enumerate(plan.stages, 1):
-        count = max(
-            min(stage.tasks, parts or _MOST_PARTS), 1
-        )  # even without tasks: it starts the job
-        part = f"--stage {number} --part $SLURM_ARRAY_TASK_ID/{count}"
-        command = _run_by_shell(f"zarr-dask run {file} {part}")
-        echo(
-            f"stage{number}=$(sbatch --parsable --job-name=zarr-stage-{number} "
-            f"--array=1-{count} --signal=B:TERM@60 {options}{after} --wrap={command})"
-        )
-        after = f" --dependency=afterok:$stage{number}"
-    command = _run_by_shell(f"zarr-dask finish {file}")
-    echo(f"sbatch --job-name=zarr-finish{after} --wrap={command}")
-
-
-def _run_by_shell(command: str) -> str:
-    """Return a command as an argument; `exec` makes Slurm's signals reach it."""
-    return shlex.quote(f"exec {command}")
-
-
-def _load(file: Path) -> Plan:
+def load(file: Path) -> Plan:
+    """Load the plan of a file; errors name the file."""
     from zarr_dask.jobs.plan_file import load_plan
 
     try:

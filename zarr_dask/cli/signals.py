@@ -38,14 +38,19 @@ class StopRequested:
 
     def __init__(self) -> None:
         self._number = 0
+        self.ignored = False
 
     def __call__(self) -> bool:
         """True if a signal has arrived."""
         return self._number != 0
 
+    def ignore(self) -> None:
+        """Ignore signals, also one that has arrived: everything is done."""
+        self.ignored, self._number = True, 0
+
     def by(self, number: int) -> None:
         """Record that a signal has arrived."""
-        self._number = number
+        self._number = 0 if self.ignored else number
 
     def leave(self) -> None:
         """End the process with the exit code of the signal, if one has arrived."""
@@ -89,15 +94,30 @@ def handle_signals(state: str, waits_for: str = "the tasks that are running") ->
 
 
 @contextmanager
-def stop_requested(waits_for: str) -> Iterator[StopRequested]:
-    """Yield a flag that a signal sets, instead of ending the process."""
+def stop_requested(waits_for: str, *, own_process: bool = False) -> Iterator[StopRequested]:
+    """Yield a flag that a signal sets, instead of ending the process.
+
+    Parameters
+    ----------
+    waits_for
+        Description of the work that is finished first.
+    own_process
+        True if the process ends after the context. If everything is done, signals do not change
+        its exit code then, however late they arrive.
+    """
     told = StopRequested()
-    with _taking_signals(told.by, waits_for):
+    with _taking_signals(told.by, waits_for, lambda: told.ignored, own_process=own_process):
         yield told
 
 
 @contextmanager
-def _taking_signals(first: Callable[[int], None], waits_for: str) -> Iterator[None]:
+def _taking_signals(
+    first: Callable[[int], None],
+    waits_for: str,
+    ignored: Callable[[], bool] = lambda: False,
+    *,
+    own_process: bool = False,
+) -> Iterator[None]:
     """Pass the first signal on; the second ends the process.
 
     Signals that are ignored stay ignored (``nohup``, a shell's background). Threads other than the
@@ -106,6 +126,8 @@ def _taking_signals(first: Callable[[int], None], waits_for: str) -> Iterator[No
     came: list[int] = []
 
     def take(number: int, _: FrameType | None) -> None:
+        if ignored():
+            return
         came.append(number)
         if len(came) > 1:
             _end_at_once(number)
@@ -125,7 +147,7 @@ def _taking_signals(first: Callable[[int], None], waits_for: str) -> Iterator[No
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if own_process and ignored() else handler)
 
 
 def _say(message: str) -> None:

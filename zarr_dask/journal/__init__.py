@@ -22,6 +22,7 @@ from zarr_dask.journal.journal import (
     TARGETS,
     JobRecord,
     Journal,
+    StagePart,
     remove_empty_folders,
 )
 from zarr_dask.journal.location import (
@@ -56,6 +57,7 @@ __all__ = [
     "JournalLocation",
     "OnConflict",
     "OpenOutput",
+    "StagePart",
     "check_no_output",
     "check_not_locked",
     "check_resumable",

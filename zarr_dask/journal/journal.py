@@ -6,6 +6,7 @@ A journal is a folder of its own in a `zarr_dask.journal.location.JournalLocatio
         job.json                       the description of the job (`JobRecord`), while it is open
         receipts-<host>-<pid>-<..>     one file per process, append-only
         receipts-task-<..>             in stores that cannot append: one object per task
+        receipts-<stage>@<from>-<to>@<..>  of a process that does these tasks of a stage only
         held                           locked by the processes that work on it
         held-<16 hex digits>           which process that is, where locks are known to one host
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -40,7 +42,16 @@ from zarr_dask.stores.base import Buffer, Store, SupportsAppend
 from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
 from zarr_dask.stores.no_follow import folder_in, forget_reached
 
-__all__ = ["LAST", "STAGES", "TARGETS", "JobRecord", "Journal", "job_at", "remove_empty_folders"]
+__all__ = [
+    "LAST",
+    "STAGES",
+    "TARGETS",
+    "JobRecord",
+    "Journal",
+    "StagePart",
+    "job_at",
+    "remove_empty_folders",
+]
 
 STAGES = "stages"
 """Fact of a job whose receipts have a creation for each of its stages or arrays."""
@@ -51,6 +62,8 @@ LAST = "-target"
 _FORMAT = "zarr-dask job 1"
 _DOCUMENT = "job.json"
 _RECEIPTS = "receipts-"
+_OF_PART = re.compile(r"([0-9]+)@([0-9]+)-([0-9]+)@")
+"""Start of the name of a part's receipts; names of hosts contain no "@"."""
 _PROCESS = token_hex(4)  # with the process id: hosts may share a name, and ids are reused
 
 
@@ -102,6 +115,37 @@ class JobRecord:
         return all(a < d and c < b for (a, b), (c, d) in pairs)
 
 
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """Tasks of one stage that a process does, of all that a job has."""
+
+    stage: int
+    tasks: range
+    """Consecutive numbers."""
+
+    @property
+    def label(self) -> str:
+        """Start of the names of its receipts."""
+        return f"{self.stage}@{self.tasks.start}-{self.tasks.stop}@"
+
+    def may_have(self, name: str) -> bool:
+        """True if a file of receipts, by the rest of its name, may concern these tasks.
+
+        Examples
+        --------
+        >>> part = StagePart(0, range(10, 20))
+        >>> part.may_have("0@15-25@h-1"), part.may_have("0@20-30@h-1"), part.may_have("1@10-20@h")
+        (True, False, False)
+        >>> part.may_have("host-1-ab"), part.may_have(part.label)
+        (True, True)
+        """
+        found = _OF_PART.match(name)
+        if found is None:
+            return True
+        stage, first, stop = map(int, found.groups())
+        return stage == self.stage and first < self.tasks.stop and self.tasks.start < stop
+
+
 @dataclass(frozen=True)
 class Journal:
     """The journal of one job; small, and a part of each of its tasks."""
@@ -111,6 +155,8 @@ class Journal:
     """Ends in "/"."""
     token: str
     run_id: str
+    part: StagePart | None = None
+    """The only tasks whose receipts are read and written; None for all of the job."""
 
     @property
     def url(self) -> str:
@@ -144,16 +190,17 @@ class Journal:
             If it cannot be written. The task must fail then, because its work would be lost.
         """
         line = receipt.to_line()
+        files = f"{self.prefix}{_RECEIPTS}{'' if self.part is None else self.part.label}"
         if isinstance(self.store, SupportsAppend):
-            self.store.append(f"{self.prefix}{_RECEIPTS}{_name_of_process(os.getpid())}", line)
+            self.store.append(f"{files}{_name_of_process(os.getpid())}", line)
             return
         # a task that runs again replaces its own, and not those of other arrays or stages
         names = [receipt.run_id, *(item.key for item in receipt.objects), *receipt.empty]
         name = sha256(",".join(names).encode()).hexdigest()[:16]
-        self.store.set(f"{self.prefix}{_RECEIPTS}task-{name}", [line])
+        self.store.set(f"{files}task-{name}", [line])
 
     def receipts(self) -> Iterator[Receipt]:
-        """Yield all receipts, including those of other creations; some may be repeated.
+        """Yield the receipts, including those of other creations; some may be repeated.
 
         Receipts that another process merges meanwhile are found in the merged object.
         """
@@ -171,7 +218,10 @@ class Journal:
             asked |= found
 
     def _is_receipts(self, key: str) -> bool:
-        return key.startswith(f"{self.prefix}{_RECEIPTS}")
+        start = f"{self.prefix}{_RECEIPTS}"
+        return key.startswith(start) and (
+            self.part is None or self.part.may_have(key[len(start) :])
+        )
 
     def valid_receipts(self, sizes: Mapping[str, int]) -> Receipts:
         """Return the receipts that are valid for stored objects of these sizes."""

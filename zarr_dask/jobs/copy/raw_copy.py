@@ -29,7 +29,7 @@ from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
 from zarr_dask.jobs.rechunk.plan import source_facts
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipts import Receipt, StoredObject, stored_object
+from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
@@ -395,16 +395,37 @@ class RawCopyJob(ArrayJob):
             self.plan, None if journal is None else CopyReceipts(journal, self.run_id)
         )
 
-    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
+    def missing(
+        self,
+        stage: int,
+        receipts: Sequence[Receipt] | None = None,
+        within: range | None = None,
+    ) -> Sequence[int]:
         """Return the numbers of tasks with an object that has no valid receipt."""
         plan = self.plan
-        done = self.done(stage, receipts)
-        if plan.listed:
+        tasks = range(plan.tasks) if within is None else within
+        own = (key for number in tasks for key in plan.keys(number))
+        done = self.done(stage, receipts, None if within is None else own)
+        # among few objects in a large grid, listing all is less than looking at each cell
+        if plan.listed and (within is None or len(tasks) * plan.batch > plan.objects):
             key = plan.target.meta.chunk_key_encoding.key
-            return sorted({plan.task_of(at) for at in self._present if key(at) not in done})
+            left = {plan.task_of(at) for at in self._present if key(at) not in done}
+            return sorted(left.intersection(tasks))
         if not len(done):
-            return range(plan.tasks)
-        return [n for n in range(plan.tasks) if not all(k in done for k in plan.keys(n))]
+            return tasks
+        return [n for n in tasks if self._is_left(n, done)]
+
+    def _is_left(self, number: int, done: Receipts) -> bool:
+        """True if a task has an object without a valid receipt.
+
+        A task with receipts has none for objects that the source lacks, if the source was listed.
+        """
+        source, key = self.plan.source, self.plan.target.meta.chunk_key_encoding.key
+        cells = [*self.plan.coords(number)]
+        left = [coords for coords in cells if key(coords) not in done]
+        if not self.plan.listed or len(left) == len(cells):
+            return bool(left)
+        return any(source.store.size(source.key(coords)) is not None for coords in left)
 
     @cached_property
     def _present(self) -> list[tuple[int, ...]]:

@@ -7,8 +7,8 @@ business. The kinds are rechunkings and copies of stored objects as they are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from zarr_dask.array.array import Array
@@ -17,6 +17,7 @@ from zarr_dask.hierarchy.edit import can_create, write_documents
 from zarr_dask.jobs.engine.plan import Costs, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.task_result import CopyResult
+from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import list_sizes
@@ -170,8 +171,23 @@ class ArrayJob(ABC):
         """Return a stage, bound to its source, target and receipts."""
 
     @abstractmethod
-    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
-        """Return the numbers of a stage's tasks with an object that has no valid receipt."""
+    def missing(
+        self,
+        stage: int,
+        receipts: Sequence[Receipt] | None = None,
+        within: range | None = None,
+    ) -> Sequence[int]:
+        """Return the numbers of a stage's tasks with an object that has no valid receipt.
+
+        Parameters
+        ----------
+        stage
+            Number of the stage.
+        receipts
+            Receipts in the journal, if they were read already.
+        within
+            The only tasks of interest; objects of others are not looked at.
+        """
 
     def written(self, stage: int) -> Array:  # noqa: ARG002  (there may be one only)
         """Return the array that a stage writes."""
@@ -183,7 +199,12 @@ class ArrayJob(ABC):
 
     # --- what is left -----------------------------------------------------------------------------
 
-    def done(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Receipts:
+    def done(
+        self,
+        stage: int,
+        receipts: Sequence[Receipt] | None = None,
+        keys: Iterable[str] | None = None,
+    ) -> Receipts:
         """Return the valid receipts of a stage.
 
         Parameters
@@ -192,16 +213,20 @@ class ArrayJob(ABC):
             Number of the stage.
         receipts
             Receipts in the journal, if they were read already.
+        keys
+            The only objects of interest, each looked at by itself; None for one listing of all.
         """
         if self.journal is None:
             return Receipts({}, frozenset())
         kept = list(self.journal.receipts()) if receipts is None else receipts
         if not kept:
             return Receipts({}, frozenset())
-        target = self.written(stage)
+        target, run_id = self.written(stage), self.run_id_of(stage)
+        if keys is not None:
+            return _collect_only({*keys}, kept, run_id, target)
         prefix = target.node_format.data_prefix(target.path)
         sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
-        return collect(kept, self.run_id_of(stage), sizes)
+        return collect(kept, run_id, sizes)
 
     def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
         """Return the numbers of the tasks that are still to be done, for each stage."""
@@ -254,3 +279,26 @@ class ArrayJob(ABC):
 
     def tidy_up(self, stage: int) -> None:  # noqa: B027
         """Remove intermediate arrays that no later stage reads."""
+
+
+def _collect_only(
+    keys: Collection[str], receipts: Iterable[Receipt], run_id: str, target: Array
+) -> Receipts:
+    """Return the valid receipts of some objects; no other object is looked at."""
+    own = [
+        replace(
+            one,
+            objects=tuple(item for item in one.objects if item.key in keys),
+            empty=tuple(key for key in one.empty if key in keys),
+        )
+        for one in receipts
+        if one.run_id == run_id
+    ]
+    named = {key for one in own for key in (*(item.key for item in one.objects), *one.empty)}
+    prefix = target.node_format.data_prefix(target.path)
+
+    def size(key: str) -> tuple[str, int | None]:
+        return key, target.store.size(f"{prefix}{key}")
+
+    found = map_concurrently(size, sorted(named), transfers_for(target.store))
+    return collect(own, run_id, {key: nbytes for key, nbytes in found if nbytes is not None})

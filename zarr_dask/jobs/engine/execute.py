@@ -17,6 +17,7 @@ from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, 
 from zarr_dask.jobs.engine.lifecycle import alone, finished, job_lock, resume, start_job
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import held_by_process, seconds
+from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import (
     ArrayCopyReport,
@@ -134,6 +135,9 @@ def execute_plan(
     begun = perf_counter()
     workers = find_workers(client)
     check_process_memory(plan, workers)
+    written = [(member.target.store, member.target.path) for member in plan.members]
+    files = sum(member.target.meta.grid.ncells for member in plan.members)
+    check_workers(workers.client, written, nbytes=plan.stages[-1].costs.stored, files=files)
     comparisons = plan.comparisons(workers.threads_per_process) if verify else []
     if progress is True:
         with rechunk_bars(plan.totals, verify=plan.nbytes if verify else None) as advance:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from heapq import nlargest
@@ -30,7 +30,7 @@ from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.task_result import CopyResult
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
-from zarr_dask.journal import STAGES, JobRecord, Journal
+from zarr_dask.journal import STAGES, JobRecord, Journal, StagePart
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores.base import Store
 
@@ -278,6 +278,11 @@ class ArraysPlan(ABC):
 # --- the job --------------------------------------------------------------------------------------
 
 
+def _shifted(tasks: range, by: int, count: int) -> range:
+    """Return consecutive numbers, shifted, as far as they are numbers from 0 to `count`."""
+    return range(max(tasks.start + by, 0), max(min(tasks.stop + by, count), 0))
+
+
 @dataclass(frozen=True)
 class BoundStage:
     """A stage of the arrays of a job, whose tasks are numbered consecutively."""
@@ -379,13 +384,34 @@ class BoundJob:
             return range(starts[-1])
         return [start + number for start, which in pairs for number in each[which][stage]]
 
-    def missing(self, stage: int) -> Sequence[int]:
-        """Return the numbers of a stage's tasks that left no valid receipt."""
-        having = self._having(stage)
-        each = self._of_each(lambda job, own: job.missing(stage, own), having)
+    def part(self, stage: int, tasks: range) -> BoundJob:
+        """Return the job for a process that does these tasks of a stage only.
+
+        It reads and writes receipts of theirs alone.
+        """
+        if self.journal is None:
+            return self
+        return replace(self, journal=replace(self.journal, part=StagePart(stage, tasks)))
+
+    def missing(self, stage: int, within: range) -> Sequence[int]:
+        """Return the numbers of the tasks among some of a stage that left no valid receipt.
+
+        Stored objects of other tasks are not looked at.
+        """
+        starts = dict(zip(self._having(stage), self._starts(stage), strict=False))
+        counts = {which: self._tasks(which, stage) for which in starts}
+        own = {which: _shifted(within, -start, counts[which]) for which, start in starts.items()}
+        having = [which for which in starts if own[which]]
+        only = {  # all tasks of an array take one listing
+            self.run_ids[which]: own[which] if len(own[which]) < counts[which] else None
+            for which in having
+        }
+        each = self._of_each(
+            lambda job, receipts: job.missing(stage, receipts, only[job.run_id]), having
+        )
         return [
-            start + number
-            for start, numbers in zip(self._starts(stage), each, strict=False)
+            starts[which] + number
+            for which, numbers in zip(having, each, strict=True)
             for number in numbers
         ]
 

@@ -85,8 +85,19 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     return plan.bound(plan.run_id, kept)
 
 
-def resume(plan: ArraysPlan, journal: Location | None = None) -> BoundJob | None:
+def resume(
+    plan: ArraysPlan, journal: Location | None = None, *, merges: bool = True
+) -> BoundJob | None:
     """Return the same job if one has died, else None.
+
+    Parameters
+    ----------
+    plan
+        The plan of the job.
+    journal
+        Location of the receipts; beside the target's hierarchy by default.
+    merges
+        True to merge the receipts of single tasks; False if many processes come at the same time.
 
     Output that another job has put at the target meanwhile is left alone, or replaced from the
     beginning. (Its objects may have equal sizes and other values.)
@@ -107,7 +118,8 @@ def resume(plan: ArraysPlan, journal: Location | None = None) -> BoundJob | None
         )
     for other, job in journals_at(place, needed=True):
         if job.kind == plan.kind and job.token == plan.token:
-            other.merge()
+            if merges:
+                other.merge()
             found = plan.bound(job.run_id, other)
             if found.is_ours():
                 return found
@@ -144,7 +156,7 @@ def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
         If there is no location for a journal, or another job is open there: another run of the same
         plan, or one that writes other values, whose receipts could not be told from these.
     """
-    found = resume(plan, journal)
+    found = resume(plan, journal, merges=False)
     place = _place(plan, journal)
     if found is not None and found.run_id != plan.run_id:
         raise ResumeError(

@@ -103,13 +103,20 @@ class RechunkJob(ArrayJob):
         is_last = stage + 1 == len(self.plan.stages)
         return f"{self.run_id}{LAST if is_last else f'-{_name(between)}'}"
 
-    def missing(self, stage: int, receipts: Sequence[Receipt] | None = None) -> Sequence[int]:
+    def missing(
+        self,
+        stage: int,
+        receipts: Sequence[Receipt] | None = None,
+        within: range | None = None,
+    ) -> Sequence[int]:
         """Return the numbers of a stage's tasks with an object that has no valid receipt."""
-        done = self.done(stage, receipts)
         bound = self.stage(stage)
+        tasks = range(bound.plan.tasks) if within is None else within
+        own = (key for number in tasks for key in bound.keys(number))
+        done = self.done(stage, receipts, None if within is None else own)
         if not len(done):
-            return range(bound.plan.tasks)
-        return [n for n in range(bound.plan.tasks) if not all(k in done for k in bound.keys(n))]
+            return tasks
+        return [n for n in tasks if not all(k in done for k in bound.keys(n))]
 
     def _temporary_place(self) -> tuple[Store, str]:
         """Return the location of intermediate arrays, which is the same in all processes."""

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from zarr_dask.array.array import Array
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.handles import tell_growth
+from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.jobs.engine.visibility import check_array_seen
+from zarr_dask.jobs.engine.workers import find_workers
 from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import ArrayTarget, Commit, Finalizer, WriteReport
@@ -184,6 +186,8 @@ def run_plans(
     nbytes = sum(plan.work_nbytes for plan in plans)
     lends = max((plan.largest_block for plan in plans if is_remote(plan.target.store)), default=0)
     is_written = False
+    targets = [(plan.target.store, plan.target.path) for plan in plans]
+    check_workers(find_workers(client).client, targets)
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = _reports(plans, begun, results)

@@ -1,0 +1,216 @@
+"""``zarr-dask script``: commands that submit a plan file to a batch system."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zarr_dask.cli.batch_scripts import SCRIPTS, BatchJob, Submission
+from zarr_dask.cli.output import echo
+from zarr_dask.cli.plan_file import FILE, JOURNAL, load
+
+if TYPE_CHECKING:
+    from zarr_dask.jobs.engine.execute import Plan
+    from zarr_dask.jobs.engine.job import PlanStage
+
+__all__ = ["script"]
+
+_MOST_PARTS = 1000
+"""Default of the parts of a stage, and of the jobs in an array: the limit of most sites."""
+_IDLE = 300 << 20
+"""Memory of an idle process with the package imported, and a small reserve."""
+_RECEIPT = 1 << 10
+"""Memory per stored object in the process that finishes a plan: receipts, and a listing."""
+_LISTED = 500
+"""Stored objects per second that the process which finishes a plan can look at, at the least."""
+_LEAST_MINUTES = 10
+_TIME = re.compile(r"(?:(?:([0-9]{1,3})-)?([0-9]{1,4}):(?=[0-9]{2}:))?([0-9]{1,6})(?::([0-9]{2}))?")
+_MOUNTED = "/etc/zarr-dask/plan.json"
+"""Path of the plan in containers."""
+
+
+class TimeOption(click.ParamType[int]):
+    """Minutes, or ``[DAYS-]HH:MM:SS``."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See `click.ParamType.convert`."""
+        found = _TIME.fullmatch(str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time: expected minutes, or [DAYS-]HH:MM:SS.", param, ctx)
+        days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
+        return max((days * 24 + hours) * 60 + minutes + (seconds > 0), 1)
+
+
+class ClaimOption(click.ParamType[tuple[str, str]]):
+    """``NAME=FOLDER``: a persistent volume claim, and the folder to mount it at."""
+
+    name = "NAME=FOLDER"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """See `click.ParamType.convert`."""
+        name, equals, folder = str(value).partition("=")
+        if not (equals and name and folder.startswith("/")):
+            self.fail(f"{value!r} is not NAME=FOLDER, such as data=/data.", param, ctx)
+        return name, folder
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask script plan.json --slurm --account ab12 --partition main > submit.sh
+  zarr-dask script plan.json --pbs --setup "module load python" > submit.sh
+  zarr-dask script plan.json --k8s --image registry/zarr:1 --claim data=/data > submit.sh
+"""
+)
+@FILE
+@click.option("--slurm", "system", flag_value="slurm", help="For Slurm; the default.")
+@click.option("--pbs", "system", flag_value="pbs", help="For PBS Professional or OpenPBS.")
+@click.option("--lsf", "system", flag_value="lsf", help="For LSF.")
+@click.option("--k8s", "system", flag_value="k8s", help="For indexed jobs of Kubernetes.")
+@click.option("--parts", type=click.IntRange(min=1), help="Parts of a stage at most; 1000.")
+@click.option("--account", help="Account or project to charge.")
+@click.option("--partition", help="Partition or queue.")
+@click.option("--mem", type=click.IntRange(min=1), help="MiB of a part; by default from the plan.")
+@click.option(
+    "--time", "limit", type=TimeOption(), help="Of a part at most: minutes, or [DAYS-]HH:MM:SS."
+)
+@click.option(
+    "--time-factor",
+    type=click.FloatRange(min=1),
+    default=10.0,
+    show_default=True,
+    help="Without --time: times the predicted time of a part, 10 minutes at least.",
+)
+@click.option("--throttle", type=click.IntRange(min=1), help="Parts that run at a time at most.")
+@click.option(
+    "--array-limit",
+    type=click.IntRange(min=1),
+    default=_MOST_PARTS,
+    show_default=True,
+    help="Jobs in an array at most, as your site limits them. More parts are several arrays.",
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Times that a part is done again after it has failed or run out of time.",
+)
+@click.option("--logs", metavar="FOLDER", help="For what jobs print; by default PLAN.logs.")
+@click.option("--setup", multiple=True, help="Command that each job runs first; repeatable.")
+@click.option("--python", metavar="FILE", help="Interpreter of the jobs; by default this one.")
+@click.option("--option", multiple=True, help="Further option of sbatch, qsub or bsub; repeatable.")
+@click.option("--image", help="Container image, for --k8s.")
+@click.option(
+    "--claim", type=ClaimOption(), multiple=True, help="Volume claim to mount, for --k8s."
+)
+@click.option("--verify", is_flag=True, help="Compare source and target in the last job.")
+@JOURNAL
+def script(
+    plan_file: Path,
+    *,
+    system: str | None,
+    parts: int | None,
+    mem: int | None,
+    limit: int | None,
+    time_factor: float,
+    logs: str | None,
+    python: str | None,
+    option: tuple[str, ...],
+    claim: tuple[tuple[str, str], ...],
+    verify: bool,
+    journal: str | None,
+    **given: Any,
+) -> None:
+    """Print commands that submit a plan to Slurm, PBS, LSF or Kubernetes.
+
+    The commands submit an array of jobs for each stage, one after the other, and a job that
+    finishes the plan. Save them in a file and run it with sh. Run it again to do what is missing.
+    """
+    system = system or "slurm"
+    if system == "k8s" and given["image"] is None:
+        raise click.UsageError("--k8s needs the --image that jobs run in.")
+    if system != "k8s" and (given["image"] is not None or claim):
+        raise click.UsageError("--image and --claim are for --k8s.")
+    plan = load(plan_file)
+    path = str(plan_file.absolute())
+    file = shlex.quote(_MOUNTED if system == "k8s" else path)
+    if journal is not None:
+        file += f" --journal {shlex.quote(journal)}"
+    most = parts or _MOST_PARTS
+    jobs = [
+        _stage_job(plan, number, stage, file, most, time_factor)
+        for number, stage in enumerate(plan.stages, 1)
+    ]
+    jobs.append(_finish_job(plan, file, time_factor, verify=verify))
+    interpreter = python or ("python" if system == "k8s" else sys.executable)
+    submission = Submission(
+        plan=path,
+        jobs=[
+            BatchJob(
+                job.name,
+                job.arguments,
+                job.parts,
+                job.cpus,
+                mem or job.mebibytes,
+                limit or job.minutes,
+            )
+            for job in jobs
+        ],
+        program=f"{shlex.quote(interpreter)} -m zarr_dask.cli",
+        logs=str(Path(logs).absolute()) if logs else f"{path}.logs",
+        key=plan.run_id[:12],
+        options=option,
+        claims=dict(claim),
+        **given,
+    )
+    for line in SCRIPTS[system](submission):
+        echo(line)
+
+
+def _stage_job(
+    plan: Plan, number: int, stage: PlanStage, file: str, parts: int, factor: float
+) -> BatchJob:
+    count = max(min(stage.tasks, parts), 1)  # even without tasks: it starts the job
+    rounds = ceil(ceil(stage.tasks / count) / plan.threads_per_process)
+    each = stage.work(plan.model) / max(stage.busy, 1)
+    return BatchJob(
+        f"zarr-stage-{number}",
+        f'run {file} --stage {number} --part "$part/{count}"',
+        count,
+        plan.threads_per_process,
+        _mebibytes(plan.max_mem),
+        _minutes(factor * rounds * each),
+    )
+
+
+def _finish_job(plan: Plan, file: str, factor: float, *, verify: bool) -> BatchJob:
+    objects = sum(member.target.meta.grid.ncells for member in plan.members)
+    threads = plan.threads_per_process if verify else 1
+    compares = factor * 2 * sum(stage.work(plan.model) for stage in plan.stages) / threads
+    return BatchJob(
+        "zarr-finish",
+        f"finish {file}" + (f" --verify --threads {threads}" if verify else ""),
+        1,
+        threads,
+        _mebibytes((plan.max_mem if verify else 0) + objects * _RECEIPT),
+        _minutes(objects / _LISTED + (compares if verify else 0)),
+    )
+
+
+def _mebibytes(needed: int) -> int:
+    return ceil((needed + _IDLE) / 2**20)
+
+
+def _minutes(seconds: float) -> int:
+    return max(ceil(seconds / 60), _LEAST_MINUTES)
