@@ -538,7 +538,7 @@ from importlib import import_module
 from zarr_dask.cli import main
 from zarr_dask.grid.grid import Grid
 from zarr_dask.jobs.rechunk.planner import CandidatePlan
-from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
+from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
 
 def in_two(source, target, *_):
     cell = (8, 64, 256)

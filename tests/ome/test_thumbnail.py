@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from base64 import b64decode
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image as Pillow
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.errors import DataTypeError, GridError, MissingDependencyError
 from zarr_dask.ome.mosaic import mosaic_picture
 from zarr_dask.ome.png import png
 from zarr_dask.stores import MemoryStore
@@ -80,6 +81,12 @@ def test_pillow_reads_our_png(height, width, chance):
 def test_what_is_no_picture(wrong):
     with pytest.raises(ValueError, match="expected uint8"):
         png(wrong)
+
+
+def test_pictures_without_pillow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingDependencyError, match=r"zarr-dask\[ome\]"):
+        png(np.zeros((2, 2, 3), "u1"))
 
 
 # --- what is shown --------------------------------------------------------------------------------

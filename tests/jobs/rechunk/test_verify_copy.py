@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import MemoryBudgetError, NodeNotFoundError, ValuesDifferError
-from zarr_dask.jobs.rechunk.layouts import layout_of
+from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.rechunk.verify_copy import boxes_to_match
 from zarr_dask.stores import MemoryStore, Recording
 
