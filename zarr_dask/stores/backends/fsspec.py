@@ -68,7 +68,14 @@ from zarr_dask.stores.option_mapping import (
     to_fsspec_options,
     unknown_option_hint,
 )
-from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, call_with_retries, upload_timeout
+from zarr_dask.stores.retry import (
+    DEFAULT,
+    Attempts,
+    RetryPolicy,
+    call_with_retries,
+    note_requests,
+    upload_timeout,
+)
 from zarr_dask.stores.secrets import (
     identity_of,
     redacted,
@@ -443,6 +450,7 @@ class FsspecStore:
         parts = _PARTS_AT_ONCE if is_s3(fs) and len(value) >= _MULTIPART else 1
 
         def put() -> None:
+            note_requests("write")
             try:
                 with request_slots(parts) as at_once:
                     given = {"max_concurrency": at_once} if parts > 1 else {}
@@ -619,6 +627,7 @@ class FsspecStore:
         def attempt() -> _Result | None:
             try:
                 with request_slots(most) as at_once:
+                    note_requests(doing, at_once)
                     return ask(at_once)
             except _ABSENT as error:
                 if not is_not_found(error):
