@@ -23,6 +23,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.threads import map_waiting, request_slots
 from zarr_dask.errors import (
     ListingError,
@@ -731,7 +732,10 @@ def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
 def _no_store(url: str, options: str, error: BaseException) -> StoreError:
     words = redacted(str(error) or type(error).__name__, json.loads(options))
     hint = " In a chain, options are named by scheme: {'s3': {...}}." if "::" in url else ""
-    return StoreError(f"no store at {url}: {words}.{hint}")
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES and "::" not in url:
+        hint = did_you_mean(scheme, SCHEMES)
+    return StoreError(f"no store at {url}: {words.rstrip('.')}.{hint}")
 
 
 @lru_cache(maxsize=64)
