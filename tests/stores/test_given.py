@@ -153,3 +153,8 @@ def test_a_repository_of_icechunk_is_its_main_branch(tmp_path):
     assert zd.open_array(repository, "a")[...].tolist() == [5] * 3
     with pytest.raises(PermissionError):
         zd.create_array(repository, "b", shape=(3,), dtype="i4")
+
+
+def test_an_unknown_scheme_is_met_with_a_similar_one():
+    with pytest.raises(StoreError, match=r"Protocol not known: htp\. Did you mean 'http'\?"):
+        open_store("htp://x/y")

@@ -146,7 +146,7 @@ def _credentials(url: str, options: Mapping[str, Any] | None) -> str | None:
     """Send one request that needs access; an absent key is an answer too."""
     if not is_remote(url):
         return None
-    open_store(url, options).size("zarr.json")
+    open_store(url, options).size(".zarr-dask")
     return "accepted, or not required"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_hex
 from threading import Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -66,6 +67,7 @@ def run_plan(
     journal: Location | None,
 ) -> WriteReport:
     """Execute a plan; see `zarr_dask.ome.plan.ImageWritePlan.run`."""
+    begun = perf_counter()
     workers = find_workers(client)
     _check_memory(plan, workers)
     check_reachable_from_workers(plan.store, client)
@@ -82,13 +84,28 @@ def run_plan(
             steps.end()
         job.finish()
     total = merged(reports)
-    return WriteReport(total.objects, total.empty, plan.nbytes, total.stored, total.retried)
+    return _report(total, plan.nbytes, perf_counter() - begun)
+
+
+def _report(total: PyramidTaskReport, nbytes: int, seconds: float) -> WriteReport:
+    """Return the report of a job that has written some bytes of pixels."""
+    return WriteReport(
+        total.objects,
+        total.empty,
+        nbytes,
+        total.stored,
+        total.retried,
+        seconds=seconds,
+        waited=total.waited,
+        requests=total.requests,
+    )
 
 
 def run_without_journal(
     plan: PyramidJobPlan, client: Client | None, progress: ImageProgress | None
 ) -> WriteReport:
     """Write what the pyramids of a plan say into arrays that exist, and nothing else."""
+    begun = perf_counter()
     workers = find_workers(client)
     _check_memory(plan, workers)
     check_reachable_from_workers(plan.store, client)
@@ -99,7 +116,7 @@ def run_without_journal(
         steps = _PyramidProgress(told if callable(told) else None, plan.total)
         total = merged(_run_stages(plan, None, None, workers, steps))
         steps.end()
-    return WriteReport(total.objects, total.empty, total.nbytes, total.stored, total.retried)
+    return _report(total, total.nbytes, perf_counter() - begun)
 
 
 def _withdraw(plan: PyramidJobPlan, failed: type[BaseException] | None, *_: object) -> None:

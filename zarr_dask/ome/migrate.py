@@ -346,7 +346,8 @@ def plan_migration(
         If the arguments do not fit together.
     """
     if to not in SUPPORTED:
-        raise ValueError(f"to={to!r}: expected {' or '.join(map(repr, SUPPORTED))}.")
+        known = " or ".join(map(repr, SUPPORTED))
+        raise ValueError(f"to={to!r}: expected {known}; dst= is the target of a copy.")
     check_bools(remove_old=remove_old, resume=resume)
     layout = TargetLayout(chunks, shards, codecs)
     _check_arguments(layout, dst, to, remove_old=remove_old)

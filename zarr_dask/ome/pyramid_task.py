@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from zarr_dask.array.writer import write_object_part
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.plan import format_region
+from zarr_dask.jobs.engine.task_result import add_requests
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
@@ -88,6 +89,10 @@ class PyramidTaskReport:
     """Number of encoded bytes."""
     retried: int = 0
     """Number of requests that were retried."""
+    waited: float = 0.0
+    """Seconds that retried requests have waited."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests by kind."""
 
 
 def merged(reports: Sequence[PyramidTaskReport]) -> PyramidTaskReport:
@@ -98,6 +103,8 @@ def merged(reports: Sequence[PyramidTaskReport]) -> PyramidTaskReport:
         sum(r.nbytes for r in reports),
         sum(r.stored for r in reports),
         sum(r.retried for r in reports),
+        sum(r.waited for r in reports),
+        add_requests(r.requests for r in reports),
     )
 
 
@@ -141,7 +148,7 @@ class PyramidTask:
             pixels *= s.stop - s.start
         nbytes = pixels * self.arrays[0].meta.data_type.typical_itemsize
         counts = (len(written.objects), len(written.empty), nbytes, written.nbytes)
-        return PyramidTaskReport(*counts, retries.count)
+        return PyramidTaskReport(*counts, retries.count, retries.seconds, dict(retries.requests))
 
     def _write_levels(self, number: int, source: PixelReader, written: _Written) -> None:
         stage, arrays = self.stage, self.arrays

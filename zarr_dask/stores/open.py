@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -53,6 +54,8 @@ __all__ = [
     "unwrap_with_path",
     "without_folder",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 BACKEND = "ZARR_DASK_BACKEND"
 """The environment variable that chooses what serves URLs, as ``backend`` does."""
@@ -223,6 +226,9 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
         chosen = None  # the environment chooses only if there is a choice
     if chosen == "obstore" or (chosen is None and obstore_supports(url, options)):
         return ObstoreStore.from_url(url, options, policy)
+    if chosen is None and in_reach_of_obstore(url):
+        why = refusal(url, options) if find_spec("obstore") else "it is not installed"
+        _LOG.info("%s is served by fsspec, not by obstore: %s", redact_url(url), why)
     try:
         return FsspecStore.from_url(url, options, policy)
     except MissingDependencyError as error:

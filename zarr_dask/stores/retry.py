@@ -14,7 +14,7 @@ The default policy outlasts an outage of a minute in jobs, and is shortened in c
 waits for (`zarr_dask.stores.patience`). A policy that is given holds in every term. A service that
 reports too many requests gets fewer at a time (`zarr_dask._util.threads.in_flight`).
 
-`counting_retries` counts the retried requests of some work, for reports.
+`counting_retries` counts the requests of some work and their retries, for reports.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,6 +60,7 @@ __all__ = [
     "cas_put_with_retries",
     "counting_retries",
     "described_policy",
+    "note_requests",
     "note_retries",
     "parse_retry_policy",
     "upload_timeout",
@@ -221,13 +223,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Retries:
-    """A count of retried requests."""
+    """Counts of requests, retried requests and waits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.count = 0
         self.seconds = 0.0
         """Seconds spent waiting for the next attempt, of all threads together."""
+        self.requests: Counter[str] = Counter()
+        """Requests by kind: read, write, inspect, list, delete; repeated ones count again."""
 
     def note(self, requests: int, waiting: float = 0.0) -> None:
         """Count some requests that are about to be retried; safe to call from many threads."""
@@ -235,13 +239,18 @@ class Retries:
             self.count += requests
             self.seconds += waiting
 
+    def note_request(self, kind: str, count: int) -> None:
+        """Count some requests of a kind; safe to call from many threads."""
+        with self._lock:
+            self.requests[kind] += count
+
 
 _COUNTED: ContextVar[Retries | None] = ContextVar("zarr_dask_retries", default=None)
 
 
 @contextmanager
 def counting_retries() -> Iterator[Retries]:
-    """Count the requests that are retried within the context.
+    """Count the requests within the context, and those that are retried.
 
     Requests within a nested count are not included. The stores' own threads count for the caller
     that waits for them. Retries made by a library itself are not known. The work of the context is
@@ -273,6 +282,13 @@ def note_retries(requests: int, waiting: float = 0.0) -> None:
     counted = _COUNTED.get()
     if counted is not None:
         counted.note(requests, waiting)
+
+
+def note_requests(kind: str, count: int = 1) -> None:
+    """Count some requests that are sent; a value that is sent in parts counts once."""
+    counted = _COUNTED.get()
+    if counted is not None:
+        counted.note_request(kind, count)
 
 
 class Attempts:

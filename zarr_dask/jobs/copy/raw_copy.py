@@ -320,7 +320,14 @@ class RawCopyTask:
             copied = self._copy(number, stop, memory)
         process = ProcessMemory(process_name(), memory.idle, memory.peak)
         seconds = perf_counter() - begun
-        return replace(copied, seconds=seconds, process=process, retried=retries.count)
+        return replace(
+            copied,
+            seconds=seconds,
+            process=process,
+            retried=retries.count,
+            waited=retries.seconds,
+            requests=dict(retries.requests),
+        )
 
     def _copy(self, number: int, stop: Callable[[], bool] | None, memory: RssProbe) -> CopyResult:
         target = self.plan.target

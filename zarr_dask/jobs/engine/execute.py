@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ __all__ = [
     "verify_copies",
     "verify_copies_locally",
 ]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,9 @@ def execute_plan(
             return execute_plan(
                 plan, client, advance, resuming=resuming, journal=journal, verify=verify
             )
+    tasks = ", ".join(f"{stage.tasks:,}" for stage in plan.stages)
+    said = "begin: %s: %s, tasks of each stage: %s"
+    _LOG.info(said, plan.where, format_bytes(plan.nbytes), tasks)
     with counting_retries() as retries:  # tasks count their own retries
         ledger, stored = _carry_out(
             plan, workers, progress, comparisons, resuming=resuming, journal=journal, verify=verify
@@ -162,7 +168,10 @@ def execute_plan(
         "peaks": ledger.peaks,
         "repeated": ledger.repeated,
         "retried_besides": ledger.retried_comparing + retries.count,
+        "waited": ledger.waited + retries.seconds,
+        "requests": dict(ledger.requests),
     }
+    _LOG.info("done: %s in %.1f s", plan.where, measured["seconds"])
     return Execution(measured, tuple(map(ledger.tasks_of, range(len(plan.members)))), tuple(stored))
 
 

@@ -124,6 +124,13 @@ class ReportBase(InWords):
     the job.
     """
 
+    waited: float = 0.0
+    """Seconds that retried requests of tasks have waited, of all threads together."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests of tasks by kind: ``read``, ``write``, ``inspect``, ``list``, ``delete``. Repeated
+    requests count again; files have none.
+    """
+
     def _before(self) -> str:
         return f"already done at {self.already_done}: " if self.already_done else ""
 
@@ -176,8 +183,12 @@ class ReportBase(InWords):
             [
                 ("tasks begun once more", f"{self.repeated:,}", ""),
                 ("requests tried again", f"{self.retried:,}", ""),
+                ("waits for these", f"{self.waited:.3g} s", ""),
             ],
         )
+        if self.requests:
+            rows = [(kind, f"{count:,}", "") for kind, count in sorted(self.requests.items())]
+            yield "requests to services", rows
         yield from self.further_tables()
 
     def further_tables(self) -> Iterator[Table]:
@@ -206,6 +217,8 @@ class ReportBase(InWords):
             "tasks": self.tasks,
             "repeated": self.repeated,
             "retried": self.retried,
+            "waited": self.waited,
+            "requests": dict(self.requests),
             "memory": {"bound": self.bound, "peak": self.peak, "peaks": dict(self.peaks)},
             "stages": [
                 {"name": name, **asdict(stage)}
@@ -325,6 +338,10 @@ class TaskStatistics:
         """Time at which the same job ended earlier; empty if this run has done something."""
         self.begun = 0
         """Number of task starts on a cluster."""
+        self.waited = 0.0
+        """Seconds that retried requests have waited."""
+        self.requests: Counter[str] = Counter()
+        """Requests by kind."""
         self.retried_comparing = 0
         """Requests of the comparison that were retried."""
 
@@ -343,6 +360,8 @@ class TaskStatistics:
             one.decoded, one.encoded, one.reads, one.objects, one.read, one.stored
         )
         self._retried[stage] += one.retried
+        self.waited += one.waited
+        self.requests.update(one.requests)
         self._tasks[array] += 1
         self._stored[array, stage] += one.stored
         self._note_memory(one.process)

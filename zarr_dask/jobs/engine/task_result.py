@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["CopyResult", "ProcessMemory"]
+__all__ = ["CopyResult", "ProcessMemory", "add_requests", "format_requests"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +43,32 @@ class CopyResult:
     """Process that ran the task."""
     retried: int = 0
     """Requests that were retried."""
+    waited: float = 0.0
+    """Seconds that retried requests have waited, of all threads together."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests by kind, repeated ones included; files have none."""
+
+
+def add_requests(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sums of requests by kind.
+
+    Examples
+    --------
+    >>> add_requests([{"read": 2}, {"read": 1, "write": 4}])
+    {'read': 3, 'write': 4}
+    """
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
+
+
+def format_requests(counts: Mapping[str, int]) -> str:
+    """Return requests by kind as text for people.
+
+    Examples
+    --------
+    >>> format_requests({"write": 1200, "read": 3})
+    '3 read, 1,200 write'
+    """
+    return ", ".join(f"{counts[kind]:,} {kind}" for kind in sorted(counts)) or "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ PER_THREAD = 8
 """Number of tasks for each thread: enough that no thread waits for the client."""
 _LOOK = 1.0
 """Seconds between two checks of the workers."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class SubmissionWindow:
@@ -34,6 +37,7 @@ class SubmissionWindow:
         self._fixed = fixed
         self._threads = threads
         self._looked = monotonic()
+        _LOG.debug("window: at most %d tasks at a time on the cluster", self.tasks())
 
     def tasks(self) -> int:
         """Return the number of tasks that the scheduler may know of now."""
@@ -41,6 +45,9 @@ class SubmissionWindow:
             return max(self._fixed, 1)
         if monotonic() > self._looked + _LOOK:
             # without workers the tasks wait for the next ones
-            self._threads = sum(self._client.nthreads().values()) or self._threads
+            before = self._threads
+            self._threads = sum(self._client.nthreads().values()) or before
+            if self._threads != before:
+                _LOG.debug("window: the cluster has %d threads now", self._threads)
             self._looked = monotonic()
         return max(self._threads * PER_THREAD, 1)

@@ -109,7 +109,14 @@ class CopyStage:
             copied = self._copy(self._region(number), stop, memory)
         process = ProcessMemory(process_name(), memory.idle, memory.peak)
         seconds = perf_counter() - begun
-        return replace(copied, seconds=seconds, process=process, retried=retries.count)
+        return replace(
+            copied,
+            seconds=seconds,
+            process=process,
+            retried=retries.count,
+            waited=retries.seconds,
+            requests=dict(retries.requests),
+        )
 
     def keys(self, number: int) -> Iterator[str]:
         """Return the keys of the stored objects that a task writes, below the array's prefix."""

@@ -36,6 +36,7 @@ from zarr_dask.jobs.engine.planned_array import is_there_as_planned
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import RechunkReport, ReportBase, StageReport
 from zarr_dask.jobs.engine.resume import Resume
+from zarr_dask.jobs.engine.task_result import add_requests
 from zarr_dask.jobs.engine.workers import runs_processes
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
@@ -315,6 +316,8 @@ class DaskRechunkPlan(InWords):
             peaks=ran.peaks,
             repeated=ran.repeated,
             retried_besides=ran.retried_besides,
+            waited=ran.waited + (0.0 if written is None else written.waited),
+            requests=add_requests(one.requests for one in (written, ran) if one is not None),
         )
 
     def _write(

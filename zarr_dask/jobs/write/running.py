@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array.array import Array
@@ -149,17 +150,25 @@ def make_finalizer(begun: Iterable[StartedWrite], commit: Commit | None = None) 
 
 
 def _reports(
-    plans: Sequence[Beginning], begun: Sequence[StartedWrite], results: Iterable[Any]
+    plans: Sequence[Beginning],
+    begun: Sequence[StartedWrite],
+    results: Iterable[Any],
+    since: float,
 ) -> list[WriteReport]:
-    """Return the report of each array, which is recorded if its job may be called again."""
-    reports = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+    """Return the report of each array, which is recorded if its job may be called again.
+
+    The job has run since a time of `time.perf_counter`.
+    """
+    merged = [one.merged(result) for one, result in zip(begun, results, strict=True)]
+    seconds = perf_counter() - since
+    reports = [one if one.already_done else replace(one, seconds=seconds) for one in merged]
     for one in begun:
         one.check_shown()
     for plan, one, report in zip(plans, begun, reports, strict=True):
         one.record(report)
         if not report.already_done:
             tell_growth(plan.target.store, plan.target.path, plan.target.meta)
-        _LOG.info("written: %s: %s", plan.target.where, report)
+        _LOG.info("written: %s: %s", plan.target.where, report.explain())
     return reports
 
 
@@ -176,6 +185,7 @@ def run_plans(
     result, and an append is identified by its journal then.
     """
     begun: list[StartedWrite] = []
+    since = perf_counter()
 
     def begin(topic: str) -> BegunWrites:
         begun.extend(plan.begun(topic, ends=False, held=True, client=client) for plan in plans)
@@ -190,7 +200,7 @@ def run_plans(
     check_workers(find_workers(client).client, targets)
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
-        reports = _reports(plans, begun, results)
+        reports = _reports(plans, begun, results, since)
         is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):

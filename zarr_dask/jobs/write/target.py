@@ -6,8 +6,8 @@ of the blocks; `zarr_dask.jobs.write.write` ensures that no stored object lies i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -33,6 +33,7 @@ from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine.last_tokens import BoundedSet
 from zarr_dask.jobs.engine.overlap_pool import acquire_compute_slot, release_compute_slot
 from zarr_dask.jobs.engine.plan import format_bytes, format_region, pluralize
+from zarr_dask.jobs.engine.task_result import add_requests, format_requests
 from zarr_dask.jobs.engine.visibility import check_begun_once, check_job_seen_once
 from zarr_dask.jobs.write.append_state import (
     forget_growth,
@@ -87,6 +88,34 @@ class WriteReport(InWords):
     """Requests that were retried because a store was busy or slow, or cut off a reply."""
     already_done: str = ""
     """Time at which the same job ended earlier, so that this call wrote nothing; else empty."""
+    seconds: float = field(default=0.0, compare=False)
+    """Time of the whole job; 0 where tasks are computed by the caller."""
+    waited: float = field(default=0.0, compare=False)
+    """Seconds that retried requests have waited, of all threads together."""
+    requests: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Requests of the writing tasks by kind: ``read``, ``write``, ``inspect``, ``list``,
+    ``delete``. Repeated requests count again; files have none.
+    """
+
+    @property
+    def rate(self) -> float:
+        """Decoded bytes per second; 0 if the time is not known."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+    def explain(self) -> str:
+        """Return the report as text, with time, rate and requests."""
+        lines = [str(self)]
+        if self.seconds:
+            lines.append(f"  time      {self.seconds:.3g} s ({format_bytes(self.rate)}/s)")
+        if self.requests:
+            lines.append(f"  requests  {format_requests(self.requests)}")
+        if self.waited:
+            lines.append(f"  waited    {self.waited:.3g} s")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return asdict(self)
 
     def __str__(self) -> str:
         done = f"already done at {self.already_done}: " if self.already_done else ""
@@ -258,7 +287,15 @@ class ArrayTarget:
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
             journal.add(Receipt(journal.token, journal.run_id, tuple(written), tuple(empty)))
-        return WriteReport(len(written), len(empty), values.nbytes, stored, retries.count)
+        return WriteReport(
+            len(written),
+            len(empty),
+            values.nbytes,
+            stored,
+            retries.count,
+            waited=retries.seconds,
+            requests=dict(retries.requests),
+        )
 
     def _put(self, part: Part, values: np.ndarray, confirm: Confirmation) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
@@ -330,6 +367,8 @@ class ArrayTarget:
             sum(r.nbytes for r in results),
             sum(r.stored for r in results),
             sum(r.retried for r in results),
+            waited=sum(r.waited for r in results),
+            requests=add_requests(r.requests for r in results),
         )
 
     @in_task()

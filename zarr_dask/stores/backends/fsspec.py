@@ -23,6 +23,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.threads import map_waiting, request_slots
 from zarr_dask.errors import (
     ListingError,
@@ -70,7 +71,14 @@ from zarr_dask.stores.option_mapping import (
     to_fsspec_options,
     unknown_option_hint,
 )
-from zarr_dask.stores.retry import DEFAULT, Attempts, RetryPolicy, call_with_retries, upload_timeout
+from zarr_dask.stores.retry import (
+    DEFAULT,
+    Attempts,
+    RetryPolicy,
+    call_with_retries,
+    note_requests,
+    upload_timeout,
+)
 from zarr_dask.stores.secrets import (
     identity_of,
     redacted,
@@ -447,6 +455,7 @@ class FsspecStore:
         parts = _PARTS_AT_ONCE if is_s3(fs) and len(value) >= _MULTIPART else 1
 
         def put() -> None:
+            note_requests("write")
             try:
                 with request_slots(parts) as at_once:
                     given = {"max_concurrency": at_once} if parts > 1 else {}
@@ -623,6 +632,7 @@ class FsspecStore:
         def attempt() -> _Result | None:
             try:
                 with request_slots(most) as at_once:
+                    note_requests(doing, at_once)
                     return ask(at_once)
             except _ABSENT as error:
                 if not is_not_found(error):
@@ -726,7 +736,10 @@ def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
 def _no_store(url: str, options: str, error: BaseException) -> StoreError:
     words = redacted(str(error) or type(error).__name__, json.loads(options))
     hint = " In a chain, options are named by scheme: {'s3': {...}}." if "::" in url else ""
-    return StoreError(f"no store at {url}: {words}.{hint}")
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES and "::" not in url:
+        hint = did_you_mean(scheme, SCHEMES)
+    return StoreError(f"no store at {url}: {words.rstrip('.')}.{hint}")
 
 
 @lru_cache(maxsize=64)

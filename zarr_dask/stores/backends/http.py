@@ -43,7 +43,7 @@ from zarr_dask.stores.base import (
 from zarr_dask.stores.conditional_get import ConditionalGetMixin
 from zarr_dask.stores.error_mapping import as_store_error, retry_after
 from zarr_dask.stores.option_checks import check_number
-from zarr_dask.stores.retry import DEFAULT, RetryPolicy, call_with_retries
+from zarr_dask.stores.retry import DEFAULT, RetryPolicy, call_with_retries, note_requests
 from zarr_dask.stores.secrets import (
     is_reference,
     reveal_credentials,
@@ -330,6 +330,7 @@ class HTTPStore(ConditionalGetMixin):
         at = parts._replace(path=path, fragment="")
         own = {**json.loads(given), "Accept-Encoding": "identity", **headers}
         for _ in range(_MOST_REDIRECTS + 1):
+            note_requests("read" if method == "GET" else "inspect")
             answer = self._sent(method, key, at, own, wanted)
             if answer.status in _ABSENT:
                 return None

@@ -52,6 +52,7 @@ from zarr_dask.stores.retry import (
     RetryPolicy,
     call_with_retries,
     cas_put_with_retries,
+    note_requests,
     upload_timeout,
 )
 
@@ -192,6 +193,7 @@ class ObstoreRequests(ConditionalGetMixin):
         pieces = _flat(buffers)
 
         def put_on(mode: Any) -> bool:
+            note_requests("write")
             with self._reporting("write", key), request_slots():
                 obs, client, at = self._at(key, sent=sum(map(len, pieces)))
                 try:
@@ -325,6 +327,7 @@ class ObstoreRequests(ConditionalGetMixin):
         """Do the same as `_do`, with up to `most` concurrent requests; `ask` gets their number."""
 
         def attempt() -> _Result:
+            note_requests(doing)
             with self._reporting(doing, key), request_slots(most) as at_once:
                 return ask(at_once)
 
