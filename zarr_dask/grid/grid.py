@@ -32,6 +32,7 @@ __all__ = [
     "Part",
     "Region",
     "Shape",
+    "cells_overlapping",
     "intersect_chunks",
     "view_region",
 ]
@@ -131,6 +132,25 @@ def intersect_chunks(dimension: Dimension, selected: slice) -> list[ChunkSpan]:
         done += taken
         start += taken * step
     return found
+
+
+def cells_overlapping(dimension: Dimension, selected: slice) -> range:
+    """Return the cells of one dimension that overlap a slice of step 1, without listing them.
+
+    Examples
+    --------
+    >>> cells_overlapping(Fixed(4, 10), slice(3, 9, 1))
+    range(0, 3)
+    """
+    if selected.start >= selected.stop:
+        return range(0)
+    return range(dimension.find(selected.start), dimension.find(selected.stop - 1) + 1)
+
+
+def _count_overlapping(dimension: Dimension, selected: slice) -> int:
+    if (selected.step or 1) == 1:
+        return len(cells_overlapping(dimension, selected))
+    return len(intersect_chunks(dimension, selected))
 
 
 @dataclass(frozen=True)
@@ -343,9 +363,7 @@ class Grid:
 
     def count_parts(self, region: Region) -> int:
         """Return the number of cells that overlap a region, without listing them."""
-        return prod(
-            len(intersect_chunks(d, s)) for d, s in zip(self.dimensions, region, strict=True)
-        )
+        return prod(_count_overlapping(d, s) for d, s in zip(self.dimensions, region, strict=True))
 
     def align(self, blocks: Sequence[Sequence[int]], origin: Sequence[int] = ()) -> Blocks:
         """Move the borders between blocks so that no cell lies in two of them.
