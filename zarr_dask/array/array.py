@@ -85,9 +85,9 @@ class Array(ArrayNames):
     node_format: Format
     """Format in which the metadata are written."""
     options: ReadOptions = field(default_factory=ReadOptions)
-    """How to read."""
+    """Options of reading."""
     shown: Shown | None = None
-    """Where the document is that it was opened with; None if it has none yet, or none so long."""
+    """Location of the document it was opened with; None if there is none yet, or none so long."""
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -517,7 +517,7 @@ class Array(ArrayNames):
         )
 
     def confirmation(self) -> Confirmation:
-        """What a call or task calls where it misses something: the array must still be there.
+        """Return the check of a call or task that misses something: the array must still be there.
 
         It raises `NodeNotFoundError` or `MetadataChangedError`, and looks only once.
         """
@@ -821,7 +821,7 @@ def _hidden(array: Array, meta: ArrayMeta) -> Array:
 
 
 _DERIVED = frozenset({"reader", "token", "_packed"})
-"""What an array computes of its metadata, and keeps."""
+"""Values that an array computes from its metadata, and keeps."""
 
 
 def _is_same_array(old: ArrayMeta, new: ArrayMeta) -> bool:
