@@ -405,7 +405,7 @@ def _taken(box: np.ndarray, index: tuple[np.ndarray, ...]) -> np.ndarray:
     for length, positions in zip(box.shape[1:], index[1:], strict=True):
         numbers = numbers * length
         numbers += positions
-    return box.reshape(-1)[numbers]
+    return cast("np.ndarray", box.reshape(-1)[numbers])
 
 
 _MANY = 1 << 10
