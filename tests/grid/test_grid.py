@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zarr_dask.errors import GridError
-from zarr_dask.grid.grid import Edges, Fixed, Grid, intersect_chunks
+from zarr_dask.grid.grid import Edges, Fixed, Grid, cells_overlapping, intersect_chunks
 
 
 @st.composite
@@ -99,3 +99,11 @@ def test_a_grid_of_no_dimensions_has_one_cell():
     grid = Grid(())
     assert (grid.ncells, grid.everything) == (1, ())
     assert [part.whole for part in grid.parts(())] == [True]
+
+
+@given(dimensions_and_slices())
+def test_cells_of_a_slice_are_found_without_listing(case):
+    dimension, selected = case
+    selected = slice(selected.start, selected.stop, 1)
+    listed = [span.coord for span in intersect_chunks(dimension, selected)]
+    assert list(cells_overlapping(dimension, selected)) == listed

@@ -193,7 +193,7 @@ def test_a_million_cells_are_fast_and_small():
     rng = np.random.default_rng(1)
     sizes = tuple(rng.integers(1, 5, 1_000_000).tolist())
     extent = sum(sizes)
-    begun = time.perf_counter()
+    begun = time.process_time()
     edges = Edges.of(sizes, extent)
     assert edges.find(extent - 1) == 999_999
     starts = np.cumsum([0, *sizes])
@@ -207,7 +207,7 @@ def test_a_million_cells_are_fast_and_small():
     months = Edges.of([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] * 100, 36500)
     assert len(pickle.dumps(months)) < 500
     assert len(pickle.dumps(Edges.of([7] * 1_000_000, 7_000_000))) < 150
-    assert time.perf_counter() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 # --- what a user asks for -----------------------------------------------------------------------

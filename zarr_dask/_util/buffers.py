@@ -35,7 +35,7 @@ __all__ = [
     "thread_buffer",
 ]
 
-Use = Literal["encoded", "decoded", "chunk", "frame", "run"]
+Use = Literal["encoded", "decoded", "chunk", "frame", "run", "box"]
 Buffer = bytes | bytearray | memoryview
 First = Callable[[bool], object]
 

@@ -7,13 +7,14 @@ an array as `SelectedArray`: its reader, and how a stored object is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from zarr_dask._util.buffers import thread_buffer
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.reader import ObjectSlice, Reader
 from zarr_dask.array.writer import WrittenArray, write_object_part
@@ -28,6 +29,7 @@ from zarr_dask.indexing.transform import (
     parse_outer,
     parse_points,
 )
+from zarr_dask.stores.base import is_remote
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -180,9 +182,10 @@ def _gather(
         array.reader.read_region(region, gathered, threads)
         return
     meta = array.meta
+    most = _MOST_HELD if is_remote(array.store) else _MOST_HELD_NEAR
+    memory = _BoxMemory(meta.dtype)
     pieces: list[ObjectSlice] = []
     boxes: list[tuple[ChunkSelection, np.ndarray]] = []
-    held = 0
 
     def read() -> None:
         array.reader.read_pieces(pieces, threads)
@@ -191,23 +194,44 @@ def _gather(
             gathered[place] = gathering.picked(taking, box)
 
     for taking in gathering.chunk_selections(meta.grid, meta.chunk_shape, _SPARSE):
+        another = pieces and taking.coords != pieces[-1].coords
+        if memory.held >= (most if another else _MOST_HELD) or len(pieces) >= _MOST_PIECES:
+            read()
+            pieces, boxes = [], []
+            memory.held = 0
         if taking.exact:
             destination = gathering.in_source_order(taking, gathered)
         else:
-            destination = np.empty(
-                [len(range(s.start, s.stop, s.step)) for s in taking.box], meta.dtype
-            )
+            destination = memory.take([len(range(s.start, s.stop, s.step)) for s in taking.box])
             boxes.append((taking, destination))
-            held += destination.nbytes
         pieces.append(ObjectSlice(taking.coords, taking.box, destination))
-        if held > _MOST_HELD or len(pieces) >= _MOST_PIECES:
-            read()
-            pieces, boxes, held = [], [], 0
     read()
 
 
+class _BoxMemory:
+    """Memory of boxes, which is used again for the next ones."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._dtype = dtype
+        self._pooled = not dtype.hasobject and dtype.kind != "T"
+        self.held = 0
+        """Bytes that were taken."""
+
+    def take(self, shape: Sequence[int]) -> np.ndarray:
+        """Return memory for a box; all that was taken is free again if `held` is set to 0."""
+        nbytes = prod(shape) * self._dtype.itemsize
+        begin, self.held = self.held, self.held + -(-nbytes // _ALIGNED) * _ALIGNED
+        if self.held > _MOST_HELD_NEAR or not self._pooled:
+            return np.empty(shape, self._dtype)
+        memory = thread_buffer("box", _MOST_HELD_NEAR)
+        return memory[begin : begin + nbytes].view(self._dtype).reshape(shape)
+
+
+_ALIGNED = 64
 _MOST_HELD = 1 << 26
 """Maximum bytes of boxes to pick from at a time; the rest is read afterwards."""
+_MOST_HELD_NEAR = 1 << 22
+"""The same where requests take no time, at whole stored objects: about a processor's cache."""
 _MOST_PIECES = 1 << 16
 _SPARSE = 1 << 14
 """Elements of a box per point, above which copying costs more than reading points one by one."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -221,6 +221,8 @@ class SelectionPlan:
                     box = box.take(pick[0], axes[0])
                 continue
             index = pick or tuple(np.zeros(1, np.int64) for _ in axes)
+            if len(axes) == box.ndim and box.flags.c_contiguous:
+                return _taken(box, index)
             box = np.moveaxis(np.moveaxis(box, axes, range(len(axes)))[index], 0, axes[0])
             owners = [owner for owner in owners if owner != number]
             owners.insert(axes[0], number)
@@ -393,6 +395,21 @@ def _last_of_each(share: PointsInChunk, pick: np.ndarray) -> PointsInChunk:
     evenly = box.stop - box.start == len(positions)
     once = None if evenly else (positions - int(positions[0]),)
     return PointsInChunk((box,), once, places[::-1][at])
+
+
+def _taken(box: np.ndarray, index: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Return ``box[index]``; many elements are found faster by one number each."""
+    if index[0].size < _MANY:
+        return cast("np.ndarray", box[index])
+    numbers = index[0]
+    for length, positions in zip(box.shape[1:], index[1:], strict=True):
+        numbers = numbers * length
+        numbers += positions
+    return cast("np.ndarray", box.reshape(-1)[numbers])
+
+
+_MANY = 1 << 10
+"""Elements from which computing their numbers pays."""
 
 
 def _is_all(share: PointsInChunk, dimensions: Sequence[Dimension], coords: Sequence[int]) -> bool:

@@ -25,6 +25,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     StoreError,
 )
+from zarr_dask.jobs.write.checks import partial_objects
 from zarr_dask.stores import HookStore, MemoryStore, Recording
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
@@ -519,3 +520,24 @@ def test_grids_that_cannot_be(options, says):
     x = da.ones((12, 20), chunks=(4, 5))
     with pytest.raises(GridError, match=says):
         zd.plan_write(x, {}, dimension_names=("y", "x"), **options)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_objects_that_are_cut_are_those_whose_elements_are_not_all_written(seed):
+    random = np.random.default_rng(seed)
+    shape = tuple(random.integers(1, 12, 3).tolist())
+    chunks = tuple(random.integers(1, 6, 3).tolist())
+    target = zd.create_array({}, shape=shape, dtype="u1", chunks=chunks)
+    region = tuple(
+        slice(*sorted(random.choice(n + 1, 2, replace=False).tolist()), 1) for n in shape
+    )
+    parts = target.meta.grid.parts(region)
+    assert partial_objects(target, region) == tuple(p.coords for p in parts if not p.whole)
+
+
+def test_planning_takes_no_step_for_each_object(tmp_path):
+    """A million objects of one block: no list of them is made."""
+    values = da.zeros((10**12,), chunks=10**12, dtype="u1")
+    plan = zd.plan_write(values, tmp_path / "a.zarr", chunks=1)
+    assert plan.objects == 10**12
+    assert not plan.partial

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import combinations, permutations, product
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from zarr_dask.errors import (
     PartialWriteError,
     SourceIsTargetError,
 )
-from zarr_dask.grid.grid import Region, intersect_chunks
+from zarr_dask.grid.grid import Dimension, Region, cells_overlapping
 from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, place_of_target, places_of_source
 from zarr_dask.jobs.engine.grid_arguments import clipped_slices
 from zarr_dask.jobs.engine.plan import format_region
@@ -116,24 +116,38 @@ def check_fits(
 
 def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...]:
     """Return the stored objects that a region covers only in part; they lie at its borders."""
-    grid = target.meta.grid
-    along = [
-        [(index, whole) for index, _, _, whole in intersect_chunks(dimension, selected)]
-        for dimension, selected in zip(grid.dimensions, region, strict=True)
-    ]
-    return tuple(_cut_cells(along))
+    pairs = zip(target.meta.grid.dimensions, region, strict=True)
+    return tuple(_cut_cells([_along(dimension, selected) for dimension, selected in pairs]))
 
 
-def _cut_cells(along: Sequence[Sequence[tuple[int, bool]]]) -> Iterator[tuple[int, ...]]:
+class _Along(NamedTuple):
+    """The cells along one dimension that a region overlaps."""
+
+    cells: range
+    cut: tuple[int, ...]
+    """Those that it covers only in part: none but the first and the last one can be."""
+
+
+def _along(dimension: Dimension, selected: slice) -> _Along:
+    cells = cells_overlapping(dimension, selected)
+    borders = dict.fromkeys((cells[0], cells[-1])) if cells else {}
+    return _Along(cells, tuple(at for at in borders if _is_cut(dimension, at, selected)))
+
+
+def _is_cut(dimension: Dimension, at: int, selected: slice) -> bool:
+    begin = dimension.start(at)
+    end = min(begin + dimension.size_of(at), dimension.extent)
+    return bool(selected.start > begin or selected.stop < end)
+
+
+def _cut_cells(along: Sequence[_Along]) -> Iterator[tuple[int, ...]]:
     """Yield the coordinates of the cells that are not whole along each dimension, in C order."""
-    if not along:
+    if not any(one.cut for one in along):
         return
     first, rest = along[0], along[1:]
-    if all(whole for cells in along for _, whole in cells):
-        return
-    everything = [[index for index, _ in cells] for cells in rest]
-    for index, whole in first:
-        others = _cut_cells(rest) if whole else product(*everything)
+    everything = [one.cells for one in rest]
+    for index in first.cells if any(one.cut for one in rest) else first.cut:
+        others = product(*everything) if index in first.cut else _cut_cells(rest)
         yield from ((index, *other) for other in others)
 
 
