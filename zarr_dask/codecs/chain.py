@@ -282,12 +282,12 @@ class BoundCodecChain:
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """Return the bytes of a chunk, in pieces that are stored one after the other."""
         array = self._changed(array)
-        return [self._compressed(array)] if self._bytes else self._serializer.encode(array)
+        return self._compressed(array) if self._bytes else self._serializer.encode(array)
 
     def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
         """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
         array = self._changed(array)
-        return [self._compressed(array)] if self._bytes else self._serializer.pieces(array)
+        return self._compressed(array) if self._bytes else self._serializer.pieces(array)
 
     def updated(
         self, buffer: Buffer, region: Region, elements: np.ndarray
@@ -303,11 +303,15 @@ class BoundCodecChain:
             array = codec.encode(array, spec)
         return array
 
-    def _compressed(self, array: np.ndarray) -> Buffer:
+    def _compressed(self, array: np.ndarray) -> list[Buffer]:
         buffer = concat_buffers(self._serializer.encode(self._contiguous(array)))
-        for bytes_codec in self._bytes:
-            buffer = bytes_codec.encode(buffer, self._encoded.data_type.itemsize)
-        return buffer
+        itemsize = self._encoded.data_type.itemsize
+        *first, last = self._bytes
+        for bytes_codec in first:
+            buffer = bytes_codec.encode(buffer, itemsize)
+        if all(bytes_codec.may_alias for bytes_codec in first):  # the array's memory is not kept
+            return [last.encode(buffer, itemsize)]
+        return last.encode_pieces(buffer, itemsize)
 
     def _contiguous(self, array: np.ndarray) -> np.ndarray:
         """Return the elements in C order, in memory of this thread if possible."""

@@ -314,7 +314,7 @@ def _levels(
 
 
 class _Ways:
-    """Where groups of one level of a walk lie, and those above them, links followed."""
+    """Real folders of the groups of one level of a walk, and of those above them."""
 
     def __init__(self, store: Store, path: str) -> None:
         self._store, self._path, self._links = store, path, 0
@@ -432,14 +432,15 @@ def _read_texts(
     for first in range(0, len(paths), step):
         batch = paths[first : first + step]
         asked = [key for path in batch for key in keys[path]]
-        start = Range(0, min(part.stop or 0, _BATCH_BYTES // max(len(asked), 1)))
+        most = min(part.stop or 0, _BATCH_BYTES // max(len(asked), 1))
+        start = Range(0, most)
         values = dict(zip(asked, store.get_ranges([(key, start) for key in asked]), strict=True))
         for path in batch:
             found: dict[str, bytes | None] = {}
             try:
                 raw = {key: values.pop(key) for key in keys[path]}
                 for key, value in raw.items():
-                    if value is not None and len(value) == start.stop < (part.stop or 0):
+                    if value is not None and len(value) == most < (part.stop or 0):
                         (raw[key],) = store.get_ranges([(key, part)])  # it is a large one
                 found = checked_documents(store, raw, options.limits)
                 node: NodeOrError | None = node_format.read(store, path, options, found=found)

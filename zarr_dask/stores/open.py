@@ -30,6 +30,7 @@ from zarr_dask.stores.option_mapping import (
     refusal,
 )
 from zarr_dask.stores.parse_url import expand_path, parse_location
+from zarr_dask.stores.registry import open_registered
 from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
 from zarr_dask.stores.url_secrets import redact_url
 from zarr_dask.stores.wrappers.adapter import adapt_store
@@ -112,6 +113,11 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     scheme, text = parse_location(text)
     if not scheme:
         return _local(text, options)
+    return open_registered(scheme, text, options) or _at_url(scheme, text, options)
+
+
+def _at_url(scheme: str, text: str, options: dict[str, Any]) -> Store:
+    """Return the store at a URL that this package serves."""
     if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
         raise StoreError(f"{redact_url(text)!r} names no place: expected {scheme}://NAME/PATH.")
     policy = parse_retry_policy(options.pop("retry", DEFAULT))

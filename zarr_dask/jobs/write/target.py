@@ -42,6 +42,7 @@ from zarr_dask.jobs.write.append_state import (
     note_end,
 )
 from zarr_dask.jobs.write.cas_update import cas_update_part
+from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal
 from zarr_dask.journal.finished import record_end, was_ended
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
@@ -141,13 +142,15 @@ class ArrayTarget:
     token: str = ""
     """Tells this write from all others, those of the same values included."""
     counts: bool = False
-    """Whether the last task counts stored objects before it makes the array visible."""
+    """True if the last task counts stored objects before it makes the array visible."""
     end: ArrayEnd | None = None
     """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
     leaves: bool = False
-    """Whether the last task gives the claim back; else whoever waits for it does."""
+    """True if the last task gives the claim back; otherwise the process that waits for it does."""
     deferred: bool = False
     """True if `show` changes the metadata, once other arrays are written too."""
+    room: StagingFolder | None = None
+    """Folder of the array between that the last task removes; None where its caller does."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -276,7 +279,7 @@ class ArrayTarget:
 
     @property
     def _fence(self) -> Callable[[], None] | None:
-        """What keeps this job from writing over what a later one has put."""
+        """Return the check that keeps this job from writing over what a later one has put."""
         if self.records is None or self.records.journal.fence is None:
             return None
         return self._check_ours
@@ -355,6 +358,8 @@ class ArrayTarget:
             self._check_stored(result)
         if not self.deferred:
             self._show(job)
+        if self.room is not None:
+            self.room.remove()
         if records is not None and records.ends:
             note_end(self.token)
             record_end(records.journal, job, asdict(result))
@@ -541,7 +546,9 @@ class Finalizer:
     commit: Commit | None = None
     """Makes all of them visible, where they become so together."""
     targets: tuple[ArrayTarget, ...] = ()
-    """What it makes visible."""
+    """The change that it makes visible."""
+    rooms: tuple[StagingFolder, ...] = ()
+    """Folders of arrays between."""
 
     @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
@@ -558,6 +565,8 @@ class Finalizer:
             swap.remove()  # what a task that was killed has left of the old array
         for token in self.tokens:
             note_end(token)
+        for room in self.rooms:
+            room.remove()
         for journal in reversed(self.journals):
             journal.remove()
         for swap in self.swaps:
