@@ -151,6 +151,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks():
+    """Metadata are synced to the disk, for which thousands of tests would wait for minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def public_data() -> Path:
     """Stores written by other projects, to be read only. Where they must be, their lack fails."""

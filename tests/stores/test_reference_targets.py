@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import CorruptObjectError, StoreError
 from zarr_dask.stores.backends.reference_targets import check_target
 
 REMOTE = "https://example.org/refs.json"
@@ -79,3 +79,21 @@ def test_a_document_of_the_users_own_leads_where_it_says(served, tmp_path):
     elsewhere = {"reference_places": [str(tmp_path / "other")]}
     with pytest.raises(StoreError, match="which is in none of"):
         zd.open_array(place, "a", storage_options=elsewhere)[...]
+
+
+@pytest.mark.parametrize("entry", [["a"] * 9, [], 3, "base64:x"])
+def test_malformed_entries_are_errors_of_the_store(entry, tmp_path):
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [4],
+        "data_type": "uint8",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}},
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": [{"name": "bytes"}],
+    }
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps({"zarr.json": json.dumps(document), "c/0": entry}))
+    with pytest.raises((StoreError, CorruptObjectError)):
+        zd.open_array("reference://", storage_options={"fo": str(path)})[...]

@@ -25,6 +25,7 @@ __all__ = [
     "Document",
     "FetchedDocuments",
     "Limits",
+    "are_stored",
     "checked_attributes",
     "checked_documents",
     "document_range",
@@ -110,6 +111,14 @@ def checked_documents(
             raise MetadataError(where(store, key), [ValidationProblem(key, "more bytes", expected)])
         documents[key] = None if value is None else bytes(value)
     return documents
+
+
+def are_stored(store: Store, documents: Mapping[str, bytes]) -> bool:
+    """True if a store holds documents, byte by byte; False if there are none to compare."""
+    found = store.get_ranges([(key, Range(0, len(text) + 1)) for key, text in documents.items()])
+    return bool(documents) and all(
+        value == text for value, text in zip(found, documents.values(), strict=True)
+    )
 
 
 def where(store: Store, key: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ResumeError
+from zarr_dask.formats.documents import are_stored
 from zarr_dask.hierarchy.edit import can_create, write_documents
 from zarr_dask.jobs.engine.plan import Costs, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
@@ -243,12 +244,15 @@ class ArrayJob(ABC):
         """True if no other job has put anything at the target since this job started.
 
         The target of this job may exist: if all tasks are done, the job died after making it
-        visible.
+        visible. If some are not, but its document is the job's own, a power cut has taken objects.
         """
         target = self.plan.target
         if can_create(target.store, target.path, target.node_format):
             return True
-        return self.plan.is_finished() and not self.missing(self.stages - 1)
+        if not self.plan.is_finished():
+            return False
+        ours = target.node_format.documents(target.meta, target.path)
+        return not self.missing(self.stages - 1) or are_stored(target.store, ours)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, prefix_of, where
 from zarr_dask.formats.detect import read_node
+from zarr_dask.formats.documents import are_stored
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.journal import (
     JobRecord,
@@ -512,10 +513,10 @@ def _is_there(target: Array) -> bool:
 def _unless_taken(
     found: tuple[Journal, JobRecord], target: Array
 ) -> tuple[Journal, JobRecord] | None:
-    """Return the journal and job to resume; None if the array exists without all of the job's work.
+    """Return the journal and job to resume; None if another process has created the array.
 
-    In that case another process has created the array. If all of the job's work is there, only its
-    journal was left. A job that has ended starts again if its array was removed since.
+    If all of the job's work is there, only its journal was left. A job that has ended starts again
+    if its array was removed since.
     """
     journal, job = found
     if not job.creates:
@@ -527,7 +528,12 @@ def _unless_taken(
     except NodeNotFoundError:
         return found
     done = journal.valid_receipts(sizes_of(target))
-    return found if len(done) == job.objects else None
+    if len(done) == job.objects:
+        return found
+    # whoever else makes an array here removes the journal, or writes other bytes as its document: a
+    # power cut has left this job's document, and not all of the objects that were written before
+    ours = {key: text.encode() for key, text in job.documents.items()}
+    return found if are_stored(target.store, ours) else None
 
 
 # --- what is left ---------------------------------------------------------------------------------

@@ -782,7 +782,7 @@ def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tu
         raise MissingDependencyError(
             f"{url} needs a package that is not installed: {error}"
         ) from error
-    except (KeyError, ValueError, TypeError) as error:
+    except (LookupError, ValueError, TypeError) as error:
         raise _no_store(url, options, error) from None
     except library_errors() as error:
         raise _no_store(url, options, error) from None

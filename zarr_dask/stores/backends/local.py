@@ -44,6 +44,7 @@ from zarr_dask.stores.base import (
     slice_coalesced,
 )
 from zarr_dask.stores.compare_and_swap import content_digest, folder_lock
+from zarr_dask.stores.document_names import is_document
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import (
     check_no_link,
@@ -101,6 +102,7 @@ class LocalStore:
     fsync
         Wait until each value and its folder are on the disk, so that a finished write survives
         a power cut. Off by default: a rename alone already protects against killed processes.
+        Metadata and the records of jobs are always written like this, so that none is found empty.
     """
 
     root: str
@@ -211,6 +213,7 @@ class LocalStore:
         """Give a value its name when its file has been filled."""
         check_key(key)
         path, _, name = key.rpartition("/")
+        durable = self.fsync or is_document(name)
         temporary = f".zarr-dask-{token_hex(8)}.tmp"
         folder = f"{self.root}/{path}".rstrip("/")
         try:
@@ -218,13 +221,13 @@ class LocalStore:
             try:
                 try:
                     fill(descriptor)
-                    if self.fsync:
+                    if durable:
                         os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
                 # by its path, so that it fails where the folder has another name by now
                 os.replace(f"{folder}/{temporary}", name, dst_dir_fd=around)
-                if self.fsync:
+                if durable:
                     fsync_names(folder, self.root)
             except BaseException:
                 with suppress(OSError):  # what was written before a disk was full must not stay

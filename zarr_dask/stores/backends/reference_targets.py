@@ -38,7 +38,14 @@ def confine(file_system: Any, document: str, places: Sequence[str] | None) -> No
     locate = file_system._cat_common  # noqa: SLF001  (where fsspec finds the target of a key)
 
     def located(path: str, start: int | None = None, end: int | None = None) -> Any:
-        found = locate(path, start, end)
+        try:
+            found = locate(path, start, end)
+        except (ValueError, TypeError, IndexError) as error:  # entries are looked at when read
+            raise StoreError(
+                f"references in {document or 'memory'} have a malformed entry for {path!r} "
+                f"({error}): expected a text, or a list of a URL and perhaps an offset and a size. "
+                "Make the references anew."
+            ) from error
         if found[0] is not None and isinstance(found[0], str):
             check_target(found[0], document, places)
         return found

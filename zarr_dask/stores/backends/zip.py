@@ -24,9 +24,10 @@ from typing import ClassVar, NamedTuple
 from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.backends.posix_io import read_at, write_at
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, ReadPolicy, check_key
+from zarr_dask.stores.document_names import DOCUMENTS
 from zarr_dask.stores.listing import build_tree, list_from_tree
 
-__all__ = ["DOCUMENTS", "ZipStore"]
+__all__ = ["ZipStore"]
 
 _PIECE = 1 << 24  # bytes copied at a time
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, lengths of the name and of the extra field
@@ -35,8 +36,6 @@ _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _ENCRYPTED = 0x1
 _FED = 1 << 14  # bytes inflated at a time
 _MOST_INFLATED = 1040  # upper bound of the compression ratio of deflate, which is 1032
-DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
-"""Names of metadata files, of all formats."""
 _NOT_DATA = "__MACOSX/"  # added to archives by macOS
 
 

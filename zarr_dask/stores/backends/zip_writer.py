@@ -27,7 +27,7 @@ from zarr_dask.errors import NodeExistsError, StoreError, StoreOutOfReachError, 
 from zarr_dask.stores.backends.fsync import fsync_folder
 from zarr_dask.stores.backends.memory import unreachable_store
 from zarr_dask.stores.backends.posix_io import read_at, write_at
-from zarr_dask.stores.backends.zip import DOCUMENTS, ZipStore
+from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.backends.zip_format import (
     ZipEntry,
     directory,
@@ -44,6 +44,7 @@ from zarr_dask.stores.base import (
     Store,
     check_key,
 )
+from zarr_dask.stores.document_names import is_document
 from zarr_dask.stores.listing import build_tree, list_from_tree
 
 __all__ = ["ZipWriter"]
@@ -317,7 +318,7 @@ class ZipWriter:
         """
         check_key(key)
         self._check_open(key)
-        if _is_document(key):
+        if is_document(key):
             with self._lock:
                 self._documents[key] = b"".join(buffers)
                 self._dropped.add(key)
@@ -378,7 +379,7 @@ class ZipWriter:
         self._check_open(key)
         if self.size(key) is None:
             return
-        if not _is_document(key):
+        if not is_document(key):
             raise self._written(key)
         with self._lock:
             self._documents.pop(key, None)
@@ -394,7 +395,7 @@ class ZipWriter:
         """
         found = [*self.list(prefix)]
         for key in found:
-            if not _is_document(key):
+            if not is_document(key):
                 raise self._written(key)
         for key in found:
             self.delete(key)
@@ -480,12 +481,6 @@ class _File:
         """Remove the file, unless this is a forked child: the file is its parent's."""
         if os.getpid() == process:
             self.remove()
-
-
-def _is_document(key: str) -> bool:
-    """True if a key is that of a metadata file, of any format."""
-    name = key.rpartition("/")[2]
-    return name in DOCUMENTS or name.endswith(".json")
 
 
 _LIVING: weakref.WeakValueDictionary[str, ZipWriter] = weakref.WeakValueDictionary()
