@@ -21,6 +21,7 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.resume import ResumeOptions
+from zarr_dask.jobs.engine.task_result import add_requests
 from zarr_dask.jobs.write.commit import DerivedArrays, GroupCommit, finish_claimed_commit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.lazy_values import as_dask
@@ -292,4 +293,7 @@ def _sum(reports: list[WriteReport]) -> WriteReport:
         sum(one.stored for one in reports),
         sum(one.retried for one in reports),
         reports[0].already_done,
+        seconds=max(one.seconds for one in reports),
+        waited=sum(one.waited for one in reports),
+        requests=add_requests(one.requests for one in reports),
     )
