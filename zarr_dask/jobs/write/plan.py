@@ -363,6 +363,7 @@ class WritePlan(InWords):
             end=None if end is not None and end.lasts and held else end,
             leaves=not held,
             deferred=self.deferred,
+            confirms=resume.options.confirm,
         )
         if end is not None and held:
             made.claim_for_tasks()
