@@ -28,12 +28,11 @@ from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.checksum import Crc32c
+from zarr_dask.codecs.codec_config import ParseContext, StrictParseContext
 from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, DEFAULT_BLOSC
 from zarr_dask.codecs.compress.zstd import Zstd
 from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry import (
-    ParseContext,
-    StrictParseContext,
     chain_from_v3,
     encoded_data_type,
     is_array_codec,
