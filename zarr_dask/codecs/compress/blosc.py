@@ -67,9 +67,9 @@ _SPEEDS = {
     "lz4hc": Speeds(3.4e9, 0.04e9),
     "snappy": Speeds(1.5e9, 0.7e9),
     "zstd": Speeds(1.9e9, 0.2e9),
+    "zstd 1": Speeds(1.9e9, 1.2e9),
     "zlib": Speeds(0.45e9, 0.04e9),
 }
-_ZSTD_AT_LEVEL_1 = Speeds(1.9e9, 1.2e9)
 _SLOW = ("zlib", "lz4hc", "zstd")
 _SMALLEST_SPLIT, _LARGEST_SPLIT, _LARGEST_BLOCK = 1 << 16, 1 << 18, 1 << 20
 
@@ -158,9 +158,8 @@ class Blosc(Compressor):
 
     def speeds(self) -> Speeds:
         """See `Codec.speeds`."""
-        if (self.cname, self.clevel) == ("zstd", 1):
-            return _ZSTD_AT_LEVEL_1
-        return _SPEEDS.get(self.cname, super().speeds())
+        found = _SPEEDS.get(f"{self.cname} {self.clevel}") or _SPEEDS.get(self.cname)
+        return found or super().speeds()
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
