@@ -574,9 +574,7 @@ class Together(StoreWrapper):
 
 def test_a_shard_with_a_gap_longer_than_all_of_its_chunks_is_read_by_its_index():
     values = MemoryStore()
-    array = zd.create_array(
-        values, shape=64, dtype="u1", chunks=16, shards=64, compressors=None
-    )
+    array = zd.create_array(values, shape=64, dtype="u1", chunks=16, shards=64, compressors=None)
     array[...] = np.arange(64)
     shard = bytes(values.get("c/0"))
     values.set("c/0", [shard[:-68], bytes(1 << 20), shard[-68:]])  # the index stays at the end

@@ -121,8 +121,7 @@ def test_codecs_around_another_have_its_tables():
     expected = inner.encoder_state_nbytes(1 << 20)
     assert Conditional((Gzip(1), inner, Bz2(1))).encoder_state_nbytes(1 << 20) == expected
     assert (
-        NumcodecsBytesCodec(inner, "zstd", '{"level": 9}').encoder_state_nbytes(1 << 20)
-        == expected
+        NumcodecsBytesCodec(inner, "zstd", '{"level": 9}').encoder_state_nbytes(1 << 20) == expected
     )
     chunk = {"chunks": (4, 512, 512), "codecs": [inner]}
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)

@@ -1,9 +1,9 @@
 """Manifests: the receipts of a job, kept in one file after the job.
 
 A manifest is a text with one JSON value per line. The first line is a header. Then follows one line
-per stored object in the order of keys: ``[key, bytes, crc32c]``, with the SHA-256 as a fourth item
-if it was requested, or ``[key]`` for an object that is absent on purpose. The last line holds the
-number of lines and their checksum, so that a truncated manifest is detected.
+per stored object in the order of keys: ``[key, bytes, crc32c, sha256, crc32]``, the SHA-256 null
+if it was not requested, or ``[key]`` for an object that is absent on purpose. The last line
+holds the number of lines and their checksum, so that a truncated manifest is detected.
 """
 
 from __future__ import annotations

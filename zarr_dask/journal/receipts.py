@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from isal import isal_zlib
+
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.stores.base import Buffer, is_key
 
@@ -47,16 +49,24 @@ class StoredObject:
     """CRC-32C of the encoded bytes."""
     sha256: str | None = None
     """SHA-256 of the encoded bytes as hexadecimal digits, if it was requested."""
+    crc32: int | None = None
+    """CRC-32 of the encoded bytes, as of zlib. It tells bytes apart that end in their own CRC-32C:
+    all of these with one length have the same CRC-32C."""
 
     def to_row(self) -> list[Any]:
         """Return the object as a list for JSON."""
-        row = [self.key, self.nbytes, self.crc32c]
-        return row if self.sha256 is None else [*row, self.sha256]
+        row: list[Any] = [self.key, self.nbytes, self.crc32c, self.sha256, self.crc32]
+        while row[-1] is None:
+            del row[-1]
+        return row
 
     def to_text(self) -> str:
         """Return `to_row` as JSON; formatted by hand, because every task writes a receipt."""
-        sha = "" if self.sha256 is None else f",{_quoted(self.sha256)}"
-        return f"[{_quoted(self.key)},{self.nbytes},{self.crc32c}{sha}]"
+        sha = "null" if self.sha256 is None else _quoted(self.sha256)
+        more = "" if self.crc32 is None else f",{sha},{self.crc32}"
+        if self.crc32 is None and self.sha256 is not None:
+            more = f",{sha}"
+        return f"[{_quoted(self.key)},{self.nbytes},{self.crc32c}{more}]"
 
     @staticmethod
     def from_row(row: Sequence[Any]) -> StoredObject:
@@ -67,15 +77,19 @@ class StoredObject:
         ValueError
             If it is something else; says which item.
         """
-        if not isinstance(row, list) or not 3 <= len(row) <= 4:
+        if not isinstance(row, list) or not 3 <= len(row) <= 5:
             raise ValueError(f"{row!a:.80}: expected a key, bytes, a CRC-32C and no more")
         key, nbytes, checksum, *more = row
         _check(is_key(key), "key", key)
         _check(type(nbytes) is int and 0 <= nbytes < _LARGEST, "number of bytes", nbytes)
         _check(type(checksum) is int and 0 <= checksum < 1 << 32, "CRC-32C", checksum)
         sha = more[0] if more else None
-        _check(not more or bool(_SHA256.fullmatch(str(sha))), "SHA-256", sha)
-        return StoredObject(key, nbytes, checksum, sha)
+        is_left_out = not more or (sha is None and len(more) == 2)
+        _check(is_left_out or bool(_SHA256.fullmatch(str(sha))), "SHA-256", sha)
+        other = more[1] if len(more) == 2 else None
+        is_crc32 = type(other) is int and 0 <= other < 1 << 32
+        _check(len(more) < 2 or is_crc32, "CRC-32", other)
+        return StoredObject(key, nbytes, checksum, sha, other)
 
 
 def _check(is_right: bool, name: str, found: object) -> None:
@@ -139,21 +153,24 @@ class ObjectDigest:
     Parameters
     ----------
     checksum
-        True to compute the CRC-32C; otherwise it is recorded as 0.
+        True to compute the CRC-32C and the CRC-32; otherwise the first is recorded as 0.
     with_sha256
         True to compute the SHA-256 as well.
 
     Examples
     --------
     >>> noting = ObjectDigest()
-    >>> noting(b"1234"), noting(b"56789"), noting.of("c/0")
-    (None, None, StoredObject(key='c/0', nbytes=9, crc32c=3808858755, sha256=None))
+    >>> noting(b"1234")
+    >>> noting(b"56789")
+    >>> noting.of("c/0")
+    StoredObject(key='c/0', nbytes=9, crc32c=3808858755, sha256=None, crc32=3421780262)
     """
 
     def __init__(self, *, checksum: bool = True, with_sha256: bool = False) -> None:
         self.nbytes = 0
         self._checksum = checksum
         self._crc32c = 0
+        self._crc32 = 0
         self._sha256 = sha256() if with_sha256 else None
 
     def __call__(self, piece: Buffer) -> None:
@@ -161,13 +178,15 @@ class ObjectDigest:
         self.nbytes += memoryview(piece).nbytes
         if self._checksum:
             self._crc32c = crc32c(piece, self._crc32c)
+            self._crc32 = isal_zlib.crc32(piece, self._crc32)
         if self._sha256 is not None:
             self._sha256.update(piece)
 
     def of(self, key: str) -> StoredObject:
         """Return the record of an object with this key."""
         sha = None if self._sha256 is None else self._sha256.hexdigest()
-        return StoredObject(key, self.nbytes, self._crc32c, sha)
+        other = self._crc32 if self._checksum else None
+        return StoredObject(key, self.nbytes, self._crc32c, sha, other)
 
 
 def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> StoredObject:

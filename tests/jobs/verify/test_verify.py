@@ -418,7 +418,7 @@ def test_manifests_that_jobs_keep(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"shards": (4, 6)}])
-def test_objects_that_end_in_their_own_checksum_need_a_sha256(tmp_path, options):
+def test_objects_that_end_in_their_own_checksum_are_told_apart(tmp_path, options):
     """The CRC-32C of a value and its CRC-32C is the same for all values of one length."""
     options |= {"chunks": (4, 6), "codecs": ["crc32c"]}
     for name, sha256 in (("with", True), ("without", False)):
@@ -433,7 +433,26 @@ def test_objects_that_end_in_their_own_checksum_need_a_sha256(tmp_path, options)
         assert report.ok
         files[0].write_bytes(other)
         report = zd.verify(place, deep="receipts", manifest=kept["manifest"])
-        assert [(f.kind, f.key) for f in report.findings] == [("checksum", "c/0/0")] * sha256
+        assert [(f.kind, f.key) for f in report.findings] == [("checksum", "c/0/0")]
+
+
+@pytest.mark.parametrize("deep", ["decode", "receipts"])
+@pytest.mark.parametrize("options", [{}, {"shards": (4, 6), "chunks": (2, 3)}])
+def test_swapped_and_outdated_objects_are_found(tmp_path, options, deep):
+    place, kept = tmp_path / "a", tmp_path / "m"
+    values = np.random.default_rng(0).random(VALUES.shape)  # all objects have one length
+    zd.to_zarr(da.from_array(values, (4, 6)), place, **{"chunks": (4, 6), **options}, manifest=kept)
+    old, other = ((place / key).read_bytes() for key in ("c/0/0", "c/0/1"))
+    zd.to_zarr(da.from_array(values + 1, (4, 6)), place, mode="r+", manifest=kept)
+    new = (place / "c/1/0").read_bytes()
+    assert zd.verify(place, deep=deep, manifest=kept).ok
+    for key, value in (("c/0/0", old), ("c/0/1", new), ("c/1/0", other)):
+        (place / key).write_bytes(value)
+    assert zd.verify(place, deep="decode").ok  # nobody else sees it
+    report = zd.verify(place, deep=deep, manifest=kept)
+    found = [(finding.kind, finding.key) for finding in report.findings]
+    assert [key for _, key in found] == ["c/0/0", "c/0/1", "c/1/0"]
+    assert {kind for kind, _ in found} <= {"checksum", "torn"}
 
 
 def test_receipts_tell_of_documents_and_of_what_was_empty(tmp_path):

@@ -76,6 +76,8 @@ class ResumeOptions:
     ended: tuple[str, ...] = ()
     """`JobRecord.content_token` of the arrays that the first array of the same call records as
     written."""
+    confirm: bool = False
+    """True to ask the store for the size of each object after it was put."""
 
     @property
     def needs_journal(self) -> bool:

@@ -5,7 +5,8 @@ inside shards, including nested shards, are counted one by one. There are three 
 
 - ``"index"`` reads the indices of shards, and checks that the chunks they point to can exist; for
   other objects it checks only the size, if that is known in advance.
-- ``"decode"`` reads all bytes and decodes every chunk.
+- ``"decode"`` reads all bytes and decodes every chunk; if there are receipts, it computes checksums
+  as well.
 - ``"receipts"`` reads all bytes and computes checksums; the caller compares them with receipts.
 
 Of a store without latency one object and one decoded chunk are held at a time; of others the
@@ -18,7 +19,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import accumulate
 from math import prod
 from typing import Literal, NamedTuple
@@ -28,11 +28,11 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import ABSENT_PLACE, DecodeOptions, ShardIndex
 from zarr_dask.codecs.chain import BoundCodecChain
-from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, fetch_within
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
+from zarr_dask.journal.receipts import StoredObject, stored_object
 from zarr_dask.stores.base import Buffer, Range, get_ranges_if_match, get_start, read_ranges
 
 __all__ = ["STATES", "CellRuns", "Depth", "Finding", "ObjectScan", "ScanResult", "State"]
@@ -113,15 +113,6 @@ class CellRuns:
             yield from range(start + max(first - before, 0), start + min(stop - before, length))
 
 
-class ObjectChecksum(NamedTuple):
-    """Size and checksums of a stored object."""
-
-    nbytes: int
-    crc32c: int
-    sha256: str | None
-    """SHA-256 in hexadecimal digits, if requested."""
-
-
 class ScanResult(NamedTuple):
     """Result of a task."""
 
@@ -135,7 +126,7 @@ class ScanResult(NamedTuple):
     """Number of chunks inside shards by state, if they were checked."""
     nbytes: int
     """Bytes that were read, or sizes that were looked up."""
-    sums: list[ObjectChecksum | None]
+    sums: list[StoredObject | None]
     """Checksums of each object, if requested; None if it is absent."""
     findings: list[Finding]
 
@@ -150,6 +141,8 @@ class ObjectScan:
     depth: Depth
     sha256: bool = False
     """True to compute the SHA-256 as well, if checksums are computed."""
+    sums: bool = False
+    """True to compute checksums of chunks that are decoded, too."""
 
     @property
     def batches(self) -> list[int]:
@@ -172,14 +165,14 @@ class ObjectScan:
         first = (number - (ends[which - 1] if which else 0)) * size
         array, counts = self.arrays[which], self.arrays[which].meta.grid.counts
         states, chunks = bytearray(), Counter[State]()
-        sums: list[ObjectChecksum | None] = []
+        sums: list[StoredObject | None] = []
         findings: list[Finding] = []
         nbytes = 0
         confirm = array.confirmation()
 
         def look(cell: int) -> _Look:
             coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
-            return _look_at(array, coords, self.depth, with_sha256=self.sha256)
+            return _look_at(array, coords, self)
 
         cells = self.cells[which].part(first, first + size)
         for found in _in_turn(look, cells, transfers_for(array.store)):
@@ -210,18 +203,18 @@ _Read = Callable[[Sequence[Range]], Sequence[Buffer] | None]
 """Reads parts of one value."""
 
 
-def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256: bool) -> _Look:
+def _look_at(array: Array, coords: tuple[int, ...], scan: ObjectScan) -> _Look:
     """Check the stored object at some coordinates."""
-    look = _Look(array, coords, decoding=depth == "decode")
+    look = _Look(array, coords, decoding=scan.depth == "decode")
     try:
-        _look_into(look, depth, with_sha256=with_sha256)
+        _look_into(look, scan)
     except DamagedValueError as error:
         look.blame("checksum" if error.by_checksum else "undecodable", (), str(error))
     return look
 
 
-def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
-    array, coords = look.array, look.coords
+def _look_into(look: _Look, scan: ObjectScan) -> None:
+    array, coords, depth = look.array, look.coords, scan.depth
     key, bound = array.key(coords), array.meta.bound(coords)
     read: _Read
     if depth == "index":
@@ -238,9 +231,9 @@ def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
         look.state = "absent"
         return
     look.nbytes = size
+    if depth == "receipts" or (depth == "decode" and scan.sums):
+        look.summed = stored_object(key, [view], with_sha256=scan.sha256)
     if depth == "receipts":
-        digest = sha256(view).hexdigest() if with_sha256 else None
-        look.summed = ObjectChecksum(size, crc32c(view), digest)
         return
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
     look.at(bound, read, size, valid, ())
@@ -290,7 +283,7 @@ class _Look:
         self.state: State = "ok"
         self.chunks = Counter[State]()
         self.nbytes = 0
-        self.summed: ObjectChecksum | None = None
+        self.summed: StoredObject | None = None
         self.findings: list[Finding] = []
 
     def blame(self, state: State, inside: tuple[Shape, ...], reason: str) -> State:

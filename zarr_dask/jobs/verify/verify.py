@@ -52,7 +52,6 @@ from zarr_dask.jobs.verify.scan import (
     CellRuns,
     Depth,
     Finding,
-    ObjectChecksum,
     ObjectScan,
     ScanResult,
     State,
@@ -62,6 +61,7 @@ from zarr_dask.journal import (
     output_of,
 )
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
+from zarr_dask.journal.receipts import StoredObject
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 
@@ -103,7 +103,7 @@ def verify(
     deep
         How much is read. ``"index"`` reads the indices of shards, looks which objects are there
         and checks their sizes, but reads no chunk: bytes that changed inside one stay unseen.
-        ``"decode"`` decodes every chunk;
+        ``"decode"`` decodes every chunk, and with `manifest` compares its bytes as well;
         ``"receipts"`` computes checksums of all bytes and compares them with `manifest`, or else
         with the journals of jobs that have not ended and of open outputs of simulations.
     manifest
@@ -161,7 +161,7 @@ def verify(
     job.list_keys()
     receipts = begun if kept is None else kept
     objects = () if receipts is None else tuple(receipts.objects)  # it may be an iterator
-    job.look(client, sha256=any(map(sha256_of, objects)))
+    job.look(client, sha256=any(map(sha256_of, objects)), sums=receipts is not None)
     if receipts is not None:
         job.compare(objects, receipts.empty, complete=kept is not None)
     job.look_at_documents()
@@ -191,7 +191,7 @@ class _VerificationState:
     """State of each stored object, by array; absent unless known otherwise."""
     chunks: list[Counter[State]] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
-    sums: list[dict[int, ObjectChecksum]] = field(default_factory=list)
+    sums: list[dict[int, StoredObject]] = field(default_factory=list)
     unpublished: Counter[int] = field(default_factory=Counter)
     """Number of objects of unpublished steps, by array."""
     axes: dict[int, int] = field(default_factory=dict)
@@ -342,8 +342,8 @@ class _VerificationState:
 
     # --- stored objects ---------------------------------------------------------------------------
 
-    def look(self, client: Client | None, *, sha256: bool) -> None:
-        """Check the stored objects; compute their SHA-256 if receipts have it."""
+    def look(self, client: Client | None, *, sha256: bool, sums: bool) -> None:
+        """Check the stored objects; compute checksums if there are receipts with them."""
         absent = STATES.index("absent")
         self.states = [np.full(one.meta.grid.ncells, absent, np.uint8) for one in self.arrays]
         self.chunks = [Counter() for _ in self.arrays]
@@ -353,7 +353,7 @@ class _VerificationState:
         for start in range(0, len(self.arrays), _ARRAYS_AT_ONCE):
             some = slice(start, start + _ARRAYS_AT_ONCE)
             census = ObjectScan(
-                tuple(self.arrays[some]), tuple(self.cells[some]), self.deep, sha256
+                tuple(self.arrays[some]), tuple(self.cells[some]), self.deep, sha256, sums
             )
             count = sum(census.batches)
             if count:
@@ -402,7 +402,7 @@ class _VerificationState:
                 self._compare_object(*found, one, complete=complete)
                 if complete and self.states[found[0]][found[1]] == absent:
                     lost.add(found)
-            elif self.deep == "receipts" and one.key in documents:
+            elif self.deep != "index" and one.key in documents:
                 self._compare_document(documents[one.key], one)
         if complete and not known and any(cells.count for cells in self.cells):
             raise ManifestError(
@@ -432,11 +432,16 @@ class _VerificationState:
             if not complete and self.states[which][cell] == STATES.index("absent"):
                 self._blame(which, cell, "absent", _LOST)
             return
+        if self.states[which][cell] != STATES.index("ok"):  # named already
+            return
         if summed.nbytes != one.nbytes:
             reason = f"it has {summed.nbytes} bytes, its receipt says {one.nbytes}"
             self._blame(which, cell, "torn", reason)
         elif summed.crc32c != one.crc32c:
             reason = f"its CRC-32C is {summed.crc32c:#010x}, its receipt says {one.crc32c:#010x}"
+            self._blame(which, cell, "checksum", reason)
+        elif getattr(one, "crc32", None) not in {None, summed.crc32}:
+            reason = "its CRC-32 is another than its receipt says"
             self._blame(which, cell, "checksum", reason)
         elif sha256_of(one) not in {None, summed.sha256}:
             reason = f"its SHA-256 is {summed.sha256}, its receipt says {sha256_of(one)}"
@@ -448,7 +453,7 @@ class _VerificationState:
             return
         if self.states[found[0]][found[1]] == STATES.index("absent"):
             self.states[found[0]][found[1]] = STATES.index("empty")
-        elif self.deep == "receipts":
+        elif self.deep != "index":
             reason = "its receipt says that all its elements have the fill value: it was absent"
             self._blame(*found, "checksum", reason)
 

@@ -431,6 +431,7 @@ class WritePlan(InWords):
             end=None if end is not None and end.lasts and held else end,
             leaves=not held,
             deferred=self.deferred,
+            confirms=resume.options.confirm,
             room=room if ends else None,
         )
         if end is not None and held:

@@ -42,6 +42,7 @@ class WriteOptions(ZarrPythonOptions, total=False):
     journal: Location | None
     manifest: Any
     sha256: bool
+    confirm: bool
     each: Sequence[Mapping[str, Any]] | None
     max_mem: str | int | None
     temp: Location | None

@@ -23,6 +23,7 @@ from zarr_dask.errors import (
     GridError,
     MetadataChangedError,
     ResumeError,
+    StoreError,
     StoreOutOfReachError,
 )
 from zarr_dask.formats.base import ArrayMeta
@@ -172,6 +173,8 @@ class ArrayTarget:
     """Tells this write from all others, those of the same values included."""
     counts: bool = False
     """True if the last task counts stored objects before it makes the array visible."""
+    confirms: bool = False
+    """True to ask the store for the size of each object after it was put."""
     end: ArrayEnd | None = None
     """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
     leaves: bool = False
@@ -308,11 +311,26 @@ class ArrayTarget:
             noting = self._noting()
             for buffer in changed:
                 noting(buffer)
-            return noting.of(key)
+            return self._confirmed(noting.of(key))
         noting = self._noting()
         waiting = release_compute_slot(array.store, values.nbytes)
         stored = write_object_part(array, part, values, noting, waiting, confirm, self._fence)
-        return noting.of(key) if stored else key
+        return self._confirmed(noting.of(key)) if stored else key
+
+    def _confirmed(self, put: StoredObject) -> StoredObject:
+        """Return an object after a look at the store, if the store's word is not enough."""
+        if not self.confirms:
+            return put
+        array = self.array
+        found = array.store.size(array.node_format.data_prefix(array.path) + put.key)
+        if found == put.nbytes or (self.uses_cas and found is not None):
+            return put  # other jobs may have changed what they share since
+        got = "no such object" if found is None else f"{found:,} bytes"
+        raise StoreError(
+            f"{array.where}: the store acknowledged {put.key!r}, expected {put.nbytes:,} bytes, "
+            f"got {got}. It has lost, cut or misplaced the object. Look at the store, then write "
+            "again with the same call."
+        )
 
     @property
     def _fence(self) -> Callable[[], None] | None:

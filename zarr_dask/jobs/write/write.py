@@ -135,6 +135,7 @@ def plan_write(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    confirm: bool = False,
     each: Sequence[Mapping[str, Any]] | None = None,
     max_mem: str | int | None = None,
     temp: Location | None = None,
@@ -203,6 +204,9 @@ def plan_write(
         several arrays.
     sha256
         True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
+    confirm
+        True to ask the store for the size of each object after it has acknowledged it, with one
+        more request. Objects that it has lost, cut or put elsewhere are an error then.
     each
         For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
         ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
@@ -263,7 +267,7 @@ def plan_write(
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"], each=each).tasks
     20
     """
-    check_bools(overwrite=overwrite, sha256=sha256)
+    check_bools(overwrite=overwrite, sha256=sha256, confirm=confirm)
     replaces = (overwrite or mode == "w") and not component
     place, options = Archives(replaces=replaces).instead_of(url, storage_options)
     request = WriteRequest(
@@ -288,7 +292,7 @@ def plan_write(
         casting=casting,
         partial=partial,
         on_conflict=on_conflict,
-        resume=ResumeOptions(resume, journal, manifest, sha256),
+        resume=ResumeOptions(resume, journal, manifest, sha256, confirm=confirm),
         keywords=keywords,
         max_mem=max_mem,
         temp=temp,
@@ -608,6 +612,7 @@ def to_zarr(
     journal: Location | None = None,
     manifest: Any = None,
     sha256: bool = False,
+    confirm: bool = False,
     each: Sequence[Mapping[str, Any]] | None = None,
     max_mem: str | int | None = None,
     temp: Location | None = None,
@@ -631,7 +636,7 @@ def to_zarr(
         As for `plan_write`.
     append, casting, partial, on_conflict
         As for `plan_write`.
-    resume, journal, manifest, sha256, each, max_mem, temp
+    resume, journal, manifest, sha256, confirm, each, max_mem, temp
         As for `plan_write`.
     progress, window
         As for `WritePlan.run`.
@@ -711,6 +716,7 @@ def to_zarr(
         journal=journal,
         manifest=manifest,
         sha256=sha256,
+        confirm=confirm,
         each=each,
         max_mem=max_mem,
         temp=temp,
