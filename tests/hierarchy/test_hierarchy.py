@@ -11,7 +11,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.http_server import Files, WithoutRanges, serving
 from zarr_dask.errors import ListingError, NodeExistsError
-from zarr_dask.stores import LocalStore, MemoryStore, open_store
+from zarr_dask.stores import HookStore, LocalStore, MemoryStore, open_store
 
 VALUES = np.arange(60, dtype="<f4").reshape(6, 10)
 PLACES = ["memory", "mapping", "directory", "zip", "zip in folder", "http", "plain http", "object"]
@@ -203,3 +203,20 @@ def test_a_group_without_a_document_gets_one_with_its_attributes(format_name):
     values = with_array_below(format_name)
     zd.open_group(values, "a", mode="r+").update_attributes({"x": 1}).update_attributes({"y": 2})
     assert zd.open_group(values, "a").attributes == {"x": 1, "y": 2}
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_group_that_appears_while_it_is_made_for_a_node_below_is_kept(local, tmp_path):
+    inner = LocalStore(str(tmp_path / "h")) if local else MemoryStore()
+    zd.create_group(inner)
+    met = []
+
+    def another_process(method, key):
+        if method in {"set", "set_if"} and key == "g/zarr.json" and not met:
+            met.append(key)
+            zd.create_group(inner, "g", attributes={"title": "run 7"})
+
+    zd.create_array(HookStore(inner, another_process), "g/a", shape=4, dtype="i4")
+    assert met
+    assert zd.open_group(inner, "g").attributes == {"title": "run 7"}
+    assert zd.open_array(inner, "g/a").shape == (4,)

@@ -34,6 +34,7 @@ def results():
     return json.loads(child.stdout)
 
 
+@pytest.mark.timeout(300)  # the process that tries all of them, on a machine that others use
 @pytest.mark.parametrize("name", CASES)
 def test_a_typed_error_within_a_second_and_300_mib(results, name):
     error, text, seconds, grown_mib = results[name]

@@ -43,6 +43,7 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
+from zarr_dask.formats.edit import write_if_absent
 from zarr_dask.hierarchy.parents import enclosing_array
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
@@ -280,7 +281,8 @@ def create_parent_groups(store: Store, path: str, node_format: Format) -> None:
         try:
             found, _ = read_node(store, above, None, ReadOptions())
         except NodeNotFoundError:
-            write_documents(store, node_format.documents(GroupMeta(), above))
+            forget_nodes_above()
+            write_if_absent(store, node_format.documents(GroupMeta(), above))
         else:
             _warn_mixed_formats(store, path, node_format, above, found)
 
