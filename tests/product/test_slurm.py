@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from distributed import Client
 
 import zarr_dask as zd
 from tests.support.slurm import slurm_cluster
@@ -128,6 +131,26 @@ def test_a_part_that_runs_out_of_time_is_done_again(slurm, plan, tmp_path):
     submit(slurm, script_of(plan, "--parts", "1", "--time", "1", "--python", str(wrapper)))
     slurm.wait("COMPLETED", "CANCELLED", seconds=280)
     check(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_cluster_of_dask_jobqueue_that_adapts(slurm, tmp_path, monkeypatch):
+    jobqueue = pytest.importorskip("dask_jobqueue")
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of the jobs
+    options = {"cores": 1, "processes": 1, "memory": "600MB", "walltime": "00:10:00"}
+    options |= {"interface": "lo", "python": sys.executable, "log_directory": str(tmp_path)}
+    quiet = {"dashboard_address": None}
+    with jobqueue.SLURMCluster(scheduler_options=quiet, **options) as cluster:
+        cluster.adapt(minimum=1, maximum=3)
+        with Client(cluster) as client:
+            client.wait_for_workers(1, timeout=120)
+            zd.to_zarr(da.from_array(VALUES, chunks=(16, 128)), tmp_path / "a.zarr")
+            zd.rechunk(tmp_path / "a.zarr", tmp_path / "b.zarr", chunks=(64, 4))
+    for name in ("a.zarr", "b.zarr"):
+        np.testing.assert_array_equal(zd.open_array(tmp_path / name)[...], VALUES)
 
 
 def _running(slurm, before: set[str], part: str) -> str | None:

@@ -393,11 +393,12 @@ class BoundJob:
             return self
         return replace(self, journal=replace(self.journal, part=StagePart(stage, tasks)))
 
-    def missing(self, stage: int, within: range) -> Sequence[int]:
-        """Return the numbers of the tasks among some of a stage that left no valid receipt.
+    def missing(self, stage: int, within: range | None = None) -> Sequence[int]:
+        """Return the numbers of a stage's tasks that left no valid receipt.
 
-        Stored objects of other tasks are not looked at.
+        With `within`, only these tasks count; stored objects of others are not looked at.
         """
+        within = range(self._starts(stage)[-1]) if within is None else within
         starts = dict(zip(self._having(stage), self._starts(stage), strict=False))
         counts = {which: self._tasks(which, stage) for which in starts}
         own = {which: _shifted(within, -start, counts[which]) for which, start in starts.items()}
