@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from threading import Event
 
 import dask
 import dask.array as da
@@ -233,6 +235,30 @@ def test_a_failure_leaves_nothing_but_what_can_be_resumed(tmp_path, resume):
     assert done
     write()
     assert len(count) == x.npartitions + (0 if resume else done)
+    assert (zd.open_array(tmp_path / "a")[...] == VALUES).all()
+    assert left_in(tmp_path) == {"a"}
+
+
+def test_a_second_caller_waits_for_the_first_and_returns_its_report(tmp_path):
+    begun, planned, count = Event(), Event(), []
+
+    def gated(block):
+        count.append(block.shape)
+        begun.set()
+        assert planned.wait(60)
+        return block
+
+    x = maps().map_blocks(gated, dtype=float, meta=np.empty((0, 0, 0)))
+    options = {"chunks": (120, 13, 9), "max_mem": "7MB", "resume": "run-1"}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(zd.to_zarr, x, tmp_path / "a", **options)
+        assert begun.wait(60)
+        second = zd.plan_write(x, tmp_path / "a", **options)
+        planned.set()
+        report = second.run()
+        assert report.already_done
+        assert replace(report, already_done="") == first.result()
+    assert len(count) == x.npartitions
     assert (zd.open_array(tmp_path / "a")[...] == VALUES).all()
     assert left_in(tmp_path) == {"a"}
 
