@@ -9,6 +9,7 @@ from threading import Event
 
 import dask
 import dask.array as da
+import distributed
 import numpy as np
 import pytest
 import xarray as xr
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.support.leftovers import left_in
+from tests.support.process_memory import begin_peak, status
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine import Workers
 from zarr_dask.jobs.engine.layouts import layout_of
@@ -274,3 +276,43 @@ def test_the_array_between_goes_where_it_is_told(tmp_path):
     zd.to_zarr(maps(), tmp_path / "a", progress=look, **options)
     assert max(seen) == 1
     assert not list((tmp_path / "scratch").iterdir())
+
+
+def map_of(block_info=None):
+    info = block_info[None]
+    made = np.empty(info["chunk-shape"], "f4")
+    np.random.default_rng(info["chunk-location"]).random(out=made, dtype="f4")
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("shape", "chunks", "max_mem", "way"),
+    [
+        ((1095, 361, 720), (1095, 32, 32), None, "staged"),
+        ((1095, 361, 720), (1095, 32, 32), "120MB", "staged"),
+        ((480, 361, 720), (50, 361, 720), "1GB", "graph"),
+    ],
+)
+def test_workers_hold_what_the_plan_states(tmp_path, shape, chunks, max_mem, way):
+    limit = "400MB" if way == "staged" else "1600MB"
+    workers = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": limit}
+    with (
+        distributed.LocalCluster(**workers, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        blocks = da.core.normalize_chunks((24, *shape[1:]), shape)
+        meta = np.empty((0, 0, 0), "f4")
+        x = da.map_blocks(map_of, chunks=blocks, dtype="f4", meta=meta)
+        zd.to_zarr(da.zeros((100, 100), chunks=(20, 100)), tmp_path / "warm", chunks=(100, 10))
+        plan = zd.plan_write(x, tmp_path / "a", chunks=chunks, max_mem=max_mem)
+        assert plan.memory.way == way
+        idle = client.run(begin_peak)
+        plan.run()
+        peaks = client.run(status, "VmHWM")
+        held = max(peaks[worker] - idle[worker] for worker in idle)
+        assert 0.4 * plan.memory.process <= held <= plan.memory.process, str(plan)
+        stored = zd.open_array(tmp_path / "a").to_dask()
+        assert bool((stored == x).all().compute())
+    assert left_in(tmp_path) == {"a", "warm"}
