@@ -287,19 +287,21 @@ def map_of(block_info=None):
 
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("shape", "chunks", "max_mem", "way"),
     [
-        ((1095, 361, 720), (1095, 32, 32), None, "staged"),
-        ((1095, 361, 720), (1095, 32, 32), "120MB", "staged"),
+        ((730, 361, 720), (730, 32, 32), None, "staged"),
+        ((730, 361, 720), (730, 32, 32), "120MB", "staged"),
         ((480, 361, 720), (50, 361, 720), "1GB", "graph"),
     ],
 )
 def test_workers_hold_what_the_plan_states(tmp_path, shape, chunks, max_mem, way):
     limit = "400MB" if way == "staged" else "1600MB"
     workers = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": limit}
+    workers |= {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
     with (
-        distributed.LocalCluster(**workers, dashboard_address=None) as cluster,
+        distributed.LocalCluster(**workers) as cluster,
         distributed.Client(cluster) as client,
     ):
         blocks = da.core.normalize_chunks((24, *shape[1:]), shape)
