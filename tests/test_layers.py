@@ -45,6 +45,7 @@ LAYERS = [
     "__init__.py",  # the public face
     "testing",  # kits for third parties
     "cli",  # the command line
+    "__main__.py",  # python -m zarr_dask
 ]
 MAY_NAME_DASK = {"graph", "jobs/engine"}  # and what lies above jobs/
 HEAVY = {
@@ -134,7 +135,7 @@ def folder(module: str) -> str:
 
 
 def without_layer(package: Path) -> list[str]:
-    """Modules that LAYERS does not place: at the root only errors.py lies beside folders."""
+    """Modules that LAYERS does not place: of the root only errors.py and __main__.py."""
     return [f"module {name} has no layer" for name in read(package) if folder(name) not in LAYERS]
 
 
@@ -337,7 +338,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "journal.location names MemoryStore",
         "journal.lock names LocalStore",
         "journal.swap names LocalStore",
-        "ome.add_labels_levels names ReadOnly",
         "ome.images names ReadOnly",
         "ome.metadata_listing names StoreWrapper",
     },

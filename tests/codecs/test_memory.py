@@ -121,7 +121,7 @@ def test_codecs_around_another_have_its_tables():
     expected = inner.encoder_state_nbytes(1 << 20)
     assert Conditional((Gzip(1), inner, Bz2(1))).encoder_state_nbytes(1 << 20) == expected
     assert (
-        NumcodecsBytesCodec.of(inner, "zstd", {"level": 9}).encoder_state_nbytes(1 << 20)
+        NumcodecsBytesCodec(inner, "zstd", '{"level": 9}').encoder_state_nbytes(1 << 20)
         == expected
     )
     chunk = {"chunks": (4, 512, 512), "codecs": [inner]}
@@ -137,7 +137,7 @@ def test_codecs_around_another_hold_its_blocks():
     assert expected == 1 << 20
     assert Conditional((Gzip(1), inner)).decoder_state_nbytes(1 << 20) == expected
     assert (
-        NumcodecsBytesCodec.of(inner, "blosc", {"cname": "lz4"}).decoder_state_nbytes(1 << 20)
+        NumcodecsBytesCodec(inner, "blosc", '{"cname": "lz4"}').decoder_state_nbytes(1 << 20)
         == expected
     )
     chunk = {"chunks": (4, 512, 512), "codecs": [inner]}

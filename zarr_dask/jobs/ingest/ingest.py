@@ -63,7 +63,7 @@ _ALONG = 1024
 
 @dataclass(frozen=True)
 class AppendReport:
-    """What an append of files has written; empty if all were there."""
+    """Result of an append of files; empty if all were there."""
 
     files: int
     objects: int
@@ -242,7 +242,7 @@ def plan_ingest(
     resume
         True if a job at the target has died: what it has left may be replaced or used.
     survey
-        Location of the file that keeps headers for the next call; sibling_location the target by
+        Location of the file that keeps headers for the next call; beside the target by
         default, False for none.
     storage_options, target_options
         Options of the stores of remote files, and of the target.

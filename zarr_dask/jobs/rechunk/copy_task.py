@@ -62,7 +62,7 @@ _LARGE = 1 << 18
 
 @dataclass(frozen=True)
 class CopyReceipts:
-    """Journal and run_id for the receipts of a stage."""
+    """Journal and run id for the receipts of a stage."""
 
     journal: Journal
     run_id: str

@@ -1,6 +1,6 @@
 """Job of a rechunking: its stages, its remaining tasks, and its end.
 
-A `RechunkJob` binds a plan to the run_id that its receipts are for. Every process with the plan
+A `RechunkJob` binds a plan to the run id that its receipts are for. Every process with the plan
 makes the same job, so processes that each do a part of a stage need only the plan's file. Every
 finished task adds a receipt to the journal beside the target. A resumed job does the tasks without
 receipts, and the end checks that none are missing.

@@ -320,7 +320,7 @@ class _StageSide:
             np.array([layout.padded])
             if cells is None
             else (ends > np.array(layout.grid.shape)).any(axis=1)
-        ).astype(np.int64)  # objects are pluralize: True + True would be one
+        ).astype(np.int64)  # objects are counted: True + True would be one
 
     def objects(self, shape: Shape) -> np.ndarray:
         """Return the number of stored objects."""
