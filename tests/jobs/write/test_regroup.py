@@ -291,8 +291,8 @@ def map_of(block_info=None):
 @pytest.mark.parametrize(
     ("shape", "chunks", "max_mem", "way"),
     [
-        ((730, 361, 720), (730, 32, 32), None, "staged"),
-        ((730, 361, 720), (730, 32, 32), "120MB", "staged"),
+        ((480, 361, 720), (480, 32, 32), None, "staged"),
+        ((480, 361, 720), (480, 32, 32), "120MB", "staged"),
         ((480, 361, 720), (50, 361, 720), "1GB", "graph"),
     ],
 )
@@ -315,6 +315,8 @@ def test_workers_hold_what_the_plan_states(tmp_path, shape, chunks, max_mem, way
         peaks = client.run(status, "VmHWM")
         held = max(peaks[worker] - idle[worker] for worker in idle)
         assert 0.4 * plan.memory.process <= held <= plan.memory.process, str(plan)
-        stored = zd.open_array(tmp_path / "a").to_dask()
-        assert bool((stored == x).all().compute())
+    stored = zd.open_array(tmp_path / "a")
+    for number in (0, x.numblocks[0] // 2, x.numblocks[0] - 1):
+        values = x.blocks[number].compute(scheduler="sync")
+        assert (stored[24 * number : 24 * number + len(values)] == values).all()
     assert left_in(tmp_path) == {"a", "warm"}

@@ -51,6 +51,8 @@ _SHIP = 1.5e-3
 """Seconds that a cluster spends on a piece that goes to another worker."""
 _NETWORK = 5e8
 """Bytes per second that a worker receives from others."""
+_JOINED = 1 << 24
+"""Maximum bytes besides of ranges of a stored object that are read together, and of its index."""
 _DISK = 1.0
 """Seconds that must be saved for an array between to be worth its space."""
 _ROUGH = 2.0
@@ -264,7 +266,8 @@ def _staged(
     itemsize = max(values.itemsize, values.target.itemsize)
 
     def peak(shape: Shape) -> int:
-        return StagePlan(between, values.target, shape).peak
+        joined = min(between.object_bytes, _JOINED)
+        return StagePlan(between, values.target, shape).peak + joined
 
     def fits(shape: Shape) -> bool:
         return prod(shape) * itemsize <= _LARGE and peak(shape) <= most
