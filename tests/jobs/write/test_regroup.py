@@ -90,7 +90,7 @@ def test_maps_into_time_series_have_a_task_for_each_object(tmp_path):
     assert (plan.objects, plan.tasks, plan.staged) == (105, 105, True)
     assert plan.memory.process < 4_000_000_000
     text = str(plan)
-    assert "through an array between: 1." in text
+    assert "through an array between: " in text
     assert "in the graph: 3" in text  # GB
     assert "memory  " in text
 
