@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,13 @@ def test_a_job_beside_it_may_begin(tmp_path: Path) -> None:
     np.testing.assert_array_equal(zd.open_array(tmp_path / "g.zarr", "y")[...], VALUES + 1)
 
 
-def test_the_same_job_may_be_joined(tmp_path: Path) -> None:
+def test_the_same_job_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "x.zarr"
-    with running(write(path, resume="run")) as raised:
-        zd.to_zarr(blocks(), path, chunks=(2, 6), resume="run")
-    assert not raised
+    with ThreadPoolExecutor(1) as pool:
+        with running(write(path, resume="run")) as raised:
+            second = pool.submit(zd.to_zarr, blocks(), path, chunks=(2, 6), resume="run")
+        assert not raised
+        assert second.result().already_done
     np.testing.assert_array_equal(zd.open_array(path)[...], VALUES)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,12 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.process_memory import begin_peak, status
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine import Workers
 from zarr_dask.jobs.engine.memory_budget import IDLE_WORKER, memory_budget
 from zarr_dask.jobs.engine.throttle import PER_THREAD, SubmissionWindow
+from zarr_dask.jobs.write.write import plan_blocks
 
 MB = 1_000_000
 LIMIT = 350 << 20
@@ -65,7 +66,7 @@ def test_writing_blocks_takes_what_the_plan_states(tmp_path, small_workers, bloc
     plan = zd.plan_rechunk(x, tmp_path / "b", chunks=chunks, max_mem="140MB", client=client)
     idle = client.run(begin_peak)
     room = plan.between.room(x, plan.target, resume=False)
-    room.write(x, resume=False).run(client)
+    plan_blocks(room, x, resume=False).run(client)
     peaks = client.run(status, "VmHWM")
     held = max(peaks[worker] - idle[worker] for worker in idle)
     assert 0.6 * plan.block_memory <= held <= plan.block_memory, str(plan)
@@ -94,19 +95,6 @@ def small_workers():
         Client(cluster) as client,
     ):
         yield client
-
-
-def begin_peak() -> int:
-    """Resident bytes of this process, and from now on its peak begins anew."""
-    import zarr_dask.jobs.rechunk.copy_task  # noqa: F401  (idle means: with the package imported)
-
-    Path("/proc/self/clear_refs").write_text("5")
-    return status("VmRSS")
-
-
-def status(name: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    return int(re.search(rf"{name}:\s+(\d+) kB", text)[1]) * 1024
 
 
 def all_to_all(client, folder: Path, n: int, rows: int) -> None:

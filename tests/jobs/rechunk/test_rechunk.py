@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.support.process_memory import status
 from zarr_dask.errors import (
     ChunkMissingError,
     CorruptObjectError,
@@ -692,11 +692,6 @@ def idle_bytes(small: zd.Array, target: Path) -> int:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
-
-
-def status(name: str) -> int:
-    text = Path("/proc/self/status").read_text()
-    return int(re.search(rf"{name}:\s+(\d+) kB", text)[1]) * 1024
 
 
 BIG = (128, 512, 512)

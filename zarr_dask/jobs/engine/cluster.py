@@ -119,9 +119,9 @@ def _result(future: Any, client: Client) -> Any:
         return future.result()
     except KilledWorker as error:
         raise WorkerLostError(
-            f"several workers died of the task {error.task!r}, the last one {error.last_worker}; "
-            "the likely reason is memory: lower max_mem, or raise the workers' limit, and look "
-            "into their logs."
+            f"several workers died of the task {error.task!r}, the last one "
+            f"{getattr(error.last_worker, 'address', error.last_worker)}; the likely reason is "
+            "memory: lower max_mem, or raise the workers' limit, and look into their logs."
         ) from error
     except FutureCancelledError as error:
         raise SchedulerError(

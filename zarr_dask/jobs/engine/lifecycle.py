@@ -41,10 +41,11 @@ from zarr_dask.journal import (
 )
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, record_of
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import ConditionalStore, folder_lock
 from zarr_dask.stores.open import Location, local_path
 
-__all__ = ["alone", "finished", "job_lock", "join_job", "resume", "start_job"]
+__all__ = ["alone", "alone_at", "finished", "job_lock", "join_job", "resume", "start_job"]
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
@@ -202,11 +203,27 @@ def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
         If nobody can tell whether the process that works on it is still running.
     """
     place = _place(plan, journal)
-    root = None if place is None else local_path(place.store, "")
-    if place is None or root is None:
+    if place is None:
         yield False
         return
-    name = sha256(_journal(plan, place).prefix.encode()).hexdigest()[:16]
+    with alone_at(place.store, _journal(plan, place).prefix, plan.where) as was_running:
+        yield was_running
+
+
+@contextmanager
+def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
+    """Work on the job with a journal at this prefix as the only process; see `alone`.
+
+    Raises
+    ------
+    JobRunningError
+        As `alone`.
+    """
+    root = local_path(store, "")
+    if root is None:
+        yield False
+        return
+    name = sha256(prefix.encode()).hexdigest()[:16]
     folder = Path(root, f".zarr-dask-{name}.lock")
     was_running = folder.is_dir()
     try:
@@ -215,7 +232,7 @@ def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
                 stack.enter_context(folder_lock(str(folder)))
             except ConditionalWriteError as error:
                 raise JobRunningError(
-                    f"the same job is at work on {plan.where} in another process, and nobody here "
+                    f"the same job is at work on {where} in another process, and nobody here "
                     f"can tell whether that is still running: {error}"
                 ) from error
             except OSError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
@@ -35,6 +36,7 @@ from zarr_dask.jobs.engine import (
     forks_for,
     runs_elsewhere,
 )
+from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.memory_budget import JobBudget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
@@ -46,7 +48,8 @@ from zarr_dask.jobs.write.running import StartedWrite, run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, WriteReceipts, WriteReport
-from zarr_dask.journal import ArrayEnd, JobLock, Journal, end_of_array
+from zarr_dask.journal import ArrayEnd, JobLock, Journal, end_of_array, new_journal
+from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 
@@ -111,6 +114,9 @@ class WritePlan(InWords):
     in_one_graph: bool = False
     """True if other arrays of the same call need blocks that are written between, so that one graph
     has to do both."""
+    anew: Callable[[], WritePlan] | None = None
+    """Plans the same resumable job again, after another process has worked on it; None for others.
+    """
     again: Callable[[], WritePlan] | None = None
     """Plans the same append behind what others have appended meanwhile; None where none is waited
     for."""
@@ -174,7 +180,7 @@ class WritePlan(InWords):
     @property
     def work_nbytes(self) -> int:
         """Decoded bytes that tasks write, those of an array between included."""
-        return self.nbytes + self.staged * int(self.values.size) * int(self.values.dtype.itemsize)
+        return self.nbytes + (int(self.values.nbytes) if self.staged else 0)
 
     @property
     def largest_block(self) -> int:
@@ -613,6 +619,7 @@ class WritePlan(InWords):
         """Run the plan.
 
         If a task fails, no new ones start. The error is raised when the running ones have ended.
+        If another process runs the same job with ``resume=``, its end is waited for.
 
         Parameters
         ----------
@@ -630,9 +637,23 @@ class WritePlan(InWords):
         ------
         ValueError
             If `window` is given, but blocks share intermediate results.
+        JobRunningError
+            If nobody can tell whether the process that works on the same job is still running.
         """
         self.check_window(window)
-        return run_plans((self,), client, progress, window)[0]
+        with self._alone() as plan:
+            return run_plans((plan,), client, progress, window)[0]
+
+    @contextmanager
+    def _alone(self) -> Iterator[WritePlan]:
+        """Wait while another process works on the same resumable job; yield what is to do then."""
+        place, job = self.resume.place, self.resume.job
+        if place is None or self.anew is None:
+            yield self
+            return
+        with alone_at(place.store, new_journal(place, job).prefix, self.target.where) as waited:
+            ended = finished_job(place.store, place.prefix, self.target.store, job)
+            yield self.anew() if waited or (ended and self.creates) else self
 
     def check_window(self, window: int | None) -> None:
         """Refuse windows of tasks that share intermediate results.

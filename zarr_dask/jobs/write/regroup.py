@@ -47,14 +47,19 @@ _LARGE = 1 << 28
 """Bytes above which larger boxes save no more time."""
 _GATHER = 1.5e-4
 """Seconds that dask's threads spend on a task."""
+_SHIP = 1.5e-3
+"""Seconds that a cluster spends on a piece that goes to another worker."""
 _NETWORK = 5e8
 """Bytes per second that a worker receives from others."""
+_JOINED = 1 << 24
+"""Maximum bytes besides of ranges of a stored object that are read together, and of its index."""
 _DISK = 1.0
 """Seconds that must be saved for an array between to be worth its space."""
 _ROUGH = 2.0
 """Time of an array between, as a multiple of the estimate, that must be saved by it."""
-_UNEVEN = 1.25
-"""Share of the waiting blocks that a process may hold, as a multiple of its equal share."""
+_UNEVEN = 1.75
+"""Share of the waiting blocks that a process may hold, as a multiple of its equal share; 1.5 was
+measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ def ways(
     """
     if values.aligned == values.source or not values.nbytes:
         return (_directly(values, budget),)
-    found = [_in_graph(values, budget, model)]
+    found = [_in_graph(values, budget)]
     if between is not None:
         found.append(_staged(values, budget, model, between))
     return tuple(sorted(found, key=lambda way: (way.process > budget.max_mem, way.seconds)))
@@ -181,7 +186,7 @@ def _directly(values: WrittenBlocks, budget: JobBudget) -> Regrouping:
 # --- in the graph ---------------------------------------------------------------------------------
 
 
-def _in_graph(values: WrittenBlocks, budget: JobBudget, model: CostModel) -> Regrouping:
+def _in_graph(values: WrittenBlocks, budget: JobBudget) -> Regrouping:
     """Return the way through the graph, with unions as small as the budget asks for."""
     itemsize = max(values.itemsize, values.target.itemsize)
     cells = _cells(values)
@@ -189,15 +194,13 @@ def _in_graph(values: WrittenBlocks, budget: JobBudget, model: CostModel) -> Reg
     limit = max(prod(_largest(values.source)) * itemsize, one, _FEW)
     while True:
         blocks = _cut(cells, values.aligned, limit // itemsize)
-        found = _graph_of(values, blocks, budget, model)
+        found = _graph_of(values, blocks, budget)
         if found.process <= budget.max_mem or limit <= one:
             return found
         limit = max(limit // 4, one)
 
 
-def _graph_of(
-    values: WrittenBlocks, blocks: Blocks, budget: JobBudget, model: CostModel
-) -> Regrouping:
+def _graph_of(values: WrittenBlocks, blocks: Blocks, budget: JobBudget) -> Regrouping:
     workers = budget.workers
     local = workers.in_this_process
     largest = _largest(blocks)
@@ -210,9 +213,9 @@ def _graph_of(
     busy = min(workers.threads_per_process, prod(map(len, blocks)))
     pieces = prod(map(_pairs, values.source, blocks))
     tasks = pieces + prod(map(len, blocks))
-    seconds = tasks * _GATHER if local else tasks * model.schedule
+    seconds = tasks * (_GATHER if local else _SHIP)
     if not local:
-        seconds = max(seconds, values.nbytes / _NETWORK / processes)
+        seconds += values.nbytes / _NETWORK / processes
     process = needed_for_tasks(share + task * busy)
     return Regrouping("graph", blocks, task, process, waiting, pieces, seconds)
 
@@ -263,7 +266,8 @@ def _staged(
     itemsize = max(values.itemsize, values.target.itemsize)
 
     def peak(shape: Shape) -> int:
-        return StagePlan(between, values.target, shape).peak
+        joined = min(between.object_bytes, _JOINED)
+        return StagePlan(between, values.target, shape).peak + joined
 
     def fits(shape: Shape) -> bool:
         return prod(shape) * itemsize <= _LARGE and peak(shape) <= most

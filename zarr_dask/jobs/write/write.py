@@ -481,6 +481,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
         site=site,
+        anew=bound(_plan, arr, given) if request.resume.resume else None,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
     )
     if not plan.has_ended and not request.is_between:
