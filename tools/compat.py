@@ -2,7 +2,7 @@
 
 ``make compat`` writes the page. Every row is tried: a small array is written and read back by us,
 then read by each peer; a peer agrees where it finds the same values. The rows come from the
-registries of data types and codecs, so that a new name without a sample here is an error.
+registries of data types and codecs, configurations from the classes (`Codec.example`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import zarr_dask as zd
-from zarr_dask.codecs.registry import v3_names as codec_names
-from zarr_dask.codecs.registry_numcodecs import numcodecs_names
+from zarr_dask.codecs.registry import CODECS, codec_class
+from zarr_dask.codecs.registry_numcodecs import example_of_numcodecs, numcodecs_names
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.dtypes import v3_names as data_type_names
 from zarr_dask.errors import ZarrDaskError
@@ -125,103 +125,16 @@ def _named(name: str, **configuration: Any) -> dict[str, Any]:
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
 
 
-_N5 = (_named("transpose", order=[0]), _named("bytes", endian="big"), _named("gzip", level=1))
-
-# Configurations of codecs, by NumPy type string and bytes of the elements that they are given.
-_V3_CODECS: dict[str, Callable[[str, int], list[Any]]] = {
-    "bytes": lambda _, size: [_named("bytes", endian="big") if size > 1 else _named("bytes")],
-    "transpose": lambda *_: [_named("transpose", order=[0])],
-    "gzip": lambda *_: [_named("gzip", level=1)],
-    "zstd": lambda *_: [_named("zstd", level=1, checksum=True)],
-    "blosc": lambda *_: ["blosc"],
-    "crc32c": lambda *_: [_named("crc32c")],
-    "bitround": lambda *_: [_named("bitround", keepbits=2)],
-    "cast_value": lambda *_: [_named("cast_value", data_type="int16")],
-    "scale_offset": lambda *_: [_named("scale_offset", offset=1, scale=1)],
-    "reshape": lambda *_: [_named("reshape", shape=[2, -1])],
-    "packbits": lambda *_: [_named("packbits", padding_encoding="first_byte")],
-    "vlen-utf8": lambda *_: [_named("vlen-utf8")],
-    "vlen-bytes": lambda *_: [_named("vlen-bytes")],
-    "n5_default": lambda *_: [_named("n5_default", codecs=list(_N5))],
-    "conditional": lambda *_: [
-        _named("conditional", header_bits=8, codecs=[_named("gzip", level=1)])
-    ],
-    "zfp": lambda *_: [_named("zfp", mode="reversible")],
-    "numcodecs.delta": lambda text, _: [_named("numcodecs.delta", dtype=text)],
-    "numcodecs.bitround": lambda *_: [_named("numcodecs.bitround", keepbits=2)],
-    "numcodecs.fixedscaleoffset": lambda text, _: [
-        _named("numcodecs.fixedscaleoffset", offset=0, scale=1, dtype=text, astype="<i2")
-    ],
-    "numcodecs.quantize": lambda text, _: [_named("numcodecs.quantize", digits=2, dtype=text)],
-    "numcodecs.packbits": lambda *_: [_named("numcodecs.packbits")],
-    "numcodecs.astype": lambda text, _: [
-        _named("numcodecs.astype", encode_dtype="<f8", decode_dtype=text)
-    ],
-    "numcodecs.pcodec": lambda *_: [_named("numcodecs.pcodec", level=8)],
-    "numcodecs.zfpy": lambda *_: [_named("numcodecs.zfpy", mode=4, tolerance=1e-3)],
-    "numcodecs.shuffle": lambda _, size: [_named("numcodecs.shuffle", elementsize=size)],
-    "numcodecs.blosc": lambda *_: [_named("numcodecs.blosc", cname="lz4", clevel=1)],
-    **{
-        f"numcodecs.{name}": lambda *_, name=name, options=options: [
-            _named(f"numcodecs.{name}", **options)
-        ]
-        for name, options in {
-            "adler32": {},
-            "crc32": {},
-            "crc32c": {},
-            "fletcher32": {},
-            "jenkins_lookup3": {},
-            "bz2": {"level": 1},
-            "gzip": {"level": 1},
-            "lz4": {"acceleration": 1},
-            "lzma": {"preset": 1},
-            "zlib": {"level": 1},
-            "zstd": {"level": 1},
-        }.items()
-    },
-}
 _V3_READ_ONLY = {"endian"}
 
-_V2_CODECS: dict[str, Callable[[str, int], dict[str, Any]]] = {
-    "blosc": lambda *_: {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1},
-    **{
-        name: lambda *_, name=name: {"id": name, "level": 1}
-        for name in ("zlib", "gzip", "bz2", "zstd")
-    },
-    "lz4": lambda *_: {"id": "lz4"},
-    "lzma": lambda *_: {"id": "lzma", "preset": 1},
-    "delta": lambda text, _: {"id": "delta", "dtype": text},
-    "fixedscaleoffset": lambda text, _: {
-        "id": "fixedscaleoffset",
-        "offset": 0,
-        "scale": 1,
-        "dtype": text,
-        "astype": "<i2",
-    },
-    "quantize": lambda text, _: {"id": "quantize", "digits": 2, "dtype": text},
-    "bitround": lambda *_: {"id": "bitround", "keepbits": 2},
-    "astype": lambda text, _: {"id": "astype", "encode_dtype": "<f8", "decode_dtype": text},
-    "packbits": lambda *_: {"id": "packbits"},
-    "categorize": lambda text, _: {
-        "id": "categorize",
-        "labels": ["a", "é", "日本", "abc", "z"],
-        "dtype": text,
-        "astype": "|u1",
-    },
-    "shuffle": lambda _, size: {"id": "shuffle", "elementsize": size},
-    **{
-        name: lambda *_, name=name: {"id": name}
-        for name in ("adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3")
-    },
-    **{
-        name: lambda *_, name=name: {"id": name}
-        for name in ("vlen-utf8", "vlen-bytes", "json2", "msgpack2")
-    },
-    "vlen-array": lambda *_: {"id": "vlen-array", "dtype": "<i4"},
-    "base64": lambda *_: {"id": "base64"},
-    "pcodec": lambda *_: {"id": "pcodec", "level": 8},
-    "zfpy": lambda *_: {"id": "zfpy", "mode": 4, "tolerance": 1e-3},
-}
+
+def _example(name: str, dtype: str) -> list[Any]:
+    """Return a codec of v3 as its class would try it on elements of a type string."""
+    cls = codec_class(name)
+    assert cls is not None
+    return [_named(name, **cls.example(name, dtype))]
+
+
 _OBJECT_CODECS = ("vlen-array", "json2", "msgpack2")
 
 
@@ -235,11 +148,11 @@ def _of_v3() -> Iterator[Trial]:
             continue
         dtype = _CONFIGURED.get(name, name)
         made = data_type_of(dtype)
-        for codec in codec_names():
+        for codec in CODECS.own_names():
             if codec == "sharding_indexed":
                 yield Trial("v3", name, codec, dtype, shards=(4,))
             elif codec not in _V3_READ_ONLY:
-                codecs = _V3_CODECS[codec](made.dtype.str, made.itemsize)
+                codecs = _example(codec, made.dtype.str)
                 yield Trial("v3", name, codec, dtype, codecs)
 
 
@@ -249,13 +162,13 @@ def _of_v2() -> Iterator[Trial]:
         for codec in numcodecs_names():
             if codec == "pickle" or (name == "|O") != (codec in _OBJECT_CODECS):
                 continue
-            wanted = [_V2_CODECS[codec](stored.str, stored.itemsize)]
+            wanted = [example_of_numcodecs(codec, stored.str)]
             yield Trial("v2", name, codec, dtype, wanted)
     for name in ("string", "bytes"):
         for codec in numcodecs_names():
             framing = {"id": {"string": "vlen-utf8", "bytes": "vlen-bytes"}[name]}
             if codec not in (*_OBJECT_CODECS, "pickle"):
-                steps = [_V2_CODECS[codec]("|O", 1)]
+                steps = [example_of_numcodecs(codec, "|O")]
                 if codec not in {"vlen-utf8", "vlen-bytes"}:
                     steps.insert(0, framing)
                 yield Trial("v2", f"|O ({name})", codec, name, steps)
@@ -264,14 +177,14 @@ def _of_v2() -> Iterator[Trial]:
 def _of_v1() -> Iterator[Trial]:
     for name, dtype in _V1_TYPES.items():
         for codec in ("blosc", "zlib", "bz2", "lzma"):
-            yield Trial("v1", name, codec, dtype, [_V2_CODECS[codec]("", 1)])
+            yield Trial("v1", name, codec, dtype, [example_of_numcodecs(codec, "|u1")])
 
 
 def _of_drafts() -> Iterator[Trial]:
     for draft in ("v3draft", "v3draft-2022-05"):
         for name in _DRAFT_TYPES:
             for codec in ("gzip", "blosc"):
-                yield Trial(draft, name, codec, name, _V3_CODECS[codec]("", 1))
+                yield Trial(draft, name, codec, name, _example(codec, "|u1"))
             yield Trial(draft, name, "sharding", name, shards=(4,))
 
 

@@ -99,7 +99,7 @@ def execute(block: Block, namespace: dict[str, Any], name: str) -> None:
     """Execute a block in the current folder."""
     if block.kind == "python":
         here = _here(block.code, name)
-        code = compile("\n" * block.line + here, name, "exec")
+        code = compile("\n" * block.line + here, name, "exec", dont_inherit=True)
         exec(code, namespace)  # noqa: S102
     elif block.kind == "console":
         for command in commands(block):

@@ -22,6 +22,7 @@ from zarr_dask._util.keywords import did_you_mean as _did_you_mean
 from zarr_dask._util.show_versions import show_versions
 from zarr_dask.array.array import Array
 from zarr_dask.array.view import View
+from zarr_dask.codecs.registry import register_codec
 from zarr_dask.formats.base import Limits, ReadOptions
 from zarr_dask.hierarchy.group import (
     Group,
@@ -163,6 +164,7 @@ __all__ = [
     "plan_write",
     "rechunk",
     "reference",
+    "register_codec",
     "save",
     "share_credentials",
     "show_versions",

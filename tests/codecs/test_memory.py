@@ -17,7 +17,7 @@ from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma
 from zarr_dask.codecs.compress.zstd import Zstd, zstd_tables
 from zarr_dask.codecs.conditional import Conditional
 from zarr_dask.codecs.numeric.filters import NumcodecsBytesCodec
-from zarr_dask.jobs.rechunk.layouts import layout_of
+from zarr_dask.jobs.engine.layouts import layout_of
 
 BESIDES = 1_500_000
 """Bytes that are not counted: buffers of one block, the ends of the memory that malloc takes."""
@@ -121,8 +121,7 @@ def test_codecs_around_another_have_its_tables():
     expected = inner.encoder_state_nbytes(1 << 20)
     assert Conditional((Gzip(1), inner, Bz2(1))).encoder_state_nbytes(1 << 20) == expected
     assert (
-        NumcodecsBytesCodec.of(inner, "zstd", {"level": 9}).encoder_state_nbytes(1 << 20)
-        == expected
+        NumcodecsBytesCodec(inner, "zstd", '{"level": 9}').encoder_state_nbytes(1 << 20) == expected
     )
     chunk = {"chunks": (4, 512, 512), "codecs": [inner]}
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
@@ -137,7 +136,7 @@ def test_codecs_around_another_hold_its_blocks():
     assert expected == 1 << 20
     assert Conditional((Gzip(1), inner)).decoder_state_nbytes(1 << 20) == expected
     assert (
-        NumcodecsBytesCodec.of(inner, "blosc", {"cname": "lz4"}).decoder_state_nbytes(1 << 20)
+        NumcodecsBytesCodec(inner, "blosc", '{"cname": "lz4"}').decoder_state_nbytes(1 << 20)
         == expected
     )
     chunk = {"chunks": (4, 512, 512), "codecs": [inner]}

@@ -184,7 +184,7 @@ def test_command(tmp_path):
     found = run(main, ["ome", "convert", src, dst, "--dry-run"])
     assert found.exit_code == 0, found.output
     assert not (tmp_path / "image").exists()
-    found = run(main, ["ome", "convert", src, dst, "--shards", "auto", "--quiet"])
+    found = run(main, ["--quiet", "ome", "convert", src, dst, "--shards", "auto"])
     assert (found.exit_code, found.output) == (0, ""), found.output
     image = zd.ome.open(dst)
     assert image.level(0).array.shards is not None

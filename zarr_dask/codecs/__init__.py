@@ -3,6 +3,32 @@
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from zarr_dask.codecs.base import (
+    ArrayCodec,
+    BoundSerializer,
+    BytesCodec,
+    ChunkSpec,
+    Codec,
+    DecodeOptions,
+    EncodedSize,
+    Serializer,
+    Speeds,
+)
+from zarr_dask.codecs.codec_config import CodecConfig
+
+__all__ = [
+    "ArrayCodec",
+    "BoundSerializer",
+    "BytesCodec",
+    "ChunkSpec",
+    "Codec",
+    "CodecConfig",
+    "DecodeOptions",
+    "EncodedSize",
+    "Serializer",
+    "Speeds",
+]
+
 
 def _hide_zfpy_of_unreadable_version() -> None:
     """Make numcodecs importable beside zfpy 1.0.1.post0.

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from zarr_dask._util.json_fields import is_ints, is_one_of
 from zarr_dask.codecs.base import (
     ArrayCodec,
     BoundSerializer,
     ChunkSpec,
+    Codec,
     DecodeOptions,
     EncodedSize,
     Serializer,
+    Speeds,
 )
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.dtypes import is_small, leaves, native, swappable, value_bits
 from zarr_dask.errors import ABSENT, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
@@ -48,6 +53,29 @@ class Bytes(Serializer):
 
     endian: Endian | None = "little"
     name: ClassVar[str] = "bytes"
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec | None:
+        """See `Codec.from_config`; drafts of v3 called it ``endian``."""
+        if config.name == "endian":
+            if config.stored is None:
+                place = config.place.removesuffix(".configuration")
+                expected = "'bytes', as this codec is called now"
+                config.problems.append(ValidationProblem(f"{place}.name", "endian", expected))
+                return None
+            _warn_of_old_spelling(config, "a codec 'endian', now called 'bytes'")
+        endian = config.take("endian", is_one_of("little", "big"), "'little' or 'big'", None)
+        return cls(endian)
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"endian": "big"} if np.dtype(dtype).itemsize > 1 else {}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        native_order = self.endian in {None, sys.byteorder}
+        return Speeds(16e9, 30e9) if native_order else Speeds(8e9, 12e9)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -282,6 +310,29 @@ class Transpose(ArrayCodec):
     name: ClassVar[str] = "transpose"
     moves: ClassVar[bool] = True
 
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec:
+        """See `Codec.from_config`; drafts of v3 had "C" and "F" as well."""
+        expected = "a list of the dimensions in their new order"
+        stored = config.stored
+        if stored is None:
+            order = config.take("order", is_ints, expected)
+        else:
+            order = config.take("order", lambda v: is_ints(v) or v in ("C", "F"), expected)
+            if isinstance(order, str):
+                _warn_of_old_spelling(config, f"an order of {order!r}, now a list of dimensions")
+                order = range(stored.ndim)[:: 1 if order == "C" else -1]
+        return cls(tuple(order or ()))
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"order": [0]}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(0.7e9, 0.7e9)
+
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
         return {"order": list(self.order)}
@@ -325,3 +376,8 @@ class Transpose(ArrayCodec):
         for position, dimension in enumerate(self.order):
             back[dimension] = shape[position]
         return tuple(back)
+
+
+def _warn_of_old_spelling(config: CodecConfig, what: str) -> None:
+    if config.stored is not None:
+        config.stored.warn(f"{config.place} is of a draft of Zarr v3: it has {what}.")

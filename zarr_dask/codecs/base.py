@@ -11,6 +11,7 @@ elements' memory is given the memory to fill.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,10 @@ import numpy as np
 
 from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.codecs.byte_ranges import Spans
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.fetch import Fetch
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
-from zarr_dask.errors import ValidationProblem
+from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import WHOLE, Buffer
 
@@ -42,6 +44,7 @@ __all__ = [
     "NotPartiallyDecodableError",
     "Serializer",
     "ShardIndex",
+    "Speeds",
     "concat_buffers",
 ]
 
@@ -98,6 +101,23 @@ class EncodedSize:
         """Return the size with a few more bytes."""
         return EncodedSize(None if self.exact is None else self.exact + nbytes, self.most + nbytes)
 
+    def check(self, what: str, nbytes: int) -> None:
+        """Raise if a number of bytes, found or claimed by a header, is another or too large.
+
+        Raises
+        ------
+        CorruptObjectError
+            With `what`, a noun such as "gzip stream".
+        """
+        if self.exact is not None and nbytes != self.exact:
+            raise CorruptObjectError(
+                f"its {what} holds {nbytes} bytes, but the chunk has {self.exact}"
+            )
+        if nbytes > self.most:
+            raise CorruptObjectError(
+                f"its {what} claims {nbytes} bytes, but the chunk can have {self.most} at most"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
@@ -146,8 +166,22 @@ class DecodedBytes(NamedTuple):
     """Offset in the chunk of its first byte."""
 
 
+class Speeds(NamedTuple):
+    """Bytes of elements per second that a thread decodes and encodes."""
+
+    decode: float
+    encode: float
+
+
 class Codec(ABC):
-    """A step of a chain; its fields are its configuration."""
+    """A step of a chain; its fields are its configuration.
+
+    Concrete classes are frozen dataclasses, which `zarr_dask.register_codec` makes known by their
+    name.
+    """
+
+    in_numcodecs: ClassVar[bool] = False
+    """True if v2 metadata may have it as well, with its name as ``id``."""
 
     @property
     @abstractmethod
@@ -157,6 +191,74 @@ class Codec(ABC):
     @abstractmethod
     def configuration(self) -> dict[str, Any]:
         """Return the configuration as JSON values, in Zarr v3 spelling."""
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec | None:
+        """Return the codec of a configuration; note problems in `config` and return None.
+
+        By default the members are the fields of the class, which refuses wrong values by a
+        ValueError or TypeError.
+        """
+        names = inspect.signature(cls).parameters if config.rest() else ()
+        given = {name: config.rest().pop(name) for name in names if name in config.rest()}
+        try:
+            return cls(**given)
+        except (TypeError, ValueError) as error:
+            expected = f"a configuration that {config.name!r} takes ({error})"
+            config.problems.append(ValidationProblem(config.place, given, expected))
+            return None
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """Return the codec of a configuration in numcodecs' spelling.
+
+        Parameters
+        ----------
+        name
+            The ``id``.
+        config
+            All other members; those that are known are removed.
+        dtype
+            Type string of the elements that the codec is given, if known.
+
+        Raises
+        ------
+        ValueError, TypeError, KeyError
+            If the configuration is wrong.
+        """
+        given = dict(config)
+        config.clear()
+        return cls(**given)
+
+    def to_numcodecs(self) -> dict[str, Any] | None:
+        """Return the configuration in numcodecs' spelling; None for codecs without one."""
+        return {"id": self.name, **self.configuration()} if self.in_numcodecs else None
+
+    @classmethod
+    def with_defaults(
+        cls,
+        name: str,  # noqa: ARG003
+        configuration: dict[str, Any],
+        itemsize: int,  # noqa: ARG003
+    ) -> dict[str, Any]:
+        """Return a user's configuration with members that metadata must have."""
+        return configuration
+
+    def resolved(self, itemsize: int) -> Codec:  # noqa: ARG002
+        """Return the codec with all that depends on the size of elements decided."""
+        return self
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """Return a configuration under one of its names, for elements of a NumPy type string.
+
+        The table of compatibility, tests of hostile inputs and `CodecTests` use it.
+        """
+        return {}
+
+    def speeds(self) -> Speeds:
+        """Return the speeds, as measured once; plans of rechunkings compare their ratios."""
+        return Speeds(0.5e9, 0.3e9)
 
     def document(self) -> dict[str, Any]:
         """Return name and configuration as in Zarr v3 metadata."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import google_crc32c
 import numpy as np
 
-from zarr_dask.codecs.base import BytesCodec, EncodedSize
+from zarr_dask.codecs.base import BytesCodec, EncodedSize, Speeds
 from zarr_dask.errors import ChecksumError, CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
@@ -66,6 +66,14 @@ class Crc32c(BytesCodec):
     """The bytes, then their CRC-32C as a little-endian integer."""
 
     name: ClassVar[str] = "crc32c"
+
+    def to_numcodecs(self) -> dict[str, Any]:
+        """See `Codec.to_numcodecs`."""
+        return {"id": "crc32c"}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(24e9, 24e9)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

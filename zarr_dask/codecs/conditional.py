@@ -8,11 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BytesCodec, ChunkSpec, EncodedSize
+from zarr_dask._util.json_fields import is_codec_list, is_int_in
+from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, EncodedSize
+from zarr_dask.codecs.codec_config import CodecConfig
+from zarr_dask.codecs.registry import codec_from_v3
 from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.stores.base import Buffer
 
 __all__ = ["Conditional"]
+
+
+_MOST_HEADER_BITS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,36 @@ class Conditional(BytesCodec):
     name: ClassVar[str] = "conditional"
     may_alias: ClassVar[bool] = False
     peak_copies: ClassVar[int] = 3
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec:
+        """See `Codec.from_config`."""
+        documents = config.take("codecs", is_codec_list, "a list of at most 1000 codecs")
+        fewest = -(-len(documents or ()) // 8) * 8
+        bits = config.take(
+            "header_bits",
+            is_int_in(range(fewest, _MOST_HEADER_BITS + 1, 8)),
+            f"a multiple of 8 from {fewest} to {_MOST_HEADER_BITS}",
+            None,
+        )
+        codecs = []
+        for position, document in enumerate(documents or ()):
+            place = config.at(f"codecs[{position}]")
+            made = codec_from_v3(document, place, config.stored)
+            if isinstance(made, list):
+                config.problems.extend(made)
+            elif isinstance(made, BytesCodec):
+                codecs.append(made)
+            else:
+                expected = "a codec from bytes to bytes"
+                config.problems.append(ValidationProblem(place, made.name, expected))
+        return cls(tuple(codecs), bits)
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        gzip = {"name": "gzip", "configuration": {"level": 1}}
+        return {"header_bits": 8, "codecs": [gzip]}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

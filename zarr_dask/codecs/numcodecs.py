@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numcodecs
 import numpy as np
 
-from zarr_dask.codecs.base import BytesCodec, EncodedSize
+from zarr_dask.codecs.base import BytesCodec, Codec, EncodedSize, Speeds
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DataTypeError
 from zarr_dask.stores.base import Buffer
 
@@ -41,6 +41,20 @@ _RESIZING = {
 """Names of the types before and after encoding in a filter's configuration."""
 
 
+_ELEMENTS = "elements"
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "astype": {"encode_dtype": "<f8", "decode_dtype": _ELEMENTS},
+    "bitround": {"keepbits": 2},
+    "categorize": {
+        "labels": ["a", "é", "日本", "abc", "z"],
+        "dtype": _ELEMENTS,
+        "astype": "|u1",
+    },
+    "delta": {"dtype": _ELEMENTS},
+    "fixedscaleoffset": {"offset": 0, "scale": 1, "dtype": _ELEMENTS, "astype": "<i2"},
+    "quantize": {"digits": 2, "dtype": _ELEMENTS},
+}
+"""Configurations of filters that need one, for elements of one type."""
 _FAILURES = (ValueError, RuntimeError, TypeError, LookupError, ArithmeticError)
 """Errors of numcodecs for malformed buffers or invalid options, over all filters."""
 _LONGEST_OPTION = 256
@@ -66,6 +80,31 @@ class Filter(BytesCodec):
     name: ClassVar[str] = "numcodecs"
     may_alias: ClassVar[bool] = True
     peak_copies: ClassVar[int] = 2
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:
+        """See `Codec.from_numcodecs`; numcodecs itself looks at the configuration."""
+        given = dict(config)
+        config.clear()
+        return Filter.of({"id": name, **given}, dtype)
+
+    def to_numcodecs(self) -> dict[str, Any]:
+        """See `Codec.to_numcodecs`."""
+        return self.configuration()
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:
+        """See `Codec.example`."""
+        options = _EXAMPLES.get(name, {})
+        return {key: dtype if value is _ELEMENTS else value for key, value in options.items()} | (
+            {"elementsize": 1 if np.dtype(dtype).hasobject else np.dtype(dtype).itemsize}
+            if name == "shuffle"
+            else {}
+        )
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(24e9, 24e9) if self.id == "crc32c" else super().speeds()
 
     @staticmethod
     def of(config: Mapping[str, Any], dtype: str | None = None) -> Filter:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import FieldReader, is_int, is_ints, is_list
+from zarr_dask._util.json_fields import is_int, is_ints, is_list
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.errors import ValidationProblem
 from zarr_dask.grid.grid import Shape
 
@@ -41,15 +42,20 @@ class Reshape(ArrayCodec):
     name: ClassVar[str] = "reshape"
     pointwise: ClassVar[bool] = False
 
-    @staticmethod
-    def of(members: FieldReader) -> Reshape:
-        """Parse the members of its configuration, and add problems to them."""
-        lengths = members.take(
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Reshape:
+        """See `Codec.from_config`."""
+        lengths = config.take(
             "shape",
             lambda v: is_list(v) and all(map(_is_length, v)) and v.count(REST) <= 1,
             "a list of positive integers and lists of dimensions, and -1 once at most",
         )
-        return Reshape(tuple(tuple(n) if isinstance(n, list) else n for n in lengths or ()))
+        return cls(tuple(tuple(n) if isinstance(n, list) else n for n in lengths or ()))
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"shape": [2, -1]}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

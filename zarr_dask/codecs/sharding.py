@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from zarr_dask._util.buffers import SegmentedBuffer
+from zarr_dask._util.json_fields import is_codec_list, is_ints, is_one_of
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
     ABSENT_PLACE,
@@ -40,7 +41,9 @@ from zarr_dask.codecs.chunk_batches import (
     decode_in_place,
     iter_chunk_batches,
 )
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.fetch import Fetch, check_length, fetch_within, interleave
+from zarr_dask.codecs.registry import inner_chain
 from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Part, Region, Shape, view_region
@@ -82,6 +85,33 @@ class Sharding(Serializer):
     index_location: IndexLocation = "end"
     name: ClassVar[str] = "sharding_indexed"
     is_sharding: ClassVar[bool] = True
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec | None:
+        """See `Codec.from_config`."""
+        shape = config.take("chunk_shape", is_ints, "a list of integers, one per dimension")
+        expected = "a list of at most 1000 codecs"
+        codecs = config.take("codecs", is_codec_list, expected)
+        index_codecs = config.take("index_codecs", is_codec_list, expected, None)
+        location = config.take(
+            "index_location", is_one_of("start", "end"), "'start' or 'end'", "end"
+        )
+        chain = None if codecs is None else inner_chain(config, "codecs", codecs, config.stored)
+        index: CodecChain | None
+        if index_codecs is None:
+            index = DEFAULT_INDEX_CODECS
+            if not config.problems:
+                _warn_of_index(
+                    config, "no index_codecs", "bytes in little-endian order and a crc32c"
+                )
+        else:
+            stored = config.stored
+            inner = None if stored is None else replace(stored, ndim=stored.ndim + 1)
+            made = inner_chain(config, "index_codecs", index_codecs, inner)
+            index = _index_chain(config, made)
+        if chain is None or index is None or shape is None:
+            return None
+        return cls(tuple(shape), chain, index, location)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -599,3 +629,21 @@ def _outside(offset: int, nbytes: int, length: int) -> CorruptObjectError:
     return CorruptObjectError(
         f"the shard index points to bytes {offset} to {offset + nbytes} of {length}"
     )
+
+
+def _index_chain(config: CodecConfig, chain: CodecChain | None) -> CodecChain | None:
+    """Return the codecs of an index; its integers are little-endian by default."""
+    if chain is None:
+        return None
+    if chain.skipped:
+        config.blame("index_codecs", list(chain.skipped), "known codecs", "codec")
+        return None
+    if chain.serializer != Bytes(None):
+        return chain
+    _warn_of_index(config, "index_codecs without byte order", "little-endian order")
+    return replace(chain, serializer=Bytes("little"))
+
+
+def _warn_of_index(config: CodecConfig, found: str, taken: str) -> None:
+    if config.stored is not None:
+        config.stored.warn(f"{config.place} has {found}; {taken} is taken for granted.")

@@ -20,10 +20,10 @@ import numpy as np
 from zarr_dask.codecs.arrays import Bytes, StructBytes, endian_of
 from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, DecodeOptions, concat_buffers
 from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.codec_config import PREFIX
 from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.compress.deflate import Gzip
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
-from zarr_dask.codecs.numeric.filters import PREFIX
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, ValidationProblem

@@ -26,8 +26,8 @@ from zarr_dask._util.json_fields import (
 from zarr_dask.codecs.arrays import Bytes, StructBytes, Transpose, serializer_of
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, Serializer
 from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.codec_config import PREFIX
 from zarr_dask.codecs.numcodecs import ARRAY_FILTERS, Filter
-from zarr_dask.codecs.numeric.filters import PREFIX
 from zarr_dask.codecs.numeric.pcodec import Pcodec
 from zarr_dask.codecs.numeric.zfp import Zfpy
 from zarr_dask.codecs.objects.categorize import Categorize

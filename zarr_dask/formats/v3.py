@@ -27,11 +27,10 @@ from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.codec_config import ParseContext, StrictParseContext
 from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
 from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry import (
-    ParseContext,
-    StrictParseContext,
     chain_from_v3,
     encoded_data_type,
     is_array_codec,

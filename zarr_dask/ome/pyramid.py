@@ -24,9 +24,9 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Fixed, Grid, Region, Shape
+from zarr_dask.jobs.engine.cost_model import KEPT_AT_MOST, OVERHEAD
+from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.plan import format_bytes
-from zarr_dask.jobs.rechunk.cost_model import KEPT_AT_MOST, OVERHEAD
-from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.ome.downsample import Method
 
 __all__ = ["BlockedSource", "PyramidStage", "blocked", "plan_stages"]

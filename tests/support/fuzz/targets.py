@@ -22,9 +22,10 @@ from tests.support.guarded import GUARD, guarded_memory
 from tests.support.paths import SNAPPY_FRAMES
 from zarr_dask.codecs.base import ByteRequest, ChunkSpec, DecodeOptions, EncodedSize
 from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.codec_config import ParseContext
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.fetch import drive_fetch_from_bytes
-from zarr_dask.codecs.registry import ParseContext, chain_from_v3
+from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.registry_numcodecs import (
     codec_from_numcodecs,
     object_serializer_from_numcodecs,

@@ -7,10 +7,11 @@ off. blosc, zstd and lz4 (numcodecs) and gzip and zlib (isal) release the GIL.
 
 from __future__ import annotations
 
-from zarr_dask.codecs.base import BytesCodec, EncodedSize
-from zarr_dask.errors import CorruptObjectError
+from typing import Any
 
-__all__ = ["Compressor", "check_size"]
+from zarr_dask.codecs.base import BytesCodec, EncodedSize
+
+__all__ = ["Compressor", "take_int"]
 
 
 class Compressor(BytesCodec):
@@ -21,11 +22,15 @@ class Compressor(BytesCodec):
         return size.compressed()
 
 
-def check_size(what: str, nbytes: int, size: EncodedSize) -> None:
-    """Raise if the size in a header is not the expected one, or larger than possible."""
-    if size.exact is not None and nbytes != size.exact:
-        raise CorruptObjectError(f"its {what} holds {nbytes} bytes, but the chunk has {size.exact}")
-    if nbytes > size.most:
-        raise CorruptObjectError(
-            f"its {what} claims {nbytes} bytes, but the chunk can have {size.most} at most"
-        )
+def take_int(config: dict[str, Any], name: str, default: int, allowed: range) -> int:
+    """Remove an integer from a configuration in numcodecs' spelling and return it.
+
+    Raises
+    ------
+    ValueError
+        If it is not one of those that are allowed.
+    """
+    value = config.pop(name, default)
+    if type(value) is not int or value not in allowed:
+        raise ValueError(f"{name} is {value!r}, not an integer from {allowed[0]} to {allowed[-1]}")
+    return value

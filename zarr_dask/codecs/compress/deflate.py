@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 from isal import isal_zlib
 
-from zarr_dask.codecs.base import EncodedSize
-from zarr_dask.codecs.compress.compressor import Compressor, check_size
+from zarr_dask._util.json_fields import is_int_in
+from zarr_dask.codecs.base import Codec, EncodedSize, Speeds
+from zarr_dask.codecs.codec_config import CodecConfig
+from zarr_dask.codecs.compress.compressor import Compressor, take_int
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
@@ -61,7 +63,7 @@ def _inflate(
             fed = view[position : position + window]
             piece = stream.decompress(fed, size.most - total + 1)
             if total + len(piece) > size.most:
-                check_size(f"{what} stream", total + len(piece), EncodedSize(None, size.most))
+                EncodedSize(None, size.most).check(f"{what} stream", total + len(piece))
             if not stream.eof:
                 if len(fed) == len(view) - position:
                     raise CorruptObjectError(f"its {what} stream ends too early")
@@ -76,7 +78,7 @@ def _inflate(
             window = max(2 * length, _NARROWEST)
     except failures as error:
         raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
-    check_size(f"{what} stream", total, size)
+    size.check(f"{what} stream", total)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -106,7 +108,7 @@ def _inflate_into(
                     window = _FED
                 piece = stream.decompress(fed, min(out.size - total, _PIECE) + 1)
                 if total + len(piece) > out.size:
-                    check_size(f"{what} stream", total + len(piece), EncodedSize.of(out.size))
+                    EncodedSize.of(out.size).check(f"{what} stream", total + len(piece))
                 if not piece and not fed:
                     raise CorruptObjectError(f"its {what} stream ends too early")
                 out[total : total + len(piece)] = np.frombuffer(piece, np.uint8)
@@ -116,7 +118,7 @@ def _inflate_into(
             raise CorruptObjectError(f"{what} cannot decompress it ({error})") from error
         position -= len(stream.unused_data)
         window = min(max(2 * (position - begun), _NARROWEST), _FED)
-    check_size(f"{what} stream", total, EncodedSize.of(out.size))
+    EncodedSize.of(out.size).check(f"{what} stream", total)
 
 
 _FED = 1 << 16
@@ -188,7 +190,37 @@ class Gzip(Compressor):
     level: int = 1
     peak_copies: ClassVar[int] = 3
     name: ClassVar[str] = "gzip"
+    in_numcodecs: ClassVar[bool] = True
     wbits: ClassVar[int] = 31
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec:
+        """See `Codec.from_config`."""
+        return cls(config.take("level", is_int_in(range(10)), "an integer from 0 to 9"))
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        return cls(take_int(config, "level", 1, range(-1, 10)))
+
+    @classmethod
+    def with_defaults(
+        cls,
+        name: str,  # noqa: ARG003
+        configuration: dict[str, Any],
+        itemsize: int,  # noqa: ARG003
+    ) -> dict[str, Any]:
+        """See `Codec.with_defaults`."""
+        return {"level": 5, **configuration}
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"level": 1}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(0.3e9, 0.05e9)
 
     @property
     def _header(self) -> _Header:
@@ -243,6 +275,21 @@ class Bz2(Compressor):
     level: int = 1
     peak_copies: ClassVar[int] = 3
     name: ClassVar[str] = "bz2"
+    in_numcodecs: ClassVar[bool] = True
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        return cls(take_int(config, "level", 1, range(1, 10)))
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"level": 1}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(0.02e9, 0.007e9)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -284,6 +331,33 @@ class Lzma(Compressor):
     filters: tuple[tuple[tuple[str, int], ...], ...] | None = None
     peak_copies: ClassVar[int] = 3
     name: ClassVar[str] = "lzma"
+    in_numcodecs: ClassVar[bool] = True
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        filters = config.pop("filters", None)
+        chain = None if filters is None else tuple(_lzma_filter(item) for item in filters)
+        preset = config.pop("preset", None)
+        if preset is not None and type(preset) is not int:
+            raise ValueError(f"preset is {preset!r}, not an integer")
+        form = take_int(config, "format", _lzma.FORMAT_XZ, range(1, 4))
+        codec = cls(form, take_int(config, "check", -1, range(-1, 17)), preset, chain)
+        if form == _lzma.FORMAT_RAW:
+            try:
+                _lzma.LZMADecompressor(form, None, codec.configuration()["filters"])
+            except _lzma.LZMAError as error:
+                raise ValueError(f"filters are {filters!r}: {error}") from error
+        return codec
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"preset": 1}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(0.02e9, 0.002e9)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -333,3 +407,14 @@ def _dictionary(chain: Mapping[str, int | None]) -> int:
 
 _LZMA_DICTIONARY = 1 << 27
 """Bytes of memory for the dictionary of any preset, with a margin."""
+
+
+_LZMA_LARGEST = 1 << 28  # bytes of a dictionary; also above every other option
+
+
+def _lzma_filter(item: Any) -> tuple[tuple[str, int], ...]:
+    options = tuple(item.items())
+    for name, value in options:
+        if type(value) is not int or not (name == "id" or value in range(_LZMA_LARGEST + 1)):
+            raise ValueError(f"{name} of a filter is {value!r}, not an integer that it can be")
+    return options

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numcodecs import lz4 as _lz4
 
-from zarr_dask.codecs.base import EncodedSize
-from zarr_dask.codecs.compress.compressor import Compressor, check_size
+from zarr_dask.codecs.base import Codec, EncodedSize, Speeds
+from zarr_dask.codecs.compress.compressor import Compressor, take_int
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
@@ -22,6 +22,21 @@ class Lz4(Compressor):
 
     acceleration: int = 1
     name: ClassVar[str] = "lz4"
+    in_numcodecs: ClassVar[bool] = True
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        return cls(take_int(config, "acceleration", 1, range(-(1 << 31), 1 << 31)))
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"acceleration": 1}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(3.0e9, 1.0e9)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -36,7 +51,7 @@ class Lz4(Compressor):
         if len(buffer) < 4:
             raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
         nbytes = int.from_bytes(memoryview(buffer)[:4], "little")
-        check_size("lz4 block", nbytes, size)
+        size.check("lz4 block", nbytes)
         out = np.empty(nbytes, np.uint8)
         self.decode_into(buffer, out)
         return out.data
@@ -46,7 +61,7 @@ class Lz4(Compressor):
         if len(buffer) < 4:
             raise CorruptObjectError(f"{len(buffer)} bytes are fewer than an lz4 header")
         nbytes = int.from_bytes(memoryview(buffer)[:4], "little")
-        check_size("lz4 block", nbytes, EncodedSize.of(out.size))
+        EncodedSize.of(out.size).check("lz4 block", nbytes)
         try:
             _lz4.decompress(buffer, out)
         except (RuntimeError, ValueError) as error:

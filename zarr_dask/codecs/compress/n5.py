@@ -13,9 +13,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from zarr_dask._util.json_fields import is_codec_list
 from zarr_dask.codecs.arrays import Bytes, Transpose
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask.codecs.base import (
+    BoundSerializer,
+    ChunkSpec,
+    Codec,
+    DecodeOptions,
+    EncodedSize,
+    Serializer,
+)
 from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.codec_config import CodecConfig
+from zarr_dask.codecs.registry import inner_chain
 from zarr_dask.dtypes import full_of
 from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
@@ -45,6 +55,19 @@ class N5Default(Serializer):
 
     codecs: CodecChain
     name: ClassVar[str] = "n5_default"
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec | None:
+        """See `Codec.from_config`."""
+        codecs = config.take("codecs", is_codec_list, "a list of at most 1000 codecs")
+        chain = None if codecs is None else inner_chain(config, "codecs", codecs, config.stored)
+        return None if chain is None else cls(chain)
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        steps = {"transpose": {"order": [0]}, "bytes": {"endian": "big"}, "gzip": {"level": 1}}
+        return {"codecs": [{"name": step, "configuration": given} for step, given in steps.items()]}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

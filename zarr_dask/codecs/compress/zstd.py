@@ -12,8 +12,10 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 from numcodecs import zstd as _zstd
 
-from zarr_dask.codecs.base import EncodedSize
-from zarr_dask.codecs.compress.compressor import Compressor, check_size
+from zarr_dask._util.json_fields import is_int_in
+from zarr_dask.codecs.base import Codec, EncodedSize, Speeds
+from zarr_dask.codecs.codec_config import CodecConfig
+from zarr_dask.codecs.compress.compressor import Compressor, take_int
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
@@ -39,6 +41,42 @@ class Zstd(Compressor):
     checksum: bool = False
     name: ClassVar[str] = "zstd"
 
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec:
+        """See `Codec.from_config`."""
+        level = config.take("level", is_int_in(ZSTD_LEVELS), "an integer from -131072 to 22")
+        checksum = config.take("checksum", lambda v: isinstance(v, bool), "true or false", False)
+        return cls(level, checksum)
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        level = take_int(config, "level", 0, ZSTD_LEVELS)
+        return cls(level, bool(config.pop("checksum", False)))
+
+    def to_numcodecs(self) -> dict[str, Any]:
+        """See `Codec.to_numcodecs`; older readers do not know the member ``checksum``."""
+        return {"id": "zstd", "level": self.level, **({"checksum": True} if self.checksum else {})}
+
+    @classmethod
+    def with_defaults(
+        cls,
+        name: str,  # noqa: ARG003
+        configuration: dict[str, Any],
+        itemsize: int,  # noqa: ARG003
+    ) -> dict[str, Any]:
+        """See `Codec.with_defaults`."""
+        return {"level": 0, "checksum": False, **configuration}
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"level": 1}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return Speeds(0.9e9, 0.6e9)
+
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
         return {"level": self.level, "checksum": self.checksum}
@@ -56,7 +94,7 @@ class Zstd(Compressor):
         view = memoryview(buffer).cast("B")
         first = _first_content(view)
         if first is not None and first > size.most:
-            check_size("zstd frame", first, EncodedSize(None, size.most))
+            EncodedSize(None, size.most).check("zstd frame", first)
         frames = list(_zstd_frames(view))
         total = None if any(frame.content is None for frame in frames) else _total(frames)
         if total is None and (size.exact is None or size.exact > sum(f.most for f in frames)):
@@ -148,14 +186,14 @@ def _unsized(view: memoryview, frames: list[_ZstdFrame], size: EncodedSize) -> B
         ]
     except (RuntimeError, ValueError) as error:
         raise CorruptObjectError(f"zstd cannot decompress it ({error})") from error
-    check_size("zstd frames", sum(map(len, pieces)), size)
+    size.check("zstd frames", sum(map(len, pieces)))
     return b"".join(pieces)
 
 
 def _expected(nbytes: int | None, size: EncodedSize) -> int:
     if nbytes is None:
         return cast("int", size.exact)
-    check_size("zstd frame", nbytes, size)
+    size.check("zstd frame", nbytes)
     return nbytes
 
 

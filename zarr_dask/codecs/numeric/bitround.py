@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import FieldReader, is_int_in
+from zarr_dask._util.json_fields import is_int_in
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
+from zarr_dask.codecs.codec_config import PREFIX, CodecConfig
 from zarr_dask.codecs.numeric.casting import bit_lengths
 from zarr_dask.errors import ValidationProblem
 
@@ -48,11 +49,17 @@ class BitRound(ArrayCodec):
     alias: bool = False
     pointwise: ClassVar[bool] = True
 
-    @staticmethod
-    def of(members: FieldReader, *, alias: bool = False) -> BitRound | None:
-        """Parse the members of its configuration, and add problems to them."""
-        keepbits = members.take("keepbits", is_int_in(range(1, 65)), "an integer of at least 1")
-        return None if keepbits is None else BitRound(keepbits, alias)
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> BitRound | None:
+        """See `Codec.from_config`."""
+        keepbits = config.take("keepbits", is_int_in(range(1, 65)), "an integer of at least 1")
+        alias = config.name.startswith(PREFIX)
+        return None if keepbits is None else cls(keepbits, alias)
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"keepbits": 2}
 
     @property
     def name(self) -> str:

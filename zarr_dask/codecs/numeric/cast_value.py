@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import FieldReader, is_list, is_object, is_one_of
+from zarr_dask._util.json_fields import is_list, is_object, is_one_of
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
 from zarr_dask.codecs.blockwise import map_blocks
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.numeric.casting import (
     OutOfRange,
     Rounding,
@@ -66,32 +67,37 @@ class CastValue(ArrayCodec):
     scalar_map: str | None = None
     name: ClassVar[str] = "cast_value"
 
-    @staticmethod
-    def of(members: FieldReader) -> CastValue | None:
-        """Parse the members of its configuration, and add problems to them."""
-        document = members.take("data_type", lambda v: v is not None, "a data type")
-        rounding = members.take(
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> CastValue | None:
+        """See `Codec.from_config`."""
+        document = config.take("data_type", lambda v: v is not None, "a data type")
+        rounding = config.take(
             "rounding", is_one_of(*ROUNDINGS), f"one of {list(ROUNDINGS)}", "nearest-even"
         )
-        out_of_range = members.take(
+        out_of_range = config.take(
             "out_of_range", is_one_of("clamp", "wrap"), "'clamp' or 'wrap'", None
         )
         expected = (
             f"an object of 'encode' and 'decode', lists of pairs of scalars, {_MOST_PAIRS} at most"
         )
-        scalar_map = members.take("scalar_map", _is_scalar_map, expected, None)
+        scalar_map = config.take("scalar_map", _is_scalar_map, expected, None)
         if document is None:
             return None
-        data_type = data_type_from_v3(document, members.at("data_type"))
+        data_type = data_type_from_v3(document, config.at("data_type"))
         if isinstance(data_type, list):
-            members.problems.extend(data_type)
+            config.problems.extend(data_type)
             return None
         if not is_integer_or_float(data_type):
-            members.blame("data_type", document, "a type of integers or floats", "data_type")
+            config.blame("data_type", document, "a type of integers or floats", "data_type")
         elif out_of_range == "wrap" and not isinstance(data_type, Integer):
-            members.blame("out_of_range", out_of_range, "'clamp' or none: floats do not wrap")
+            config.blame("out_of_range", out_of_range, "'clamp' or none: floats do not wrap")
         text = None if scalar_map is None else json.dumps(scalar_map)
-        return CastValue(data_type, rounding or "nearest-even", out_of_range, text)
+        return cls(data_type, rounding or "nearest-even", out_of_range, text)
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"data_type": "int16"}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`; defaults are left out."""

@@ -8,7 +8,7 @@ numcodecs codec. These names are not specified anywhere; the reference is zarr-p
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
@@ -16,17 +16,18 @@ from typing import Any, ClassVar
 import numcodecs
 import numpy as np
 
-from zarr_dask._util.json_fields import FieldReader, is_int
-from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, EncodedSize
+from zarr_dask._util.json_fields import is_int, is_int_in
+from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, EncodedSize, Speeds
 from zarr_dask.codecs.blockwise import map_blocks
+from zarr_dask.codecs.codec_config import PREFIX, CodecConfig
+from zarr_dask.codecs.numcodecs import Filter
+from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs, example_of_numcodecs
 from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import ABSENT, CorruptObjectError, DataTypeError, ValidationProblem
 from zarr_dask.grid.grid import Shape
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["PREFIX", "PREFIXED_FILTERS", "ArrayFilter", "NumcodecsBytesCodec"]
-
-PREFIX = "numcodecs."
+__all__ = ["ArrayFilter", "NumcodecsBytesCodec"]
 
 _TYPES = {
     "delta": ("dtype", "astype"),
@@ -36,8 +37,6 @@ _TYPES = {
     "packbits": (),
 }
 """Names of the types of the elements before and after encoding in the configuration, by filter."""
-PREFIXED_FILTERS = tuple(_TYPES)
-"""Ids of the filters for arrays, other than ``bitround``."""
 
 _REQUIRED = {
     "delta": {"dtype"},
@@ -63,7 +62,7 @@ class ArrayFilter(ArrayCodec):
     Parameters
     ----------
     id
-        One of `PREFIXED_FILTERS`.
+        Its id in numcodecs.
     options
         The rest of its configuration, as JSON text so that the codec can be hashed.
     """
@@ -71,18 +70,23 @@ class ArrayFilter(ArrayCodec):
     id: str
     options: str = "{}"
 
-    @staticmethod
-    def of(identifier: str, members: FieldReader) -> ArrayFilter | None:
-        """Parse the members of its configuration, and add problems to them."""
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> ArrayFilter | None:
+        """See `Codec.from_config`."""
         options = {}
-        for name in (*_TYPES[identifier], *_numbers_of(identifier)):
+        for name in (*_TYPES[config.id], *_numbers_of(config.id)):
             fits, expected = _NUMBERS.get(name, (_is_number_type, "a NumPy type of numbers"))
-            default = ABSENT if name in _REQUIRED[identifier] else None
-            value = members.take(name, fits, expected, default)
+            default = ABSENT if name in _REQUIRED[config.id] else None
+            value = config.take(name, fits, expected, default)
             if value is not None:
                 options[name] = value
-        kind = WholeChunkFilter if identifier in {"delta", "packbits"} else ArrayFilter
-        return None if members.problems else kind(identifier, json.dumps(options))
+        kind = WholeChunkFilter if config.id in {"delta", "packbits"} else ArrayFilter
+        return None if config.problems else kind(config.id, json.dumps(options))
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:
+        """See `Codec.example`."""
+        return Filter.example(name.removeprefix(PREFIX), dtype)
 
     @property
     def name(self) -> str:
@@ -245,10 +249,45 @@ class NumcodecsBytesCodec(BytesCodec):
     may_alias: ClassVar[bool] = True
     peak_copies: ClassVar[int] = 3
 
-    @staticmethod
-    def of(codec: BytesCodec, identifier: str, options: Mapping[str, Any]) -> NumcodecsBytesCodec:
-        """Return a codec under the name in the metadata."""
-        return NumcodecsBytesCodec(codec, identifier, json.dumps(dict(options)))
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> NumcodecsBytesCodec | None:
+        """See `Codec.from_config`; members have the spelling of numcodecs."""
+        options = dict(config.rest())
+        config.rest().clear()
+        if config.id == "shuffle" and not is_int_in(range(1, 1 << 31))(options.get("elementsize")):
+            found = options.get("elementsize", ABSENT)
+            config.blame("elementsize", found, "a positive integer")
+            return None
+        codec = codec_from_numcodecs({**options, "id": config.id}, config.place)
+        if isinstance(codec, list):
+            config.problems.extend(codec)
+            return None
+        return cls(codec, config.id, json.dumps(options))
+
+    def to_numcodecs(self) -> dict[str, Any]:
+        """See `Codec.to_numcodecs`."""
+        return {"id": self.id, **self.configuration()}
+
+    @classmethod
+    def with_defaults(
+        cls, name: str, configuration: dict[str, Any], itemsize: int
+    ) -> dict[str, Any]:
+        """See `Codec.with_defaults`."""
+        return (
+            {"elementsize": itemsize, **configuration}
+            if name.endswith("shuffle")
+            else configuration
+        )
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:
+        """See `Codec.example`."""
+        config = example_of_numcodecs(name.removeprefix(PREFIX), dtype)
+        return {member: value for member, value in config.items() if member != "id"}
+
+    def speeds(self) -> Speeds:
+        """See `Codec.speeds`."""
+        return self.codec.speeds()
 
     @property
     def name(self) -> str:

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from zarr_dask._util.json_fields import FieldReader, is_int_in, is_one_of
+from zarr_dask._util.json_fields import is_int_in, is_one_of
 from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region
@@ -73,18 +74,23 @@ class PackBits(Serializer):
     last_bit: int | None = None
     name: ClassVar[str] = "packbits"
 
-    @staticmethod
-    def of(members: FieldReader) -> PackBits:
-        """Parse the members of its configuration, and add problems to them."""
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> PackBits:
+        """See `Codec.from_config`."""
         expected = f"one of {list(_PADDINGS)}"
-        padding = members.take("padding_encoding", is_one_of(*_PADDINGS), expected, "none")
+        padding = config.take("padding_encoding", is_one_of(*_PADDINGS), expected, "none")
         bits = [
-            members.take(name, is_int_in(range(1 << 10)), "the number of a bit, from 0 on", None)
+            config.take(name, is_int_in(range(1 << 10)), "the number of a bit, from 0 on", None)
             for name in ("first_bit", "last_bit")
         ]
         if None not in bits and bits[0] > bits[1]:
-            members.blame("last_bit", bits[1], f"at least the first_bit, {bits[0]}")
-        return PackBits(padding, *bits)
+            config.blame("last_bit", bits[1], f"at least the first_bit, {bits[0]}")
+        return cls(padding, *bits)
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"padding_encoding": "first_byte"}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`; defaults are left out."""

@@ -11,7 +11,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask._util.json_fields import is_int_in
+from zarr_dask.codecs.base import (
+    BoundSerializer,
+    ChunkSpec,
+    Codec,
+    DecodeOptions,
+    EncodedSize,
+    Serializer,
+)
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.errors import (
     CorruptObjectError,
     DataTypeError,
@@ -42,6 +51,30 @@ class Pcodec(Serializer):
 
     options: str = "{}"
     name: ClassVar[str] = "numcodecs.pcodec"
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec:
+        """See `Codec.from_config`."""
+        options = dict(config.rest())
+        config.take("level", is_int_in(range(13)), "an integer from 0 to 12", 8)
+        for name in ("mode_spec", "delta_spec", "paging_spec"):
+            config.take(name, lambda v: isinstance(v, str), "a text", None)
+        order = is_int_in(range(8))
+        config.take(
+            "delta_encoding_order", lambda v: v is None or order(v), "0 to 7, or null", None
+        )
+        pages = is_int_in(range(1, 1 << 32))
+        config.take("equal_pages_up_to", pages, "a positive integer", 1 << 18)
+        return cls(json.dumps(options))
+
+    def to_numcodecs(self) -> dict[str, Any]:
+        """See `Codec.to_numcodecs`."""
+        return {"id": "pcodec", **self.configuration()}
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"level": 8}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

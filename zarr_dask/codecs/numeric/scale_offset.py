@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask._util.json_fields import FieldReader, any_value
+from zarr_dask._util.json_fields import any_value
 from zarr_dask.codecs.base import ArrayCodec, ChunkSpec
 from zarr_dask.codecs.blockwise import map_blocks
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.numeric.casting import convert, is_integer_or_float, promote
 from zarr_dask.dtypes import DataType, data_type_of, is_small
 from zarr_dask.dtypes.numbers import Integer
@@ -41,11 +42,16 @@ class ScaleOffset(ArrayCodec):
     scale: str | None = None
     name: ClassVar[str] = "scale_offset"
 
-    @staticmethod
-    def of(members: FieldReader) -> ScaleOffset:
-        """Parse the members of its configuration, whose values depend on the data type."""
-        given = [members.take(name, any_value, "a scalar", _ABSENT) for name in ("offset", "scale")]
-        return ScaleOffset(*(None if v is _ABSENT else json.dumps(v) for v in given))
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> ScaleOffset:
+        """See `Codec.from_config`."""
+        given = [config.take(name, any_value, "a scalar", _ABSENT) for name in ("offset", "scale")]
+        return cls(*(None if v is _ABSENT else json.dumps(v) for v in given))
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"offset": 1, "scale": 1}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

@@ -8,15 +8,25 @@ its end, so the stream is padded with as many zeros as it could ever read.
 from __future__ import annotations
 
 import json
+import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask._util.json_fields import any_value, is_int, is_int_in, is_one_of
+from zarr_dask.codecs.base import (
+    BoundSerializer,
+    ChunkSpec,
+    Codec,
+    DecodeOptions,
+    EncodedSize,
+    Serializer,
+)
+from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.numeric.zfp_expert import (
     MOST_BITS_PER_ELEMENT,
     ZfpExpertParams,
@@ -99,6 +109,17 @@ class _ZfpSerializer(Serializer):
         return _BoundZfp(spec, self)
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and 0 <= value < math.inf
+
+
+_ZFP_PARAMETERS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "tolerance": (_is_number, "a number of at least 0"),
+    "rate": (lambda v: _is_number(v) and 0 < v <= 128, "a number above 0, up to 128"),
+    "precision": (is_int_in(range(1, 129)), "an integer from 1 to 128"),
+}
+
+
 @dataclass(frozen=True)
 class Zfp(_ZfpSerializer):
     """A zfp stream without header.
@@ -125,6 +146,28 @@ class Zfp(_ZfpSerializer):
         "fixed_precision": "precision",
     }
     """The name of each mode's parameter."""
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec | None:
+        """See `Codec.from_config`."""
+        modes = ("reversible", "expert", *cls.names)
+        mode = config.take("mode", is_one_of(*modes), f"one of {list(modes)}")
+        if mode is None:
+            config.rest().clear()
+            return None
+        if mode == "reversible":
+            return cls()
+        if mode == "expert":
+            numbers = [config.take(name, is_int, "an integer") for name in ZfpExpertParams._fields]
+            return None if None in numbers else cls(mode, expert=ZfpExpertParams(*numbers))
+        name = cls.names[mode]
+        fits, expected = _ZFP_PARAMETERS[name]
+        return cls(mode, config.take(name, fits, expected))
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"mode": "reversible"}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
@@ -156,6 +199,26 @@ class Zfpy(_ZfpSerializer):
     name: ClassVar[str] = "numcodecs.zfpy"
     has_header: ClassVar[bool] = True
     modes: ClassVar[Mapping[int, str]] = {2: "rate", 3: "precision", 4: "tolerance"}
+
+    @classmethod
+    def from_config(cls, config: CodecConfig) -> Codec:
+        """See `Codec.from_config`."""
+        options = dict(config.rest())
+        mode = config.take("mode", lambda v: is_int(v) and v in cls.modes, "2, 3 or 4", 4)
+        for name, (fits, expected) in _ZFP_PARAMETERS.items():
+            used = cls.modes.get(mode) == name
+            config.take(name, fits if used else any_value, expected, -1)
+        config.take("compression_kwargs", any_value, "anything", None)
+        return cls(json.dumps(options))
+
+    def to_numcodecs(self) -> dict[str, Any]:
+        """See `Codec.to_numcodecs`."""
+        return {"id": "zfpy", **self.configuration()}
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"mode": 4, "tolerance": 1e-3}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

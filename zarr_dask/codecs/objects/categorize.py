@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.errors import CorruptObjectError, DataTypeError
 from zarr_dask.grid.grid import Shape
@@ -37,6 +38,25 @@ class Categorize(ObjectSerializer):
     astype: str = "|u1"
     name: ClassVar[str] = "categorize"
     element: ClassVar[str] = "string"
+
+    @classmethod
+    def from_numcodecs(
+        cls,
+        name: str,  # noqa: ARG003
+        config: dict[str, Any],
+        dtype: str | None,  # noqa: ARG003
+    ) -> Codec:
+        """See `Codec.from_numcodecs`."""
+        labels, astype = config.pop("labels"), config.pop("astype", "|u1")
+        stored = config.pop("dtype", "|O")
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"labels are {labels!r:.80}, not a list of texts")
+        made = np.dtype(astype) if isinstance(astype, str) else None
+        if made is None or made.kind not in "iu" or len(labels) > np.iinfo(made).max:
+            raise ValueError(f"astype is {astype!r}, not integers that count {len(labels)} labels")
+        if stored not in {"|O", "O", "object"}:
+            raise ValueError(f"dtype is {stored!r}, but the array is of objects")
+        return cls(tuple(labels), made.str)
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`; in the spelling of numcodecs."""

@@ -35,6 +35,10 @@ class ObjectSerializer(Serializer):
     element: ClassVar[str]
     """Name of the data type of its elements: ``"string"``, ``"bytes"`` or ``"object"``."""
 
+    def to_numcodecs(self) -> dict[str, Any]:
+        """See `Codec.to_numcodecs`."""
+        return {"id": self.name, **self.configuration()}
+
     @property
     def data_type(self) -> DataType:
         """The data type of arrays that are stored this way."""

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from zarr_dask.codecs.base import Codec
+from zarr_dask.codecs.compress.compressor import take_int
 from zarr_dask.codecs.objects.object_arrays import OBJECT, WIDEST, ObjectSerializer, too_large
 from zarr_dask.errors import CorruptObjectError, DataTypeError
 from zarr_dask.grid.grid import Shape
@@ -88,6 +90,33 @@ class Json2(ObjectSerializer):
     name: ClassVar[str] = "json2"
     element: ClassVar[str] = "object"
 
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        encoding = config.pop("encoding", "utf-8")
+        if encoding not in _ENCODINGS:
+            raise ValueError(f"encoding is {encoding!r}, not one of {list(_ENCODINGS)}")
+        indent = config.pop("indent", None)
+        if indent is not None and (type(indent) is not int or indent not in range(17)):
+            raise ValueError(f"indent is {indent!r}, not null or an integer from 0 to 16")
+        separators = config.pop("separators", None)
+        if separators is None:
+            separators = [",", ":"] if indent is None else [", ", ": "]
+        item, key = separators
+        if not isinstance(item, str) or not isinstance(key, str):
+            raise ValueError(f"separators are {separators!r}, not two texts")
+        return cls(
+            encoding,
+            _flag(config, "skipkeys", default=False),
+            _flag(config, "ensure_ascii", default=True),
+            _flag(config, "check_circular", default=True),
+            _flag(config, "allow_nan", default=True),
+            _flag(config, "sort_keys", default=True),
+            indent,
+            (item, key),
+            _flag(config, "strict", default=True),
+        )
+
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`; in the spelling of numcodecs."""
         return {"encoding": self.encoding, **self._written, "strict": self.strict}
@@ -149,6 +178,15 @@ class Msgpack2(ObjectSerializer):
     use_bin_type: bool = True
     name: ClassVar[str] = "msgpack2"
     element: ClassVar[str] = "object"
+
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        return cls(
+            _flag(config, "raw", default=False),
+            _flag(config, "use_single_float", default=False),
+            _flag(config, "use_bin_type", default=True),
+        )
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`; in the spelling of numcodecs."""
@@ -225,6 +263,11 @@ class Pickle(ObjectSerializer):
     name: ClassVar[str] = "pickle"
     element: ClassVar[str] = "object"
 
+    @classmethod
+    def from_numcodecs(cls, name: str, config: dict[str, Any], dtype: str | None) -> Codec:  # noqa: ARG003
+        """See `Codec.from_numcodecs`."""
+        return cls(take_int(config, "protocol", 5, range(6)))
+
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`; in the spelling of numcodecs."""
         return {"protocol": self.protocol}
@@ -250,3 +293,13 @@ class Pickle(ObjectSerializer):
                 "elements"
             )
         return made.astype(OBJECT).reshape(-1)
+
+
+_ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1", "utf-16", "utf-32")
+
+
+def _flag(config: dict[str, Any], name: str, *, default: bool) -> bool:
+    value = config.pop(name, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, not true or false")
+    return value

@@ -15,6 +15,7 @@ import numpy as np
 from numcodecs.vlen import VLenBytes as _VLenBytes
 from numcodecs.vlen import VLenUTF8 as _VLenUTF8
 
+from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.objects.object_arrays import OBJECT, WIDEST, WORD, ObjectSerializer, too_large
 from zarr_dask.errors import CorruptObjectError, DataTypeError
 from zarr_dask.grid.grid import Shape
@@ -145,6 +146,25 @@ class VlenArray(ObjectSerializer):
     dtype: str
     name: ClassVar[str] = "vlen-array"
     element: ClassVar[str] = "object"
+
+    @classmethod
+    def from_numcodecs(
+        cls,
+        name: str,  # noqa: ARG003
+        config: dict[str, Any],
+        dtype: str | None,  # noqa: ARG003
+    ) -> Codec:
+        """See `Codec.from_numcodecs`."""
+        stored = config.pop("dtype")
+        made = np.dtype(stored) if isinstance(stored, str) else None
+        if made is None or made.kind not in "biufcmM":
+            raise ValueError(f"dtype is {stored!r}, not the type string of numbers")
+        return cls(made.str)
+
+    @classmethod
+    def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.example`."""
+        return {"dtype": "<i4"}
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""

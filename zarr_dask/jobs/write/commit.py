@@ -91,7 +91,7 @@ class DerivedArrays:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCommit:
-    """What becomes visible at the end of writes to the arrays of a group, and how."""
+    """Changes that become visible at the end of writes to arrays of a group, and their order."""
 
     store: Store
     path: str

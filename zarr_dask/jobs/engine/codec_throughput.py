@@ -12,43 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from zarr_dask.codecs.arrays import Bytes
-from zarr_dask.codecs.base import Codec
+from zarr_dask.codecs.base import Codec, Speeds
 from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.compress.compressor import Compressor
 
 __all__ = ["Speeds", "speeds_of"]
-
-
-class Speeds(NamedTuple):
-    """Bytes of elements per second that a thread decodes and encodes."""
-
-    decode: float
-    encode: float
-
-
-_MEASURED = {
-    "blosc lz4": Speeds(5.7e9, 2.4e9),
-    "blosc blosclz": Speeds(5.0e9, 2.4e9),
-    "blosc lz4hc": Speeds(3.4e9, 0.04e9),
-    "blosc snappy": Speeds(1.5e9, 0.7e9),
-    "blosc zstd": Speeds(1.9e9, 0.2e9),
-    "blosc zlib": Speeds(0.45e9, 0.04e9),
-    "bytes": Speeds(16e9, 30e9),
-    "bytes swapped": Speeds(8e9, 12e9),
-    "bz2": Speeds(0.02e9, 0.007e9),
-    "crc32c": Speeds(24e9, 24e9),
-    "gzip": Speeds(0.3e9, 0.05e9),
-    "lz4": Speeds(3.0e9, 1.0e9),
-    "lzma": Speeds(0.02e9, 0.002e9),
-    "transpose": Speeds(0.7e9, 0.7e9),
-    "zlib": Speeds(0.3e9, 0.05e9),
-    "zstd": Speeds(0.9e9, 0.6e9),
-}
-_OTHER = Speeds(0.5e9, 0.3e9)
-"""Throughput of codecs that were not measured."""
 
 
 def speeds_of(chain: CodecChain) -> Speeds:
@@ -62,7 +32,7 @@ def speeds_of(chain: CodecChain) -> Speeds:
     >>> speeds
     Speeds(decode=900000000.0, encode=600000000.0)
     """
-    each = [_MEASURED.get(_label(codec), _OTHER) for codec in _working(chain)]
+    each = [codec.speeds() for codec in _working(chain)]
     return Speeds(
         1 / sum(1 / speeds.decode for speeds in each),
         1 / sum(1 / speeds.encode for speeds in each),
@@ -90,10 +60,3 @@ def _is_free(chain: CodecChain) -> bool:
 
 def _swaps(codec: Bytes) -> bool:
     return codec.endian not in {None, sys.byteorder}
-
-
-def _label(codec: Codec) -> str:
-    if isinstance(codec, Bytes) and _swaps(codec):
-        return "bytes swapped"
-    inner = getattr(codec, "cname", "")
-    return f"{codec.name.removeprefix('numcodecs.')} {inner}".rstrip()

@@ -1,0 +1,60 @@
+"""What the pages say on extensions, done by small packages that are installed for a test."""
+
+import re
+import subprocess
+import sys
+
+from tests.support.paths import ROOT
+
+
+def blocks(page, language):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def install(folder, module, source, *entry_points):
+    """Put a module into a folder, as pip would: with its metadata beside it.
+
+    `entry_points` are tables of a pyproject.toml.
+    """
+    folder.mkdir(exist_ok=True)
+    (folder / f"{module}.py").write_text(source)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    lines = "".join(entry_points).replace("[project.entry-points.", "[").replace('"', "")
+    (info / "entry_points.txt").write_text(lines)
+
+
+def run(folder, code):
+    child = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {[str(folder), str(ROOT)]}\n{code}"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr
+    return child.stdout
+
+
+CODEC = """
+import numpy as np
+import zarr_dask as zd
+assert "example_xor" not in sys.modules
+values = np.arange(100, dtype="i4")
+zd.create_array("a.zarr", data=values, chunks=10, codecs=["example.xor", "zstd"])
+assert "example_xor" in sys.modules
+assert (zd.open("a.zarr")[...] == values).all()
+plan = zd.plan_rechunk("a.zarr", "b.zarr", chunks=25)
+assert zd.compare("a.zarr", "b.zarr") if plan.run() else False
+assert zd.verify("b.zarr")
+try:
+    zd.create_array("c.zarr", shape=3, dtype="i4",
+                    codecs={"name": "example.xor", "configuration": {"mask": 256}})
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_codec(tmp_path):
+    (source, *_) = blocks("developers/add-codec.md", "python")
+    install(tmp_path, "example_xor", source, *blocks("developers/add-codec.md", "toml"))
+    assert "mask is 256, not an integer from 0 to 255" in run(tmp_path, CODEC)
