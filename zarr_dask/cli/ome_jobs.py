@@ -17,7 +17,6 @@ from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import NodeTypeError
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
-from zarr_dask.ome.convert_tiff import is_tiff, tiff_image
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -115,6 +114,8 @@ def convert(
     URL may be the path of a TIFF or OME-TIFF file. DST is then a new image with all its levels, and
     the sizes of pixels, units and channels of the file.
     """
+    from zarr_dask.ome.convert_tiff import is_tiff
+
     if is_tiff(url):
         if dst is None or options.pop("remove_old"):
             raise click.UsageError("a TIFF file is converted to a DST, and is never removed.")
@@ -298,9 +299,8 @@ def pyramid(
             if dst is None:
                 plan = _plan_of_level(place, client, known, overwrite=overwrite, **options)
             else:
-                asked = options.pop("series", None), options.get("axes")
-                pixels, told = _pixels(src, of_source, *asked)
-                options = told | options | ({"axes": told["axes"]} if is_tiff(src) else {})
+                pixels, told = _pixels(src, of_source, options)
+                options = told | options
                 options |= {"overwrite": overwrite or resume, "storage_options": known}
                 plan = zd.ome.plan_write(pixels, place, client=client, **options)
         say_plan(plan)
@@ -330,11 +330,14 @@ def _plan_of_level(
 
 
 def _pixels(
-    src: str, storage_options: dict[str, Any] | None, series: int | None, axes: str | None
+    src: str, storage_options: dict[str, Any] | None, options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the array of an image, and its metadata as options."""
+    """Return the array of an image, and its metadata as options; take those about the source."""
+    from zarr_dask.ome.convert_tiff import is_tiff, tiff_image
+
+    series = options.pop("series", None)
     if is_tiff(src):
-        return tiff_image(src, series, axes)
+        return tiff_image(src, series, options.pop("axes", None))
     if series is not None:
         raise click.UsageError("--series is for TIFF files.")
     node = zd.open(src, storage_options=storage_options)
