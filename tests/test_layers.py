@@ -259,7 +259,7 @@ def classes_twice(package: Path) -> list[str]:
     return [f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1]
 
 
-ROLES = {"plan", "base", "report", "write", "read", "plot", "html", "job"}
+ROLES = {"plan", "base", "report", "write", "read", "plot", "html", "job", "registry"}
 """Names that modules of several folders share, because they play the same part in each."""
 
 

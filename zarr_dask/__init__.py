@@ -23,6 +23,7 @@ from zarr_dask._util.show_versions import show_versions
 from zarr_dask.array.array import Array
 from zarr_dask.array.view import View
 from zarr_dask.codecs.registry import register_codec
+from zarr_dask.dtypes.registry import register_data_type
 from zarr_dask.formats.base import Limits, ReadOptions
 from zarr_dask.hierarchy.group import (
     Group,
@@ -49,6 +50,7 @@ from zarr_dask.hierarchy.values import (
 )
 from zarr_dask.journal.manifest import Manifest
 from zarr_dask.stores.backends.zip_writer import ZipWriter
+from zarr_dask.stores.registry import register_store
 
 if TYPE_CHECKING:
     from zarr_dask import codecs, ome, stores
@@ -165,6 +167,8 @@ __all__ = [
     "rechunk",
     "reference",
     "register_codec",
+    "register_data_type",
+    "register_store",
     "save",
     "share_credentials",
     "show_versions",

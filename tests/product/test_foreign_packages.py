@@ -58,3 +58,71 @@ def test_a_codec(tmp_path):
     (source, *_) = blocks("developers/add-codec.md", "python")
     install(tmp_path, "example_xor", source, *blocks("developers/add-codec.md", "toml"))
     assert "mask is 256, not an integer from 0 to 255" in run(tmp_path, CODEC)
+
+
+STORE = """
+import dask, dask.array as da, numpy as np
+import zarr_dask as zd
+x = da.arange(100, chunks=10)
+with dask.config.set(scheduler="processes", num_workers=1):
+    zd.to_zarr(x, "shelf://data/a")
+assert (zd.open("shelf://data/a")[...] == np.arange(100)).all()
+zd.rechunk("shelf://data/a", "shelf://data/b", chunks=25)
+assert zd.verify("shelf://data/b")
+assert zd.compare("shelf://data/a", "shelf://data/b")
+try:
+    zd.register_store("s3", object)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_store(tmp_path):
+    (source, *_) = blocks("developers/add-store.md", "python")
+    install(tmp_path, "example_shelf", source, *blocks("developers/add-store.md", "toml"))
+    assert "is served by this package" in run(tmp_path, STORE)
+
+
+KIT = """
+import sys
+
+import pytest
+
+from example_shelf import Shelf
+from zarr_dask.testing.stores import StoreTests
+
+
+class TestShelf(StoreTests):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return Shelf(str(tmp_path / "shelf"))
+"""
+
+
+def test_the_store_of_the_page_passes_the_kit(tmp_path):
+    (source, *_) = blocks("developers/add-store.md", "python")
+    install(tmp_path, "example_shelf", source)
+    (tmp_path / "test_shelf.py").write_text(KIT)
+    run(tmp_path, "import pytest; sys.exit(pytest.main(['-q', '-x', 'test_shelf.py']))")
+
+
+DATA_TYPE = """
+import numpy as np
+import zarr_dask as zd
+a = zd.create_array("a.zarr", shape=4, dtype="example.degrees", fill_value=90, chunks=2)
+a[:2] = [0, 45]
+assert zd.open("a.zarr")[...].tolist() == [0, 45, 90, 90]
+zd.rechunk("a.zarr", "b.zarr", chunks=4)
+text = open("b.zarr/zarr.json").read()
+assert '"example.degrees"' in text and '"90.0 deg"' in text, text
+try:
+    zd.create_array("c.zarr", shape=4, dtype="example.degree")
+except TypeError as error:
+    print(error)
+"""
+
+
+def test_a_data_type(tmp_path):
+    (source, *_) = blocks("developers/add-data-type.md", "python")
+    install(tmp_path, "example_degrees", source, *blocks("developers/add-data-type.md", "toml"))
+    assert "example.degree" in run(tmp_path, DATA_TYPE)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.json_fields import FieldReader
+
 __all__ = ["LARGEST_ITEM", "VARIABLE_BYTES", "DataType"]
 
 VARIABLE_BYTES = 1 << 27
@@ -33,6 +35,15 @@ class DataType(ABC):
     """As in the registry of data types of Zarr v3, without configuration."""
     dtype: np.dtype[Any]
     """In native byte order, fields included; ``object`` if elements have no fixed size."""
+
+    @classmethod
+    def from_config(cls, name: str, config: FieldReader) -> DataType | None:
+        """Return the type of a name and a configuration; note problems in `config`, return None.
+
+        Types of other packages define it; by default there is no such type.
+        """
+        config.blame("", name, "a data type that can be made from metadata", "data_type")
+        return None
 
     @property
     def variable(self) -> bool:

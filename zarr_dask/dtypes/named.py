@@ -14,6 +14,7 @@ from zarr_dask.dtypes.base import LARGEST_ITEM, DataType
 from zarr_dask.dtypes.bits import native
 from zarr_dask.dtypes.fixed import NullTerminatedBytes, RawBytes, Utf32
 from zarr_dask.dtypes.numbers import Bool, Complex, Float, Integer, complex_of, parts_of
+from zarr_dask.dtypes.registry import DATA_TYPES
 from zarr_dask.dtypes.small import (
     FLOAT_FORMATS,
     SMALL_FLOATS,
@@ -76,7 +77,13 @@ def data_type_of(dtype: Any) -> DataType:
         return made
     if isinstance(dtype, type) and issubclass(dtype, str | bytes):
         return TEXTS if issubclass(dtype, str) else BYTES
-    return _of_numpy(native(dtype))
+    try:
+        known = native(dtype)
+    except TypeError:
+        if not isinstance(dtype, str) or DATA_TYPES.find(dtype) is None:
+            raise
+        return data_type_of({"name": dtype})
+    return _of_numpy(known)
 
 
 def _of_numpy(dtype: np.dtype[Any]) -> DataType:
@@ -180,12 +187,14 @@ class _Nesting:
 def v3_names() -> tuple[str, ...]:
     """Return the names of the data types that v3 metadata may have."""
     small = (*SMALL_INTEGERS, *SMALL_FLOATS)
-    return (*CORE_NAMES, "r<bits>", *_PLAIN, *_CONFIGURED, *small, *_COMPLEX)
+    own = (*CORE_NAMES, "r<bits>", *_PLAIN, *_CONFIGURED, *small, *_COMPLEX)
+    return (*own, *DATA_TYPES.names())
 
 
 def _is_known(name: str) -> bool:
-    known = name in v3_names() or _RAW.fullmatch(name) is not None
-    return known and name not in _CONFIGURED
+    if name in CORE_NAMES or _RAW.fullmatch(name) is not None:
+        return True
+    return name in {*_PLAIN, *_COMPLEX, *SMALL_INTEGERS, *SMALL_FLOATS}
 
 
 def data_type_from_v3(
@@ -249,7 +258,11 @@ def _plain(name: str, members: FieldReader) -> DataType | None:
     raw = _RAW.fullmatch(name)
     if raw is not None:
         return _raw(name, int(raw[1]), members)
-    return _PLAIN.get(name)
+    if name in _PLAIN:
+        return _PLAIN[name]
+    cls = DATA_TYPES.find(name)
+    made: DataType | None = None if cls is None else cls.from_config(name, members)
+    return made
 
 
 def _raw(name: str, bits: int, members: FieldReader) -> DataType | None:

@@ -304,7 +304,7 @@ def open(
 
 def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False) -> Image:
     """Return the image in a group; see `open`."""
-    metadata = from_attributes(group.attributes, where=group.where)
+    metadata = from_attributes(group.meta.attributes, where=group.where)
     if not metadata.multiscales:
         raise _no_image(group, metadata)
     chosen = _choose(metadata.multiscales, multiscale, group)

@@ -211,8 +211,8 @@ def _check_axes(axes: list[Any], place: str, notes: Violations) -> None:
     if kinds.count("space") not in {2, 3}:
         found = f"{kinds.count('space')} axes of type space"
         told = [axis.get("type") for axis in axes if isinstance(axis, Mapping)]
-        similar = [(one, _misspelt(one)) for one in told if isinstance(one, str)]
-        hints = "".join(f"; {one!r} may be meant as {name!r}" for one, name in similar if name)
+        guesses = [(kind, _misspelt(kind)) for kind in told if isinstance(kind, str)]
+        hints = "".join(f"; {kind!r} may be meant as {name!r}" for kind, name in guesses if name)
         notes.add(place, found, f"2 or 3 axes must be of type space{hints}")
     if kinds.count("time") > 1:
         notes.add(place, "several axes of type time", "at most one axis may be of type time")

@@ -30,6 +30,7 @@ from zarr_dask.stores.option_mapping import (
     refusal,
 )
 from zarr_dask.stores.parse_url import expand_path, parse_location
+from zarr_dask.stores.registry import open_registered
 from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
 from zarr_dask.stores.url_secrets import redact_url
 from zarr_dask.stores.wrappers.adapter import adapt_store
@@ -43,6 +44,7 @@ __all__ = [
     "canonical_location",
     "contains_or_equal",
     "local_path",
+    "location_below",
     "open_store",
     "open_with_options_of",
     "sibling_location",
@@ -111,6 +113,11 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     scheme, text = parse_location(text)
     if not scheme:
         return _local(text, options)
+    return open_registered(scheme, text, options) or _at_url(scheme, text, options)
+
+
+def _at_url(scheme: str, text: str, options: dict[str, Any]) -> Store:
+    """Return the store at a URL that this package serves."""
     if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
         raise StoreError(f"{redact_url(text)!r} names no place: expected {scheme}://NAME/PATH.")
     policy = parse_retry_policy(options.pop("retry", DEFAULT))
@@ -417,6 +424,22 @@ def canonical_location(store: Store, path: str) -> str:
     if mark and url == store.url:  # the digest of the options must not split the path
         return f"{options}#{url.rstrip('/')}/{path}".rstrip("/")
     return f"{store.identity}/{path}".rstrip("/")
+
+
+def location_below(store: Store, path: str, around: str) -> str:
+    """Return the `canonical_location` of a node in a folder whose own is known already.
+
+    Examples
+    --------
+    >>> location_below(MemoryStore(), "a/b", "x/a") == canonical_location(MemoryStore(), "a/b")
+    False
+    >>> location_below(LocalStore("/data"), "a/b", "/data/a")
+    '/data/a/b'
+    """
+    inner, within = unwrap_with_path(store, path)
+    if not isinstance(inner, LocalStore) or os.path.islink(f"{inner.root}/{within}"):
+        return canonical_location(store, path)
+    return f"{around.rstrip('/')}/{path.rpartition('/')[2]}"
 
 
 def local_path(store: Store, path: str) -> str | None:

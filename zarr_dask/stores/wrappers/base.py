@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from zarr_dask.errors import ReadOnlyError
 from zarr_dask.stores.base import (
+    BoundedRange,
     Buffer,
     ConditionalRangeReader,
     ForkableSession,
@@ -25,6 +26,7 @@ from zarr_dask.stores.base import (
     VersionRequest,
     etag_of,
     get_ranges_if_match,
+    get_start,
     list_sizes,
     open_value,
     supports_cheap_random_reads,
@@ -76,6 +78,10 @@ class StoreWrapper:
     def get_transient(self, key: str) -> Buffer | None:
         """Return the same as `get`, which a wrapper may override."""
         return self.get(key)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """Return the first bytes of a value by `get_ranges`, which a wrapper may override."""
+        return self.get_ranges([(key, BoundedRange(0, nbytes))])[0]
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
@@ -174,6 +180,10 @@ class PrefixStore(StoreWrapper):
         """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.store.get_transient(self.prefix + key)
 
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        return get_start(self.store, self.prefix + key, nbytes)
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges([(self.prefix + key, wanted) for key, wanted in requests])
@@ -243,6 +253,10 @@ class ReadOnly(StoreWrapper):
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.store.get_transient(key)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        return get_start(self.store, key, nbytes)
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
         """See `zarr_dask.stores.base.get_ranges_if_match`."""
@@ -328,6 +342,11 @@ class Recording(StoreWrapper):
         self._note("get", key)
         return self.store.get(key)
 
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        self._note("get", key)
+        return get_start(self.store, key, nbytes)
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         self.batches["get_ranges"] += 1
@@ -398,6 +417,11 @@ class HookStore(StoreWrapper):
         """See `zarr_dask.stores.base.Store.get`."""
         self.before("get", key)
         return self.store.get(key)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        self.before("get", key)
+        return get_start(self.store, key, nbytes)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
