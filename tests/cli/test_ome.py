@@ -202,3 +202,28 @@ def test_options_of_pyramid_that_do_not_fit(tmp_path):
         assert says in run("pyramid", tmp_path / "a", place, *words, code=code)
     assert "Arrays in it: inner" in run("pyramid", tmp_path / "g", place, code=3)
     assert not place.exists()
+
+
+def test_info_of_storage_and_channels(tmp_path):
+    url = tmp_path / "image"
+    values = np.zeros((2, 40, 50), "u2")
+    options = {"axes": "cyx", "chunks": (1, 8, 10), "shards": (1, 16, 20), "levels": 2}
+    zd.ome.write(values, url, channels=[{"label": "DAPI", "color": "#0000FF"}, "GFP"], **options)
+    found = run("info", url)
+    assert "chunks of (1, 8, 10) in shards of (1, 16, 20)" in found
+    assert "DAPI 0000FF, GFP" in found
+    assert "8.00 kB decoded" in found
+
+
+def test_info_and_picture_of_a_group_of_images(tmp_path):
+    """As bioformats2raw writes them: they are listed, and the first one is drawn."""
+    attributes = {"ome": {"version": "0.5", "bioformats2raw.layout": 3}}
+    zd.create_group(tmp_path / "raw", attributes=attributes)
+    for number, size in enumerate((30, 40)):
+        values = np.full((size, 20), number, "u1")
+        zd.ome.write(values, tmp_path / "raw", str(number), axes="yx")
+    found = run("info", tmp_path / "raw")
+    assert "group of images" in found
+    assert "(30, 20)" in found
+    assert "(40, 20)" in found
+    assert zd.ome.thumbnail(tmp_path / "raw").shape == (30, 20, 3)

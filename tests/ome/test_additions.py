@@ -390,3 +390,23 @@ def test_arguments_that_have_changed_places_are_named(add, given):
     """As a user of `write`, which takes the pixels first, may give them."""
     with pytest.raises(TypeError, match="The order is: where the image is, the labels, their name"):
         add(*given)
+
+
+def test_labels_with_one_channel_for_all(image, version):
+    """As ome-zarr-py writes them, with all axes of the image."""
+    labels = pixels(1, 5, 50, 67, dtype="u4") % 9
+    plan = zd.ome.plan_write_labels(image, labels, "cells", method="mode")
+    plan.run()
+    check_levels(image, plan, labels, "mode", "labels/cells")
+    label = zd.ome.open(image).labels["cells"]
+    assert label.axes == ("c", "z", "y", "x")
+    assert zd.ome.validate(image) == []
+    copied = {"cells": zd.ome.LabelImage(label.levels[0].array, label.axes)}
+    store = {}
+    pixels_of_image = zd.open_array(image, "0")
+    zd.ome.write(pixels_of_image, store, axes="czyx", levels=2, labels=copied, version=version)
+    assert zd.ome.open(store).labels["cells"].levels[1].shape[0] == 1
+    with pytest.raises(GridError):
+        zd.ome.write_labels(image, labels.repeat(3, 0), "more")
+    with pytest.raises(GridError):
+        zd.ome.write_labels(image, labels[:, :1], "more")

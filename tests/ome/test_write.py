@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from itertools import product
 
 import dask.array as da
@@ -506,3 +507,16 @@ def test_few_pixels(tmp_path, shape):
     for x in (pixels(*shape), da.from_array(pixels(*shape), chunks=2)):
         zd.ome.write(x, url, axes="zyx"[-len(shape) :], overwrite=True)
         assert zd.ome.open(url).levels[0].array[...].shape == shape
+
+
+def test_an_ozx_is_the_archive_that_it_is(tmp_path):
+    values = pixels(30, 40)
+    zd.ome.write(values, tmp_path / "image.ozx", axes="yx", levels=2)
+    with zipfile.ZipFile(tmp_path / "image.ozx") as archive:
+        assert "zarr.json" in archive.namelist()
+        assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
+    image = zd.ome.open(tmp_path / "image.ozx")
+    np.testing.assert_array_equal(image.level(0)[...], values)
+    assert image.multiscale.name == "image"
+    group = zarr.open_group(zarr.storage.ZipStore(tmp_path / "image.ozx", mode="r"), mode="r")
+    np.testing.assert_array_equal(group["0"][...], values)

@@ -141,6 +141,12 @@ def datasets():
     return {**named, "template": days(0, 60)}
 
 
+def stack():
+    tifffile = pytest.importorskip("tifffile")
+    values = np.arange(2 * 300 * 300, dtype="u2").reshape(2, 300, 300)
+    tifffile.imwrite("stack.ome.tif", values, ome=True, metadata={"axes": "CYX"})
+
+
 SAMPLES = {
     "reference/xarray-writing.md": (datasets,),
     "README": (era5("era5.zarr"),),
@@ -157,6 +163,7 @@ SAMPLES = {
     "howto/object-stores.md": (era5("bucket/era5.zarr"),),
     "howto/ome-labels.md": (image("image.zarr"),),
     "howto/ome-look.md": (image("image.zarr"),),
+    "howto/ome-tiff.md": (stack,),
     "howto/ome-versions.md": (image("image.zarr", version="0.4"), plate),
     "howto/ome-write.md": (array,),
     "howto/open.md": (run,),

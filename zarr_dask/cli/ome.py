@@ -6,6 +6,7 @@ Commands that write arrays are in `zarr_dask.cli.ome_jobs`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from zarr_dask.cli.settings import storage_options
 from zarr_dask.errors import ABSENT
 
 if TYPE_CHECKING:
-    from zarr_dask.ome import Image, Metadata, Violation
+    from zarr_dask.ome import Image, Level, Metadata, Violation
+    from zarr_dask.ome.model import Channel
 
 __all__ = ["ome"]
 
@@ -33,15 +35,23 @@ def ome() -> None:
 @click.argument("url")
 @click.argument("path", default="")
 def info(url: str, path: str) -> None:
-    """Describe an image or a plate.
+    """Describe an image, a plate or a group of images.
 
-    Prints axes, levels, sizes of pixels, labels and wells. PATH is the path of the group below URL.
+    Prints axes, levels, sizes of pixels, storage, channels, labels and wells; of a group of
+    bioformats2raw its images. PATH is the path of the group below URL.
     """
+    from zarr_dask.ome.validate import series_of
+
     group = zd.open_group(url, path, storage_options=storage_options(url))
     metadata = zd.ome.from_attributes(group.attributes, where=group.where)
     if metadata.plate is not None:
         _say_plate(group, metadata)
         answer(_plate_facts(group, metadata))
+    elif metadata.layout is not None and not metadata.multiscales:
+        say_title(group, "group of images")
+        images = [_image_facts(zd.ome.open(group, path)) for path in series_of(group)]
+        say_field("images", *(f"{one['where']}: {one['levels'][0]['shape']}" for one in images))
+        answer({"kind": "images", "where": group.where, "images": images})
     else:
         image = zd.ome.open(group)
         _say_image(image)
@@ -73,8 +83,15 @@ def _image_facts(image: Image) -> dict[str, Any]:
                 "shape": level.shape,
                 "scale": level.scale,
                 "units": level.units,
+                "chunks": level.array.chunks,
+                "shards": level.array.shards,
+                "codecs": [codec.name for codec in level.array.codecs],
+                "nbytes": level.array.nbytes,
             }
             for level in image.levels
+        ],
+        "channels": [
+            {"label": channel.label, "color": channel.color} for channel in _channels(image)
         ],
         "labels": sorted(image.labels),
     }
@@ -104,8 +121,27 @@ def _say_image(image: Image) -> None:
         )
         lines.append(f"{level.array.path.rpartition('/')[2]}: {level.shape}, pixels of {sizes}")
     say_field("levels", *lines)
+    say_field("storage", *(_storage(level) for level in image.levels))
+    channels = [f"{one.label or '?'} {one.color or ''}".strip() for one in _channels(image)]
+    if channels:
+        say_field("channels", ", ".join(channels))
     if image.labels:
         say_field("labels", ", ".join(image.labels))
+
+
+def _channels(image: Image) -> Sequence[Channel]:
+    return () if image.metadata.omero is None else image.metadata.omero.channels
+
+
+def _storage(level: Level) -> str:
+    from zarr_dask.jobs.engine.plan import format_bytes
+
+    array = level.array
+    shards = "" if array.shards is None else f" in shards of {array.shards}"
+    codecs = ", ".join(codec.name for codec in array.codecs)
+    size = format_bytes(array.nbytes)
+    name = array.path.rpartition("/")[2]
+    return f"{name}: chunks of {array.chunks}{shards}, {codecs}, {size} decoded"
 
 
 @ome.command()

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["convert", "pyramid"]
 
 
+class _OrAuto(GridType):
+    """Lengths, or a word for an automatic choice."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        return value if value == self._word else super().convert(value, param, ctx)
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -34,7 +45,8 @@ Examples:
   zarr-dask ome convert image.zarr --remove-old
   zarr-dask ome convert old.zarr new.zarr --chunks z=1,y=256,x=256 \\
       --shards z=16,y=1024,x=1024
-  zarr-dask ome convert new.zarr old.zarr --to 0.4"""
+  zarr-dask ome convert new.zarr old.zarr --to 0.4
+  zarr-dask ome convert stack.ome.tif image.zarr --shards auto"""
 )
 @click.argument("url")
 @click.argument("dst", required=False)
@@ -52,7 +64,11 @@ Examples:
     help="Rewrite all pixels in these chunks: z=1,y=256,x=256, or by position; -1 is a whole "
     "axis. Axes that are not named keep theirs.",
 )
-@click.option("--shards", type=GridType(), help="Shards of the new arrays, in the same forms.")
+@click.option(
+    "--shards",
+    type=_OrAuto("auto"),
+    help="Shards of the new arrays, in the same forms; for TIFF also auto.",
+)
 @click.option(
     "--codecs",
     type=CodecsType(),
@@ -73,6 +89,8 @@ Examples:
 @click.option(
     "--resume", is_flag=True, help="Continue with arrays that an interrupted job has left."
 )
+@click.option("--series", type=int, help="Number of the image of a TIFF file that holds several.")
+@click.option("--axes", help="Names of the dimensions of a TIFF file, such as zyx.")
 def convert(
     url: str,
     dst: str | None,
@@ -82,17 +100,35 @@ def convert(
     workers: int | None,
     dry_run: bool,
     resume: bool,
+    series: int | None,
+    axes: str | None,
     **options: Any,
 ) -> None:
-    """Convert an image or a plate to another version of OME-Zarr.
+    """Convert an image to another version, or from TIFF.
 
-    It is converted with labels, wells and fields, completely or not at all: if something cannot be
-    expressed in the other version, the exit code is 3 and all reasons are printed, for a dry run as
-    well. Stored objects are not decoded unless --chunks, --shards or --codecs are given. Without
-    DST the new metadata are written beside the old ones, which are kept unless --remove-old is
-    given. If both exist, 0.5 takes precedence over 0.4, so converting to 0.4 requires a DST. DST
-    may be the path of a zip archive.
+    An image or a plate is converted with labels, wells and fields, completely or not at all: if
+    something cannot be expressed in the other version, the exit code is 3 and all reasons are
+    printed, for a dry run as well. Stored objects are not decoded unless --chunks, --shards or
+    --codecs are given. Without DST the new metadata are written beside the old ones, which are kept
+    unless --remove-old is given. If both exist, 0.5 takes precedence over 0.4, so converting to 0.4
+    requires a DST. DST may be the path of a zip archive.
+
+    URL may be the path of a TIFF or OME-TIFF file. DST is then a new image with all its levels, and
+    the sizes of pixels, units and channels of the file.
     """
+    from zarr_dask.ome.convert_tiff import is_tiff
+
+    if is_tiff(url):
+        if dst is None or options.pop("remove_old"):
+            raise click.UsageError("a TIFF file is converted to a DST, and is never removed.")
+        jobs = {"scheduler": scheduler, "scheduler_file": scheduler_file, "workers": workers}
+        how = {"dry_run": dry_run, "resume": resume}
+        options["version"] = options.pop("to")
+        invoke = click.get_current_context().invoke
+        invoke(pyramid, src=url, dst=dst, series=series, axes=axes, **jobs, **how, **options)
+        return
+    if series is not None or axes is not None or options["shards"] == "auto":
+        raise click.UsageError("--series, --axes and --shards auto are for TIFF files.")
     of_source, of_target = two_storage_options(url, dst)
     with (
         cluster(scheduler, scheduler_file, workers) as client,
@@ -144,17 +180,6 @@ class _PerAxis(click.ParamType[Any]):
             self.fail(f"{value!r}: {error}.", param, ctx)
 
 
-class _OrAuto(GridType):
-    """Lengths, or a word for an automatic choice."""
-
-    def __init__(self, word: str) -> None:
-        self._word = word
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType.convert`."""
-        return value if value == self._word else super().convert(value, param, ctx)
-
-
 def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
     if value is None or value == "auto":
         return value
@@ -190,6 +215,7 @@ Examples:
     type=_PerAxis("NAMES", str),
     help="Units of the axes, in the same forms, such as y=micrometer,x=micrometer.",
 )
+@click.option("--series", type=int, help="Number of the image of a TIFF file that holds several.")
 @click.option("--name", help="Name of the image; the last part of DST by default.")
 @click.option(
     "--to",
@@ -254,10 +280,10 @@ def pyramid(
 ) -> None:
     """Write an array as an image with all its levels.
 
-    This takes one pass over the pixels. SRC is an array, or an image whose finest level is used,
-    with its axes, channels and label images. Readers never see an incomplete image. Without DST,
-    one coarser level is added to the image SRC and to its labels. DST may be the path of a zip
-    archive.
+    This takes one pass over the pixels. SRC is an array, a TIFF file, or an image whose finest
+    level is used, with its axes, channels and label images. Readers never see an incomplete image.
+    Without DST, one coarser level is added to the image SRC and to its labels. DST may be the path
+    of a zip archive.
     """
     of_source, of_target = two_storage_options(src, dst)
     options = {name: value for name, value in options.items() if value is not None}
@@ -275,7 +301,7 @@ def pyramid(
             if dst is None:
                 plan = _plan_of_level(place, client, known, overwrite=overwrite, **options)
             else:
-                pixels, told = _pixels(src, of_source)
+                pixels, told = _pixels(src, of_source, options)
                 options = told | options
                 options |= {"overwrite": overwrite or resume, "storage_options": known}
                 plan = zd.ome.plan_write(pixels, place, client=client, **options)
@@ -305,8 +331,17 @@ def _plan_of_level(
     return zd.ome.plan_add_level(src, client=client, storage_options=known, **options)
 
 
-def _pixels(src: str, storage_options: dict[str, Any] | None) -> tuple[zd.Array, dict[str, Any]]:
-    """Return the array of an image, and its metadata as options."""
+def _pixels(
+    src: str, storage_options: dict[str, Any] | None, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the array of an image, and its metadata as options; take those about the source."""
+    from zarr_dask.ome.convert_tiff import is_tiff, tiff_image
+
+    series = options.pop("series", None)
+    if is_tiff(src):
+        return tiff_image(src, series, options.pop("axes", None))
+    if series is not None:
+        raise click.UsageError("--series is for TIFF files.")
     node = zd.open(src, storage_options=storage_options)
     if isinstance(node, zd.Array):
         return node, {}

@@ -774,7 +774,7 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
         hint = _of_kind(place.root) or hint
         if place.root.endswith(".json"):
             hint += f" References (kerchunk) are read as 'reference::{place.root}'."
-    elif remote and place.url.lower().endswith(".zip"):
+    elif remote and place.url.lower().endswith((".zip", ".ozx")):
         hint = f"An archive is read as 'zip::{place.url}'."
     elif remote and place.url.endswith(".json"):
         hint = f"References (kerchunk) are read as 'reference::{place.url}'."

@@ -16,6 +16,7 @@ from zarr_dask.ome.add_labels_levels import (
     write_labels,
 )
 from zarr_dask.ome.append_blocks import append
+from zarr_dask.ome.convert_tiff import convert
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
 from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
@@ -42,6 +43,7 @@ __all__ = [
     "Well",
     "add_level",
     "append",
+    "convert",
     "detect_version",
     "from_attributes",
     "migrate",

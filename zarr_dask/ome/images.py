@@ -297,13 +297,21 @@ def plan_label(
     def of(values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(values[i] for i in taken)
 
-    if of(shapes[0]) != pixels.shape:
+    single = tuple(
+        i for i, at in enumerate(taken) if frame.axes[at].type == "channel" and pixels.shape[i] == 1
+    )
+
+    def labelled(shape: Shape) -> Shape:
+        """Return the shape of a label image, which may have one channel for all of the image."""
+        return tuple(1 if i in single else length for i, length in enumerate(of(shape)))
+
+    if labelled(shapes[0]) != pixels.shape:
         raise GridError(
             f"{at}: the label image has the shape {pixels.shape}, and the image {of(shapes[0])} "
             f"along its axes {list(of(frame.names))}."
         )
     own = AxesAndTransforms(of(frame.axes), of(frame.scale), of(frame.translation))
-    own_steps = tuple(of(step) for step in steps)
+    own_steps = tuple(labelled(step) for step in steps)
     paths = [str(i) for i in range(len(shapes))]
     metadata = Metadata(
         request.version,
@@ -317,7 +325,7 @@ def plan_label(
         path,
         request.node_format,
         paths,
-        [of(shape) for shape in shapes],
+        [labelled(shape) for shape in shapes],
         _type_of(pixels),
         own_chunks,
         own_shards,

@@ -11,7 +11,8 @@ from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.plates import Plate, open_plate
-from zarr_dask.ome.read import Image, image_of
+from zarr_dask.ome.read import Image, image_of, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.ome.validate import series_of
 from zarr_dask.stores.open import Location
 
 __all__ = ["thumbnail"]
@@ -29,6 +30,8 @@ def thumbnail(
     storage_options: Mapping[str, Any] | None = None,
 ) -> np.ndarray:
     """Draw a small picture of an image, or of the first images of all wells of a plate.
+
+    Of a group of images (bioformats2raw) the first one is drawn.
 
     Active channels are added in their colours, each between the start and the end of its window.
     Along z the maximum is shown; along time the element that ``omero`` names, or else the first.
@@ -81,8 +84,13 @@ def thumbnail(
         raise ValueError(f"size={size}: expected a number of pixels from 1 to {_LARGEST}.")
     if not isinstance(source, Image | Plate):
         group = open_group(source, path, storage_options=storage_options)
-        is_plate = from_attributes(group.attributes, where=group.where).plate is not None
-        source = open_plate(group) if is_plate else image_of(group)
+        metadata = from_attributes(group.attributes, where=group.where)
+        if metadata.plate is not None:
+            source = open_plate(group)
+        elif metadata.layout is not None and not metadata.multiscales:
+            source = open(group, next(iter(series_of(group)), ""))
+        else:
+            source = image_of(group)
     if isinstance(source, Plate):
         return source.picture(size=size, max_bytes=max_bytes)
     shown = source.metadata, source.multiscale, source.levels

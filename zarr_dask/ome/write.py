@@ -228,7 +228,7 @@ def _by_name(labels: Any, request: ImageOptions, path: str) -> Mapping[str, Any]
 
 def _name_of(store: Store, path: str) -> str:
     last = path.rpartition("/")[2] or str(store.url).rstrip("/").rpartition("/")[2]
-    for ending in (".zip", ".zarr", ".ome"):
+    for ending in (".zip", ".ozx", ".zarr", ".ome"):
         last = last.removesuffix(ending)
     return last or "image"
 

@@ -323,18 +323,23 @@ def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
 def _archive_of(path: str) -> tuple[str, str]:
     """Return the zip archive that a path is, would be or leads into, and the path in it; or ""."""
     archive = path
-    while not os.path.lexists(archive) and not archive.lower().endswith(".zip") and archive != "/":
+    while not os.path.lexists(archive) and not _names_archive(archive) and archive != "/":
         archive = os.path.dirname(archive)
     if _is_archive(archive):
         return archive, path[len(archive) + 1 :]
     return "", ""
 
 
+def _names_archive(path: str) -> bool:
+    """True if a path ends as those of zip archives do, also of OME-Zarr (``.ozx``)."""
+    return path.lower().endswith((".zip", ".ozx"))
+
+
 def _is_archive(path: str) -> bool:
     """True if a path is, or would be, a zip archive: a file that looks like one, or no folder."""
     if os.path.isdir(path):
         return False
-    if path.lower().endswith(".zip"):
+    if _names_archive(path):
         return True
     if not os.path.isfile(path):
         return False

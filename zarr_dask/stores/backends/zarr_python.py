@@ -403,6 +403,10 @@ async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
         found = await store.get(key, _prototype(), None if whole else _byte_request(wanted))
     except _ABSENT:
         return None
+    except NotImplementedError:  # tifffile's stores refuse ranges
+        if wanted == WHOLE:
+            raise
+        whole, found = True, await store.get(key, _prototype(), None)
     except _icechunk_errors() as error:
         if _NO_KEY in str(error):
             return None  # an invalid key has no value

@@ -1,0 +1,194 @@
+"""TIFF and OME-TIFF files as images of OME-Zarr: pixels, metadata and memory."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import zarr_dask as zd
+from tests.support.ome_levels import check_levels, pixels
+from zarr_dask.cli import main
+from zarr_dask.errors import MetadataError, MissingDependencyError, StoreError
+from zarr_dask.ome.convert_tiff import tiff_image
+
+tifffile = pytest.importorskip("tifffile")
+
+FACTS = {
+    "axes": "TCZYX",
+    "Name": "cells",
+    "PhysicalSizeX": 0.2,
+    "PhysicalSizeXUnit": "µm",
+    "PhysicalSizeY": 200.0,
+    "PhysicalSizeYUnit": "nm",
+    "PhysicalSizeZ": 1.5,
+    "PhysicalSizeZUnit": "µm",
+    "TimeIncrement": 500.0,
+    "TimeIncrementUnit": "ms",
+    "Channel": {"Name": ["DAPI", "GFP"], "Color": [65535, 16711935]},
+}
+SHAPE = (2, 2, 3, 70, 90)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def put(path, values, **options):
+    tifffile.imwrite(path, values, **{"ome": True, "metadata": FACTS, **options})
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tile": (32, 48), "compression": "zlib"},
+        {"rowsperstrip": 16, "compression": "lzw", "predictor": True},
+        {"byteorder": ">", "bigtiff": True},
+        {},
+    ],
+)
+def test_pixels_and_metadata_of_ome_tiff(tmp_path, options):
+    values = pixels(*SHAPE)
+    src = put(tmp_path / "stack.ome.tif", values, **options)
+    zd.ome.convert(src, tmp_path / "image", levels=3)
+    plan = zd.ome.plan_write(
+        values,
+        {},
+        axes="tczyx",
+        scale=(500, 1, 1.5, 200, 0.2),
+        levels=3,
+        units=("millisecond", None, "micrometer", "nanometer", "micrometer"),
+    )
+    check_levels(tmp_path / "image", plan, values)
+    image = zd.ome.open(tmp_path / "image")
+    assert image.level(0).scale == (500, 1, 1.5, 200, 0.2)
+    assert image.level(0).units[2:] == ("micrometer", "nanometer", "micrometer")
+    assert image.multiscale.name == "cells"
+    told = [(channel.label, channel.color) for channel in image.metadata.omero.channels]
+    assert told == [("DAPI", "0000FF"), ("GFP", "00FF00")]
+
+
+def test_pages_of_subresolution(tmp_path):
+    """The finest level is read; the image gets levels of its own."""
+    values = pixels(3, 64, 64)
+    with tifffile.TiffWriter(tmp_path / "a.ome.tif") as writer:
+        writer.write(values, subifds=1, tile=(32, 32), metadata={"axes": "ZYX"})
+        writer.write(values[:, ::2, ::2], subfiletype=1, tile=(32, 32))
+    zd.ome.convert(tmp_path / "a.ome.tif", tmp_path / "image", levels=1)
+    np.testing.assert_array_equal(zd.ome.open(tmp_path / "image").level(0)[...], values)
+
+
+def test_imagej_and_rgb(tmp_path):
+    values = pixels(2, 3, 2, 20, 30)  # in the order of ImageJ: T Z C Y X
+    facts = {"axes": "TZCYX", "spacing": 2.0, "unit": "um", "finterval": 0.5}
+    tifffile.imwrite(tmp_path / "j.tif", values, imagej=True, resolution=(4, 5), metadata=facts)
+    zd.ome.convert(tmp_path / "j.tif", tmp_path / "j", levels=2)
+    image = zd.ome.open(tmp_path / "j")
+    np.testing.assert_array_equal(image.level(0)[...], values.transpose(0, 2, 1, 3, 4))
+    assert image.level(0).scale == (0.5, 1, 2, 0.2, 0.25)
+    assert image.level(0).units == ("second", None, *["micrometer"] * 3)
+    colours = pixels(40, 50, 3, dtype="u1")
+    tifffile.imwrite(tmp_path / "rgb.tif", colours, photometric="rgb")
+    zd.ome.convert(tmp_path / "rgb.tif", tmp_path / "rgb", channels=["r", "g", "b"], levels=2)
+    np.testing.assert_array_equal(
+        zd.ome.open(tmp_path / "rgb").level(0)[...], colours.transpose(2, 0, 1)
+    )
+
+
+def test_the_store_of_tifffile_is_opened(tmp_path):
+    """Though it refuses ranges of bytes."""
+    values = pixels(2, 40, 50)
+    tifffile.imwrite(tmp_path / "a.tif", values, tile=(16, 16))
+    with tifffile.imread(tmp_path / "a.tif", aszarr=True) as store:
+        array = zd.open(store)
+        np.testing.assert_array_equal(array[...], values)
+        np.testing.assert_array_equal(array[1, 3:30:4, 49], values[1, 3:30:4, 49])
+
+
+def test_other_processes_open_the_file(tmp_path):
+    put(tmp_path / "a.ome.tif", pixels(*SHAPE))
+    array, _ = tiff_image(tmp_path / "a.ome.tif", None, None)
+    again = pickle.loads(pickle.dumps(array))
+    np.testing.assert_array_equal(again[...], pixels(*SHAPE))
+
+
+def test_what_is_stopped_goes_on(tmp_path):
+    """Tasks whose stored objects are there are not run again."""
+    src = put(tmp_path / "a.ome.tif", pixels(*SHAPE))
+    seen = []
+
+    def stop(step):
+        seen.append(step)
+        raise KeyboardInterrupt
+
+    options = {"levels": 2, "chunks": (1, 1, 1, 32, 32), "max_mem": "30MB", "resume": True}
+    with pytest.raises(KeyboardInterrupt):
+        zd.ome.convert(src, tmp_path / "image", progress=stop, **options)
+    report = zd.ome.convert(src, tmp_path / "image", **options)
+    whole = zd.ome.convert(src, tmp_path / "whole", **options)
+    assert 0 < report.objects < whole.objects
+    for level in (0, 1):
+        found, expected = (zd.ome.open(tmp_path / n).level(level) for n in ("image", "whole"))
+        np.testing.assert_array_equal(found[...], expected[...])
+
+
+def test_refused(tmp_path, monkeypatch):
+    (tmp_path / "no.tif").write_bytes(b"none")
+    with pytest.raises(StoreError, match="as TIFF"):
+        zd.ome.convert(tmp_path / "no.tif", {})
+    with pytest.raises(StoreError, match="cannot read"):
+        zd.ome.convert(tmp_path / "absent.tif", {})
+    tifffile.imwrite(tmp_path / "a.tif", pixels(3, 20, 20), metadata=None, photometric="minisblack")
+    with pytest.raises(MetadataError, match="axes="):
+        zd.ome.convert(tmp_path / "a.tif", {})
+    store = {}
+    zd.ome.convert(tmp_path / "a.tif", store, axes="zyx")
+    assert zd.ome.open(store).axes == ("z", "y", "x")
+    with tifffile.TiffWriter(tmp_path / "two.ome.tif") as writer:
+        for size in (20, 30):
+            writer.write(pixels(size, size), metadata={"axes": "YX", "Name": f"of {size}"})
+    with pytest.raises(MetadataError, match="'of 20', 'of 30'"):
+        zd.ome.convert(tmp_path / "two.ome.tif", {})
+    store = {}
+    zd.ome.convert(tmp_path / "two.ome.tif", store, series=1)
+    assert zd.ome.open(store).multiscale.name == "of 30"
+    with pytest.raises(MetadataError, match="one of the 2 images"):
+        zd.ome.convert(tmp_path / "two.ome.tif", {}, series=2)
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(MissingDependencyError, match=r"zarr-dask\[tiff\]"):
+        zd.ome.convert(tmp_path / "a.tif", {})
+
+
+@pytest.mark.parametrize("text", ["<!DOCTYPE a [<!ENTITY b 'c'>]><OME/>", "<OME>"])
+def test_metadata_of_strangers(tmp_path, text):
+    """Entities, which may grow without end, are not read."""
+    tifffile.imwrite(tmp_path / "a.ome.tif", pixels(20, 20), description=text, metadata=None)
+    with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
+        monkey = type("File", (), {"ome_metadata": text, "series": file.series})
+        from zarr_dask.ome.convert_tiff import _facts
+
+        with pytest.raises(MetadataError, match="OME-XML"):
+            _facts(monkey, 0, "a.ome.tif")
+
+
+def test_command(tmp_path):
+    src, dst = str(put(tmp_path / "a.ome.tif", pixels(*SHAPE))), str(tmp_path / "image")
+    run = CliRunner().invoke
+    found = run(main, ["ome", "convert", src, dst, "--dry-run"])
+    assert found.exit_code == 0, found.output
+    assert not (tmp_path / "image").exists()
+    found = run(main, ["--quiet", "ome", "convert", src, dst, "--shards", "auto"])
+    assert (found.exit_code, found.output) == (0, ""), found.output
+    image = zd.ome.open(dst)
+    assert image.level(0).array.shards is not None
+    assert image.level(0).scale == (500, 1, 1.5, 200, 0.2)
+    assert run(main, ["ome", "convert", src]).exit_code == 2
+    found = run(main, ["ome", "convert", dst, str(tmp_path / "b"), "--series", "1"])
+    assert found.exit_code == 2

@@ -1,0 +1,221 @@
+"""Images of TIFF and OME-TIFF files, written as OME-Zarr with all their levels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import MetadataError, ValidationProblem
+from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.jobs.write.target import WriteReport
+from zarr_dask.ome.job import ImageProgress
+from zarr_dask.ome.ome_xml import ImageFacts, images_of_xml, unit_named
+from zarr_dask.ome.write import write
+from zarr_dask.stores.backends.tiff import open_tiff, tiff_store
+from zarr_dask.stores.open import Location
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["convert", "is_tiff", "tiff_image"]
+
+_ENDINGS = (".tif", ".tiff", ".btf", ".tf2", ".tf8")
+_ORDER = "tczyx"
+
+
+def is_tiff(src: Any) -> bool:
+    """True if a path names a TIFF file."""
+    return isinstance(src, str | os.PathLike) and str(src).lower().endswith(_ENDINGS)
+
+
+@dataclass(frozen=True)
+class _Series:
+    """One image of a file."""
+
+    axes: str
+    """Letters of tifffile, one for each dimension."""
+    facts: ImageFacts
+
+
+def tiff_image(
+    src: str | os.PathLike[str], series: int | None, axes: str | None
+) -> tuple[Any, dict[str, Any]]:
+    """Return the pixels of an image of a TIFF file, and its metadata as options of `write`.
+
+    Parameters
+    ----------
+    src
+        Path of the file.
+    series
+        Number of the image.
+    axes
+        Names of the dimensions as they are in the file, such as ``"zyx"``.
+
+    Raises
+    ------
+    MetadataError
+        If the file holds several images and `series` is None, or dimensions cannot be named.
+    MissingDependencyError
+        If tifffile is not installed.
+    StoreError
+        If the file cannot be read as TIFF.
+    """
+    path = os.fspath(src)
+    number, one = _read_series(path, series)
+    array = open_array(tiff_store(path, number))
+    names = _names(one.axes, axes, array, path)
+    order = sorted(range(array.ndim), key=lambda i: _ORDER.index(names[i]))
+    ordered = "".join(names[i] for i in order)
+    values = array if order == list(range(array.ndim)) else array.to_dask().transpose(order)
+    facts = one.facts
+    told: dict[str, Any] = {
+        "axes": ordered,
+        "scale": {axis: size for axis, size in facts.scale.items() if axis in ordered},
+        "units": {axis: unit for axis, unit in facts.units.items() if axis in ordered},
+    }
+    count = values.shape[ordered.index("c")] if "c" in ordered else 1
+    if len(facts.channels) == count:
+        told["channels"] = [dict(channel) for channel in facts.channels]
+    if facts.name:
+        told["name"] = facts.name
+    return values, told
+
+
+def _read_series(path: str, series: int | None) -> tuple[int, _Series]:
+    with open_tiff(path) as file:
+        count = len(file.series)
+        if series is None and count != 1:
+            names = [one.name for one in file.series[:_MOST_NAMED]]
+            expected = f"a number below {count}, as the file holds several images: {names}"
+            raise MetadataError(path, [ValidationProblem("series", series, expected)])
+        number = series or 0
+        if not 0 <= number < count:
+            expected = f"a number of one of the {count} images"
+            raise MetadataError(path, [ValidationProblem("series", series, expected)])
+        return number, _Series(file.series[number].axes, _facts(file, number, path))
+
+
+_MOST_NAMED = 20
+
+
+def _facts(file: Any, number: int, path: str) -> ImageFacts:
+    """Return the metadata of an image, from OME-XML or those of ImageJ."""
+    if file.ome_metadata:
+        images = images_of_xml(file.ome_metadata, path)
+        if number < len(images):
+            return images[number]
+    told = file.imagej_metadata
+    if not isinstance(told, Mapping):
+        return ImageFacts(None, {}, {}, ())
+    unit = unit_named(str(told.get("unit", "")).replace("\\u00B5", "µ"))
+    scale = {"z": told.get("spacing"), "t": told.get("finterval")}
+    if unit is not None:
+        tags = file.pages.first.tags
+        scale |= {axis: _size(tags.valueof(f"{axis.upper()}Resolution")) for axis in "yx"}
+    known = {
+        axis: float(size)
+        for axis, size in scale.items()
+        if isinstance(size, int | float) and size > 0 and isfinite(size)
+    }
+    units = {} if unit is None else {axis: unit for axis in known if axis != "t"}
+    if "t" in known:
+        units["t"] = unit_named(str(told.get("tunit", "sec"))) or "second"
+    labels = told.get("Labels")
+    channels = [{"label": str(one)} for one in labels] if isinstance(labels, list) else []
+    return ImageFacts(None, known, units, tuple(channels))
+
+
+def _size(resolution: Any) -> float | None:
+    """Return the size of a pixel for a resolution, a fraction of pixels in a unit."""
+    if not isinstance(resolution, tuple) or len(resolution) != 2 or not resolution[0]:
+        return None
+    return float(resolution[1]) / float(resolution[0])
+
+
+def _names(letters: str, given: str | None, array: Array, path: str) -> str:
+    """Return the name of each dimension: one of t, c, z, y and x."""
+    names = (letters if given is None else given).lower()
+    if given is None and "c" not in names:
+        names = names.replace("s", "c")  # samples of a pixel, such as red, green and blue
+    known = len(names) == array.ndim and set(names) <= set(_ORDER)
+    if not known or len(set(names)) < len(names):
+        told = f"{letters}, of the shape {array.shape}" if given is None else given
+        expected = f"axes=, a name of {_ORDER!r} for each dimension in the file, such as 'zyx'"
+        raise MetadataError(path, [ValidationProblem("axes", told, expected)])
+    return names
+
+
+def convert(
+    src: str | os.PathLike[str],
+    url: Location | Group,
+    path: str = "",
+    *,
+    series: int | None = None,
+    axes: str | None = None,
+    client: Client | None = None,
+    progress: ImageProgress | None = None,
+    resume: bool | str = False,
+    journal: Location | None = None,
+    **options: Any,
+) -> WriteReport:
+    """Write an image of a TIFF or OME-TIFF file as OME-Zarr, with all its levels.
+
+    Tiles and strips are read as they are needed, so that files of any size take bounded memory.
+    Name, sizes of pixels, units, channels and colours follow the metadata of OME-XML or ImageJ.
+    tifffile reads the file; install ``zarr-dask[tiff]``.
+
+    Parameters
+    ----------
+    src
+        Path of the file.
+    url, path
+        Location of the new group of the image, as for `write`.
+    series
+        Number of the image, if the file holds several.
+    axes
+        Names of the dimensions as they are in the file, such as ``"zyx"``; by default those that
+        the file tells. The image gets the order t, c, z, y, x.
+    client, progress, resume, journal
+        As for `write`.
+    **options
+        As for `plan_write`; they take precedence over the metadata of the file.
+
+    Raises
+    ------
+    MetadataError
+        If the file holds several images and `series` is None, or dimensions cannot be named.
+    MissingDependencyError
+        If tifffile is not installed.
+    StoreError
+        If the file cannot be read as TIFF.
+    ZarrDaskError
+        See `plan_write`.
+
+    Examples
+    --------
+    >>> import numpy as np, tifffile
+    >>> import zarr_dask as zd
+    >>> folder = getfixture("tmp_path")
+    >>> facts = {"axes": "CYX", "PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5}
+    >>> pixels = np.ones((2, 300, 400), "u2")
+    >>> tifffile.imwrite(folder / "a.ome.tif", pixels, ome=True, metadata=facts)
+    >>> _ = zd.ome.convert(folder / "a.ome.tif", folder / "a.zarr")
+    >>> image = zd.ome.open(folder / "a.zarr")
+    >>> image.axes, image.level(1).scale, image.level(1).units
+    (('c', 'y', 'x'), (1.0, 1.0, 1.0), (None, 'micrometer', 'micrometer'))
+    """
+    values, told = tiff_image(src, series, axes)
+    return write(
+        values,
+        url,
+        path,
+        client=client,
+        progress=progress,
+        resume=resume,
+        journal=journal,
+        **(told | options),
+    )
