@@ -36,7 +36,7 @@ from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipt
 from zarr_dask.journal.validate import checked_members
 from zarr_dask.stores.backends.fsync import forget_folders
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.base import Buffer, Store, SupportsAppend
+from zarr_dask.stores.base import Buffer, Store, append_or_none
 from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
 from zarr_dask.stores.no_follow import folder_in, forget_reached
 
@@ -144,8 +144,9 @@ class Journal:
             If it cannot be written. The task must fail then, because its work would be lost.
         """
         line = receipt.to_line()
-        if isinstance(self.store, SupportsAppend):
-            self.store.append(f"{self.prefix}{_RECEIPTS}{_name_of_process(os.getpid())}", line)
+        appendable = append_or_none(self.store)
+        if appendable is not None:
+            appendable.append(f"{self.prefix}{_RECEIPTS}{_name_of_process(os.getpid())}", line)
             return
         # a task that runs again replaces its own, and not those of other arrays or stages
         names = [receipt.run_id, *(item.key for item in receipt.objects), *receipt.empty]
@@ -179,7 +180,7 @@ class Journal:
 
     def merge(self) -> None:
         """Merge the receipts of single tasks into one object, if the store cannot append."""
-        if isinstance(self.store, SupportsAppend):
+        if append_or_none(self.store) is not None:
             return
         keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
         texts: list[Buffer] = [text for text in map(self.store.get, keys) if text is not None]
