@@ -21,7 +21,7 @@ PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --di
 FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,_util grid indexing dtypes stores codecs formats \
     array hierarchy cli) zarr_dask
 
-.PHONY: help venv demo check test servers test-fast test-all conformance compat docs bench bench-remote lint types clean
+.PHONY: help venv demo check test servers test-fast test-all conformance compat docs bench bench-remote bench-sweep lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -58,6 +58,9 @@ bench: $(VENV)/.installed-test ## the benchmarks
 
 bench-remote: $(VENV)/.installed-test ## the same on S3 with 20 ms more for each request, beside peers
 	$(BIN)/python -m benchmarks.remote
+
+bench-sweep: $(VENV)/.installed-test ## every access, codec and layout beside peers; prints where a peer is ahead
+	$(BIN)/python -m benchmarks.sweep $(ARGS)
 
 compat: $(VENV)/.installed-test .venv-zarr2/.installed ## docs/reference/compat.md, every cell tried again
 	$(BIN)/python -m tools.compat

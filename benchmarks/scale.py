@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
 from zarr_dask.jobs.engine.plan import format_bytes
 from zarr_dask.jobs.engine.predict import CostModel, seconds
-from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 from zarr_dask.jobs.rechunk.planner import alternatives
 
 STORE = CostModel(

@@ -1,4 +1,4 @@
-"""Tests lie where what they test lies, and import from tests/support only."""
+"""Tests lie where what they test lies, import from tests/support only; docstrings say things."""
 
 import ast
 import re
@@ -38,3 +38,14 @@ def test_what_comes_first_exists():
     named = re.findall(r'^    "(tests/.+)",$', (TESTS / "conftest.py").read_text(), re.MULTILINE)
     assert len(named) > 10
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_no_docstring_of_the_package_begins_with_a_question_word():
+    words = ("What", "Whether", "How", "Which", "Where", "Who", "Whoever")
+    begins = re.compile(rf'^ *"""({"|".join(words)})\b', re.MULTILINE)
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group().strip()}"
+        for path in (ROOT / "zarr_dask").rglob("*.py")
+        for match in begins.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not found

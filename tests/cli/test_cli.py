@@ -79,7 +79,15 @@ def run(*arguments, code=0):
     return result
 
 
-def refuse(*arguments, code=1):
+def result(done):
+    """What a command says with ``--json``."""
+    document = json.loads(done.stdout)
+    assert document["schema"] == "zarr-dask/1"
+    assert (document["exit_code"], document["error"]) == (done.exit_code, None)
+    return document["result"]
+
+
+def refuse(*arguments, code=3):
     """What a refused command says on stderr; it says nothing else."""
     result = run(*arguments, code=code)
     assert result.stdout == ""
@@ -188,7 +196,7 @@ def test_info_of_v2(tmp_path):
     text = run("info", tmp_path / "a").stdout
     assert re.search(r"format +v2", text)
     assert re.search(r"fill value +none", text)
-    facts = json.loads(run("info", tmp_path / "a", "--json").stdout)
+    facts = result(run("info", tmp_path / "a", "--json"))
     names = [codec["name"] for codec in facts["codecs"]]
     assert names == ["transpose", "bytes", "delta", "zlib"]
     assert facts["codecs"][1]["configuration"] == {"endian": "big"}
@@ -196,7 +204,7 @@ def test_info_of_v2(tmp_path):
 
 
 def test_info_as_json(maps):
-    facts = json.loads(run("info", maps, "--json").stdout)
+    facts = result(run("info", maps, "--json"))
     stored = facts.pop("nbytes_stored")
     assert stored == zd.open_array(maps).nbytes_stored() > 0
     assert [codec["name"] for codec in facts.pop("codecs")] == ["bytes", "blosc"]
@@ -232,7 +240,7 @@ def test_info_as_json_is_strict(dtype, fill, expected, tmp_path):
     document.write_text(loose)  # as writers do that know Python's JSON only
 
     text = run("info", tmp_path / "a", "--json").stdout
-    facts = json.loads(text, parse_constant=pytest.fail)
+    facts = json.loads(text, parse_constant=pytest.fail)["result"]
 
     assert facts["fill_value"] == expected
     assert ("NaN" in loose) == (facts["attributes"] == {"x": ["NaN"]})
@@ -240,7 +248,7 @@ def test_info_as_json_is_strict(dtype, fill, expected, tmp_path):
 
 def test_info_can_leave_the_listing_out(maps):
     assert "exist" not in run("info", maps, "--no-count").stdout
-    facts = json.loads(run("info", maps, "--no-count", "--json").stdout)
+    facts = result(run("info", maps, "--no-count", "--json"))
     assert facts["nbytes_stored"] is None
     assert facts["stored_objects"]["existing"] is None
 
@@ -249,7 +257,7 @@ def test_info_counts_only_what_belongs_to_the_grid(maps):
     for name in ("c/99/0/0", "c/notes.txt", "c/0/0/00"):
         (Path(maps) / name).parent.mkdir(parents=True, exist_ok=True)
         (Path(maps) / name).write_bytes(b"left over")
-    assert json.loads(run("info", maps, "--json").stdout)["stored_objects"]["existing"] == 5
+    assert result(run("info", maps, "--json"))["stored_objects"]["existing"] == 5
 
 
 @pytest.mark.parametrize("shape", [(), (0, 5)])
@@ -262,7 +270,7 @@ def test_info_of_a_group(hierarchy):
     text = run("info", hierarchy).stdout
     assert re.search(r"arrays +0\n +groups +1: ocean\n +attributes +title: \"run 7\"", text)
     assert re.search(r"arrays +2: salt, temp\n +groups +0", run("info", hierarchy, "ocean").stdout)
-    facts = json.loads(run("info", hierarchy, "--json").stdout)
+    facts = result(run("info", hierarchy, "--json"))
     assert facts == {
         "kind": "group",
         "where": hierarchy,
@@ -278,7 +286,7 @@ def test_info_of_a_group_with_a_node_that_cannot_be_read(hierarchy):
     found = run("info", hierarchy, "ocean")
     assert found.exit_code == 0
     assert re.search(r"arrays +1: temp\n +groups +0\n +unreadable +1: salt", found.stdout)
-    assert json.loads(run("info", hierarchy, "ocean", "--json").stdout)["unreadable"] == ["salt"]
+    assert result(run("info", hierarchy, "ocean", "--json"))["unreadable"] == ["salt"]
 
 
 def test_long_lines_are_folded_to_the_terminal(tmp_path, monkeypatch):
@@ -453,14 +461,14 @@ def test_rechunk_quietly(maps, target):
 
 
 def test_rechunk_says_what_it_did_as_json(maps, target):
-    result = run("rechunk", maps, target, "--chunks", "6,5,5", "--json")
-    report = json.loads(result.stdout)
+    done = run("rechunk", maps, target, "--chunks", "6,5,5", "--json")
+    report = result(done)
     (stage,) = report["stages"]
     assert stage["actual"]["reads"] == stage["predicted"]["reads"] >= 6
     assert (report["nbytes"], report["objects"], report["repeated"]) == (14400, 24, 0)
     assert report["memory"]["peak"] <= report["memory"]["bound"]
     again = run("rechunk", maps, target, "--chunks", "3", "--json", "--quiet", "--overwrite")
-    assert json.loads(again.stdout)["objects"] == 2 * 7 * 10
+    assert result(again)["objects"] == 2 * 7 * 10
     assert again.stderr == ""
 
 
@@ -471,7 +479,7 @@ def test_rechunk_several_arrays_of_a_group(hierarchy, target, tmp_path):
     assert json.loads((tmp_path / "p.json").read_text())["job"] == "rechunk several"
     assert not Path(target).exists()
     options = ["--chunks", "0=4", "--path", "in/it", "--dtype", "float64", "--codecs", "zstd"]
-    report = json.loads(run("rechunk", hierarchy, target, *arrays, *options, "--json").stdout)
+    report = result(run("rechunk", hierarchy, target, *arrays, *options, "--json"))
     assert [one["nbytes"] for one in report["arrays"]] == [2 * 14400, 4 * 64 * 64 * 2]
     for name, chunks in (("temp", (4, 20, 30)), ("salt", (4, 8))):
         made = zd.open_array(target, f"in/it/ocean/{name}")
@@ -522,7 +530,7 @@ from importlib import import_module
 from zarr_dask.cli import main
 from zarr_dask.grid.grid import Grid
 from zarr_dask.jobs.rechunk.planner import CandidatePlan
-from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
+from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
 
 def in_two(source, target, *_):
     cell = (8, 64, 256)
@@ -608,7 +616,7 @@ def test_rechunk_on_local_processes(large, target):
 def test_an_error_on_local_processes_is_one_message(large, target):
     (Path(large) / "c" / "7" / "0" / "0").write_bytes(b"junk")
     done = spawn("rechunk", large, target, "--chunks", "32,64,64", "--workers", "2")
-    assert done.returncode == 1
+    assert done.returncode == 3
     said = [line for line in done.stderr.splitlines() if not line.startswith("copying: ")]
     assert len(said) == 1, done.stderr
     assert said[0].startswith("Error: ")
@@ -728,8 +736,9 @@ def test_traceback_on_demand(how, tmp_path, monkeypatch):
     before = ["--traceback"] if how == "before" else []
     after = ["--traceback"] if how == "after" else []
     result = CliRunner().invoke(main, [*before, "info", str(tmp_path / "none"), *after])
-    assert isinstance(result.exception, zd.errors.NodeNotFoundError)
-    assert result.exit_code == 1
+    assert "NodeNotFoundError: no Zarr array or group" in result.stderr
+    assert "Traceback" in result.stderr
+    assert result.exit_code == 3
 
 
 def test_warnings_are_one_line(hierarchy):

@@ -117,8 +117,8 @@ def test_refusals_end_in_1_and_name_everything(old):
         document["compressor"] = {"id": f"lz-{name}"}
         (old / name / ".zarray").write_text(json.dumps(document))
     before = files(old)
-    dry = run(old, "--dry-run", code=1)
-    real = run(old, code=1)
+    dry = run(old, "--dry-run", code=3)
+    real = run(old, code=3)
     assert files(old) == before
     for said in (dry.stdout, real.stderr):
         assert "lz-a" in said
@@ -143,7 +143,7 @@ def test_wrong_usage_ends_in_2(old, arguments, message):
 
 
 def test_nothing_there_ends_in_1(tmp_path):
-    assert "no Zarr array or group" in run(tmp_path / "none", code=1).stderr
+    assert "no Zarr array or group" in run(tmp_path / "none", code=3).stderr
 
 
 def test_an_interrupt_says_that_all_can_be_read(old, monkeypatch):

@@ -55,7 +55,7 @@ def planned(source: str, folder: Path, *options: str) -> Path:
 def test_files_that_hold_no_plan_are_named(tmp_path, command, content):
     file = tmp_path / "p.json"
     file.write_bytes(content)
-    said = cli(*command, file, code=1)
+    said = cli(*command, file, code=3)
     assert f"{file}: " in said
     assert "JSON" in said or "no plan" in said
 
@@ -100,7 +100,7 @@ def test_stages_in_parts_by_several_processes(source, tmp_path):
         assert [process.wait(50) for process in running] == [0, 0]
         assert f"stage {number}: {stages[number - 1]['tasks']} of" in cli("status", file, code=1)
     assert "all tasks are done" in cli("status", file, code=1)
-    cli("info", tmp_path / "b.zarr", code=1)
+    cli("info", tmp_path / "b.zarr", code=3)
     assert "is finished" in cli("finish", file)
     assert "is finished" in cli("status", file)
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
@@ -126,15 +126,15 @@ def test_a_part_that_comes_late_leaves_the_target_alone(source, tmp_path):
     assert "not begun" in cli("status", file, code=1)
     cli("run", file)
     assert "is finished already" in cli("run", file, "--stage", 1, "--part", "1/3")
-    assert "no stage 9" in cli("run", file, "--stage", 9, code=1)
+    assert "no stage 9" in cli("run", file, "--stage", 9, code=3)
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b.zarr")[...], VALUES)
 
 
 def test_what_is_missing_is_not_finished(source, tmp_path):
     file = planned(source, tmp_path)
-    assert "has not been begun" in cli("finish", file, code=1)
+    assert "has not been begun" in cli("finish", file, code=3)
     cli("run", file, "--stage", 1)
-    assert "is not complete" in cli("finish", file, code=1)
+    assert "is not complete" in cli("finish", file, code=3)
     cli("run", file)
     assert "finished already" in cli("finish", file)
 
@@ -170,7 +170,7 @@ def test_sigterm_finishes_the_object_at_hand(source, tmp_path):
 def test_wrong_usage(source, tmp_path, words, says):
     file = planned(source, tmp_path)
     command, *options = words
-    code = 1 if "99" in says or "stage 9" in says else 2
+    code = 3 if "99" in says or "stage 9" in says else 2
     assert says in cli(command, file, *options, code=code)
 
 
@@ -234,7 +234,7 @@ def test_plans_of_no_tasks(tmp_path, kind):
 
 def test_why_there_is_no_plan_file(source, tmp_path):
     words = ("plan", source, tmp_path / "b.zip", "--chunks=-1,8,8", "-o", tmp_path / "plan.json")
-    assert "is a zip archive, which one process writes" in cli(*words, code=1)
+    assert "is a zip archive, which one process writes" in cli(*words, code=3)
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_what_another_plan_has_finished_is_compared_too(source, tmp_path, comman
     other[...] = VALUES + 1
     zd.rechunk(tmp_path / "other.zarr", tmp_path / "b.zarr", chunks=(16, 8, 8))
     assert "finished already" in cli(command, file)
-    said = cli(command, file, "--verify", code=1)
+    said = cli(command, file, "--verify", code=3)
     assert re.search("[0-9,]+ elements.* differ", said.replace("\n", " "))
     shutil.rmtree(tmp_path / "b.zarr")
     cli("run", file)

@@ -17,7 +17,7 @@ from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma
 from zarr_dask.codecs.compress.zstd import Zstd, zstd_tables
 from zarr_dask.codecs.conditional import Conditional
 from zarr_dask.codecs.numeric.filters import NumcodecsBytesCodec
-from zarr_dask.jobs.rechunk.layouts import layout_of
+from zarr_dask.jobs.engine.layouts import layout_of
 
 BESIDES = 1_500_000
 """Bytes that are not counted: buffers of one block, the ends of the memory that malloc takes."""

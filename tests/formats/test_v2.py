@@ -10,6 +10,7 @@ import base64
 import contextlib
 import json
 import math
+import sys
 import warnings
 import zlib
 from itertools import product
@@ -566,6 +567,13 @@ def test_frames_of_blosc_are_read_as_blosc_reads_them(data):
     out = np.empty(values.nbytes, np.uint8)
     decompress_frame(frame, out)
     assert out.tobytes() == values.tobytes()
+
+
+def test_snappy_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    frame = bytes.fromhex(SNAPPY["0 whole"])
+    with pytest.raises(errors.MissingDependencyError, match=r"zarr-dask\[snappy\]"):
+        decompress_frame(frame, np.empty(int.from_bytes(frame[4:8], "little"), "u1"))
 
 
 @given(st.binary(max_size=60), st.integers(0, 500))

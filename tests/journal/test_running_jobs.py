@@ -19,6 +19,8 @@ from tests.support.running import Stopped, running
 from zarr_dask.errors import JobRunningError, NodeNotFoundError, ResumeError
 
 VALUES = np.arange(1, 49, dtype="f8").reshape(8, 6)
+
+
 def blocks() -> da.Array:
     return da.from_array(VALUES, chunks=(2, 6), name=False)
 

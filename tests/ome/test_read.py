@@ -317,6 +317,6 @@ def test_validate(tmp_path, version, monkeypatch):
     zd.delete(tmp_path, "s2")
     said = run("validate", tmp_path, code=1)
     assert "s2: absent; multiscales[0].datasets[2].path must be that of an array" in said
-    (one,) = json.loads(run("validate", tmp_path, "--json", code=1))
+    (one,) = json.loads(run("validate", tmp_path, "--json", code=1))["result"]
     assert (one["place"], one["found"], one["level"]) == ("s2", None, "must")
-    assert "no Zarr array or group" in run("validate", tmp_path / "nothing", code=1)
+    assert "no Zarr array or group" in run("validate", tmp_path / "nothing", code=3)

@@ -20,6 +20,7 @@ from zarr_dask.stores.wrappers.base import HookStore
 
 NUMBERS = count()
 
+
 @pytest.fixture(params=["0.4", "0.5"])
 def version(request):
     return request.param

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from base64 import b64decode
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image as Pillow
 
 import zarr_dask as zd
 from zarr_dask.cli import main
-from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.errors import DataTypeError, GridError, MissingDependencyError
 from zarr_dask.ome.mosaic import mosaic_picture
 from zarr_dask.ome.png import png
 from zarr_dask.stores import MemoryStore
@@ -80,6 +81,12 @@ def test_pillow_reads_our_png(height, width, chance):
 def test_what_is_no_picture(wrong):
     with pytest.raises(ValueError, match="expected uint8"):
         png(wrong)
+
+
+def test_pictures_without_pillow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingDependencyError, match=r"zarr-dask\[ome\]"):
+        png(np.zeros((2, 2, 3), "u1"))
 
 
 # --- what is shown --------------------------------------------------------------------------------
@@ -387,10 +394,10 @@ def test_the_command(tmp_path):
     assert run(tmp_path / "a.zarr", tmp_path / "a.png", "--size", "32").endswith("16 x 32 pixels\n")
     with Pillow.open(tmp_path / "a.png") as read:
         np.testing.assert_array_equal(np.asarray(read), zd.ome.thumbnail(opened, size=32))
-    run(tmp_path / "a.zarr", tmp_path / "nothing" / "a.png", code=1)
+    run(tmp_path / "a.zarr", tmp_path / "nothing" / "a.png", code=3)
     plate = {"rows": [], "columns": [], "wells": []}
     zd.create_group(tmp_path / "p.zarr", attributes={"ome": {"version": "0.5", "plate": plate}})
-    said = run(tmp_path / "p.zarr", tmp_path / "p.png", code=1)
+    said = run(tmp_path / "p.zarr", tmp_path / "p.png", code=3)
     assert "none of 0 wells has an image" in " ".join(said.split())
     zd.ome.write_plate({"A/1": random(32, 32)}, tmp_path / "q.zarr", axes="yx")
     assert run(tmp_path / "q.zarr", tmp_path / "q.png").endswith("32 x 32 pixels\n")

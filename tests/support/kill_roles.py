@@ -23,8 +23,8 @@ from distributed import Client, Scheduler, Worker
 
 import zarr_dask as zd
 from zarr_dask.grid.grid import Grid
-from zarr_dask.jobs.rechunk.cost_model import StagePlan
-from zarr_dask.jobs.rechunk.layouts import layout_between
+from zarr_dask.jobs.engine.cost_model import StagePlan
+from zarr_dask.jobs.engine.layouts import layout_between
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.wrappers.base import StoreWrapper
 

@@ -8,6 +8,7 @@ this handle or another, are seen by all of them (`zarr_dask.formats.handles`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -19,6 +20,7 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools, check_choice
 from zarr_dask._util.display import format_shape, html_table
 from zarr_dask._util.threads import parallel_for
+from zarr_dask.array.append_batch import AppendBatch
 from zarr_dask.array.attributes import Attributes, fixed
 from zarr_dask.array.common_names import ArrayNames
 from zarr_dask.array.reader import Reader
@@ -36,11 +38,11 @@ from zarr_dask.array.view import (
 )
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.dtypes import bits_of
-from zarr_dask.errors import DataTypeError, MetadataError, SelectionError
+from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.edit import reload_metadata, with_attributes, write_changed_documents
 from zarr_dask.formats.pickling import pack, unpack
-from zarr_dask.grid.grid import Edges, Grid, Region, Shape
+from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import checked_region, parse_basic, parse_plain
 from zarr_dask.indexing.transform import (
     IndexTransform,
@@ -83,9 +85,9 @@ class Array(ArrayNames):
     node_format: Format
     """Format in which the metadata are written."""
     options: ReadOptions = field(default_factory=ReadOptions)
-    """How to read."""
+    """Options of reading."""
     shown: Shown | None = None
-    """Where the document is that it was opened with; None if it has none yet, or none so long."""
+    """Location of the document it was opened with; None if there is none yet, or none so long."""
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -310,7 +312,7 @@ class Array(ArrayNames):
         return Standing(*place, self.meta, self.options, self.shown)
 
     def __getstate__(self) -> dict[str, Any]:
-        unkept = {"reader", "_looked_up"}
+        unkept = {"reader", "_looked_up", "_batch"}
         return {name: value for name, value in self.__dict__.items() if name not in unkept}
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
@@ -515,7 +517,7 @@ class Array(ArrayNames):
         )
 
     def confirmation(self) -> Confirmation:
-        """What a call or task calls where it misses something: the array must still be there.
+        """Return the check of a call or task that misses something: the array must still be there.
 
         It raises `NodeNotFoundError` or `MetadataChangedError`, and looks only once.
         """
@@ -685,12 +687,92 @@ class Array(ArrayNames):
         """
         check_choice("on_conflict", on_conflict, OnConflict)
         more = self.cast(values)
+        batch: AppendBatch | None = self.__dict__.get("_batch")
+        if batch is not None:
+            batch.append(more, axis)
+            return self
         append_region(self.shape, more.shape, axis)  # refuses what does not fit
         check_no_output(self.store, self.path)
         with claimed(self.store, self.path, on_conflict):
             behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self._as_it_is()
             self.follow(_append(behind, more, axis))
         return self
+
+    @contextmanager
+    def batch(self, on_conflict: OnConflict = "error") -> Iterator[Array]:
+        """Gather many appends: a ``with`` statement, at whose end the array grows once.
+
+        Elements that `append` is given within it are written when their stored objects are full;
+        at most 64 MB of them wait in memory. The metadata are written once, at the end, and until
+        then the array has its old length for every reader, this one included. If the statement
+        ends with an exception, all appends that had returned before are kept. If the process is
+        killed, the array keeps its old length.
+
+        Parameters
+        ----------
+        on_conflict
+            What to do while another append to the array is under way: ``"error"``, or ``"wait"``
+            until it has ended, and append behind its elements.
+
+        Raises
+        ------
+        AppendConflictError
+            If another append is under way, or another batch of this array.
+        MetadataChangedError
+            If the array in the store differs by now in more than its attributes.
+        ReadOnlyError
+            If the array was opened for reading.
+        StoreError
+            At the end, if an append has failed.
+
+        Examples
+        --------
+        >>> import zarr_dask as zd
+        >>> a = zd.create_array({}, shape=(0, 2), dtype="i2", chunks=(100, 2))
+        >>> with a.batch():
+        ...     for step in range(250):
+        ...         _ = a.append([[step, -step]])
+        >>> a.shape, a[-1].tolist()
+        ((250, 2), [249, -249])
+        """
+        check_choice("on_conflict", on_conflict, OnConflict)
+        if "_batch" in self.__dict__:
+            raise AppendConflictError(
+                f"a batch of appends to {self.where} has begun and not ended; end it first."
+            )
+        check_no_output(self.store, self.path)
+        with claimed(self.store, self.path, on_conflict):
+            place = (self.store, self.path, self.node_format)
+            if on_conflict == "wait":
+                found = self.node_format.read(self.store, self.path, self.options, found={})
+                if isinstance(found, ArrayMeta):
+                    self.follow(found)
+            before = self.meta
+            grown = [reload_metadata(*place, before, self.options)]
+            before.check_writable(self.where)
+
+            def write(shape: Shape, region: Region, values: np.ndarray) -> None:
+                longer = _reshaped(self, grown[-1], shape)
+                _hidden(self, longer).write(region, values)
+                grown[:] = [longer]
+
+            cells = (d.size if isinstance(d, Fixed) else 1 for d in before.grid.dimensions)
+            batch = self.__dict__["_batch"] = AppendBatch(self.shape, tuple(cells), write)
+            try:
+                yield self
+            finally:
+                del self.__dict__["_batch"]
+                try:
+                    batch.close()
+                finally:
+                    if batch.shape != before.grid.shape:
+                        now = write_changed_documents(
+                            *place,
+                            before,
+                            lambda now: replace(now, grid=grown[-1].grid),
+                            self.options,
+                        )
+                        self.follow(now)
 
     def as_long_as_it_is(self, axis: int) -> Array:
         """The array as long along one dimension as others have made it since it was opened.
@@ -725,15 +807,21 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     shape, region = append_region(array.shape, more.shape, axis)
     place = (array.store, array.path, array.node_format)
     present = reload_metadata(*place, array.meta, array.options)
-    # no document says so yet
-    replace(array, meta=_reshaped(array, present, shape), shown=None).write(region, more)
+    _hidden(array, _reshaped(array, present, shape)).write(region, more)
     return write_changed_documents(
         *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
     )
 
 
+def _hidden(array: Array, meta: ArrayMeta) -> Array:
+    """Return an array that has grown, but whose document does not say so yet."""
+    grown = replace(array, meta=meta, shown=None)
+    grown.__dict__["_looked_up"] = True  # by its caller, who has claimed the end of the array
+    return grown
+
+
 _DERIVED = frozenset({"reader", "token", "_packed"})
-"""What an array computes of its metadata, and keeps."""
+"""Values that an array computes from its metadata, and keeps."""
 
 
 def _is_same_array(old: ArrayMeta, new: ArrayMeta) -> bool:

@@ -38,7 +38,7 @@ class Changeable(Protocol):
 
     @property
     def options(self) -> ReadOptions:
-        """How to read."""
+        """Options of reading."""
         ...
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Any:

@@ -127,7 +127,7 @@ def read_pieces(
 
 
 class _Absence:
-    """Whether anything was absent in one call; set by any of its threads."""
+    """True if anything was absent in one call; set by any of its threads."""
 
     __slots__ = ("found",)
 
@@ -143,7 +143,7 @@ class _Object(NamedTuple):
     bound: BoundCodecChain
     cuts: Sequence[ChunkRead]
     whole: bool
-    """Whether all of its bytes are asked for at once."""
+    """True if all of its bytes are requested at once."""
     absence: _Absence
 
 

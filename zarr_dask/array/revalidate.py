@@ -38,12 +38,12 @@ __all__ = ["Confirmation", "Shown", "Standing", "this_process"]
 
 
 class Shown(NamedTuple):
-    """Which document says that an array is there."""
+    """The document that says that an array is there."""
 
     by: str
     """Path of the node that has it: the array, or a group with consolidated metadata."""
     here: bool = True
-    """Whether this process has read it; False in one that the array has travelled to."""
+    """True if this process has read it; False in one that the array has travelled to."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _words(meta: NodeMeta | None) -> str:
 
 
 def _continues(old: ArrayMeta, new: ArrayMeta) -> bool:
-    """Whether stored objects mean the same as before, and none of them has left the array."""
+    """True if stored objects mean the same as before, and none of them has left the array."""
     return old is new or (
         len(old.grid.dimensions) == len(new.grid.dimensions)
         and all(map(_reaches, old.grid.dimensions, new.grid.dimensions))
@@ -186,7 +186,7 @@ def _continues(old: ArrayMeta, new: ArrayMeta) -> bool:
 
 
 def _reaches(old: Dimension, new: Dimension) -> bool:
-    """Whether a dimension begins with the cells of another one, and is as long at least."""
+    """True if a dimension begins with the cells of another one, and is as long at least."""
     if new.extent < old.extent:
         return False
     if isinstance(old, Fixed) or isinstance(new, Fixed):
@@ -211,7 +211,7 @@ def _begins_with(longer: Edges, shorter: Edges) -> bool:
 
 
 class _DocumentKey(NamedTuple):
-    """Which document, and how it is read."""
+    """The document, and how it is read."""
 
     store: str
     """Identity of the store."""
@@ -239,7 +239,7 @@ class _Documents:
         self._kept: OrderedDict[_DocumentKey, _SeenDocument] = OrderedDict()
 
     def get(self, place: _DocumentKey) -> _SeenDocument | None:
-        """What is kept of a document."""
+        """Return the part of a document that is kept."""
         with self._lock:
             return self._kept.get(place)
 

@@ -77,7 +77,7 @@ class SelectedArray(WrittenArray, Protocol):
         ...
 
     def confirmation(self) -> Callable[[], None]:
-        """What a call that misses something calls, to see that the array is still there."""
+        """Return the check that the array is still there, for a call that misses something."""
         ...
 
     def check_no_output(self) -> None:

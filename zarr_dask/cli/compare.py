@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import echo, terminal_safe
+from zarr_dask.cli.output import answer, echo, terminal_safe
+from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 
 __all__ = ["compare"]
@@ -24,21 +23,19 @@ __all__ = ["compare"]
     metavar="PART",
     help="Compare only this fraction of the blocks (0.01), or so many of each array (20).",
 )
-@click.option("--equal-nan/--unequal-nan", default=True, help="Whether NaN equals NaN (it does).")
-@click.option("--attributes/--no-attributes", default=True, help="Whether attributes count.")
+@click.option(
+    "--equal-nan/--unequal-nan", default=True, help="Treat NaN as equal to NaN (the default)."
+)
+@click.option(
+    "--attributes/--no-attributes", default=True, help="Compare attributes too (the default)."
+)
 @click.option("--digest", is_flag=True, help="Work out digests of the values on the way.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @cluster_options()
-@traceback_option
-@click.pass_context
 def compare(
-    context: click.Context,
-    /,
     a: str,
     b: str,
     *,
     sample: str | None,
-    as_json: bool,
     scheduler: str | None,
     scheduler_file: str | None,
     workers: int | None,
@@ -47,23 +44,28 @@ def compare(
     """Compare the values of arrays or hierarchies.
 
     A and B are paths or URLs of two arrays, or of two groups. Differences in layout, codecs and
-    format are ignored. The first differences are listed; the exit code is 0 only if there are none.
+    format are ignored. The first differences are listed. The exit code is 0 if there are none, 1 if
+    there are some, and 3 if the comparison failed.
     """
     part = _part(sample)
     with (
         cluster(scheduler, scheduler_file, workers) as client,
         handle_signals("not everything was compared."),
     ):
-        found = zd.compare(a, b, part, client, **options)
-    if as_json:
-        echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
-    else:
-        for line in str(found).splitlines():
-            echo(terminal_safe(line))
-        for one in found.arrays:
-            if one.digest is not None:
-                echo(f"  {one.digest}  {terminal_safe(one.path or '/')}")
-    context.exit(found.exit_code)
+        of_a, of_b = two_storage_options(a, b)
+        left, right = _opened(a, of_a), _opened(b, of_b)
+        found = zd.compare(left, right, part, client, **options)
+    for line in str(found).splitlines():
+        echo(terminal_safe(line))
+    for one in found.arrays:
+        if one.digest is not None:
+            echo(f"  {one.digest}  {terminal_safe(one.path or '/')}")
+    answer(found.to_json(), found.exit_code)
+
+
+def _opened(url: str, options: dict[str, Any] | None) -> str | zd.Array | zd.Group:
+    """Return a node that needs options, opened; any other is left to the comparison."""
+    return url if options is None else zd.open(url, storage_options=options)
 
 
 def _part(text: str | None) -> float | None:

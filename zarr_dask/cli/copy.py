@@ -10,9 +10,10 @@ import click
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import FORMAT, job_options, run_options
-from zarr_dask.cli.output import say_plan
+from zarr_dask.cli.output import echo, terminal_safe
 from zarr_dask.cli.pictures import PictureType
-from zarr_dask.cli.rechunk import run_plan, save_plot, write_plan
+from zarr_dask.cli.rechunk import run_plan, save_plot, show_plan
+from zarr_dask.cli.settings import two_storage_options
 
 __all__ = ["copy"]
 
@@ -37,8 +38,9 @@ Examples:
     "--output",
     "-o",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Only write the plan into this file, for run, status, finish and script.",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="Only write the plan into this file, for run, status, finish and script; - is standard "
+    "output.",
 )
 @click.option(
     "--plot",
@@ -55,8 +57,6 @@ def copy(
     dry_run: bool,
     output: Path | None,
     plot: Path | None,
-    quiet: bool,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Copy an array, or a group with everything below it.
@@ -75,14 +75,21 @@ def copy(
 
         resume, verify = options.pop("resume"), options.pop("verify")
         overwrite = options.pop("overwrite")
-        plan = plan_copy(src, dst, client=client, overwrite=overwrite or resume, **options)
+        of_source, of_target = two_storage_options(src, dst)
+        plan = plan_copy(
+            src,
+            dst,
+            client=client,
+            overwrite=overwrite or resume,
+            storage_options=of_source,
+            target_options=of_target,
+            **options,
+        )
         plan = replace(plan, overwrite=overwrite)
+        if dry_run or output is not None:
+            show_plan(plan, output, plot)
+            return
         if plot is not None:
             save_plot(plan, plot)
-        if dry_run or output is not None:
-            if not quiet:
-                say_plan(plan)
-            if output is not None:
-                write_plan(plan, output)
-            return
-        run_plan(plan, client, quiet=quiet, as_json=as_json, resume=resume, verify=verify)
+            echo(f"drawn in {terminal_safe(str(plot))}")
+        run_plan(plan, client, resume=resume, verify=verify)

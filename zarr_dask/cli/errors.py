@@ -1,34 +1,53 @@
-"""Shared by all commands: errors as one message, warnings as one line, and ``--traceback``."""
+"""Shared by all commands: errors as one message, warnings as one line, and exit codes."""
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import re
 import sys
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 
-from zarr_dask.cli.output import terminal_safe, wrapped
+from zarr_dask.cli.output import say_error, terminal_safe, wrapped
+from zarr_dask.cli.settings import ToStandardError, settings
 from zarr_dask.errors import ZarrDaskError
 
 __all__ = [
+    "BROKEN_PIPE",
+    "FAILED",
+    "FINDING",
     "Decorated",
     "ErrorHandlingGroup",
+    "Failure",
     "Interrupted",
     "Terminated",
     "as_options",
-    "traceback_option",
 ]
 
-_TRACEBACK = "zarr_dask.traceback"
+FINDING = 1
+"""Exit code if something differs, is damaged, missing, or breaks a rule."""
+FAILED = 3
+"""Exit code if a command could not do what it was asked to."""
+BROKEN_PIPE = 141
+"""Exit code if the reader of standard output has left, as in shells."""
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-class _Failure(click.ClickException):
-    """An error of the package, as a message wrapped to the width of the terminal."""
+class Failure(click.ClickException):
+    """A failed command, as a message wrapped to the width of the terminal."""
+
+    exit_code = FAILED
 
     def show(self, file: Any = None) -> None:
+        """Print the message."""
         first, *rest = terminal_safe(self.message).splitlines() or [""]
         lines = [wrapped(first, "  ", "Error: ").removeprefix("Error: ")]
         lines += [wrapped(line.lstrip(), "    ", "  ") for line in rest]
@@ -54,51 +73,87 @@ class Terminated(Interrupted):
 class ErrorHandlingGroup(click.Group):
     """Commands that print errors as messages."""
 
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        """Run the program; see `click.Command.main`. A crash is a failure, not a finding."""
+        run: Any = super().main  # its overloads know no arguments that are passed on
+        try:
+            return run(*args, standalone_mode=standalone_mode, **options)
+        except Exception:
+            if not standalone_mode:
+                raise
+            traceback.print_exc()
+            raise SystemExit(FAILED) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; see `click.Group.invoke`."""
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+        with _logs_and_warnings():
             try:
                 return super().invoke(ctx)
             except ZarrDaskError as error:
-                if ctx.meta.get(_TRACEBACK):
+                if settings().traceback:
                     raise
-                raise _Failure(as_options(str(error))) from error
+                message = as_options(str(error))
+                say_error(type(error).__name__, message, FAILED)
+                raise Failure(message) from error
+            except click.ClickException as error:
+                if isinstance(error, click.FileError):
+                    error.exit_code = FAILED  # type: ignore[misc]  # click reads it of the instance
+                say_error(type(error).__name__, error.format_message(), error.exit_code)
+                raise
             except KeyboardInterrupt as interrupt:
                 raise Interrupted(".") from interrupt
+            except OSError as error:
+                if error.errno != errno.EPIPE:
+                    raise
+                # what is still buffered must not fail again at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise click.exceptions.Exit(BROKEN_PIPE) from error
+
+
+@contextmanager
+def _logs_and_warnings() -> Iterator[None]:
+    """Print warnings and logs on standard error."""
+    logger, handler = logging.getLogger("zarr_dask"), ToStandardError()
+    handler.setLevel(logging.ERROR if settings().quiet else logging.NOTSET)
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     sys.stderr.write(f"Warning: {terminal_safe(str(message))}\n")  # above progress bars, if any
 
 
+_PHRASES = {
+    'storage_options={"anon": True}': "--anon",
+    "or open it with mode='r+' to write into it": "or choose another location",
+    "zarr_dask.consolidate(url)": "zarr-dask consolidate URL",
+}
+"""Advice for users of Python, and what users of the command line do instead."""
+_NAMES = {
+    "overwrite": "overwrite",
+    "remove_old": "remove-old",
+    "resume": "resume",
+    "sweep": "sweep",
+    "verify": "verify",
+}
+
+
 def as_options(message: str) -> str:
     """Replace Python arguments in an error message by options of the command."""
-    named = re.sub(r"(?<![\w/-])max_mem\b", "--max-mem", message)
-    named = re.sub(r"(?<![\w/.-])dst(?![\w/-]|\.\w)", "DST", named)
-    anonymous = 'storage_options={"anon": True}'
-    named = named.replace(anonymous, """FSSPEC_S3='{"anon": true}' in the environment""")
-    for option in ("overwrite", "remove_old"):
-        named = named.replace(f"{option}=True", f"--{option.replace('_', '-')}")
-    return named
-
-
-def _remember_traceback(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[_TRACEBACK] = True
-
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-def traceback_option(command: Decorated) -> Decorated:
-    """Give a command ``--traceback``."""
-    return click.option(
-        "--traceback",
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        envvar="ZARR_DASK_TRACEBACK",
-        callback=_remember_traceback,
-        help="Show where in Python an error arose.",
-    )(command)
+    named = message
+    for python, words in _PHRASES.items():
+        named = named.replace(python, words)
+    for name, option in _NAMES.items():
+        named = re.sub(rf"(?<![\w/.-]){name}=True", f"--{option}", named)
+    named = re.sub(r"(?<![\w/-])max_mem\b=?", "--max-mem", named)
+    named = re.sub(
+        r"(?<![\w/.-])(target_options|storage_options)\b(?! *\[)",
+        lambda found: "--" + found[1].removesuffix("s").replace("_", "-"),
+        named,
+    )
+    return re.sub(r"(?<![\w/.-])dst(?![\w/-]|\.\w)", "DST", named)

@@ -16,8 +16,8 @@ import click
 import zarr_dask as zd
 from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import object_sizes
-from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import abbreviate, echo, say_field, say_title, terminal_safe
+from zarr_dask.cli.output import abbreviate, answer, echo, say_field, say_title, terminal_safe
+from zarr_dask.cli.settings import storage_options
 from zarr_dask.errors import MetadataError
 from zarr_dask.stores.open import backend_of
 
@@ -30,15 +30,13 @@ __all__ = ["info", "tree"]
 @click.command()
 @click.argument("url")
 @click.argument("path", default="")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-count", is_flag=True, help="Do not list the stored objects of an array.")
-@traceback_option
-def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
+def info(url: str, path: str, no_count: bool) -> None:
     """Describe an array or a group.
 
     PATH is the path of the node below URL.
     """
-    node = zd.open(url, path)
+    node = zd.open(url, path, storage_options=storage_options(url))
     if isinstance(node, zd.Group):
         children = list(node.walk(recursive=False))
         facts: dict[str, Any] = {
@@ -57,31 +55,47 @@ def info(url: str, path: str, as_json: bool, no_count: bool) -> None:
     backend = backend_of(node.store)
     if backend:
         facts["backend"] = backend
-    if as_json:
-        echo(json.dumps(_strict(facts), indent=2, ensure_ascii=False, allow_nan=False))
-    elif isinstance(node, zd.Group):
+    if isinstance(node, zd.Group):
         _say_group(node, facts)
     else:
         _say_array(node, facts)
+    answer(facts)
 
 
 @click.command()
 @click.argument("url")
 @click.argument("path", default="")
-@traceback_option
 def tree(url: str, path: str) -> None:
     """Show the hierarchy below a group.
 
     PATH is the path of the group below URL.
     """
-    node = zd.open(url, path)
+    node = zd.open(url, path, storage_options=storage_options(url))
     if isinstance(node, zd.Group):
         echo(terminal_safe(node.tree()))
+        answer({"where": node.where, "nodes": [_node_facts(*one) for one in node.walk()]})
         return
     name = node.path.rsplit("/", 1)[-1] or "/"
     echo(
         terminal_safe(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.meta.grids}")
     )
+    answer({"where": node.where, "nodes": [_node_facts("", node)]})
+
+
+def _node_facts(path: str, node: zd.Array | zd.Group | MetadataError) -> dict[str, Any]:
+    """Return what a tree or a list shows of a node, as JSON."""
+    if isinstance(node, zd.Group):
+        return {"path": path, "kind": "group"}
+    if isinstance(node, MetadataError):
+        return {"path": path, "kind": "unreadable", "problem": str(node)}
+    return {
+        "path": path,
+        "kind": "array",
+        "shape": node.shape,
+        "dtype": node.meta.data_type.label,
+        "chunks": node.chunks,
+        "shards": node.shards,
+    }
 
 
 def _stored(array: zd.Array) -> tuple[int, int]:
@@ -124,21 +138,6 @@ def _fill_fact(array: zd.Array) -> Any:
 def _codec_facts(codec: Codec) -> dict[str, Any]:
     configuration = codec.configuration()
     return {"name": configuration.pop("id", codec.name), "configuration": configuration}
-
-
-def _strict(value: Any) -> Any:
-    """Return a value as strict JSON; values that JSON lacks are written as in Zarr v3."""
-    if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, complex):
-        return [_strict(value.real), _strict(value.imag)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _say_group(group: zd.Group, facts: Mapping[str, Any]) -> None:

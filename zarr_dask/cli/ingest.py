@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from typing import Any
 
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.options import FORMAT, CodecsType, GridType, SizeType, run_options
-from zarr_dask.cli.output import echo, say_report
+from zarr_dask.cli.output import answer, echo, say_report
 from zarr_dask.cli.progress import rechunk_progress
+from zarr_dask.cli.settings import is_remote, two_storage_options
 from zarr_dask.cli.signals import handle_signals
 
 __all__ = ["ingest"]
@@ -81,9 +80,8 @@ The same command with more files appends these.
 @click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
 @click.option("--survey", metavar="FILE", help="Where headers are kept; beside DST by default.")
 @cluster_options()
-@traceback_option
 @run_options
-@click.option("--dry-run", is_flag=True, help="Only echo what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def ingest(
     files: tuple[str, ...],
     dst: str,
@@ -96,8 +94,6 @@ def ingest(
     dry_run: bool,
     resume: bool,
     verify: bool,
-    quiet: bool,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Write many NetCDF, HDF5, GRIB or other files into one store.
@@ -109,6 +105,7 @@ def ingest(
     with cluster(scheduler, scheduler_file, workers) as client:
         from zarr_dask.jobs.ingest.ingest import AppendReport, plan_ingest
 
+        of_files, of_target = two_storage_options(next(filter(is_remote, files), files[0]), dst)
         plan = plan_ingest(
             list(files),
             dst,
@@ -116,22 +113,24 @@ def ingest(
             variables=variables or None,
             resume=resume,
             client=client,
+            storage_options=of_files,
+            target_options=of_target,
             **options,
         )
-        if dry_run or not (quiet or as_json):
-            echo(plan.explain())
+        echo(plan.explain())
         if dry_run:
+            answer({"plan": plan.explain(), "report": None})
             return
         state = (
             f"{dst} is not complete. Run the same command again with --resume to go on, or "
             "without it to start over."
         )
-        shown = None if quiet else plan.copy
-        bars = nullcontext() if shown is None else rechunk_progress(shown, verify=verify)
+        copied = plan.copy
+        bars = nullcontext() if copied is None else rechunk_progress(copied, verify=verify)
         with handle_signals(state), bars as advance:
             report = plan.run(client, advance, resume=resume, verify=verify)
-        if as_json or not quiet:
-            if isinstance(report, AppendReport):
-                echo(json.dumps(report.to_json()) if as_json else str(report))
-            else:
-                say_report(report, as_json=as_json)
+        if isinstance(report, AppendReport):
+            echo(str(report))
+            answer(report.to_json())
+        else:
+            say_report(report)

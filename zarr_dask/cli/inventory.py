@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import echo, terminal_safe, wrapped
+from zarr_dask.cli.errors import Failure
+from zarr_dask.cli.output import answer, echo, terminal_safe, wrapped
+from zarr_dask.cli.settings import storage_options
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.inventory.inventory import Inventory, NodeInventory
@@ -22,24 +22,20 @@ __all__ = ["inventory"]
 @click.command()
 @click.argument("root")
 @click.argument("path", default="")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@traceback_option
-def inventory(root: str, path: str, as_json: bool) -> None:
+def inventory(root: str, path: str) -> None:
     """List the nodes below a folder, and their requirements.
 
     ROOT may hold many hierarchies of all formats. For every node it lists format, shape, data type,
     codecs, stored objects and sizes; required options and packages; and why a node cannot be read.
-    No chunk is read. PATH is a path below ROOT. The exit code is 1 if there is nothing.
+    No chunk is read. PATH is a path below ROOT. The exit code is 3 if there is nothing.
     """
-    found = zd.inventory(root, path)
-    if as_json:
-        echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
+    found = zd.inventory(root, path, storage_options=storage_options(root))
     if not found.nodes and not found.other_objects:
         is_file = Path(found.where).is_file()
         hint = "It is a file, and no zip archive." if is_file else "Check the path."
-        raise click.ClickException(terminal_safe(f"there is nothing at {found.where}. {hint}"))
-    if not as_json:
-        _say(found)
+        raise Failure(terminal_safe(f"there is nothing at {found.where}. {hint}"))
+    _say(found)
+    answer(found.to_json())
 
 
 def _say(found: Inventory) -> None:

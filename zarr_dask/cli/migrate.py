@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.errors import as_options, traceback_option
-from zarr_dask.cli.output import echo, say_plan, wrapped
+from zarr_dask.cli.errors import FAILED, as_options
+from zarr_dask.cli.output import answer, echo, report_facts, say_plan, wrapped
 from zarr_dask.cli.progress import migration_progress
+from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import ZarrDaskError
 
@@ -59,8 +60,6 @@ Examples:
     show_default=True,
     help="How v1 arrays of order F without blosc are laid out; legacy is what zarr-python 1 wrote.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-@traceback_option
 def migrate(
     src: str,
     dst: str | None,
@@ -71,24 +70,30 @@ def migrate(
     dry_run: bool,
     remove_old: bool,
     v1_f_order: Any,
-    quiet: bool,
 ) -> None:
     """Convert the metadata of a hierarchy to another format.
 
     No chunk is decoded. A hierarchy is migrated completely or not at all: if a node cannot be
-    migrated, the exit code is 1 and all reasons are printed, for a dry run as well. Without DST the
+    migrated, the exit code is 3 and all reasons are printed, for a dry run as well. Without DST the
     new metadata are written beside the old ones, which are kept unless --remove-old is given; v3
     takes precedence if both exist. An interrupted migration leaves a readable hierarchy; run the
     same command again.
     """
     read = zd.ReadOptions(v1_f_order=v1_f_order)
+    options, target_options = two_storage_options(src, dst)
     with wrong_usage():
         plan = zd.plan_migration(
-            src, dst, path=path, format=format, data=data, remove_old=remove_old, read=read
+            src,
+            dst,
+            path=path,
+            format=format,
+            data=data,
+            remove_old=remove_old,
+            read=read,
+            storage_options=options,
+            target_options=target_options,
         )
-    report = run_migration(plan, plan.run, dry_run=dry_run, quiet=quiet)
-    if report is not None:
-        echo(wrapped(f"done: {report}", "  "))
+    run_migration(plan, plan.run, dry_run=dry_run)
 
 
 @contextmanager
@@ -107,10 +112,9 @@ def run_migration(
     run: Callable[[Callable[[int], None] | None], object],
     *,
     dry_run: bool,
-    quiet: bool,
     to_go_on: str = "to go on.",
-) -> object | None:
-    """Print a plan, and run it with a progress bar.
+) -> None:
+    """Print a plan, run it with a progress bar, and print the report.
 
     Parameters
     ----------
@@ -120,32 +124,28 @@ def run_migration(
         Function that executes it, and returns the report.
     dry_run
         Only print the plan.
-    quiet
-        Print nothing but errors.
     to_go_on
         Reason and way to run the command again after an interrupt.
-
-    Returns
-    -------
-    object or None
-        The report to print, if any.
 
     Raises
     ------
     Interrupted
         On Ctrl-C or SIGTERM; the message says how to resume.
     """
-    if dry_run and plan.refusals:
-        say_plan(plan)
-        raise click.exceptions.Exit(1)
-    if not quiet and not plan.refusals:
+    facts = {
+        "plan": plan.explain(),
+        "refusals": [f"{path or '/'}: {problem}" for path, problem in plan.refusals],
+    }
+    if dry_run or not plan.refusals:
         say_plan(plan)
     if dry_run:
-        return None
+        answer({**facts, "report": None}, FAILED if plan.refusals else 0)
+        return
     state = f"{plan.where} can be read as before. Run the same command again {to_go_on}"
     with (
         handle_signals(state, "what is being copied"),
-        nullcontext() if quiet or not plan.nbytes else migration_progress(plan) as advance,
+        migration_progress(plan) if plan.nbytes else nullcontext() as advance,
     ):
         report = run(advance)
-    return None if quiet else report
+    echo(wrapped(f"done: {report}", "  "))
+    answer({**facts, "report": report_facts(report)})

@@ -5,16 +5,17 @@ Commands that write arrays are in `zarr_dask.cli.ome_jobs`.
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.errors import traceback_option
+from zarr_dask.cli.errors import FINDING
 from zarr_dask.cli.ome_jobs import convert, pyramid
-from zarr_dask.cli.output import echo, say_field, say_title, terminal_safe, wrapped
+from zarr_dask.cli.output import answer, echo, say_field, say_title, terminal_safe, wrapped
+from zarr_dask.cli.settings import storage_options
 from zarr_dask.errors import ABSENT
 
 if TYPE_CHECKING:
@@ -31,18 +32,52 @@ def ome() -> None:
 @ome.command()
 @click.argument("url")
 @click.argument("path", default="")
-@traceback_option
 def info(url: str, path: str) -> None:
     """Describe an image or a plate.
 
     Prints axes, levels, sizes of pixels, labels and wells. PATH is the path of the group below URL.
     """
-    group = zd.open_group(url, path)
+    group = zd.open_group(url, path, storage_options=storage_options(url))
     metadata = zd.ome.from_attributes(group.attributes, where=group.where)
     if metadata.plate is not None:
         _say_plate(group, metadata)
+        answer(_plate_facts(group, metadata))
     else:
-        _say_image(zd.ome.open(group))
+        image = zd.ome.open(group)
+        _say_image(image)
+        answer(_image_facts(image))
+
+
+def _plate_facts(group: zd.Group, metadata: Metadata) -> dict[str, Any]:
+    plate = metadata.plate
+    return {
+        "kind": "plate",
+        "where": group.where,
+        "version": metadata.version,
+        "rows": [row.name for row in plate.rows] if plate else [],
+        "columns": [column.name for column in plate.columns] if plate else [],
+        "wells": [well.path for well in plate.wells] if plate else [],
+    }
+
+
+def _image_facts(image: Image) -> dict[str, Any]:
+    return {
+        "kind": "image",
+        "where": image.group.where,
+        "version": image.metadata.version,
+        "axes": list(image.axes),
+        "dtype": str(image.levels[0].array.dtype),
+        "levels": [
+            {
+                "path": level.array.path.rpartition("/")[2],
+                "shape": level.shape,
+                "scale": level.scale,
+                "units": level.units,
+            }
+            for level in image.levels
+        ],
+        "labels": sorted(image.labels),
+    }
 
 
 def _say_plate(group: zd.Group, metadata: Metadata) -> None:
@@ -77,23 +112,18 @@ def _say_image(image: Image) -> None:
 @click.argument("url")
 @click.argument("path", default="")
 @click.option("--strict", is_flag=True, help="List what is merely recommended, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-@traceback_option
-def validate(url: str, path: str, strict: bool, as_json: bool) -> None:
+def validate(url: str, path: str, strict: bool) -> None:
     """List every violated rule of OME-Zarr.
 
     The exit code is 1 if a mandatory rule is violated. All groups and arrays that the metadata name
     are checked. PATH is the path of the group below URL.
     """
-    found = zd.ome.validate(url, path, strict=strict)
-    if as_json:
-        echo(json.dumps([_facts(one) for one in found], indent=2, ensure_ascii=False))
-    else:
-        for one in found:
-            echo(wrapped(terminal_safe(str(one)), "    ", "  "))
-        echo("valid" if not found else f"{len(found)} rule{'s' * (len(found) > 1)} broken")
-    if any(one.level == "must" for one in found):
-        raise click.exceptions.Exit(1)
+    found = zd.ome.validate(url, path, strict=strict, storage_options=storage_options(url))
+    for one in found:
+        echo(wrapped(terminal_safe(str(one)), "    ", "  "))
+    echo("valid" if not found else f"{len(found)} rule{'s' * (len(found) > 1)} broken")
+    broken = any(one.level == "must" for one in found)
+    answer([_facts(one) for one in found], FINDING if broken else 0)
 
 
 def _facts(one: Violation) -> dict[str, Any]:
@@ -102,14 +132,16 @@ def _facts(one: Violation) -> dict[str, Any]:
 
 
 def _png(_: click.Context, __: click.Parameter, out: Path) -> Path:
-    if out.suffix.lower() not in {"", ".png"}:
+    if str(out) != "-" and out.suffix.lower() not in {"", ".png"}:
         raise click.BadParameter(f"{str(out)!r} must end in .png: that is what is written.")
     return out
 
 
 @ome.command()
 @click.argument("url")
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path), callback=_png)
+@click.argument(
+    "out", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), callback=_png
+)
 @click.option("--path", default="", help="Path of the image below URL, such as A/1/0 in a plate.")
 @click.option(
     "--size",
@@ -118,7 +150,6 @@ def _png(_: click.Context, __: click.Parameter, out: Path) -> Path:
     show_default=True,
     help="Pixels of the longer side; a smaller image is not enlarged.",
 )
-@traceback_option
 def thumbnail(url: str, out: Path, path: str, size: int) -> None:
     """Draw a small picture of an image into the file OUT, as PNG.
 
@@ -127,13 +158,17 @@ def thumbnail(url: str, out: Path, path: str, size: int) -> None:
     """
     from zarr_dask.ome.png import png
 
-    pixels = zd.ome.thumbnail(url, path, size=size)
+    pixels = zd.ome.thumbnail(url, path, size=size, storage_options=storage_options(url))
+    if str(out) == "-":
+        sys.stdout.buffer.write(png(pixels))
+        return
     try:
         out.write_bytes(png(pixels))
     except OSError as error:
         raise click.FileError(str(out), error.strerror) from error
     height, width, _ = pixels.shape
     echo(f"{terminal_safe(str(out))}: {width} x {height} pixels")
+    answer({"file": str(out), "width": width, "height": height})
 
 
 ome.add_command(convert)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import traceback_option
 from zarr_dask.cli.migrate import run_migration, wrong_usage
 from zarr_dask.cli.options import CodecsType, GridType, SizeType
-from zarr_dask.cli.output import echo, say_plan, wrapped
+from zarr_dask.cli.output import answer, echo, report_facts, say_plan, wrapped
 from zarr_dask.cli.progress import image_progress
+from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import NodeTypeError
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
@@ -72,8 +71,6 @@ Examples:
     help="In place: remove old documents when the new ones are there and verified.",
 )
 @click.option("--resume", is_flag=True, help="Go on with arrays that were left half done.")
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-@traceback_option
 def convert(
     url: str,
     dst: str | None,
@@ -83,36 +80,39 @@ def convert(
     workers: int | None,
     dry_run: bool,
     resume: bool,
-    quiet: bool,
     **options: Any,
 ) -> None:
     """Convert an image or a plate to another version of OME-Zarr.
 
     It is converted with labels, wells and fields, completely or not at all: if something cannot be
-    expressed in the other version, the exit code is 1 and all reasons are printed, for a dry run as
+    expressed in the other version, the exit code is 3 and all reasons are printed, for a dry run as
     well. Stored objects are not decoded unless --chunks, --shards or --codecs are given. Without
     DST the new metadata are written beside the old ones, which are kept unless --remove-old is
     given. If both exist, 0.5 takes precedence over 0.4, so converting to 0.4 requires a DST. DST
     may be the path of a zip archive.
     """
+    of_source, of_target = two_storage_options(url, dst)
     with (
         cluster(scheduler, scheduler_file, workers) as client,
-        open_target_or_archive(dst or url, None) as (place, _),
+        open_target_or_archive(dst or url, of_target if dst else of_source) as (place, known),
     ):
         places = (place, None) if dst is None else (url, place)
         with wrong_usage():
             plan = zd.ome.plan_migration(
-                places[0], dst=places[1], resume=resume, client=client, **options
+                places[0],
+                dst=places[1],
+                resume=resume,
+                client=client,
+                storage_options=known if dst is None else of_source,
+                target_options=known if dst else None,
+                **options,
             )
-        report = run_migration(
+        run_migration(
             plan,
             lambda advance: plan.run(client, advance, resume=resume),
             dry_run=dry_run,
-            quiet=quiet,
             to_go_on="to go on, with --resume if pixels are written anew.",
         )
-    if report is not None:
-        echo(wrapped(f"done: {report}", "  "))
 
 
 # --- pyramids -------------------------------------------------------------------------------------
@@ -237,8 +237,6 @@ Examples:
 @cluster_options()
 @click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
 @click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
-@traceback_option
 def pyramid(
     src: str,
     dst: str | None,
@@ -249,7 +247,6 @@ def pyramid(
     workers: int | None,
     dry_run: bool,
     resume: bool,
-    quiet: bool,
     overwrite: bool,
     **options: Any,
 ) -> None:
@@ -260,51 +257,55 @@ def pyramid(
     one coarser level is added to the image SRC and to its labels. DST may be the path of a zip
     archive.
     """
+    of_source, of_target = two_storage_options(src, dst)
     options = {name: value for name, value in options.items() if value is not None}
     if factors:
         options["factors"] = factors[0] if len(factors) == 1 else list(factors)
     replaces = overwrite and not dry_run and not options.get("path")
     with (
         cluster(scheduler, scheduler_file, workers) as client,
-        open_target_or_archive(dst or src, None, replaces=replaces) as (place, _),
+        open_target_or_archive(dst or src, of_target if dst else of_source, replaces=replaces) as (
+            place,
+            known,
+        ),
     ):
         with wrong_usage():
             if dst is None:
-                plan = _plan_of_level(place, client, overwrite=overwrite, **options)
+                plan = _plan_of_level(place, client, known, overwrite=overwrite, **options)
             else:
-                pixels, told = _pixels(src)
+                pixels, told = _pixels(src, of_source)
                 options = told | options
-                options["overwrite"] = overwrite or resume
+                options |= {"overwrite": overwrite or resume, "storage_options": known}
                 plan = zd.ome.plan_write(pixels, place, client=client, **options)
-        if not quiet or dry_run:
-            say_plan(plan)
+        say_plan(plan)
         if dry_run:
+            answer({"plan": plan.explain(), "report": None})
             return
         plan = plan.with_overwrite(overwrite)
         state = (
             f"nothing of {dst or src} is to be seen yet. Run the same command again with --resume "
             "to go on, or without it to start over."
         )
-        with handle_signals(state), nullcontext() if quiet else image_progress() as progress:
+        with handle_signals(state), image_progress() as progress:
             report = plan.run(client, progress, resume=resume)
-    if not quiet:
-        echo(wrapped(f"done: {report}", "  "))
+    echo(wrapped(f"done: {report}", "  "))
+    answer({"plan": plan.explain(), "report": report_facts(report)})
 
 
 def _plan_of_level(
-    src: Any, client: Client | None, *, overwrite: bool, **options: Any
+    src: Any, client: Client | None, known: Any, *, overwrite: bool, **options: Any
 ) -> ImageWritePlan:
     """Plan one more level of an image."""
     unfit = sorted(options.keys() - {"path", "factors", "method", "max_mem"})
     if unfit or overwrite:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in unfit or ["overwrite"])
         raise click.UsageError(f"without DST, a level is added to SRC: {names} needs a DST.")
-    return zd.ome.plan_add_level(src, client=client, **options)
+    return zd.ome.plan_add_level(src, client=client, storage_options=known, **options)
 
 
-def _pixels(src: str) -> tuple[zd.Array, dict[str, Any]]:
+def _pixels(src: str, storage_options: dict[str, Any] | None) -> tuple[zd.Array, dict[str, Any]]:
     """Return the array of an image, and its metadata as options."""
-    node = zd.open(src)
+    node = zd.open(src, storage_options=storage_options)
     if isinstance(node, zd.Array):
         return node, {}
     if zd.ome.detect_version(node.attributes) is None:

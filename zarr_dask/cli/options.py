@@ -10,7 +10,7 @@ from typing import Any, cast
 import click
 
 from zarr_dask.cli.cluster import cluster_options
-from zarr_dask.cli.errors import Decorated, traceback_option
+from zarr_dask.cli.errors import Decorated
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.v3draft import DRAFTS
@@ -217,7 +217,6 @@ _JOB_OPTIONS = [
     click.option("--temp", metavar="URL", help="Where intermediate data goes, if there must be."),
     click.option("--overwrite", is_flag=True, help="Replace what is at DST."),
     cluster_options(),
-    traceback_option,
 ]
 
 
@@ -246,8 +245,6 @@ _ARRAY_OPTIONS = [
 _RUN_OPTIONS = [
     click.option("--verify", is_flag=True, help="Compare source and target before the end."),
     click.option("--resume", is_flag=True, help="Go on with the same job, if it has died."),
-    click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
-    click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors."),
 ]
 
 

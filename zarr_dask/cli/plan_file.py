@@ -7,6 +7,7 @@ leaves receipts. If several start at the same time, the first one prepares the t
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import echo, terminal_safe
+from zarr_dask.cli.errors import FINDING
+from zarr_dask.cli.output import answer, echo, terminal_safe
+from zarr_dask.cli.settings import settings
 from zarr_dask.cli.signals import StopRequested, handle_signals, stop_requested
 from zarr_dask.errors import PlanError
 from zarr_dask.jobs.engine.lifecycle import job_lock
@@ -56,7 +58,7 @@ class PartOption(click.ParamType[tuple[int, int]]):
 _FILE = click.argument(
     "plan_file",
     metavar="PLAN",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path, allow_dash=True),
 )
 _JOURNAL = click.option(
     "--journal", metavar="URL", help="Where receipts are kept; beside the target by default."
@@ -79,17 +81,14 @@ Examples:
 @click.option("--stage", type=click.IntRange(min=1), help="Do this stage only, from 1.")
 @click.option("--part", type=PartOption(), default="1/1", help="Do this part of the stage.")
 @click.option("--threads", type=click.IntRange(min=1), help="Tasks at a time; as planned.")
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors.")
 @_JOURNAL
 @_VERIFY
-@traceback_option
 def run(
     plan_file: Path,
     *,
     stage: int | None,
     part: tuple[int, int],
     threads: int | None,
-    quiet: bool,
     journal: str | None,
     verify: bool,
 ) -> None:
@@ -115,19 +114,24 @@ def run(
         if verify:
             _compare_here(plan, threads)
         echo(f"{terminal_safe(plan.where)} is finished already")
+        answer({"target": plan.where, "finished": True, "stages": []})
         return
+    stages: list[dict[str, int]] = []
     with stop_requested("the stored objects at hand") as stop:
         job = _begun(plan, journal)
         with job_lock(job.journal):
             for number in numbers:
                 tasks = _share(job, plan, number, part, all_stages=stage is None)
                 done, retried = _do(job, number, tasks, threads or plan.threads_per_process, stop)
-                if not quiet:
-                    again = f", {pluralize(retried, 'request')} tried again" if retried else ""
-                    echo(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
+                again = f", {pluralize(retried, 'request')} tried again" if retried else ""
+                echo(f"stage {number + 1}: {done} of {len(tasks)} tasks done{again}")
+                stages.append(
+                    {"number": number + 1, "tasks": len(tasks), "done": done, "retried": retried}
+                )
                 stop.leave()
             if stage is None:
                 _end(job, plan, verify=verify, threads=threads, stop=stop)
+    answer({"target": plan.where, "finished": stage is None, "stages": stages})
 
 
 def _begun(plan: Plan, journal: str | None) -> BoundJob:
@@ -177,7 +181,6 @@ def _do(
 @click.command()
 @_FILE
 @_JOURNAL
-@traceback_option
 def status(plan_file: Path, *, journal: str | None) -> None:
     """Show the progress of a plan.
 
@@ -188,17 +191,21 @@ def status(plan_file: Path, *, journal: str | None) -> None:
     if job is None:
         if plan.is_finished():
             echo(f"{terminal_safe(plan.where)} is finished")
+            answer({"target": plan.where, "state": "finished", "stages": []})
             return
         echo("not begun")
-        raise SystemExit(1)
-    left = job.left()
+        answer({"target": plan.where, "state": "not begun", "stages": []}, FINDING)
+        return
+    left, stages = job.left(), []
     for number, stage in enumerate(plan.stages):
         done = stage.tasks - len(left[number])
         share = done / stage.tasks if stage.tasks else 1
         echo(f"stage {number + 1}: {done} of {stage.tasks} tasks done ({share:.0%})")
+        stages.append({"number": number + 1, "tasks": stage.tasks, "done": done})
     if not any(left):
         echo('all tasks are done; "zarr-dask finish" makes the target visible')
-    raise SystemExit(1)
+    state = "begun" if any(left) else "tasks done"
+    answer({"target": plan.where, "state": state, "stages": stages}, FINDING)
 
 
 @click.command(
@@ -213,7 +220,6 @@ Examples:
 @_VERIFY
 @click.option("--threads", type=click.IntRange(min=1), help="That compare; one for each core.")
 @cluster_options("Compare")
-@traceback_option
 def finish(
     plan_file: Path,
     *,
@@ -252,6 +258,7 @@ def finish(
     if job is not None:
         job.finish()
     echo(f"{terminal_safe(plan.where)} is finished" + (" already" if job is None else ""))
+    answer({"target": plan.where, "finished": True})
 
 
 def _compare_here(plan: Plan, threads: int | None, stop: StopRequested | None = None) -> None:
@@ -288,7 +295,6 @@ def _end(
 @click.option("--parts", type=click.IntRange(min=1), help="Parts of a stage at most; 1000.")
 @click.option("--time", "limit", metavar="TIME", help="Time limit of a part, as Slurm takes it.")
 @_JOURNAL
-@traceback_option
 def script(
     plan_file: Path,
     *,
@@ -338,7 +344,8 @@ def _load(file: Path) -> Plan:
     from zarr_dask.jobs.plan_file import load_plan
 
     try:
-        return load_plan(file.read_text(encoding="utf-8")).as_job()
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return load_plan(text, {**settings().of_buckets, **settings().options}).as_job()
     except UnicodeDecodeError as error:
         raise PlanError(f"{file}: expected the JSON of a plan, in UTF-8 ({error}).") from error
     except PlanError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from zarr_dask.cli.settings import settings
 from zarr_dask.jobs.engine.progress_bars import byte_bars, stage_bars, stage_names
 
 if TYPE_CHECKING:
@@ -30,8 +31,14 @@ __all__ = ["PlainProgress", "image_progress", "migration_progress", "rechunk_pro
 @contextmanager
 def rechunk_progress(
     plan: RechunkPlan | JointRechunkPlan | CopyPlan, *, verify: bool = False
-) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the progress of a job: a bar for each stage, or lines."""
+) -> Iterator[Callable[[Progress], None] | None]:
+    """Yield a function that shows the progress of a job: a bar for each stage, or lines.
+
+    None with ``--quiet``.
+    """
+    if settings().quiet:
+        yield None
+        return
     console = _terminal()
     names = stage_names(len(plan.stages), verify=verify)
     if console is None:
@@ -43,8 +50,16 @@ def rechunk_progress(
 
 
 @contextmanager
-def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows the bytes that a migration has copied: a bar, or lines."""
+def migration_progress(
+    plan: MigrationPlan | OmeMigration,
+) -> Iterator[Callable[[int], None] | None]:
+    """Yield a function that shows the bytes that a migration has copied: a bar, or lines.
+
+    None with ``--quiet``.
+    """
+    if settings().quiet:
+        yield None
+        return
     from zarr_dask.jobs.rechunk.rechunk import Progress
 
     console = _terminal()
@@ -63,9 +78,15 @@ def migration_progress(plan: MigrationPlan | OmeMigration) -> Iterator[Callable[
 
 
 @contextmanager
-def image_progress() -> Iterator[Callable[[Progress], None] | Literal[True]]:
-    """Yield a function that shows how much of an image has been read, or True for a bar."""
-    yield PlainProgress(["writing"]) if _terminal() is None else True
+def image_progress() -> Iterator[Callable[[Progress], None] | Literal[True] | None]:
+    """Yield a function that shows how much of an image has been read, or True for a bar.
+
+    None with ``--quiet``.
+    """
+    if settings().quiet:
+        yield None
+    else:
+        yield PlainProgress(["writing"]) if _terminal() is None else True
 
 
 def _terminal() -> Console | None:

@@ -5,8 +5,8 @@ Dask is loaded only here, after the arguments were checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,18 @@ import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import array_options, job_options, run_options
-from zarr_dask.cli.output import abbreviate, echo, say_plan, say_report, terminal_safe
+from zarr_dask.cli.output import (
+    abbreviate,
+    answer,
+    echo,
+    say_plan,
+    say_report,
+    terminal_safe,
+    write_output,
+)
 from zarr_dask.cli.pictures import PictureType, save_picture
 from zarr_dask.cli.progress import rechunk_progress
+from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import NodeTypeError
 from zarr_dask.formats.base import normalise_path
@@ -28,10 +37,12 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from zarr_dask.jobs.copy.plan import CopyPlan
+    from zarr_dask.jobs.engine.cost_model import StagePlan
+    from zarr_dask.jobs.engine.job import PlanStage
     from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
 
-__all__ = ["plan", "rechunk", "run_plan", "save_plot", "write_plan"]
+__all__ = ["plan", "rechunk", "run_plan", "save_plot", "show_plan"]
 
 
 @click.command(
@@ -46,24 +57,22 @@ Examples:
 @job_options
 @array_options
 @run_options
-def rechunk(src: str, dst: str, *, quiet: bool, **options: Any) -> None:
+def rechunk(src: str, dst: str, **options: Any) -> None:
     """Copy an array into other chunks and shards.
 
     SRC is the array, or with --array a group, DST the location of the new one. The plan is printed,
     then executed within --max-mem; then the results are printed beside the predictions. The
     metadata of the new array are written last, so readers never see an incomplete array.
     """
-    run = {name: options.pop(name) for name in ("resume", "verify", "as_json")}
+    run = {name: options.pop(name) for name in ("resume", "verify")}
     with _planned(src, dst, **options) as (plan, client):
-        run_plan(plan, client, quiet=quiet, **run)
+        run_plan(plan, client, **run)
 
 
 def run_plan(
     plan: RechunkPlan | JointRechunkPlan | CopyPlan,
     client: Client | None,
     *,
-    quiet: bool,
-    as_json: bool,
     resume: bool,
     verify: bool,
 ) -> None:
@@ -74,19 +83,14 @@ def run_plan(
     Interrupted
         On Ctrl-C or SIGTERM; the message says how to resume.
     """
-    if not (quiet or as_json):
-        say_plan(plan)
+    say_plan(plan)
     state = (
         f"{plan.where} is not complete. Run the same command again with --resume to go on, or "
         "without it to start over."
     )
-    with (
-        handle_signals(state),
-        nullcontext() if quiet else rechunk_progress(plan, verify=verify) as advance,
-    ):
+    with handle_signals(state), rechunk_progress(plan, verify=verify) as advance:
         report = plan.run(client, advance, resume=resume, verify=verify)
-    if as_json or not quiet:
-        say_report(report, as_json=as_json)
+    say_report(report)
 
 
 @click.command(
@@ -107,8 +111,8 @@ Example:
     "--output",
     "-o",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the plan into this file, for run, status, finish and script.",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="Write the plan into this file, for run, status, finish and script; - is standard output.",
 )
 def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **options: Any) -> None:
     """Show the plan of rechunk, without running it.
@@ -118,27 +122,42 @@ def plan(src: str, dst: str, *, plot: Path | None, output: Path | None, **option
     check_outside(output, "--output", src, dst)
     check_outside(plot, "--plot", src, dst)
     with _planned(src, dst, **options) as (made, _):
-        say_plan(made)
-        if output is not None:
-            write_plan(made, output)
-        if plot is not None:
-            save_plot(made, plot)
+        show_plan(made, output, plot)
 
 
-def write_plan(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
-    """Write a plan into a file for later execution."""
-    text = plan.to_json()  # the file is not affected by refusals
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.FileError(str(file), error.strerror) from error
-    echo(f"written to {terminal_safe(str(file))}")
+def show_plan(
+    plan: RechunkPlan | JointRechunkPlan | CopyPlan, output: Path | None, plot: Path | None
+) -> None:
+    """Print a plan, write it into a file for later execution, and draw it.
+
+    Only the plan itself is printed if it is written to standard output.
+    """
+    to_stdout = output is not None and str(output) == "-"
+    if not to_stdout:
+        say_plan(plan)
+    if output is not None:
+        write_output(plan.to_json(), output)  # the file is not affected by refusals
+    if plot is not None:
+        save_plot(plan, plot)
+    if to_stdout:
+        return
+    for said, file in (("written to", output), ("drawn in", plot)):
+        if file is not None:
+            echo(f"{said} {terminal_safe(str(file))}")
+    stages: Sequence[StagePlan | PlanStage] = plan.stages
+    answer(
+        {
+            "target": plan.where,
+            "nbytes": plan.nbytes,
+            "stages": [{"number": n, "tasks": s.tasks} for n, s in enumerate(stages, 1)],
+            "explanation": plan.explain(),
+        }
+    )
 
 
 def save_plot(plan: RechunkPlan | JointRechunkPlan | CopyPlan, file: Path) -> None:
     """Draw a plan into a file, in the format given by its extension."""
     save_picture(plan.plot(), file)
-    echo(f"drawn in {terminal_safe(str(file))}")
 
 
 # --- the cluster ----------------------------------------------------------------------------------
@@ -168,17 +187,18 @@ def _planned(
     with cluster(scheduler, scheduler_file, workers) as client:
         from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 
+        of_source, options["storage_options"] = two_storage_options(src, dst)
         options["client"] = client
         if not arrays:
-            yield plan_rechunk(_source(src), dst, path=path, **options), client
+            yield plan_rechunk(_source(src, of_source), dst, path=path, **options), client
             return
-        sources = [zd.open_array(src, name) for name in arrays]
+        sources = [zd.open_array(src, name, storage_options=of_source) for name in arrays]
         paths = [join(normalise_path(path), normalise_path(name)) for name in arrays]
         yield plan_rechunk(sources, dst, path=paths, **options), client
 
 
-def _source(src: str) -> zd.Array:
-    node = zd.open(src)
+def _source(src: str, storage_options: dict[str, Any] | None) -> zd.Array:
+    node = zd.open(src, storage_options=storage_options)
     if isinstance(node, zd.Array):
         return node
     arrays = [path for path, _ in node.arrays(recursive=True)]

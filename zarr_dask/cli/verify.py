@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.errors import traceback_option
-from zarr_dask.cli.output import echo, terminal_safe
+from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.pictures import PictureType, save_picture
+from zarr_dask.cli.settings import storage_options
 from zarr_dask.cli.signals import handle_signals
 
 __all__ = ["verify"]
@@ -31,22 +30,16 @@ __all__ = ["verify"]
 @click.option("--manifest", metavar="FILE", help="What the jobs that wrote it have kept.")
 @click.option("--journal", metavar="PLACE", help="Where open jobs keep their journals instead.")
 @click.option("--sweep", is_flag=True, help="Remove temporary files that killed writers left.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--plot",
     type=PictureType(),
     help="Draw a heat map into this file; needs matplotlib.",
 )
 @cluster_options()
-@traceback_option
-@click.pass_context
 def verify(
-    context: click.Context,
-    /,
     url: str,
     path: str,
     *,
-    as_json: bool,
     plot: Path | None,
     scheduler: str | None,
     scheduler_file: str | None,
@@ -57,18 +50,17 @@ def verify(
 
     Checks every stored object below a path, down to the chunks inside shards. Damaged objects,
     orphaned keys, leftovers of killed jobs and outdated consolidated metadata are listed. The exit
-    code is 0 only if nothing is wrong.
+    code is 0 if nothing is wrong, 1 if something is, and 3 if not everything could be read.
     """
     with (
         cluster(scheduler, scheduler_file, workers) as client,
         handle_signals("not everything was looked at."),
     ):
-        report = zd.verify(url, path, client=client, **options)
-    if as_json:
-        echo(json.dumps(report.to_json(), indent=2, ensure_ascii=False, allow_nan=False))
-    else:
-        for line in str(report).splitlines():
-            echo(terminal_safe(line))
+        report = zd.verify(
+            url, path, client=client, storage_options=storage_options(url), **options
+        )
+    for line in str(report).splitlines():
+        echo(terminal_safe(line))
     if plot is not None:
         save_picture(report.plot(), plot)
-    context.exit(report.exit_code)
+    answer(report.to_json(), report.exit_code)

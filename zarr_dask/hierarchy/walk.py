@@ -310,7 +310,7 @@ def _levels(
 
 
 class _Ways:
-    """Where groups of one level of a walk lie, and those above them, links followed."""
+    """Real folders of the groups of one level of a walk, and of those above them."""
 
     def __init__(self, store: Store, path: str) -> None:
         self._store, self._path, self._links = store, path, 0

@@ -29,14 +29,15 @@ from zarr_dask.hierarchy.group import open_array
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
 from zarr_dask.jobs.engine.find_sources import locations_overlap
+from zarr_dask.jobs.engine.layouts import layout_between, layout_of
 from zarr_dask.jobs.engine.plan import format_bytes, format_region
+from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
-from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
-from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
-from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan, metadata_hash
+from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_source_not_target
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store

@@ -61,7 +61,7 @@ from zarr_dask.stores.wrappers.base import forkable
 __all__ = ["ArrayEnd", "Claim", "OnConflict", "claimed", "end_of_array"]
 
 OnConflict = Literal["wait", "error"]
-"""What an append does while another one is under way."""
+"""Ways of an append to act while another one is under way."""
 
 _FOLDER = "__append/"
 _PATIENCE = 600.0  # seconds for one claim to go that nobody can see the life of
@@ -77,7 +77,7 @@ _MEMORY_LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class _Record:
-    """Who appends, and who did before."""
+    """Owners of an append: the present one, and those before."""
 
     tokens: tuple[str, ...]
     """Of appends; the last one has the claim."""
@@ -95,7 +95,7 @@ class _Record:
 
     @staticmethod
     def parsed(text: Buffer | None) -> _Record | None:
-        """What is written there; None if nothing is, or nothing of ours."""
+        """Return the claim that is stored; None if there is none, or none of ours."""
         try:
             document = json.loads(bytes(text or b""))
             if document.pop("format") != _FORMAT:
@@ -109,7 +109,7 @@ class _Record:
 
 @dataclass
 class _InMemory:
-    """Who appends to an array in memory, and how many of its tasks run."""
+    """Owner of an append to an array in memory, and the number of its tasks that run."""
 
     tokens: tuple[str, ...] = ()
     holders: int = 0
@@ -128,7 +128,7 @@ class Claim:
 
     def __init__(self, close: Callable[[], None] | None = None, *, is_new: bool = False) -> None:
         self.is_new = is_new
-        """Whether the append had no claim before: the array may have changed until then."""
+        """True if the append had no claim before: the array may have changed until then."""
         self._close = close
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class ArrayEnd:
 
     store: Store
     prefix: str
-    """Where the claim is; the path of the array if it is in memory."""
+    """Location of the claim; the path of the array if it is in memory."""
     token: str
     """Of the append."""
     what: str
@@ -154,7 +154,7 @@ class ArrayEnd:
 
     @property
     def lasts(self) -> bool:
-        """Whether a claim stays until the append leaves, whatever becomes of its processes."""
+        """True if a claim stays until the append leaves, whatever becomes of its processes."""
         if isinstance(self.store, LocalStore):
             return not _trusts_locks(self.store.root)
         return not isinstance(self.store, MemoryStore)
@@ -281,7 +281,7 @@ class ArrayEnd:
                 os.close(descriptor)
 
     def _is_new(self, tokens: tuple[str, ...]) -> bool:
-        """Whether the append does not have the claim yet; raises if it has it no more."""
+        """Return True if the append does not have the claim yet; raise if it has it no more."""
         if self.token in tokens[:-1]:
             raise AppendConflictError(
                 f"another append to {self.what} has begun while no task of this one ran, and may "

@@ -197,7 +197,7 @@ class Journal:
 
     @property
     def fence(self) -> Callable[[], None] | None:
-        """What tasks call right before they put an object: `check_ours` where that costs little.
+        """The check of tasks right before they put an object: `check_ours` where that costs little.
 
         That is for journals in local files; tasks of others are told apart at the end alone.
         """

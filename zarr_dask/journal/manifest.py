@@ -205,7 +205,7 @@ class Manifest:
 
 
 def _rows(rows: Sequence[Any]) -> tuple[tuple[StoredObject, ...], frozenset[str]]:
-    """What lines say of stored objects: those that are there, and keys of those that are not."""
+    """Return the stored objects in lines of a manifest, and keys of those that are not there."""
     objects: list[StoredObject] = []
     empty: set[str] = set()
     for number, row in enumerate(rows, 2):

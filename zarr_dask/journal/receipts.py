@@ -60,7 +60,7 @@ class StoredObject:
 
     @staticmethod
     def from_row(row: Sequence[Any]) -> StoredObject:
-        """What `to_row` has made.
+        """Return the receipt of a row that `to_row` has made.
 
         Raises
         ------

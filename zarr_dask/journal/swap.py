@@ -78,12 +78,12 @@ class AtomicReplace:
 
     @property
     def is_done(self) -> bool:
-        """Whether the folders have changed places, by a job whose journal is still there."""
+        """True if the folders have changed places, by a job whose journal is still there."""
         return _has_mark(self.place, self.token)
 
     @property
     def is_begun(self) -> bool:
-        """Whether the new array is being written, or has taken the place of the old one."""
+        """True if the new array is being written, or has taken the place of the old one."""
         return Path(self.beside, _mark(self.token)).exists() or self.is_done
 
     def begin(
@@ -227,7 +227,7 @@ def left_beside(around: str, name: str) -> list[SwapLeftover]:
 
 
 def _state(folder: str, token: str, *, making: bool) -> State:
-    """Whether somebody writes the new array in a folder, or it is the old one after the end."""
+    """True if a process writes the new array in a folder, or it is the old one after the end."""
     if Path(folder).is_symlink() or not Path(folder).is_dir():
         return "unknown"  # no job makes such
     if os.path.lexists(f"{folder}{_AWAY}"):
@@ -260,7 +260,7 @@ def _place_of(journal: Journal) -> str:
 
 
 def _is_open(journal: str) -> bool:
-    """Whether a journal is there; of one that is no local file nobody can tell."""
+    """True if a journal is there; of one that is no local file that is unknown."""
     if not journal.startswith("/"):
         return True
     try:

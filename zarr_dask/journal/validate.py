@@ -1,4 +1,4 @@
-"""What the document of a job may say, member by member: it is read as if a stranger wrote it.
+"""Validation of the document of a job, member by member: it is read as if a stranger wrote it.
 
 Tokens, places and names of folders are used to find what is resumed, replaced and removed, so that
 a document that was tampered with must not lead anywhere else.

@@ -5,7 +5,8 @@ check metadata against the specification, `migrate` converts a hierarchy to anot
 `picture` and `mosaic` draw small pictures. `write` writes images: `describe` makes their metadata,
 `factors` chooses their levels, `grids` makes their arrays, `downsample` makes coarser pixels, and
 `pyramid` plans the super-cells in which `cells` writes all levels. `plan` holds the result of
-planning; `begin` and `job` execute it.
+planning; `begin` and `job` execute it. `update_levels` and `coarser` bring coarser levels up to
+date.
 """
 
 from zarr_dask.ome.add_labels_levels import (
@@ -14,6 +15,7 @@ from zarr_dask.ome.add_labels_levels import (
     plan_write_labels,
     write_labels,
 )
+from zarr_dask.ome.append_blocks import append
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
 from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
@@ -22,6 +24,7 @@ from zarr_dask.ome.plates import Plate, Well, open_plate
 from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.rules import Violation
 from zarr_dask.ome.thumbnail import thumbnail
+from zarr_dask.ome.update_levels import plan_update, update
 from zarr_dask.ome.validate import validate, validate_attributes
 from zarr_dask.ome.write import plan_write, write
 from zarr_dask.ome.write_plates import plan_write_plate, write_plate
@@ -38,6 +41,7 @@ __all__ = [
     "Violation",
     "Well",
     "add_level",
+    "append",
     "detect_version",
     "from_attributes",
     "migrate",
@@ -45,10 +49,12 @@ __all__ = [
     "open_plate",
     "plan_add_level",
     "plan_migration",
+    "plan_update",
     "plan_write",
     "plan_write_labels",
     "plan_write_plate",
     "thumbnail",
+    "update",
     "validate",
     "validate_attributes",
     "write",

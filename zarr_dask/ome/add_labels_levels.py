@@ -6,17 +6,14 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import with_grid
 from zarr_dask.errors import (
-    GridError,
     MetadataChangedError,
     MetadataError,
     NodeExistsError,
-    ReadOnlyError,
     ValidationProblem,
 )
 from zarr_dask.formats.base import GroupMeta, normalise_path, where
@@ -24,12 +21,12 @@ from zarr_dask.formats.consolidated import consolidated_groups
 from zarr_dask.formats.edit import change_attributes, write_if_absent
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.hierarchy.edit import check_can_create
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import AxesAndTransforms, dataset_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
-from zarr_dask.ome.downsample_factors import downsampled_shape, steps_of
+from zarr_dask.ome.downsample_factors import downsampled_shape, factors_between, steps_of
 from zarr_dask.ome.images import ImageOptions, LabelImage, label_method, plan_label
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.levels import Level
@@ -38,12 +35,11 @@ from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attribut
 from zarr_dask.ome.pixel_source import Budget, make_pyramid_plan
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.pyramid_plan import PyramidPlan
-from zarr_dask.ome.read import Image, image_of
+from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.validate import find
 from zarr_dask.ome.write import plan_of
 from zarr_dask.stores.base import join
 from zarr_dask.stores.open import Location
-from zarr_dask.stores.wrappers.base import ReadOnly
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -52,10 +48,7 @@ __all__ = ["add_level", "plan_add_level", "plan_write_labels", "write_labels"]
 
 
 def _opened(url: Location | Group, path: str, storage_options: Mapping[str, Any] | None) -> Image:
-    group = open_group(url, path, "r+", storage_options=storage_options)
-    if isinstance(group.store, ReadOnly):
-        raise ReadOnlyError(f"{group.where} is open for reading only; open it with mode='r+'.")
-    return image_of(group)
+    return open(url, path, mode="r+", storage_options=storage_options)
 
 
 def _frame(image: Image) -> AxesAndTransforms:
@@ -133,7 +126,7 @@ def plan_write_labels(
     check_can_create(group.store, below, group.node_format, overwrite=overwrite, is_group=True)
     arrays = [level.array for level in image.levels]
     shapes = [array.shape for array in arrays]
-    steps = tuple(_factors(fine, made, group.where) for fine, made in pairwise(shapes))
+    steps = factors_between(shapes, [level.scale for level in image.levels], group.where)
     given = LabelImage(values, axes, colors, properties, method)
     planned_label = plan_label(
         request,
@@ -175,18 +168,6 @@ def _consolidated_around(group: Group, paths: Sequence[str]) -> tuple[str, ...]:
     """Return paths of groups whose consolidated metadata describe the added nodes."""
     found = [consolidated_groups(group.store, path, group.node_format) for path in paths]
     return tuple(dict.fromkeys(path for of_one in found for path in of_one))
-
-
-def _factors(fine: Shape, made: Shape, where: str) -> Shape:
-    """Return the factors between two levels of an existing image."""
-    factors = tuple(max(round(n / m), 1) if m else 1 for n, m in zip(fine, made, strict=True))
-    most = downsampled_shape(fine, factors)
-    if any(m > there for m, there in zip(made, most, strict=True)):
-        raise GridError(
-            f"{where}: a level of shape {made} is not made of whole cells of the one before, of "
-            f"shape {fine}, so that labels of the same shapes cannot be made either."
-        )
-    return factors
 
 
 def _make_list(group: Group, path: str, version: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import sqrt
 from typing import Any
 
@@ -13,7 +13,7 @@ from zarr_dask.grid.grid import Shape
 from zarr_dask.ome.build_metadata import AxesAndTransforms, per_axis, plain
 from zarr_dask.ome.units import METRES
 
-__all__ = ["downsampled_shape", "steps_of"]
+__all__ = ["downsampled_shape", "factors_between", "misfits", "steps_of"]
 
 _LONGEST = 256
 """Maximum length in pixels of the longest axis of the coarsest level, for ``levels="auto"``."""
@@ -77,6 +77,68 @@ def steps_of(
 def downsampled_shape(shape: Shape, factors: Shape) -> Shape:
     """Return the shape of the next level, in which incomplete cells at the ends are pixels, too."""
     return tuple(-(-length // factor) for length, factor in zip(shape, factors, strict=True))
+
+
+def factors_between(
+    shapes: Sequence[Shape], scales: Sequence[Sequence[float]], where: str
+) -> tuple[Shape, ...]:
+    """Return the factors of each level of an image after the first, against the one before.
+
+    Raises
+    ------
+    GridError
+        If a level does not consist of whole cells of the one before.
+    """
+    levels = zip(shapes, scales, strict=True)
+    return tuple(
+        _between(fine, made, [_ratio(*pair) for pair in zip(small, large, strict=True)], where)
+        for (fine, small), (made, large) in pairwise(levels)
+    )
+
+
+def misfits(
+    fine: Shape, scale: Sequence[float], made: Shape, coarse: Sequence[float]
+) -> tuple[int, ...]:
+    """Return the axes along which two levels differ by one coarse pixel or more in extent.
+
+    Examples
+    --------
+    >>> misfits((3, 75), (1, 0.5), (2, 37), (1, 1.0))
+    (0,)
+    """
+    sizes = zip(fine, scale, made, coarse, strict=True)
+    return tuple(
+        axis
+        for axis, (n, small, m, large) in enumerate(sizes)
+        if abs(m * large - n * small) >= max(abs(large), abs(small)) * (1 - _SLACK)
+    )
+
+
+def _ratio(small: float, large: float) -> int:
+    """Return the ratio of two sizes of pixels if it is a whole number; otherwise 0."""
+    ratio = large / small if small else 0.0
+    whole = round(ratio) if 0 < ratio < _LARGEST_FACTOR else 0
+    return whole if abs(ratio - whole) < _SLACK * ratio else 0
+
+
+_LARGEST_FACTOR = 1 << 20
+_SLACK = 1e-6
+"""Relative error of decimal fractions."""
+
+
+def _between(fine: Shape, made: Shape, told: Sequence[int], where: str) -> Shape:
+    """Return the factors that the sizes of pixels tell, where the shapes agree."""
+    factors = tuple(
+        f if f and m in {n // f, -(-n // f)} else max(round(n / m), 1) if m else 1
+        for n, m, f in zip(fine, made, told, strict=True)
+    )
+    most = downsampled_shape(fine, factors)
+    if any(m > there for m, there in zip(made, most, strict=True)):
+        raise GridError(
+            f"{where}: a level of shape {made} is not made of whole cells of the one before, of "
+            f"shape {fine}, so that its pixels cannot be made from that one."
+        )
+    return factors
 
 
 def _along(shape: Shape, listed: Sequence[Shape]) -> list[tuple[Shape, Shape]]:

@@ -72,9 +72,9 @@ def _drawn(draw: Callable[[], np.ndarray], what: str) -> str:
     """Return a picture as HTML, or the error if it fails, so that the table is shown anyway."""
     try:
         pixels = draw()
+        data = b64encode(png(pixels)).decode()
     except (ZarrDaskError, OSError, MemoryError) as error:
         return f"<p>no picture: {escape(str(error).partition(chr(10))[0])}</p>"
-    data = b64encode(png(pixels)).decode()
     height, width, _ = pixels.shape
     return (
         f'<img alt="{what}" width="{width}" height="{height}" src="data:image/png;base64,{data}">'

@@ -54,6 +54,7 @@ __all__ = [
     "ImageOptions",
     "LabelImage",
     "PlannedImage",
+    "check_writable",
     "label_method",
     "plan_image",
     "plan_label",
@@ -118,11 +119,22 @@ def requested(
     store, below = Archives().place(url, path, storage_options)
     at = where(store, below)
     checked_version(version, at)
-    if isinstance(store, ReadOnly):
-        raise ReadOnlyError(f"{at} is open for reading only.")
+    check_writable(store, at)
     node_format = format_for_new(store, FORMATS[version], below)
     budget = Budget.of(max_mem, client)
     return ImageOptions(store, version, node_format, chunks, shards, codecs, budget), below
+
+
+def check_writable(store: Store, at: str) -> None:
+    """Raise if a store is open for reading only.
+
+    Raises
+    ------
+    ReadOnlyError
+        If it is.
+    """
+    if isinstance(store, ReadOnly):
+        raise ReadOnlyError(f"{at} is open for reading only; open it with mode='r+'.")
 
 
 @dataclass(frozen=True, eq=False)

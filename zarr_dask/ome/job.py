@@ -31,9 +31,15 @@ from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.write.submit import compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.ome.lifecycle import PyramidJob, start_or_resume
+from zarr_dask.ome.lifecycle import start_or_resume
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
-from zarr_dask.ome.pyramid_task import PyramidTarget, PyramidTask, PyramidTaskReport, merged
+from zarr_dask.ome.pyramid_task import (
+    PyramidReceipts,
+    PyramidTarget,
+    PyramidTask,
+    PyramidTaskReport,
+    merged,
+)
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 
@@ -43,7 +49,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import WriteCollection
 
-__all__ = ["ImageProgress", "run_plan"]
+__all__ = ["ImageProgress", "run_plan", "run_without_journal"]
 
 ImageProgress = Callable[[Progress], None] | Literal[True]
 """Called with every step; True for a progress bar."""
@@ -66,7 +72,6 @@ def run_plan(
     check_reachable_from_workers(plan.store, client)
     job = start_or_resume(plan, resume, journal)
     done = job.receipts()
-    reports: list[PyramidTaskReport] = []
     with job_lock(job.journal):
         with ExitStack() as stack:
             told = progress
@@ -74,13 +79,28 @@ def run_plan(
                 told = stack.enter_context(bar("writing", plan.total))
             steps = _PyramidProgress(told if callable(told) else None, plan.total)
             stack.push(partial(_withdraw, plan))
-            for wave in _waves(plan.pyramids):
-                for stage in range(max(len(pyramid.stages) for pyramid in wave)):
-                    reports += _run_stage(job, wave, stage, done, workers, steps)
+            reports = _run_stages(plan, job.records, done, workers, steps)
             steps.end()
         job.finish()
     total = merged(reports)
     return WriteReport(total.objects, total.empty, plan.nbytes, total.stored, total.retried)
+
+
+def run_without_journal(
+    plan: PyramidJobPlan, client: Client | None, progress: ImageProgress | None
+) -> WriteReport:
+    """Write what the pyramids of a plan say into arrays that exist, and nothing else."""
+    workers = find_workers(client)
+    _check_memory(plan, workers)
+    check_reachable_from_workers(plan.store, client)
+    with ExitStack() as stack:
+        told = progress
+        if progress is True:
+            told = stack.enter_context(bar("updating", plan.total))
+        steps = _PyramidProgress(told if callable(told) else None, plan.total)
+        total = merged(_run_stages(plan, None, None, workers, steps))
+        steps.end()
+    return WriteReport(total.objects, total.empty, total.nbytes, total.stored, total.retried)
 
 
 def _withdraw(plan: PyramidJobPlan, failed: type[BaseException] | None, *_: object) -> None:
@@ -132,8 +152,24 @@ class _PyramidProgress:
 # --- running --------------------------------------------------------------------------------------
 
 
+def _run_stages(
+    plan: PyramidJobPlan,
+    records: PyramidReceipts | None,
+    done: Receipts | None,
+    workers: Workers,
+    steps: _PyramidProgress,
+) -> list[PyramidTaskReport]:
+    """Run all stages of all images, a wave of images at a time."""
+    reports: list[PyramidTaskReport] = []
+    for wave in _waves(plan.pyramids):
+        for stage in range(max(len(pyramid.stages) for pyramid in wave)):
+            reports += _run_stage(plan.store, records, wave, stage, done, workers, steps)
+    return reports
+
+
 def _run_stage(
-    job: PyramidJob,
+    store: Store,
+    records: PyramidReceipts | None,
     wave: Sequence[PyramidPlan],
     stage: int,
     done: Receipts | None,
@@ -149,8 +185,8 @@ def _run_stage(
     for pyramid in wave:
         if stage >= len(pyramid.stages):
             continue
-        writer = pyramid.writer(stage, job.records)
-        missing = _missing(writer, done)
+        writer = pyramid.writer(stage, records)
+        missing = _missing(writer, pyramid.numbers(stage), done)
         values = _handed_over(pyramid, stage, workers)
         if values is not None:
             graphs.append((replace(writer, source=None), values, missing))
@@ -164,11 +200,10 @@ def _run_stage(
         steps.add(report.nbytes)
 
     if any(missing for _, _, missing in graphs):
-        reports.append(_compute(job.plan.store, graphs, workers, steps))
+        reports.append(_compute(store, graphs, workers, steps))
     if tasks:
         name = f"zarr-pyramid-{stage + 1}"
-        into = [job.plan.store]
-        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, name, writes_to=into)
+        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, name, writes_to=[store])
     return reports
 
 
@@ -186,9 +221,8 @@ class _Tasks:
         raise IndexError(f"there are not so many tasks that one has the number {number}.")
 
 
-def _missing(writer: PyramidTask, done: Receipts | None) -> Sequence[int]:
-    """Return the tasks with a stored object that has no valid receipt."""
-    tasks = range(writer.stage.tasks)
+def _missing(writer: PyramidTask, tasks: Sequence[int], done: Receipts | None) -> Sequence[int]:
+    """Return those tasks with a stored object that has no valid receipt."""
     if done is None or not len(done):
         return tasks
     return [n for n in tasks if not all(key in done for key in writer.keys(n))]

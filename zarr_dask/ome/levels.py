@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
+from zarr_dask.errors import GridError, ReadOnlyError
+from zarr_dask.ome.coarser import LevelChain
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -29,11 +31,39 @@ class Level:
     """Position of the first pixel along each axis, in `units`."""
     units: tuple[str | None, ...]
     """Unit of each axis; None if it has none."""
+    chain: LevelChain | None = field(default=None, repr=False)
+    """The levels of the image, if it is open for writing."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of pixels along each axis."""
         return self.array.shape
+
+    def __getitem__(self, key: Any) -> Any:
+        """Read pixels by NumPy's indexing."""
+        return self.array[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write pixels of level 0, and bring those of the coarser levels up to date.
+
+        Raises
+        ------
+        GridError
+            If this is not level 0.
+        ReadOnlyError
+            If the image is open for reading only.
+        """
+        if self.chain is None:
+            raise ReadOnlyError(
+                f"{self.array.where} is open for reading only; open the image with "
+                "zarr_dask.ome.open(url, mode='r+')."
+            )
+        if self.chain.arrays[0] is not self.array:
+            raise GridError(
+                f"{self.array.where} is a coarser level, which follows from level 0: write to "
+                "level 0, and this one is brought up to date."
+            )
+        self.chain.put(key, value)
 
     def to_dask(self, chunks: Any = None) -> da.Array:
         """Return the pixels as a lazy dask array; `chunks` as for `zarr_dask.Array.to_dask`.

@@ -36,7 +36,7 @@ from zarr_dask.hierarchy.edit import (
     write_documents,
 )
 from zarr_dask.jobs.engine.plan import pluralize
-from zarr_dask.jobs.rechunk.plan import metadata_hash
+from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.journal import (
     JobRecord,
     Journal,

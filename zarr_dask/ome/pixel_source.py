@@ -11,11 +11,11 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetError
-from zarr_dask.grid.grid import Shape
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.map_regions import is_dask
-from zarr_dask.jobs.rechunk.rechunk import memory_budget
+from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import BlockedSource, PyramidStage, blocked, plan_stages
@@ -102,6 +102,7 @@ def make_pyramid_plan(
     factors: Sequence[Shape],
     method: Method,
     budget: Budget,
+    changed: Region | None = None,
 ) -> PyramidPlan:
     """Plan a pyramid; its tasks read the pixels themselves if possible.
 
@@ -117,6 +118,8 @@ def make_pyramid_plan(
         Method of downsampling.
     budget
         Memory and threads.
+    changed
+        Pixels of a stored array that have changed, so that only what is made of them is written.
 
     Raises
     ------
@@ -126,11 +129,13 @@ def make_pyramid_plan(
     threads = budget.workers.threads
 
     def stages(source: BlockedSource) -> tuple[PyramidStage, ...]:
-        return plan_stages(source, arrays, factors, method, budget.each, threads)
+        narrow = changed is not None
+        return plan_stages(source, arrays, factors, method, budget.each, threads, narrow=narrow)
 
     factors = tuple(factors)
     if isinstance(values, Array):
-        return PyramidPlan(PixelSource(values), arrays, factors, method, stages(blocked(values)))
+        made_of = stages(blocked(values))
+        return PyramidPlan(PixelSource(values), arrays, factors, method, made_of, changed)
     itemsize = values.dtype.itemsize
     single = (1,) * values.ndim
     plain = BlockedSource(values.shape, itemsize, single, single)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +15,21 @@ from zarr_dask.grid.grid import Shape
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.job import ImageProgress, run_plan
+from zarr_dask.journal import OnConflict, claimed
+from zarr_dask.ome.job import ImageProgress, run_plan, run_without_journal
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["ImageWritePlan"]
+__all__ = ["ImageUpdatePlan", "ImageWritePlan", "claim_images"]
 
 
 @dataclass(frozen=True, eq=False)
-class ImageWritePlan(PyramidJobPlan):
-    """The plan of a job; made by `zarr_dask.ome.plan_write` and others."""
+class _Described(PyramidJobPlan):
+    """A plan as text and JSON."""
 
     title: str = "write"
 
@@ -77,6 +81,59 @@ class ImageWritePlan(PyramidJobPlan):
             "threads_per_process": self.threads_per_process,
             "images": [_facts(pyramid) for pyramid in self.pyramids],
         }
+
+
+@dataclass(frozen=True, eq=False)
+class ImageUpdatePlan(_Described):
+    """The plan of what brings coarser levels up to date; made by `zarr_dask.ome.plan_update`."""
+
+    claims: tuple[str, ...] = ()
+    """Paths of the images, which one update or append at a time may change."""
+
+    @closes_zip_targets(lambda plan: [plan.store])
+    def run(
+        self, client: Client | None = None, progress: ImageProgress | None = None
+    ) -> WriteReport:
+        """Execute the plan, after other updates and appends of the same image.
+
+        A plan that has died is run again as a whole: the same pixels give the same bytes.
+
+        Parameters
+        ----------
+        client, progress
+            As for `ImageWritePlan.run`.
+
+        Raises
+        ------
+        AppendConflictError
+            If an append to the image does not end.
+        MemoryBudgetError
+            If more tasks share a process than the plan was made for.
+        StoreError
+            If the store cannot be written to.
+        """
+        with claim_images(self.store, self.claims, "wait"):
+            return run_without_journal(self, client, progress)
+
+
+@contextmanager
+def claim_images(store: Store, paths: Sequence[str], on_conflict: OnConflict) -> Iterator[None]:
+    """Keep other updates and appends of images away during a ``with`` statement.
+
+    Raises
+    ------
+    AppendConflictError
+        If one is under way, and does not end.
+    """
+    with ExitStack() as stack:
+        for path in sorted(paths):
+            stack.enter_context(claimed(store, path, on_conflict))
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class ImageWritePlan(_Described):
+    """The plan of a job; made by `zarr_dask.ome.plan_write` and others."""
 
     def with_overwrite(self, overwrite: bool) -> ImageWritePlan:
         """Return the plan with permission to replace existing nodes, or without it."""

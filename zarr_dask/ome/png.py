@@ -1,11 +1,12 @@
-"""Encoding of pictures as PNG, with zlib only."""
+"""Encoding of pictures as PNG, by Pillow."""
 
 from __future__ import annotations
 
-import struct
-import zlib
+import io
 
 import numpy as np
+
+from zarr_dask.errors import MissingDependencyError
 
 __all__ = ["png"]
 
@@ -20,6 +21,8 @@ def png(pixels: np.ndarray) -> bytes:
 
     Raises
     ------
+    MissingDependencyError
+        If Pillow is not installed.
     ValueError
         If they have another shape or type, or there are none.
 
@@ -30,20 +33,12 @@ def png(pixels: np.ndarray) -> bytes:
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
         raise ValueError(f"{pixels.dtype} of {pixels.shape}: expected uint8 of (height, width, 3).")
-    height, width, _ = pixels.shape
-    lines = np.zeros((height, 1 + width * 3), np.uint8)  # each begins with its filter type: 0, none
-    lines[:, 1:] = pixels.reshape(height, width * 3)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, colours, plain
-    return b"".join(
-        (
-            b"\x89PNG\r\n\x1a\n",
-            _piece(b"IHDR", header),
-            _piece(b"IDAT", zlib.compress(lines.tobytes(), 6)),
-            _piece(b"IEND", b""),
-        )
-    )
-
-
-def _piece(kind: bytes, data: bytes) -> bytes:
-    checksum = zlib.crc32(kind + data)
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError(
+            "pictures need the package pillow: pip install 'zarr-dask[ome]'"
+        ) from error
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()

@@ -24,9 +24,9 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Fixed, Grid, Region, Shape
+from zarr_dask.jobs.engine.cost_model import KEPT_AT_MOST, OVERHEAD
+from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.plan import format_bytes
-from zarr_dask.jobs.rechunk.cost_model import KEPT_AT_MOST, OVERHEAD
-from zarr_dask.jobs.rechunk.layouts import layout_of
 from zarr_dask.ome.downsample import Method
 
 __all__ = ["BlockedSource", "PyramidStage", "blocked", "plan_stages"]
@@ -124,6 +124,32 @@ class PyramidStage:
         stop = extent if at + 1 == count else min((at + 1) * size, extent)
         return slice(min(at * size, extent), stop, 1)
 
+    def meeting(self, region: Region) -> list[int]:
+        """Return the tasks that read a region of the source."""
+        along = []
+        for s, margin, size, count in zip(
+            region, self.margins, self.cell, self.cells.counts, strict=True
+        ):
+            first = max(s.start - margin, 0) // size
+            along.append(range(first, min(-(-(s.stop + margin) // size), count)))
+        if not all(along):
+            return []
+        found = np.ravel_multi_index(np.ix_(*along), self.cells.counts)
+        return [int(number) for number in np.ravel(found)]
+
+    def coarse(self, region: Region) -> Region:
+        """Return the pixels of the first array that are made of a region of the source."""
+        return tuple(
+            slice(
+                min(max(s.start - margin, 0) // factor, extent),
+                min(-(-(s.stop + margin) // factor), extent),
+                1,
+            )
+            for s, margin, factor, extent in zip(
+                region, self.margins, self.factors[0], self.shapes[1], strict=True
+            )
+        )
+
     def pieces(self, number: int) -> Iterator[tuple[Region, Region]]:
         """Yield the pieces of a super-cell, each with its pixels of the first array."""
         return self._parts(self.region(number, -1), self.region(number, 0), self.piece)
@@ -173,6 +199,8 @@ class _Planner:
     method: Method
     budget: int
     threads: int
+    narrow: bool
+    """True for stages of one level each, whose tasks write one stored object."""
 
     def widest(self, source: BlockedSource, first: int) -> PyramidStage:
         """Return the stage with as many levels as memory and the number of threads allow."""
@@ -183,6 +211,8 @@ class _Planner:
                 f"{format_bytes(self.budget)} that it may. Raise max_mem, choose smaller shards "
                 "or chunks, or run fewer threads in a process."
             )
+        if self.narrow:
+            return chosen
         if any(any(self.method.margins(factors)) for factors in self.factors):
             return self._grown(chosen, source)  # levels with margins are made one by one
         for last in range(first + 1, len(self.arrays)):
@@ -320,6 +350,8 @@ def plan_stages(
     method: Method,
     budget: int,
     threads: int,
+    *,
+    narrow: bool = False,
 ) -> tuple[PyramidStage, ...]:
     """Plan the stages of a pyramid.
 
@@ -337,13 +369,15 @@ def plan_stages(
         Bytes that a task may hold.
     threads
         Number of tasks that run at the same time.
+    narrow
+        True for stages of one level each, whose tasks write one stored object.
 
     Raises
     ------
     MemoryBudgetError
         If one stored object is too large for `budget`.
     """
-    planner = _Planner(tuple(arrays), tuple(factors), method, budget, threads)
+    planner = _Planner(tuple(arrays), tuple(factors), method, budget, threads, narrow)
     stages: list[PyramidStage] = []
     first = 0
     while first < len(arrays):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -15,7 +15,7 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import Format, GroupMeta
-from zarr_dask.grid.grid import Shape
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import PyramidStage
@@ -73,16 +73,31 @@ class PyramidPlan:
     method: Method
     stages: tuple[PyramidStage, ...]
     """Stages, run one after the other."""
+    region: Region | None = None
+    """Pixels of the source that have changed, so that only what is made of them is written."""
 
     @property
     def objects(self) -> int:
         """Number of stored objects."""
-        return sum(array.meta.grid.ncells for array in self.arrays)
+        if self.region is None:
+            return sum(array.meta.grid.ncells for array in self.arrays)
+        return sum(int(array.meta.grid.count_parts(region)) for array, region in self._written())
 
     @property
     def nbytes(self) -> int:
         """Decoded bytes of all levels that are written."""
-        return sum(array.nbytes for array in self.arrays)
+        if self.region is None:
+            return sum(array.nbytes for array in self.arrays)
+        itemsize = self.arrays[0].meta.data_type.typical_itemsize
+        pixels = [_pixels(region) for _, region in self._written()]
+        return sum(pixels) * itemsize
+
+    def _written(self) -> Iterator[tuple[Array, Region]]:
+        """Yield the regions of arrays that tasks write."""
+        for i, stage in enumerate(self.stages):
+            for number in self.numbers(i):
+                for at in range(stage.first, stage.last + 1):
+                    yield self.arrays[at], stage.region(number, at - stage.first)
 
     def writer(self, stage: int, records: PyramidReceipts | None) -> PyramidTask:
         """Return a stage with its source, its target arrays and its receipts."""
@@ -93,10 +108,24 @@ class PyramidPlan:
         arrays = self.arrays[chosen.first : chosen.last + 1]
         return PyramidTask(chosen, source, arrays, self.method, records)
 
+    def numbers(self, stage: int) -> Sequence[int]:
+        """Return the tasks of a stage."""
+        chosen = self.stages[stage]
+        if self.region is None:
+            return range(chosen.tasks)
+        changed = self.region
+        for before in self.stages[:stage]:  # each of them of one level
+            changed = before.coarse(changed)
+        return chosen.meeting(changed)
+
     def bytes_of(self, stage: int) -> int:
         """Return the decoded bytes that a stage reads, without margins."""
         itemsize = self.arrays[0].meta.data_type.typical_itemsize
-        return prod(self.stages[stage].shapes[0]) * itemsize
+        chosen = self.stages[stage]
+        if self.region is None:
+            return prod(chosen.shapes[0]) * itemsize
+        cells = [_pixels(chosen.region(number, -1)) for number in self.numbers(stage)]
+        return sum(cells) * itemsize
 
     def explain(self) -> list[str]:
         """Return the plan as text."""
@@ -111,9 +140,10 @@ class PyramidPlan:
             names = ", ".join(path.rpartition("/")[2] for path in levels)
             source = self._read_by(stage)
             whole = self.bytes_of(number)
+            tasks = pluralize(len(self.numbers(number)), "super-cell")
             lines.append(
                 f"  stage {number + 1}: {source} -> {names} in "
-                f"{pluralize(stage.tasks, 'super-cell')} of {stage.cell}, read in pieces of "
+                f"{tasks} of {stage.cell}, read in pieces of "
                 f"{stage.step}: {format_bytes(stage.read)} ({stage.read / max(whole, 1):.2f} x); "
                 f"{format_bytes(stage.peak)} in each task"
             )
@@ -127,6 +157,11 @@ class PyramidPlan:
         if self.pixels.blocks is not None:
             return "blocks that each task computes"
         return "a stored array" if isinstance(self.pixels.values, Array) else "an array in memory"
+
+
+def _pixels(region: Region) -> int:
+    count: int = prod(s.stop - s.start for s in region)
+    return count
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +206,9 @@ class PyramidJobPlan:
     @property
     def tasks(self) -> int:
         """Number of tasks."""
-        return sum(stage.tasks for pyramid in self.pyramids for stage in pyramid.stages)
+        return sum(
+            len(pyramid.numbers(i)) for pyramid in self.pyramids for i in range(len(pyramid.stages))
+        )
 
     @property
     def objects(self) -> int:

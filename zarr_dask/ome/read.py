@@ -7,14 +7,17 @@ rules that reading does not need can be opened (`zarr_dask.ome.validate` lists a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from zarr_dask._util.arguments import check_choice
 from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
+from zarr_dask.array.resize import resize_grid
 from zarr_dask.errors import (
     ABSENT,
     GridError,
@@ -25,8 +28,13 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
+from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.jobs.write.commit import growing_lengths
+from zarr_dask.ome.coarser import LevelChain
+from zarr_dask.ome.downsample_factors import misfits
 from zarr_dask.ome.html import image_html
+from zarr_dask.ome.images import check_writable
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
 from zarr_dask.ome.validate import find, series_of
@@ -59,7 +67,12 @@ class Image:
     @cached_property
     def labels(self) -> Labels:
         """The label images by name; each is opened on demand."""
-        return Labels(self.group)
+        return Labels(self.group, self.levels[0].chain is not None)
+
+    @property
+    def chain(self) -> LevelChain:
+        """The levels, as what each of them is made from."""
+        return _chain(self.group, self.metadata, self.multiscale, self.levels)
 
     def to_dask(self, level: int = 0, chunks: Any = None) -> da.Array:
         """Return one level as a lazy dask array.
@@ -69,20 +82,28 @@ class Image:
         GridError
             If there is no such level.
         """
-        if not -len(self.levels) <= level < len(self.levels):
-            raise GridError(f"{self.group.where}: no level {level}, it has {len(self.levels)}.")
-        return self.levels[level].to_dask(chunks)
+        return self._numbered(level).to_dask(chunks)
+
+    def _numbered(self, number: int) -> Level:
+        if not -len(self.levels) <= number < len(self.levels):
+            raise GridError(f"{self.group.where}: no level {number}, it has {len(self.levels)}.")
+        return self.levels[number]
 
     def level(
         self,
+        number: int | None = None,
         *,
         pixel_size: float | Mapping[str, float] | Sequence[float] | None = None,
         shape: int | Mapping[str, int] | Sequence[int] | None = None,
     ) -> Level:
-        """Return the coarsest level that is still fine enough; the finest one if none is.
+        """Return a level: by its number, or the coarsest one that is still fine enough.
+
+        The finest one if none is fine enough.
 
         Parameters
         ----------
+        number
+            Number of the level, 0 for the finest.
         pixel_size
             Maximum distance between pixels, in the units of the axes: for axes by name, for all
             axes or all of type space by position, or one number for all axes of type space.
@@ -92,11 +113,15 @@ class Image:
 
         Raises
         ------
+        GridError
+            If there is no such level.
         ValueError
             If not exactly one of them is given, or an axis does not exist.
         """
-        if (pixel_size is None) == (shape is None):
-            raise ValueError("expected one of pixel_size= and shape=.")
+        if [number, pixel_size, shape].count(None) != 2:
+            raise ValueError("expected one of a number, pixel_size= and shape=.")
+        if number is not None:
+            return self._numbered(number)
         sizes, lengths = self._by_name(pixel_size), self._by_name(shape)
         fits = [
             level
@@ -162,6 +187,8 @@ class Labels(Mapping[str, Image]):
 
     image: Group
     """The group of the image."""
+    writable: bool = False
+    """True if their pixels may be written."""
     _opened: dict[str, Image] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -181,7 +208,7 @@ class Labels(Mapping[str, Image]):
             raise KeyError(f"{self.image.where} has no label image {name!r}; it has {held}.")
         if name not in self._opened:
             node = node_named(self.image, f"labels/{name}", "labels")
-            self._opened[name] = image_of(_as_group(node))
+            self._opened[name] = image_of(_as_group(node), writable=self.writable)
         return self._opened[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -218,6 +245,7 @@ def open(
     url: Location | Group,
     path: str = "",
     *,
+    mode: Literal["r", "r+"] = "r",
     multiscale: str | int = 0,
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
@@ -228,6 +256,9 @@ def open(
     ----------
     url, path
         The group that holds the levels, as for `zarr_dask.open_group`.
+    mode
+        ``"r+"`` to write as well: ``image.level(0)[...] = pixels`` also brings the coarser levels
+        up to date.
     multiscale
         Name or number of the pyramid, if the group has several.
     storage_options, read
@@ -246,6 +277,8 @@ def open(
         If the metadata are of another version.
     MetadataError
         If there are no OME-Zarr metadata, or levels and axes do not fit together.
+    ReadOnlyError
+        If it is to be written, and the store is open for reading only.
 
     Examples
     --------
@@ -262,11 +295,14 @@ def open(
     >>> image.to_dask().shape
     (40, 30)
     """
-    group = open_group(url, path, storage_options=storage_options, read=read)
-    return image_of(group, multiscale)
+    check_choice("mode", mode, Literal["r", "r+"])
+    group = open_group(url, path, mode, storage_options=storage_options, read=read)
+    if mode == "r+":
+        check_writable(group.store, group.where)
+    return image_of(group, multiscale, writable=mode == "r+")
 
 
-def image_of(group: Group, multiscale: str | int = 0) -> Image:
+def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False) -> Image:
     """Return the image in a group; see `open`."""
     metadata = from_attributes(group.attributes, where=group.where)
     if not metadata.multiscales:
@@ -274,8 +310,61 @@ def image_of(group: Group, multiscale: str | int = 0) -> Image:
     chosen = _choose(metadata.multiscales, multiscale, group)
     if not chosen.datasets:
         raise MetadataError(group.where, [ValidationProblem("datasets", (), "at least one level")])
-    levels = tuple(_level(group, chosen, dataset, i) for i, dataset in enumerate(chosen.datasets))
+    levels = _levels(group, metadata, chosen)
+    if writable:
+        chain = _chain(group, metadata, chosen, levels)
+        levels = tuple(replace(level, chain=chain) for level in levels)
     return Image(group, metadata, chosen, levels)
+
+
+def _levels(group: Group, metadata: Metadata, chosen: Multiscale) -> tuple[Level, ...]:
+    """Return levels of one extent, also while an append changes their lengths one by one."""
+    levels: tuple[Level, ...] = ()
+    of_image = group.path
+    if metadata.image_label is not None:
+        of_image = group.path.rpartition("labels/")[0].rstrip("/")
+    for _ in range(_LOOKS):
+        levels = tuple(_level(group, chosen, one, i) for i, one in enumerate(chosen.datasets))
+        if _fit(levels):
+            break
+        lengths = growing_lengths(group.store, of_image)
+        before = tuple(_as_before(level, lengths) for level in levels)
+        if _fit(before):
+            return before
+    return levels
+
+
+_LOOKS = 4
+
+
+def _fit(levels: Sequence[Level]) -> bool:
+    return not any(
+        misfits(fine.shape, fine.scale, made.shape, made.scale) for fine, made in pairwise(levels)
+    )
+
+
+def _as_before(level: Level, lengths: Mapping[str, tuple[Shape, Shape]]) -> Level:
+    """Return a level with the length that it had before an append that has not ended."""
+    array = level.array
+    before, after = lengths.get(array.path, (array.shape, array.shape))
+    if array.shape != after or before == after:
+        return level
+    is_sharded = array.meta.codecs.serializer.is_sharding
+    grid = resize_grid(array.meta.grid, before, sharded=is_sharded)
+    return replace(level, array=replace(array, meta=replace(array.meta, grid=grid), shown=None))
+
+
+def _chain(
+    group: Group, metadata: Metadata, multiscale: Multiscale, levels: Sequence[Level]
+) -> LevelChain:
+    return LevelChain(
+        group,
+        tuple(level.array for level in levels),
+        tuple(level.scale for level in levels),
+        tuple(axis.name for axis in multiscale.axes),
+        multiscale.type,
+        is_label=metadata.image_label is not None,
+    )
 
 
 def _no_image(group: Group, metadata: Metadata) -> Exception:

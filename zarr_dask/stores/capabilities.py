@@ -1,4 +1,4 @@
-"""What a store can do besides reading, writing and listing, as one value.
+"""Capabilities of a store besides reading, writing and listing, as one value.
 
 The store itself says it: by the methods that it has, or by an attribute `capabilities`. A wrapper
 can do what it forwards and what the store behind it can.

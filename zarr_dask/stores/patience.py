@@ -1,4 +1,4 @@
-"""How long this process goes on asking a service that does not respond.
+"""Time that this process goes on sending requests to a service that does not respond.
 
 Jobs outlast an outage of a minute: they are expensive to begin again. Calls in the foreground, such
 as opening a node, end within seconds, because somebody waits for them, and because an address that

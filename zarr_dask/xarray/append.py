@@ -29,11 +29,11 @@ __all__ = ["Growth", "forget_append", "plan_growth"]
 
 @dataclass(frozen=True)
 class Growth:
-    """What an append does to the arrays of a group."""
+    """Changes of an append to the arrays of a group."""
 
     encoded: Encoded
     pieces: tuple[VariableWrite, ...] = ()
-    """What is written to stored arrays; the index of the dimension comes last."""
+    """Writes to stored arrays; the index of the dimension comes last."""
     new: Mapping[str, xr.Variable] = field(default_factory=dict)
     """Variables without the dimension that are not stored yet."""
     kept: tuple[str, ...] = ()

@@ -17,13 +17,13 @@ from zarr_dask.journal import OnConflict
 __all__ = ["Call", "DatasetMode", "Missing", "Others", "Overlap", "VariableWrite"]
 
 DatasetMode = Literal["w", "w-", "a", "a-", "r+"]
-"""What is done with what is there, in the words of `xarray.Dataset.to_zarr`."""
+"""Ways to treat a store that is there, in the words of `xarray.Dataset.to_zarr`."""
 Others = Literal["match", "keep", "write"]
-"""What an append does with variables without its dimension that are stored."""
+"""Ways to treat variables without the dimension of an append that are stored."""
 Overlap = Literal["refuse", "replace", "allow"]
-"""What an append does with labels that are stored."""
+"""Ways to treat labels of an append that are stored."""
 Missing = Literal["refuse", "fill"]
-"""What an append does about stored variables that the dataset lacks."""
+"""Ways to treat stored variables that the appended dataset lacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True)
 class VariableWrite:
-    """What is written to an array that exists."""
+    """A write to an array that exists."""
 
     name: str
     variable: xr.Variable
@@ -88,4 +88,4 @@ class VariableWrite:
     overlap: int = 0
     """Elements at the present end that are written again."""
     partial: Partial | None = None
-    """What is done with stored objects that the region cuts, if the user has no say in it."""
+    """Way to treat stored objects that the region cuts, if the user has no say in it."""

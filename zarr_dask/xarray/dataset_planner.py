@@ -1,4 +1,4 @@
-"""What a call comes down to: writes of single arrays, and their common end."""
+"""Plans of datasets: writes of single arrays, and their common end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Write:
 
 @dataclass
 class Work:
-    """What a call comes down to."""
+    """Plan of a call."""
 
     writes: list[Write] = field(default_factory=list)
     bare: list[Array] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Planner:
 
     @cached_property
     def partial(self) -> Partial:
-        """What is done with stored objects that a region cuts."""
+        """Return the way to treat stored objects that a region cuts."""
         if self.call.partial is not None:
             return self.call.partial
         try:

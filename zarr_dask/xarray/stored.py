@@ -222,7 +222,7 @@ def fill_of(name: str, array: Array, stored: xr.Variable) -> Any:
 
 @dataclass(frozen=True)
 class NewLabels:
-    """How the labels of what is appended follow those that are stored."""
+    """Relation of the labels of what is appended to those that are stored."""
 
     overlap: int = 0
     """NewLabels at the end of the stored ones that begin the new ones."""

@@ -766,7 +766,7 @@ def test_command(tmp_path):
     assert not (tmp_path / "b.zarr").exists()
     assert "done: 5 arrays" in cli(*words, "--verify", "--format", "v2")
     assert zd.open_group(tmp_path / "b.zarr").format == "v2"
-    assert "exists already" in cli(*words, code=1)
+    assert "exists already" in cli(*words, code=3)
     same(tmp_path / "a.zarr", tmp_path / "b.zarr")
 
 

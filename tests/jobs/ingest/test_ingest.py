@@ -543,7 +543,7 @@ def test_the_command_ingests_and_appends(tmp_path):
     run = CliRunner().invoke(main, ["ingest", *files[:2], target, *common, "--quiet"])
     assert (run.exit_code, run.stdout) == (0, ""), run.output
     run = CliRunner().invoke(main, ["ingest", str(tmp_path / "*.nc"), target, *common, "--json"])
-    assert json.loads(run.stdout)["files"] == 1
+    assert json.loads(run.stdout)["result"]["files"] == 1
     check(files, target)
     run = CliRunner().invoke(main, ["ingest", *files, target, "--settle", "units=guess"])
     assert run.exit_code == 2

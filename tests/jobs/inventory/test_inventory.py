@@ -266,7 +266,7 @@ def run(*arguments, code=0):
 
 def test_the_json_schema(shelf):
     (shelf / "2024/01/run.zarr/u/v/.zarray").write_text("{")
-    document = json.loads(run(shelf, "--json").stdout)
+    document = json.loads(run(shelf, "--json").stdout)["result"]
     assert document == zd.inventory(shelf).to_json()
     assert document["inventory_version"] == 1
     assert document.keys() == {"inventory_version", "where", "nodes", "totals"}
@@ -284,10 +284,12 @@ def test_the_json_schema(shelf):
 
 
 def test_a_wrong_path_is_an_error(tmp_path):
-    assert "there is nothing at" in run(tmp_path / "none", code=1).stderr
+    assert "there is nothing at" in run(tmp_path / "none", code=3).stderr
     (tmp_path / "file").write_text("no hierarchy")
-    assert "is a file" in " ".join(run(tmp_path / "file", code=1).stderr.split())
-    assert json.loads(run(tmp_path / "none", "--json", code=1).stdout)["nodes"] == []
+    assert "is a file" in " ".join(run(tmp_path / "file", code=3).stderr.split())
+    said = json.loads(run(tmp_path / "none", "--json", code=3).stdout)
+    assert (said["exit_code"], said["result"]) == (3, None)
+    assert "there is nothing at" in said["error"]["message"]
 
 
 def test_the_table(shelf, monkeypatch):

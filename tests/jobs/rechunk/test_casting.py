@@ -18,7 +18,7 @@ from zarr_dask.errors import (
     NodeNotFoundError,
     UnknownCodecError,
 )
-from zarr_dask.jobs.rechunk.cost_model import StagePlan
+from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.stores import MemoryStore
 
 VALUES = np.arange(-60, 60, dtype="i2").reshape(10, 12)

@@ -14,8 +14,8 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine import Workers
+from zarr_dask.jobs.engine.memory_budget import IDLE_WORKER, memory_budget
 from zarr_dask.jobs.engine.throttle import PER_THREAD, SubmissionWindow
-from zarr_dask.jobs.rechunk.target_spec import IDLE_WORKER, memory_budget
 
 MB = 1_000_000
 LIMIT = 350 << 20

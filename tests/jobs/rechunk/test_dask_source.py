@@ -26,7 +26,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ValuesDifferError,
 )
-from zarr_dask.jobs.rechunk.staging import grids_between
+from zarr_dask.jobs.write.staging import grids_between
 from zarr_dask.stores import MemoryStore, Recording
 
 SHAPE = (64, 40, 30)

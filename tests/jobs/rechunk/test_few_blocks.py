@@ -15,8 +15,8 @@ import tensorstore as ts
 
 import zarr_dask as zd
 from zarr_dask.codecs.compress.blosc import Blosc
-from zarr_dask.jobs.rechunk.cost_model import StagePlan
-from zarr_dask.jobs.rechunk.layouts import layout_of
+from zarr_dask.jobs.engine.cost_model import StagePlan
+from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.stores import LocalStore
 
 SHAPE = (300, 256, 256)

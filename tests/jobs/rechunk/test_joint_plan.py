@@ -269,10 +269,10 @@ def test_comparing_at_the_end_is_done_on_as_many_threads_as_fit(
         type(plan), "comparisons", lambda one, threads: here.append(threads) or ask(one, threads)
     )
     (tmp_path / "b.zarr" / "s" / "c" / "1" / "0").unlink()
-    assert "is not complete" in cli("finish", file, "--verify", code=1)
+    assert "is not complete" in cli("finish", file, "--verify", code=3)
     cli("run", file, "--stage", 1)
     if max_mem == "1.55MB":
-        refused = cli("finish", file, "--verify", "--threads", 2, code=1)
+        refused = cli("finish", file, "--verify", "--threads", 2, code=3)
         assert "use fewer threads" in refused
         here.clear()
     assert "is finished" in cli("finish", file, "--verify")
@@ -286,7 +286,7 @@ def test_wrong_usage_of_finish(sources, tmp_path):
     assert "are for --verify" in cli("finish", file, "--threads", 2, code=2)
     both = ("--threads", 2, "--workers", 1)
     assert "exclude each other" in cli("finish", file, "--verify", *both, code=2)
-    assert "has not been begun" in cli("finish", file, code=1)
+    assert "has not been begun" in cli("finish", file, code=3)
 
 
 def test_pictures_of_several_arrays(sources, tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import MemoryBudgetError, NodeNotFoundError, ValuesDifferError
-from zarr_dask.jobs.rechunk.layouts import layout_of
+from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.rechunk.verify_copy import boxes_to_match
 from zarr_dask.stores import MemoryStore, Recording
 
@@ -147,7 +147,7 @@ def test_commands(tmp_path):
     stored = tmp_path / "c.zarr" / "c" / "1" / "2"
     right = stored.read_bytes()
     stored.write_bytes(right[::-1])  # as long as its receipt says
-    assert "does not hold" in cli("finish", plan, "--verify", code=1)
+    assert "does not hold" in cli("finish", plan, "--verify", code=3)
     assert "not begun" not in cli("status", plan, code=1)
     stored.write_bytes(right)
     assert "is finished" in cli("finish", plan, "--verify")

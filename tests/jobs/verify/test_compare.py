@@ -377,7 +377,7 @@ def test_command(tmp_path, capsys):
     zd.open_array(tmp_path / "b", mode="r+")[2, 3] = 555
     code, text = run(tmp_path / "a", tmp_path / "b", "--json", "--sample", "1.0")
     assert code == 1
-    document = json.loads(text)
+    document = json.loads(text)["result"]
     assert document["arrays"][0]["first"] == [
         {"coords": [2, 3], "a": str(values[2, 3]), "b": "555"}
     ]

@@ -746,7 +746,7 @@ def test_command(tmp_path, capsys):
     shard.write_bytes(shard.read_bytes()[:-3])
     picture = tmp_path / "map.png"
     assert run("verify", tmp_path / "x", "a", "--json", "--plot", picture, "--deep", "decode") == 1
-    assert json.loads(capsys.readouterr().out)["counts"] == {"torn": 1}
+    assert json.loads(capsys.readouterr().out)["result"]["counts"] == {"torn": 1}
     assert picture.stat().st_size > 1000
     assert run("verify", tmp_path / "x", "--plot", "map.nothing") == 2
 

@@ -227,7 +227,7 @@ def test_whoever_has_no_credentials_is_told_how_to_give_them(tmp_path):
     hidden["FSSPEC_S3_ENDPOINT_URL"] = "http://127.0.0.1:9"
     command = [sys.executable, "-m", "zarr_dask.cli", "--backend", "fsspec", "info", "s3://b/a"]
     done = subprocess.run(command, env=hidden, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "Give credentials by the environment, a profile or storage_options" in done.stderr
     assert """FSSPEC_S3='{"anon": true}' in the environment.""" in done.stderr
 

@@ -25,6 +25,7 @@ from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherit
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.find_sources import locations_overlap
+from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.engine.zip_targets import Archives
@@ -32,7 +33,7 @@ from zarr_dask.jobs.rechunk.compression_sample import LARGEST
 from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
-from zarr_dask.jobs.rechunk.target_spec import RechunkBudget, memory_budget
+from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_with_options_of
 

@@ -18,15 +18,16 @@ from typing import Any
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MemoryBudgetError, ValuesDifferError
 from zarr_dask.jobs.engine.array_job import ArrayJob
+from zarr_dask.jobs.engine.cost_model import OVERHEAD
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.planned_array import is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
 from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
-from zarr_dask.jobs.rechunk.cost_model import OVERHEAD
-from zarr_dask.jobs.rechunk.plan import is_there_as_planned, metadata_hash, source_facts
+from zarr_dask.jobs.rechunk.plan import source_facts
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, StoredObject, stored_object
 from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes

@@ -178,7 +178,7 @@ class ArrayJob(ABC):
         return self.plan.target
 
     def run_id_of(self, stage: int) -> str:  # noqa: ARG002
-        """Return the run_id of the receipts of a stage."""
+        """Return the run id of the receipts of a stage."""
         return self.run_id
 
     # --- what is left -----------------------------------------------------------------------------

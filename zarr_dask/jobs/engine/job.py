@@ -78,7 +78,7 @@ class PlanStage:
 
     tasks: int
     nbytes: int
-    """Bytes of these arrays, as pluralize by progress."""
+    """Bytes of these arrays, as progress counts them."""
     parts: tuple[ArrayStage, ...]
     """The stages of the arrays."""
 
@@ -178,7 +178,7 @@ class ArraysPlan(ABC):
 
     @property
     def totals(self) -> list[int]:
-        """Bytes of each stage, as pluralize by progress."""
+        """Bytes of each stage, as progress counts them."""
         return [stage.nbytes for stage in self.stages]
 
     @property
@@ -322,7 +322,7 @@ class BoundJob:
 
     @cached_property
     def jobs(self) -> tuple[ArrayJob, ...]:
-        """The jobs of the arrays, each with a run_id of its own in the one journal."""
+        """The jobs of the arrays, each with a run id of its own in the one journal."""
         pairs = zip(self.run_ids, self.plan.members, strict=True)
         return tuple(member.bound(run_id, self.journal) for run_id, member in pairs)
 
@@ -359,7 +359,7 @@ class BoundJob:
     # --- what is left -----------------------------------------------------------------------------
 
     def receipts(self) -> Mapping[str, list[Receipt]] | None:
-        """Return the receipts in the journal by run_id of the array; None without a journal."""
+        """Return the receipts in the journal by run id of the array; None without a journal."""
         if self.journal is None:
             return None
         found: dict[str, list[Receipt]] = {}

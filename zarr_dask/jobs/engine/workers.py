@@ -120,7 +120,7 @@ def check_reachable_from_workers(
 
 
 def runs_elsewhere(client: Client | None) -> bool:
-    """Whether tasks run in other processes than this one."""
+    """True if tasks run in other processes than this one."""
     client = client or _current_client()
     if client is None:
         return runs_processes()

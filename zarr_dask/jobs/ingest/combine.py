@@ -35,7 +35,7 @@ Order = Literal["given", "name", "coordinate"]
 
 @dataclass(frozen=True)
 class FilePiece:
-    """What one file has of an array."""
+    """The part of an array that lies in one file."""
 
     file: int
     """Number of the file; -1 for masked values in the place of a missing variable."""

@@ -20,7 +20,7 @@ PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 
 @dataclass(frozen=True)
 class Conversion:
-    """What is done to the values of one file."""
+    """Changes that are made to the values of one file."""
 
     scale: Fraction = Fraction(1)
     offset: Fraction = Fraction(0)

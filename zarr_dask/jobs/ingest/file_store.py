@@ -126,7 +126,7 @@ def _header_bytes(variable: Variable) -> int:
 
 
 class ReadOnlyKeys:
-    """What stores over files have in common: they are only read."""
+    """Base of stores over files: they are only read."""
 
     coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=0, largest=1 << 26)
     url: str

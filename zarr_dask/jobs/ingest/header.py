@@ -58,7 +58,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file holds, without its values; or why it cannot be read."""
+    """Contents of a file without its values, or the reason why it cannot be read."""
 
     url: str
     size: int

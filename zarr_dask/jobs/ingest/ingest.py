@@ -24,6 +24,7 @@ from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.report import JointReport, Progress
@@ -43,7 +44,6 @@ from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.source_file import find_files
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
-from zarr_dask.jobs.rechunk.target_spec import memory_budget
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
@@ -63,7 +63,7 @@ _ALONG = 1024
 
 @dataclass(frozen=True)
 class AppendReport:
-    """What an append of files has written; empty if all were there."""
+    """Result of an append of files; empty if all were there."""
 
     files: int
     objects: int
@@ -242,7 +242,7 @@ def plan_ingest(
     resume
         True if a job at the target has died: what it has left may be replaced or used.
     survey
-        Location of the file that keeps headers for the next call; sibling_location the target by
+        Location of the file that keeps headers for the next call; beside the target by
         default, False for none.
     storage_options, target_options
         Options of the stores of remote files, and of the target.

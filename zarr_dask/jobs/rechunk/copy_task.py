@@ -23,6 +23,7 @@ from zarr_dask.codecs.base import NotPartiallyDecodableError
 from zarr_dask.codecs.chain import thread_decoded_nbytes
 from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
 from zarr_dask.grid.grid import Part, Region, Shape, translate_region, view_region
+from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.plan import format_region
 from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
 from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
@@ -30,7 +31,6 @@ from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.engine.warmup import warm_up_codecs
 from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
 from zarr_dask.jobs.rechunk.casting import describe_uncastable
-from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
 from zarr_dask.stores.retry import counting_retries
@@ -62,7 +62,7 @@ _LARGE = 1 << 18
 
 @dataclass(frozen=True)
 class CopyReceipts:
-    """Journal and run_id for the receipts of a stage."""
+    """Journal and run id for the receipts of a stage."""
 
     journal: Journal
     run_id: str

@@ -27,25 +27,19 @@ from zarr_dask.errors import PlanError, ResumeError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid.grid import Blocks, Cells, Shape
 from zarr_dask.hierarchy.edit import check_can_create
+from zarr_dask.jobs.engine.cost_model import block_memory
+from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.lifecycle import resume as resumed
 from zarr_dask.jobs.engine.overlap_pool import max_uploading
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.planned_array import is_there_as_planned
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import RechunkReport, ReportBase, StageReport
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.workers import runs_processes
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
-from zarr_dask.jobs.rechunk.cost_model import block_memory
-from zarr_dask.jobs.rechunk.layouts import layout_of
-from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan, is_there_as_planned
-from zarr_dask.jobs.rechunk.staging import (
-    FORMAT,
-    StagingArray,
-    StagingFolder,
-    base_for,
-    grids_between,
-)
+from zarr_dask.jobs.rechunk.plan import Progress, RechunkPlan
 from zarr_dask.jobs.rechunk.target_spec import (
     RechunkBudget,
     TargetArray,
@@ -55,8 +49,15 @@ from zarr_dask.jobs.rechunk.target_spec import (
 )
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
+from zarr_dask.jobs.write.staging import (
+    FORMAT,
+    StagingArray,
+    StagingFolder,
+    base_for,
+    grids_between,
+)
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.jobs.write.write import plan_write
+from zarr_dask.jobs.write.write import plan_blocks, plan_write
 from zarr_dask.journal import given_place
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store, is_remote
@@ -306,7 +307,7 @@ class DaskRechunkPlan(InWords):
             written: WriteReport | None = None
             stages: list[StageReport] = []
             if not is_there_as_planned(then.source):
-                made = room.write(self.values, resume=resume)
+                made = plan_blocks(room, self.values, resume=resume)
                 written, first = self._write(made, client, steps.of(0))
                 stages.append(first)
             told = steps.of(1)

@@ -8,10 +8,10 @@ from html import escape
 
 from zarr_dask._util.display import escape_control_chars
 from zarr_dask.grid.grid import Dimension, Grid, Shape
+from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.job import ArraysPlan, PlanStage
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import held_by_process
-from zarr_dask.jobs.rechunk.cost_model import StagePlan
 
 __all__ = ["ArrayRow", "plan_html", "rows_of", "stages_html", "telling_dimensions"]
 

@@ -1,6 +1,6 @@
 """Job of a rechunking: its stages, its remaining tasks, and its end.
 
-A `RechunkJob` binds a plan to the run_id that its receipts are for. Every process with the plan
+A `RechunkJob` binds a plan to the run id that its receipts are for. Every process with the plan
 makes the same job, so processes that each do a part of a stage need only the plan's file. Every
 finished task adds a receipt to the journal beside the target. A resumed job does the tasks without
 receipts, and the end checks that none are missing.
@@ -22,15 +22,16 @@ from zarr_dask.errors import ListingError
 from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, ReadOptions, prefix_of
 from zarr_dask.grid.grid import Region
 from zarr_dask.jobs.engine.array_job import ArrayJob, ArrayPlan
+from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
+from zarr_dask.jobs.engine.layouts import smaller_dtype_array
 from zarr_dask.jobs.engine.zip_targets import archive_sibling
 from zarr_dask.jobs.rechunk.copy_task import CopyReceipts, CopyStage
-from zarr_dask.jobs.rechunk.cost_model import Layout, StagePlan
 from zarr_dask.journal import LAST
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_with_options_of, sibling_location
 
-__all__ = ["RechunkJob", "smaller_dtype_array"]
+__all__ = ["RechunkJob"]
 
 
 _LARGE_FOLDER = 10_000
@@ -134,12 +135,6 @@ class RechunkJob(ArrayJob):
         """Remove intermediate arrays that no later stage reads."""
         for array in self.arrays[1 : stage + 1]:
             array.store.delete_prefix(prefix_of(array.path))
-
-
-def smaller_dtype_array(source: Array, target: Array) -> Array:
-    """Return the array with the narrower data type, which intermediate arrays have too."""
-    sizes = (array.meta.data_type.typical_itemsize for array in (source, target))
-    return target if next(sizes) > next(sizes) else source
 
 
 def _keys(between: Layout) -> ChunkKeyEncoding:

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.array.array import Array
-from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, PlanError
+from zarr_dask.errors import PlanError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region
-from zarr_dask.hierarchy.group import open_array
+from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.execute import execute_plan
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, pluralize
+from zarr_dask.jobs.engine.planned_array import is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.report import Progress, RechunkReport
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
-from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.jobs.rechunk.html import stages_html
 from zarr_dask.jobs.rechunk.job import RechunkJob
 from zarr_dask.jobs.rechunk.planner import CandidatePlan
@@ -46,8 +46,6 @@ __all__ = [
     "Progress",
     "RechunkPlan",
     "RechunkReport",
-    "is_there_as_planned",
-    "metadata_hash",
     "source_facts",
 ]
 
@@ -393,12 +391,6 @@ class RechunkPlan(InWords):
         return CopyVerification(self.source, self.target, origin, boxes)
 
 
-def metadata_hash(array: Array) -> str:
-    """Return a digest of an array's metadata, which does not depend on how it was opened."""
-    documents = array.node_format.documents(array.meta, array.path)
-    return sha256(b"\0".join(documents.values())).hexdigest()
-
-
 def source_facts(source: Array) -> dict[str, Any]:
     """Return what is needed to open a source again, as JSON values."""
     default = ReadOptions()
@@ -411,15 +403,6 @@ def source_facts(source: Array) -> dict[str, Any]:
         "digest": metadata_hash(source),
         **({"read": read} if read else {}),
     }
-
-
-def is_there_as_planned(target: Array) -> bool:
-    """True if an array is there with the metadata planned for it."""
-    try:
-        found = open_array(target.store, target.path, format=target.format)
-    except (NodeNotFoundError, NodeTypeError, MetadataError):
-        return False
-    return metadata_hash(found) == metadata_hash(target)
 
 
 def _duration(seconds: float) -> str:

@@ -26,9 +26,7 @@ import numpy as np
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.dimension import pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Shape
-from zarr_dask.jobs.engine.plan import pluralize
-from zarr_dask.jobs.engine.predict import CostModel, needed_for_tasks, seconds
-from zarr_dask.jobs.rechunk.cost_model import (
+from zarr_dask.jobs.engine.cost_model import (
     BLOCKS,
     KEPT_AT_LEAST,
     KEPT_AT_MOST,
@@ -36,6 +34,8 @@ from zarr_dask.jobs.rechunk.cost_model import (
     Layout,
     StagePlan,
 )
+from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.engine.predict import CostModel, needed_for_tasks, seconds
 from zarr_dask.stores.streaming_put import TOGETHER
 
 __all__ = ["CandidatePlan", "alternatives", "plan_stages"]
@@ -320,7 +320,7 @@ class _StageSide:
             np.array([layout.padded])
             if cells is None
             else (ends > np.array(layout.grid.shape)).any(axis=1)
-        ).astype(np.int64)  # objects are pluralize: True + True would be one
+        ).astype(np.int64)  # objects are counted: True + True would be one
 
     def objects(self, shape: Shape) -> np.ndarray:
         """Return the number of stored objects."""

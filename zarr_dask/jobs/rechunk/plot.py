@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from zarr_dask._util.display import escape_control_chars
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Grid, Shape
+from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.figures import TASK_COLOUR, label_axes
 from zarr_dask.jobs.engine.job import ArraysPlan, PlanStage
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import held_by_process
-from zarr_dask.jobs.rechunk.cost_model import StagePlan
 from zarr_dask.jobs.rechunk.html import ArrayRow, rows_of, telling_dimensions
 
 if TYPE_CHECKING:

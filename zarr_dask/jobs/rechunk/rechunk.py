@@ -23,6 +23,7 @@ from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.find_sources import locations_overlap, nested, overlaps, place_of_target
 from zarr_dask.jobs.engine.map_regions import is_dask
+from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import Archives
@@ -33,7 +34,6 @@ from zarr_dask.jobs.rechunk.target_spec import (
     RechunkBudget,
     TargetSpec,
     make_rechunk_plan,
-    memory_budget,
     new_array,
     target_format,
 )
@@ -49,7 +49,6 @@ __all__ = [
     "RechunkPlan",
     "RechunkReport",
     "check_all_apart",
-    "memory_budget",
     "plan_rechunk",
     "rechunk",
 ]

@@ -23,7 +23,7 @@ from zarr_dask.array.cells import (
 )
 from zarr_dask.array.create import convert_metadata, with_grid
 from zarr_dask.dtypes import bits_of
-from zarr_dask.errors import DataTypeError, GridError, MemoryBudgetError, MetadataError, StoreError
+from zarr_dask.errors import DataTypeError, GridError, MetadataError, StoreError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.translate import xarray_mask_differences
@@ -37,10 +37,10 @@ from zarr_dask.jobs.engine.grid_arguments import (
     parse_chunks_argument,
     parse_region_argument,
 )
-from zarr_dask.jobs.engine.plan import format_bytes, format_region, parse_bytes
+from zarr_dask.jobs.engine.layouts import layout_between, layout_of
+from zarr_dask.jobs.engine.plan import format_region
 from zarr_dask.jobs.engine.predict import CostModel, left_for_tasks
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios, ratios
-from zarr_dask.jobs.rechunk.layouts import layout_between, layout_of
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.planner import CandidatePlan, alternatives
 from zarr_dask.stores.base import Store
@@ -52,17 +52,10 @@ __all__ = [
     "TargetSpec",
     "format_can_express",
     "make_rechunk_plan",
-    "memory_budget",
     "new_array",
     "notes_of",
     "target_format",
 ]
-
-_DEFAULT_MEMORY = 10**9
-_SHARE_OF_LIMIT = 0.6  # fraction of a worker's memory limit; dask starts to spill at about this
-_SHARE_OF_PAUSE = 0.8  # fraction at which a dask worker starts no more tasks
-IDLE_WORKER = 150_000_000
-"""Bytes of an idle dask worker that has imported the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,31 +330,6 @@ def _cells_anew(grid: Grid, region: Region) -> Grid:
             for dimension, s in zip(grid.dimensions, region, strict=True)
         )
     )
-
-
-def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
-    """Return the bytes that one process may hold: as given, a share of the limit, or 1 GB.
-
-    Raises
-    ------
-    MemoryBudgetError
-        If it is not a size, or is more than a worker may use.
-    """
-    limit = workers.memory_limit
-    if max_mem is not None:
-        wanted = parse_bytes(max_mem, "max_mem")
-        if limit is not None and wanted + IDLE_WORKER > limit:
-            raise MemoryBudgetError(
-                f"max_mem={format_bytes(wanted)} is more than the workers have: each may use "
-                f"{format_bytes(limit)}, and takes some {format_bytes(IDLE_WORKER)} when idle. "
-                f"Give at most {format_bytes(max(limit - IDLE_WORKER, 0))}, or workers more memory."
-            )
-        return wanted
-    if limit is None:
-        return _DEFAULT_MEMORY
-    # a small worker has little left for tasks before dask pauses it
-    left = int(limit * _SHARE_OF_PAUSE) - IDLE_WORKER
-    return max(min(int(limit * _SHARE_OF_LIMIT), left), limit // 8)
 
 
 def _new_grids(

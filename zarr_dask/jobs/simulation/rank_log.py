@@ -144,7 +144,7 @@ _MEMBERS = {
     "from_step": ("from_step", "rewind"),
     "stored": ("stored", "rewind"),
 }
-"""What records say, by the member that tells what they are."""
+"""Kinds of records, by the member that tells them apart."""
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "array": (is_key, "the path of an array"),
     "index": (_is_count, "an integer of at least 0"),

@@ -40,7 +40,7 @@ def forget_growth(token: str) -> None:
 
 
 def has_grown(token: str) -> bool:
-    """Whether a write has made an array longer, or was about to."""
+    """True if a write has made an array longer, or was about to."""
     if token in _GROWN:
         return True
     events = ask_scheduler("events", topic=_topic(token))

@@ -17,7 +17,7 @@ between, the next append to the group does what is left (`finish_commit`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,7 +54,15 @@ from zarr_dask.jobs.write.target import ArrayTarget
 from zarr_dask.journal import OnConflict, claimed, default_place, remove_empty_folders
 from zarr_dask.stores.base import Store, join
 
-__all__ = ["GroupCommit", "GroupShown", "finish_commit", "has_unfinished_commit"]
+__all__ = [
+    "DerivedArrays",
+    "GroupCommit",
+    "GroupShown",
+    "finish_claimed_commit",
+    "finish_commit",
+    "growing_lengths",
+    "has_unfinished_commit",
+]
 
 _FORMAT = "zarr-dask commit 1"
 _NAME = "__append/commit"
@@ -71,9 +79,19 @@ class GroupShown:
     """True to make it; else the attributes are added to those that it has."""
 
 
+@dataclass(frozen=True)
+class DerivedArrays:
+    """Arrays whose values follow from those that are written, and which grow together with them."""
+
+    arrays: tuple[tuple[ArrayMeta, Array], ...]
+    """Each with its metadata now, and as it will be."""
+    write: Callable[[], None]
+    """Writes their values once the others are stored; the same bytes whenever it is called."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupCommit:
-    """What becomes visible at the end of writes to the arrays of a group, and how."""
+    """Changes that become visible at the end of writes to arrays of a group, and their order."""
 
     store: Store
     path: str
@@ -83,6 +101,8 @@ class GroupCommit:
     """Groups to make or change, the outermost last."""
     bare: tuple[Array, ...] = ()
     """Arrays that are made without values."""
+    derived: DerivedArrays | None = None
+    """Arrays that become longer without a write of their own."""
     overwrite: bool = False
     """True to remove what is at `path` before anything is written."""
     appends: bool = False
@@ -134,6 +154,8 @@ class GroupCommit:
         MetadataChangedError
             If an array that was to grow is another one by now.
         """
+        if self.derived is not None:
+            self.derived.write()
         record = self._record(targets)
         for target in targets:
             target.announce()
@@ -141,6 +163,8 @@ class GroupCommit:
             record.put()
         for target in targets:
             target.show()
+        for before, array in () if self.derived is None else self.derived.arrays:
+            _grow(self.store, array.path, before.shape, array.shape)
         self._show_bare()
         self._show_groups(targets)
         self.consolidate()
@@ -155,6 +179,8 @@ class GroupCommit:
             for target in targets
             if target.before is not None
         }
+        for before, array in () if self.derived is None else self.derived.arrays:
+            lengths[array.path[start:]] = (before.shape, array.shape)
         if place is None or not lengths:
             return None
         return _Record(place.store, place.prefix, lengths)
@@ -288,6 +314,15 @@ def has_unfinished_commit(store: Store, path: str) -> bool:
     return _Record.at(store, path) is not None
 
 
+def growing_lengths(
+    store: Store, path: str
+) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the shapes before and after of arrays whose lengths are being changed, by path."""
+    record = _Record.at(store, path)
+    lengths = {} if record is None else record.lengths
+    return {normalise_path(join(path, name)): pair for name, pair in lengths.items()}
+
+
 def finish_commit(
     store: Store, path: str, node_format: Format, on_conflict: OnConflict = "error"
 ) -> bool:
@@ -315,13 +350,24 @@ def finish_commit(
     if not has_unfinished_commit(store, path):
         return False
     with claimed(store, path, on_conflict):
-        record = _Record.at(store, path)
-        if record is None:
-            return False
-        for name, (before, after) in record.lengths.items():
-            _grow(store, normalise_path(join(path, name)), before, after)
-        GroupCommit(store=store, path=path, node_format=node_format, appends=True).consolidate()
-        record.remove()
+        return finish_claimed_commit(store, path, node_format)
+
+
+def finish_claimed_commit(store: Store, path: str, node_format: Format) -> bool:
+    """As `finish_commit`, for a caller that has claimed the group.
+
+    Raises
+    ------
+    MetadataChangedError
+        As `finish_commit`.
+    """
+    record = _Record.at(store, path)
+    if record is None:
+        return False
+    for name, (before, after) in record.lengths.items():
+        _grow(store, normalise_path(join(path, name)), before, after)
+    GroupCommit(store=store, path=path, node_format=node_format, appends=True).consolidate()
+    record.remove()
     return True
 
 

@@ -86,7 +86,7 @@ class WritePlan(InWords):
     site: PrefetchedLocation | None = None
     """Content of the array's location when this was planned."""
     reuse_prefetched_place: bool = False
-    """Whether it is run by the call that has planned it, so that `site` is of just now."""
+    """True if it is run by the call that has planned it, so that `site` is of just now."""
     deferred: bool = False
     """True if a `Commit` makes the array visible together with others."""
     again: Callable[[], WritePlan] | None = None
@@ -295,7 +295,7 @@ class WritePlan(InWords):
         return replace(begun, claim=claim, end=end)
 
     def _end(self, token: str) -> ArrayEnd | None:
-        """What an append claims, where that is possible."""
+        """Return the claim of an append, where claims are possible."""
         if self.before is None:
             return None
         job, target = self.resume.job, self.target

@@ -115,7 +115,7 @@ _OF_EACH = ("chunks", "shards", "codecs", "fill_value", "dimension_names", "attr
 def split_request(
     request: WriteRequest, count: int, each: Sequence[Mapping[str, Any]] | None = None
 ) -> list[WriteRequest]:
-    """What is asked of each of several arrays; `each` is as for `plan_write`.
+    """Requests for several arrays; `each` is as for `plan_write`.
 
     Raises
     ------

@@ -42,7 +42,7 @@ class StartedWrite:
     swap: AtomicReplace | None = None
     """Swap that puts the array in place of another one, if any."""
     forks: SessionForks | None = None
-    """What its tasks write to, where that must be merged."""
+    """Journals that its tasks write to, where those must be merged."""
     shown: Array | None = None
     """The new array that its last task makes visible, where that runs in another process."""
     token: str = ""
@@ -52,7 +52,7 @@ class StartedWrite:
     claim: Claim = field(default_factory=Claim)
     """Says so while it is open."""
     deferred: ArrayTarget | None = None
-    """What becomes visible only together with the other arrays of the same call."""
+    """Changes that become visible only together with the other arrays of the same call."""
     finished: WriteReport | None = None
     """Report of the same job, if it has ended earlier."""
 

@@ -141,11 +141,11 @@ class ArrayTarget:
     token: str = ""
     """Tells this write from all others, those of the same values included."""
     counts: bool = False
-    """Whether the last task counts stored objects before it makes the array visible."""
+    """True if the last task counts stored objects before it makes the array visible."""
     end: ArrayEnd | None = None
     """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
     leaves: bool = False
-    """Whether the last task gives the claim back; else whoever waits for it does."""
+    """True if the last task gives the claim back; otherwise the process that waits for it does."""
     deferred: bool = False
     """True if `show` changes the metadata, once other arrays are written too."""
 
@@ -276,7 +276,7 @@ class ArrayTarget:
 
     @property
     def _fence(self) -> Callable[[], None] | None:
-        """What keeps this job from writing over what a later one has put."""
+        """Return the check that keeps this job from writing over what a later one has put."""
         if self.records is None or self.records.journal.fence is None:
             return None
         return self._check_ours
@@ -541,7 +541,7 @@ class Finalizer:
     commit: Commit | None = None
     """Makes all of them visible, where they become so together."""
     targets: tuple[ArrayTarget, ...] = ()
-    """What it makes visible."""
+    """The change that it makes visible."""
 
     @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:

@@ -51,6 +51,7 @@ from zarr_dask.jobs.write.request import (
     WriteRequest,
     split_request,
 )
+from zarr_dask.jobs.write.staging import FORMAT, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import Casting, WriteReport
 from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
@@ -63,7 +64,7 @@ from zarr_dask.stores.open import Location
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["plan_several", "plan_write", "to_zarr"]
+__all__ = ["plan_blocks", "plan_several", "plan_write", "to_zarr"]
 
 
 def _is_of_xarray(values: object) -> bool:
@@ -306,6 +307,21 @@ def plan_several(
         plans.append(replace(plan, deferred=True) if defers else plan)
     check_disjoint_targets(plans)
     return JointWritePlan(tuple(plans), commit)
+
+
+def plan_blocks(room: StagingFolder, values: da.Array, *, resume: Resume) -> WritePlan:
+    """Plan to write the blocks of a dask array, as they come, into an intermediate array."""
+    made: WritePlan = plan_write(
+        values,
+        room.array,
+        chunks=room.between.chunks,
+        shards=room.between.shards,
+        codecs=room.between.codecs,
+        resume=resume,
+        journal=room.journal if resume else None,
+        format=FORMAT,
+    )
+    return made
 
 
 class _ResolvedTarget(NamedTuple):

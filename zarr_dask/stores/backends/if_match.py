@@ -16,7 +16,7 @@ __all__ = ["put_on_tag"]
 
 
 class _Spelling:
-    """How one service wants tags; settled as soon as it has accepted one."""
+    """Form of tags that one service wants; settled as soon as it has accepted one."""
 
     def __init__(self) -> None:
         self.quoted = True

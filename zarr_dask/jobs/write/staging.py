@@ -16,11 +16,9 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.grid.grid import Blocks, Cells, Shape
+from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import archive_sibling
-from zarr_dask.jobs.rechunk.plan import metadata_hash
-from zarr_dask.jobs.write.plan import WritePlan
-from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local_paths import check_folder
@@ -109,20 +107,10 @@ class StagingFolder:
         """The store whose root is the intermediate array."""
         return substore(self.base, f"{self.folder}/blocks")
 
-    def write(self, values: da.Array, *, resume: Resume) -> WritePlan:
-        """Plan the write of the blocks."""
-        made: WritePlan = plan_write(
-            values,
-            self.array,
-            chunks=self.between.chunks,
-            shards=self.between.shards,
-            codecs=self.between.codecs,
-            resume=resume,
-            journal=substore(self.base, f"{self.folder}/journal") if resume else None,
-            overwrite=False,
-            format=FORMAT,
-        )
-        return made
+    @property
+    def journal(self) -> Store:
+        """The store for the journal of their write."""
+        return substore(self.base, f"{self.folder}/journal")
 
     def exists(self) -> bool:
         """True if the folder contains anything."""

@@ -1,6 +1,6 @@
 """Layouts of arrays for the planner: how they are stored, and the memory of their codecs.
 
-Makes the `Layout` of `zarr_dask.jobs.rechunk.cost_model` from arrays: sources, targets, and
+Makes the `Layout` of `zarr_dask.jobs.engine.cost_model` from arrays: sources, targets, and
 intermediate arrays.
 """
 
@@ -13,15 +13,14 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import fast_chain, uncompressed_chain
 from zarr_dask.codecs.base import Codec
 from zarr_dask.grid.grid import Fixed, Grid, Region
-from zarr_dask.jobs.rechunk.codec_throughput import speeds_of
-from zarr_dask.jobs.rechunk.cost_model import Layout
-from zarr_dask.jobs.rechunk.job import smaller_dtype_array
+from zarr_dask.jobs.engine.codec_throughput import speeds_of
+from zarr_dask.jobs.engine.cost_model import Layout
 from zarr_dask.stores.base import Store, supports_cheap_random_reads
 from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import Location, open_with_options_of
 from zarr_dask.stores.streaming_put import supports_streaming_put
 
-__all__ = ["layout_between", "layout_of"]
+__all__ = ["layout_between", "layout_of", "smaller_dtype_array"]
 
 
 def layout_of(array: Array, region: Region | None = None) -> Layout:
@@ -132,6 +131,12 @@ def layout_between(
             (codec.decoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0
         ),
     )
+
+
+def smaller_dtype_array(source: Array, target: Array) -> Array:
+    """Return the array with the narrower data type, which intermediate arrays have too."""
+    sizes = (array.meta.data_type.typical_itemsize for array in (source, target))
+    return target if next(sizes) > next(sizes) else source
 
 
 _LARGE = 1 << 30

@@ -1,0 +1,295 @@
+"""Appending to an image: level 0, all coarser levels and all label images become longer together.
+
+The pixels are stored first, then those of the coarser levels that follow from them; readers see
+neither. Then all lengths are changed in one go (`zarr_dask.jobs.write.commit`): what a process that
+dies meanwhile leaves is completed by the next append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.array.resize import append_region, resize_grid
+from zarr_dask.errors import GridError, MetadataError, ValidationProblem
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid.grid import Region, Shape
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.resume import ResumeOptions
+from zarr_dask.jobs.write.commit import DerivedArrays, GroupCommit, finish_claimed_commit
+from zarr_dask.jobs.write.joint_plan import JointWritePlan
+from zarr_dask.jobs.write.lazy_values import as_dask
+from zarr_dask.jobs.write.request import WriteRequest
+from zarr_dask.jobs.write.submit import WriteProgress
+from zarr_dask.jobs.write.target import WriteReport
+from zarr_dask.jobs.write.write import plan_several
+from zarr_dask.journal import OnConflict
+from zarr_dask.ome.coarser import update_plan
+from zarr_dask.ome.downsample import Method, Reduce
+from zarr_dask.ome.downsample_factors import downsampled_shape, factors_between
+from zarr_dask.ome.pixel_source import Budget
+from zarr_dask.ome.plan import claim_images
+from zarr_dask.ome.pyramid_plan import PyramidPlan
+from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
+from zarr_dask.stores.open import Location
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
+
+__all__ = ["append"]
+
+
+def append(
+    url: Location | Group,
+    block: Any,
+    axis: str = "t",
+    path: str = "",
+    *,
+    labels: Mapping[str, Any] | None = None,
+    method: str | Method | Reduce | None = None,
+    max_mem: str | int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    client: Client | None = None,
+    progress: WriteProgress | None = None,
+    on_conflict: OnConflict = "error",
+    resume: bool | str = False,
+) -> WriteReport:
+    """Append pixels to an image, at the end of an axis, on all its levels.
+
+    The new length becomes visible when all levels are stored. `zarr_dask.ome.open` shows levels of
+    equal length at any moment. Label images become longer as well.
+
+    Parameters
+    ----------
+    url, path
+        The group of the image; a group that is open for writing may be given for both.
+    block
+        The pixels: a dask array, a NumPy array or a `zarr_dask.Array`; one element of the axis may
+        lack it, such as a frame ``(y, x)`` for an image ``(t, y, x)``.
+    axis
+        Name of the axis.
+    labels
+        Values of label images by name; 0, the background, by default.
+    method
+        Method that made the levels of the image; by default the one that its metadata name.
+    max_mem
+        Bytes that one process may hold while it makes coarser levels, as for
+        `zarr_dask.ome.plan_write`.
+    storage_options
+        Options of the store.
+    client, progress
+        As for `zarr_dask.WritePlan.run`; the progress is that of the given pixels.
+    on_conflict
+        Behaviour while another append or update of the image runs: ``"error"``, before anything is
+        written, or ``"wait"``.
+    resume
+        True to resume the same call after it died, also if it died at its very end, so that nothing
+        is appended twice; see `zarr_dask.plan_write`.
+
+    Raises
+    ------
+    AppendConflictError
+        If another append to the image is under way.
+    DataTypeError
+        If the image cannot hold the pixels.
+    GridError
+        If the shape does not fit, or the levels do not fit together.
+    MetadataError
+        If there is no such axis or label image, or the channels of the axis have display settings.
+    ReadOnlyError
+        If the store is open for reading only.
+    ValueError
+        If the metadata name a method that this package does not have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import zarr_dask as zd
+    >>> store = {}
+    >>> _ = zd.ome.write(np.zeros((2, 300, 400), "u2"), store, axes="tyx")
+    >>> _ = zd.ome.append(store, np.ones((300, 400), "u2"))
+    >>> [level.shape for level in zd.ome.open(store).levels]
+    [(3, 300, 400), (3, 150, 200)]
+    """
+    image = _opened(url, path, storage_options)
+    group = image.group
+    claims = [group.path, *(label.group.path for label in image.labels.values())]
+    with claim_images(group.store, claims, on_conflict):
+        finish_claimed_commit(group.store, group.path, group.node_format)
+        image = _opened(group, "", None)
+        budget = Budget.of(max_mem, client)
+        growing = _growing(image, block, axis, labels or {}, method)
+        plan, coarser = _plan(image, growing, budget, client, resume)
+        reports = plan.run(client, progress)
+    return _sum([*reports, *coarser])
+
+
+def _opened(url: Location | Group, path: str, options: Mapping[str, Any] | None) -> Image:
+    return open(url, path, mode="r+", storage_options=options)
+
+
+@dataclass(frozen=True, eq=False)
+class _Growing:
+    """One image that becomes longer, or a label image."""
+
+    image: Image
+    values: da.Array
+    axis: int
+    method: str | Method | Reduce | None
+
+    def grown(self) -> tuple[tuple[Array, ...], Region]:
+        """Return the levels as they will be, and the new pixels of level 0.
+
+        Raises
+        ------
+        GridError
+            If the pixels or the levels do not fit.
+        """
+        levels, where = self.image.levels, self.image.group.where
+        shapes = [level.shape for level in levels]
+        steps = factors_between(shapes, [level.scale for level in levels], where)
+        shape, region = append_region(shapes[0], self.values.shape, self.axis)
+        made = [shape]
+        for fine, coarse, step in zip(shapes, shapes[1:], steps, strict=False):
+            whole = downsampled_shape(fine, step) == coarse
+            length = _coarse(made[-1][self.axis], step[self.axis], whole=whole)
+            if coarse[self.axis] != _coarse(fine[self.axis], step[self.axis], whole=whole):
+                raise GridError(
+                    f"{where}: levels of the shapes {fine} and {coarse} do not have the same "
+                    f"extent along {self.image.axes[self.axis]!r}. Write the shorter one first."
+                )
+            made.append((*coarse[: self.axis], length, *coarse[self.axis + 1 :]))
+        return tuple(map(_longer, (level.array for level in levels), made)), region
+
+
+def _coarse(length: int, factor: int, *, whole: bool) -> int:
+    """Return the length of a coarser level, whose last pixel may be of an incomplete cell."""
+    return -(-length // factor) if whole else length // factor
+
+
+def _longer(array: Array, shape: Shape) -> Array:
+    meta = array.meta
+    grid = resize_grid(meta.grid, shape, sharded=meta.codecs.serializer.is_sharding)
+    return replace(array, meta=replace(meta, grid=grid), shown=None)
+
+
+def _growing(
+    image: Image,
+    block: Any,
+    axis: str,
+    labels: Mapping[str, Any],
+    method: str | Method | Reduce | None,
+) -> list[_Growing]:
+    """Return the image and its label images with their new pixels.
+
+    Raises
+    ------
+    MetadataError
+        If there is no such axis or label image, or the channels of the axis have display settings.
+    """
+    import dask.array as da
+
+    where = image.group.where
+    if axis not in image.axes:
+        problem = ValidationProblem("axis", axis, f"one of the axes {list(image.axes)}")
+        raise MetadataError(where, [problem])
+    at = image.axes.index(axis)
+    if image.metadata.omero is not None and image.multiscale.axes[at].type == "channel":
+        expected = "an axis that has no display settings; write such an image with all its channels"
+        raise MetadataError(where, [ValidationProblem("axis", axis, expected)])
+    values = _with_axis(as_dask(block), at, len(image.axes))
+    found = [_Growing(image, values, at, method)]
+    unknown = [
+        name for name in labels if name not in image.labels or axis not in image.labels[name].axes
+    ]
+    if unknown:
+        expected = f"label images with an axis {axis!r}; there are {list(image.labels)}"
+        raise MetadataError(where, [ValidationProblem("labels", unknown, expected)])
+    for name, label in image.labels.items():
+        if axis not in label.axes:
+            continue
+        own, array = label.axes.index(axis), label.levels[0].array
+        if name in labels:
+            given = _with_axis(as_dask(labels[name]), own, array.ndim)
+        else:  # also over what an append that died has left beyond the end
+            shape = (*array.shape[:own], values.shape[at], *array.shape[own + 1 :])
+            given = da.zeros(shape, dtype=array.dtype, chunks=array.write_chunks)
+        found.append(_Growing(label, given, own, None))
+    return found
+
+
+def _with_axis(values: da.Array, axis: int, ndim: int) -> da.Array:
+    """Return one element of an axis as a block that has it."""
+    return values[(slice(None),) * axis + (np.newaxis,)] if values.ndim == ndim - 1 else values
+
+
+def _plan(
+    image: Image,
+    growing: list[_Growing],
+    budget: Budget,
+    client: Client | None,
+    resume: bool | str,
+) -> tuple[JointWritePlan, list[WriteReport]]:
+    """Return the plan of level 0 of all images, and the list of reports of the coarser levels."""
+    group = image.group
+    pyramids: list[PyramidPlan | None] = []
+    derived: list[tuple[ArrayMeta, Array]] = []
+    requests = []
+    for one in growing:
+        arrays, region = one.grown()
+        chain = replace(one.image.chain, arrays=arrays)
+        pyramids.append(chain.plan(region, one.method, budget))
+        present = [level.array for level in one.image.levels]
+        derived += [(a.meta, b) for a, b in zip(present[1:], arrays[1:], strict=True)]
+        requests.append(_request(present[0], one.axis, resume))
+    coarser = replace(update_plan([image.chain], pyramids, budget), claims=())
+    reports: list[WriteReport] = []
+
+    def write() -> None:
+        reports.append(coarser.run(client))
+
+    commit = GroupCommit(
+        store=group.store,
+        path=group.path,
+        node_format=group.node_format,
+        derived=DerivedArrays(tuple(derived), write),
+    )
+    plan = plan_several([one.values for one in growing], requests, commit)
+    if all(one.before is None for one in plan.plans):  # an earlier call has ended the same append
+        return replace(plan, commit=None), reports
+    return plan, reports
+
+
+def _request(array: Array, axis: int, resume: bool | str) -> WriteRequest:
+    return WriteRequest(
+        url=array,
+        component=None,
+        storage_options=None,
+        region=None,
+        mode="r+",
+        wanted=ArraySpec(shape=None, dtype=None, chunks=None),
+        overwrite=False,
+        append=axis,
+        casting="safe",
+        partial="refuse",
+        on_conflict="error",
+        resume=ResumeOptions(resume),
+        keywords={},
+    )
+
+
+def _sum(reports: list[WriteReport]) -> WriteReport:
+    return WriteReport(
+        sum(one.objects for one in reports),
+        sum(one.empty for one in reports),
+        sum(one.nbytes for one in reports),
+        sum(one.stored for one in reports),
+        sum(one.retried for one in reports),
+        reports[0].already_done,
+    )
