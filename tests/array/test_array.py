@@ -268,11 +268,13 @@ def test_automatic_chunks():
 
 def test_default_codecs():
     array = zd.create_array({}, shape=(4,), dtype="f4")
-    assert [codec.name for codec in array.codecs] == ["bytes", "blosc"]
+    assert [codec.name for codec in array.codecs] == ["bytes", "blosc", "crc32c"]
     assert array.codecs[1].configuration() == {
-        "cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0,
+        "cname": "zstd", "clevel": 1, "shuffle": "shuffle", "typesize": 4, "blocksize": 1 << 20,
     }  # fmt: skip
-    assert zd.create_array({}, shape=(4,), dtype="i1").codecs[1].shuffle == "bitshuffle"
+    for dtype, first in (("i1", "bytes"), ("bool", "bytes"), ("string", "vlen-utf8")):
+        codecs = zd.create_array({}, shape=(4,), dtype=dtype).codecs
+        assert [codec.name for codec in codecs] == [first, "zstd", "crc32c"]
 
 
 def test_codecs_may_be_named_shortly():

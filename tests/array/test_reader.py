@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
+import dask.array as da
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,9 +18,11 @@ from zarr_dask._util.threads import MOST_AT_ONCE, map_waiting
 from zarr_dask.array import reader as reading
 from zarr_dask.array.reader import ObjectSlice, read_pieces
 from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores import HookStore, MemoryStore, Recording
 from zarr_dask.stores.base import ReadPolicy, TaggedBytes, require_same_etag
 from zarr_dask.stores.conditional_get import ConditionalGetMixin
+from zarr_dask.stores.wrappers.base import StoreWrapper
 from zarr_dask.stores.wrappers.metered import MeteredStore
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
@@ -533,3 +537,59 @@ def test_parts_are_of_one_value_though_the_first_one_has_no_tag():
     found, _ = require_same_etag([*parts, TaggedBytes(b"e", 2)], None, "it")
     with pytest.raises(zd.errors.ObjectReplacedError, match="it was replaced"):
         list(found)
+
+
+@pytest.mark.parametrize("codecs", [None, "gzip"])
+@pytest.mark.parametrize("wrap", [None, "batch"])
+def test_no_more_is_read_of_a_chunk_than_its_codecs_can_have_made(codecs, wrap):
+    values = MemoryStore()
+    array = zd.create_array(
+        values, shape=(2, 64), dtype="u1", chunks=(1, 64),
+        compressors=[{"name": "gzip", "configuration": {"level": 1}}] if codecs else None,
+    )  # fmt: skip
+    array[...] = 7
+    values.set("c/1/0", [bytes(1 << 20)])
+    store = Recording(values)
+    policy = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+    read = Together(store, policy) if wrap == "batch" else store
+    opened = zd.open_array(read)
+    assert (opened[0] == 7).all()
+    store.clear()
+    with pytest.raises(CorruptObjectError, match=r"'c/1/0'.* bytes or more, and a chunk of 64 "):
+        opened[...]
+    ranges = [request.range for request in store.requests if request.key == "c/1/0"]
+    assert max((wanted.stop for wanted in ranges if wanted), default=0) < 1 << 17
+
+
+@dataclass(frozen=True)
+class Together(StoreWrapper):
+    """A store whose values are read many at a time."""
+
+    policy: ReadPolicy
+
+    @property
+    def coalescing(self):
+        return self.policy
+
+
+def test_a_shard_with_a_gap_longer_than_all_of_its_chunks_is_read_by_its_index():
+    values = MemoryStore()
+    array = zd.create_array(
+        values, shape=64, dtype="u1", chunks=16, shards=64, compressors=None
+    )
+    array[...] = np.arange(64)
+    shard = bytes(values.get("c/0"))
+    values.set("c/0", [shard[:-68], bytes(1 << 20), shard[-68:]])  # the index stays at the end
+    assert np.array_equal(zd.open_array(values)[...], np.arange(64))
+
+
+def test_no_more_is_read_of_a_chunk_that_is_written_in_part(tmp_path):
+    array = zd.create_array(tmp_path / "a", shape=64, dtype="u1", chunks=64, compressors=None)
+    array[...] = 7
+    with (tmp_path / "a" / "c" / "0").open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CorruptObjectError, match="bytes or more, and a chunk of 64"):
+        array[3:5] = 1
+    values = da.ones(5, dtype="u1", chunks=5)
+    with pytest.raises(CorruptObjectError, match="bytes or more, and a chunk of 64"):
+        zd.to_zarr(values, tmp_path / "a", region=slice(3, 8), partial="compare")

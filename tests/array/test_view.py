@@ -430,7 +430,7 @@ def test_dask_pushes_slices_into_views_and_arrays():
         np.testing.assert_array_equal(lazy.compute(scheduler="sync"), expected)
         assert recording.per_key() == {f"a/c/1/{j}/{k}": 2 for j in (0, 1) for k in (0, 1)}
         ranges = [r.range for r in recording.requests if r.range.start >= 0]
-        assert sum(r.stop - r.start for r in ranges) <= 4 * 6 * 32
+        assert sum(r.stop - r.start for r in ranges) <= 4 * 6 * 36
 
 
 def test_lists_and_points_ask_each_object_once():

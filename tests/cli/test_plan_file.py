@@ -27,7 +27,8 @@ VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> str:
     place = tmp_path_factory.mktemp("source") / "a.zarr"
-    array = zd.create_array(place, shape=SHAPE, dtype="f4", chunks=(1, 32, 32))
+    options = {"chunks": (1, 32, 32), "codecs": ["blosc"]}
+    array = zd.create_array(place, shape=SHAPE, dtype="f4", **options)
     array[...] = VALUES
     return str(place)
 
@@ -274,7 +275,8 @@ def test_a_signal_ends_a_comparison_too(source, tmp_path, monkeypatch, number, c
 def test_what_another_plan_has_finished_is_compared_too(source, tmp_path, command):
     """Metadata say the same of both; that the values are others, only they can tell."""
     file = planned(source, tmp_path, "--chunks=16,8,8")
-    other = zd.create_array(tmp_path / "other.zarr", shape=VALUES.shape, dtype=VALUES.dtype)
+    options = {"dtype": VALUES.dtype, "codecs": ["blosc"]}
+    other = zd.create_array(tmp_path / "other.zarr", shape=VALUES.shape, **options)
     other[...] = VALUES + 1
     zd.rechunk(tmp_path / "other.zarr", tmp_path / "b.zarr", chunks=(16, 8, 8))
     assert "finished already" in cli(command, file)

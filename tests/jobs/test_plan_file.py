@@ -94,7 +94,7 @@ OBJECT_STORE = zd.CostModel(request=0.2, read=5e6, write=8e6, limit=3000.0, list
 def test_the_cost_model_is_kept(tmp_path):
     values = np.arange(256 * 64 * 64, dtype="f4").reshape(256, 64, 64)
     source = zd.create_array(
-        tmp_path / "a.zarr", shape=values.shape, dtype="f4", chunks=(1, 64, 64)
+        tmp_path / "a.zarr", shape=values.shape, dtype="f4", chunks=(1, 64, 64), codecs=["blosc"]
     )
     source[...] = values
     wanted = {"chunks": (256, 4, 4), "max_mem": "2.2MB"}

@@ -533,3 +533,120 @@ def test_an_array_that_is_missing():
     store = stored()
     zd.delete(store, "1")
     assert "datasets[1].path must be that of an array" in str(zd.ome.validate(store)[0])
+
+
+def changed(store, path="", version="0.5", **members):
+    """Replace members of the metadata of a group; a function gets the present value."""
+    group = zd.open_group(store, path, mode="r+")
+    ome = json.loads(json.dumps(group.attributes["ome"]))
+    for name, value in members.items():
+        key = name.replace("_", "-")
+        ome[key] = value(ome[key]) if callable(value) else value
+    group.update_attributes({"ome": ome})
+    return store
+
+
+def with_scale(*scales):
+    def change(multiscales):
+        for dataset, scale in zip(multiscales[0]["datasets"], scales, strict=True):
+            dataset["coordinateTransformations"][0]["scale"] = scale
+        return multiscales
+
+    return change
+
+
+def with_axes(*axes, **more):
+    def change(multiscales):
+        return [multiscales[0] | {"axes": list(axes)} | more]
+
+    return change
+
+
+def without_axes(multiscales):
+    return [{"datasets": multiscales[0]["datasets"], "coordinateSystems": [{"name": "a"}]}]
+
+
+def rotated(multiscales):
+    multiscales[0]["datasets"][0]["coordinateTransformations"].append({"type": "rotation"})
+    return multiscales
+
+
+def float_level(store):
+    zd.create_array(
+        store, "1", shape=(4, 3), dtype="f8", dimension_names=("y", "x"), overwrite=True
+    )
+    return store
+
+
+def longer_level(store):
+    zd.open_array(store, "0", mode="r+").resize((10, 6))
+    return store
+
+
+X = {"name": "x", "type": "space"}
+
+
+@pytest.mark.parametrize(
+    ("make", "says", "level"),
+    [
+        (
+            lambda store: changed(store, multiscales=with_scale([0, 1], [2, 2])),
+            "must not be 0",
+            "must",
+        ),
+        (
+            lambda store: changed(store, multiscales=with_scale([1, 1], [1, 1])),
+            "same extent as the one before",
+            "must",
+        ),
+        (longer_level, "same extent as the one before", "must"),
+        (float_level, "'float64'; all levels should have one data type, here float32", "should"),
+        (
+            lambda store: changed(
+                store,
+                multiscales=with_axes({"name": "y", "type": "channel"}, X),
+                omero={"channels": []},
+            ),
+            "settings of each of the 8 channels",
+            "should",
+        ),
+        (
+            lambda store: changed(
+                store, "labels/cells", image_label={"source": {"image": "../../other"}}
+            ),
+            "source.image: '../../other'; must be the path",
+            "must",
+        ),
+        (
+            lambda store: changed(store, multiscales=with_axes({"name": "y", "type": "spce"}, X)),
+            "'spce' may be meant as 'space'",
+            "must",
+        ),
+        (lambda store: changed(store, multiscales=without_axes), "OME-Zarr 0.6 (RFC-5)", "must"),
+        (
+            lambda store: changed(
+                store, multiscales=with_axes(X | {"name": "y"}, X, coordinateSystems=[])
+            ),
+            "OME-Zarr 0.6 (RFC-5)",
+            "should",
+        ),
+        (lambda store: changed(store, multiscales=rotated), "'rotation' belongs to", "must"),
+    ],
+)
+def test_values_that_cannot_be_right(make, says, level):
+    store = make(stored())
+    found = zd.ome.validate(store, strict=True)
+    assert [one.level for one in found if says in str(one)] == [level], "\n".join(map(str, found))
+
+
+def test_a_label_image_of_an_image_further_up():
+    """Validated alone, it names an image that is not below what is validated."""
+    assert zd.ome.validate(stored(), "labels/cells") == []
+
+
+def test_an_acquisition_that_the_plate_does_not_list(tmp_path):
+    put_plate(tmp_path, "0.5", {"A/1": pixels(8, 8)})
+    group = zd.open_group(tmp_path, "A/1", mode="r+")
+    images = [{"path": "0", "acquisition": 3}]
+    group.update_attributes({"ome": {"version": "0.5", "well": {"images": images}}})
+    assert "acquisition: 3; must be the id" in "\n".join(map(str, zd.ome.validate(tmp_path)))

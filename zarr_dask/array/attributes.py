@@ -185,11 +185,17 @@ def fixed(value: Any) -> Any:
     Traceback (most recent call last):
     TypeError: this list is a copy of attributes, and a change of it would not be stored. ...
     """
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Mapping):
         return FixedDict({name: fixed(inner) for name, inner in value.items()})
     if isinstance(value, list | tuple):
         return FixedList([fixed(inner) for inner in value])
     return value
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of most values, which are not looked into: an `isinstance` takes longer than a copy."""
 
 
 def _plain(value: Any) -> Any:

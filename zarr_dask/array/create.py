@@ -24,6 +24,7 @@ from zarr_dask.array.cells import (
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
 from zarr_dask.codecs.chain import CodecChain, make_chain
+from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.sharding import Sharding
@@ -395,7 +396,7 @@ def convert_metadata(
         If the new format lacks the data type or a codec, or the data type cannot hold the fill
         value.
     """
-    changed = replace(meta, codecs=unsharded_chain(meta))
+    changed = _known_checksums(replace(meta, codecs=unsharded_chain(meta)), new)
     encoded_anew = codecs is not None or default_codecs
     if new != old:
         changed = _translated(changed, old, new, at, any_codecs=encoded_anew)
@@ -458,6 +459,8 @@ def same_bytes_metadata(meta: ArrayMeta, old: Format, new: Format, at: str) -> A
         return meta
     if meta.codecs.serializer.is_sharding and not new.has_shards:
         return None
+    if _known_checksums(meta, new) != meta:
+        return None
     try:
         translated = _translated(meta, old, new, at, any_codecs=False)
     except MetadataError:
@@ -468,6 +471,17 @@ def same_bytes_metadata(meta: ArrayMeta, old: Format, new: Format, at: str) -> A
         for one in (meta, translated)
     ]
     return translated if bits_of(fills[0]) == bits_of(fills[1]) else None
+
+
+def _known_checksums(meta: ArrayMeta, new: Format) -> ArrayMeta:
+    """Return metadata without a CRC-32C after a compressor, if readers of the format lack it.
+
+    Formats without shards have it only as a filter of numcodecs, as which few readers have it.
+    """
+    chain = meta.codecs
+    if new.has_shards or len(chain.bytes) < 2 or not isinstance(chain.bytes[-1], Crc32c):
+        return meta
+    return replace(meta, codecs=replace(chain, bytes=chain.bytes[:-1]))
 
 
 def _translated(

@@ -56,6 +56,8 @@ from zarr_dask.stores.base import (
     coalesce,
     etag_of,
     get_ranges_if_match,
+    get_start,
+    is_whole,
     iter_split_coalesced,
     open_value,
     require_same_etag,
@@ -189,6 +191,7 @@ class Reader:
         self._identity = store.identity if self._most_kept else ""
         self._together = store.coalescing.max_concurrent_requests
         self._peeks = supports_cheap_random_reads(store)
+        self._get_start = getattr(store, "get_start", None) or partial(get_start, store)
 
     def room(self, region: Region, shape: Shape) -> np.ndarray:
         """Return memory for a region.
@@ -291,7 +294,7 @@ class Reader:
             self._read(self._part(out, coords, inside, whole, absence))
             return
         try:
-            buffer = self._store.get_transient(self.key_of(coords))
+            buffer = self._get_start(self.key_of(coords), bound.size.most + 1)
             if buffer is not None:
                 bound.decode(buffer, inside, out, self._reading)
                 return
@@ -396,15 +399,22 @@ class Reader:
 
     def _attempt(self, wanted: _Object, *, again: bool) -> None:
         """Read an object; `again` ignores cached indices."""
-        if wanted.whole:
-            buffer = self._store.get_transient(wanted.key)
-            if buffer is not None:
-                wanted.bound.decode_cuts(buffer, wanted.cuts, self._reading)
+        whole, bound, cuts, present = wanted.whole, wanted.bound, wanted.cuts, False
+        if whole:
+            most = bound.size.most
+            buffer = self._get_start(wanted.key, most + 1)
             present = buffer is not None
-        else:
+            if buffer is not None and len(buffer) > most and bound.partial:
+                whole = False  # a shard may have gaps of any size
+                everything = tuple(slice(0, length, 1) for length in bound.spec.shape)
+                cuts = [ChunkRead(region or everything, out) for region, out in cuts]
+            elif buffer is not None:
+                bound.decode_cuts(buffer, cuts, self._reading)
+        if not whole:
             with open_value(self._store, wanted.key) as value:
                 ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
-                present = drive_fetch(self._fetch(wanted), ask or value.get_ranges)
+                fetch = bound.read_cuts(cuts, self._reading, whole=False)
+                present = drive_fetch(fetch, ask or value.get_ranges)
         if not present and again:
             raise CorruptObjectError("it was removed while it was being read")
         if not present:
@@ -592,6 +602,8 @@ class _Begun:
     def nbytes(self) -> int:
         """Bytes that it requests; for a whole object, at most its decoded size."""
         most = self.wanted.bound.spec.nbytes
+        if len(self.ranges) == 1 and is_whole(self.ranges[0]):
+            return most
         return sum(
             max(-start, most if start >= 0 else 0) if stop is None else stop - start
             for start, stop in self.ranges

@@ -93,7 +93,7 @@ def write_object_part(
     if elements.shape == bound.spec.shape:
         return write_object(array, part.coords, elements, note, waiting, fence)
     key = array.key(part.coords)
-    stored = None if part.whole else array.store.get(key)
+    (stored,) = [None] if part.whole else array.store.get_ranges([(key, bound.wanted)])
     if stored is None and not part.whole and confirm is not None:
         confirm()
     pieces = None if stored is None else updated(array, part, elements, stored)
@@ -157,7 +157,9 @@ def updated(
         return None  # elements that are selected one by one
     key, coords = array.key(part.coords), tuple(part.coords)
     try:
-        pieces = array.meta.bound(coords).updated(stored, part.inside, elements)
+        bound = array.meta.bound(coords)
+        bound.check_length(len(stored))
+        pieces = bound.updated(stored, part.inside, elements)
     except CorruptObjectError as error:
         raise error.at(array.where, key, coords) from error
     return None if pieces is None else _located(pieces, array.where, key, coords)

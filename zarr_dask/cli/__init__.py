@@ -10,7 +10,20 @@ from __future__ import annotations
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli import compare, copy, info, ingest, migrate, ome, plan_file, rechunk, verify
+from zarr_dask.cli import (
+    compare,
+    completion,
+    copy,
+    doctor,
+    info,
+    ingest,
+    migrate,
+    nodes,
+    ome,
+    plan_file,
+    rechunk,
+    verify,
+)
 from zarr_dask.cli import inventory as survey
 from zarr_dask.cli.errors import ErrorHandlingGroup
 from zarr_dask.cli.settings import add_settings
@@ -57,7 +70,15 @@ for _command in (
     migrate.migrate,
     verify.verify,
     compare.compare,
+    nodes.create,
+    nodes.delete,
+    nodes.consolidate,
+    nodes.digest,
+    nodes.ls,
+    nodes.head,
     ome.ome,
+    doctor.doctor,
+    completion.completion,
 ):
     main.add_command(_command)
 add_settings(main)

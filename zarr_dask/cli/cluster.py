@@ -38,7 +38,7 @@ def cluster_options(doing: str = "Run") -> Callable[[Decorated], Decorated]:
         click.option(
             "--workers",
             type=click.IntRange(min=1),
-            help=f"{doing} on so many new local processes. By default, on threads of this one.",
+            help=f"{doing} on this number of new local processes; by default, on threads.",
         ),
     ]
 

@@ -33,7 +33,7 @@ Examples:
     help="Format of the copy; by default that of the group around it, else of the source.",
 )
 @run_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
 @click.option(
     "--output",
     "-o",

@@ -73,13 +73,12 @@ class Terminated(Interrupted):
 class ErrorHandlingGroup(click.Group):
     """Commands that print errors as messages."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         """Run the program; see `click.Command.main`. A crash is a failure, not a finding."""
-        run: Any = super().main  # its overloads know no arguments that are passed on
         try:
-            return run(*args, standalone_mode=standalone_mode, **options)
+            return super().main(*args, **options)
         except Exception:
-            if not standalone_mode:
+            if not options.get("standalone_mode", True):
                 raise
             traceback.print_exc()
             raise SystemExit(FAILED) from None
@@ -95,9 +94,10 @@ class ErrorHandlingGroup(click.Group):
                 message = as_options(str(error))
                 say_error(type(error).__name__, message, FAILED)
                 raise Failure(message) from error
+            except click.FileError as error:
+                say_error("FileError", error.format_message(), FAILED)
+                raise Failure(error.format_message()) from error
             except click.ClickException as error:
-                if isinstance(error, click.FileError):
-                    error.exit_code = FAILED  # type: ignore[misc]  # click reads it of the instance
                 say_error(type(error).__name__, error.format_message(), error.exit_code)
                 raise
             except KeyboardInterrupt as interrupt:
@@ -125,13 +125,15 @@ def _logs_and_warnings() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    sys.stderr.write(f"Warning: {terminal_safe(str(message))}\n")  # above progress bars, if any
+    sys.stderr.write(
+        f"Warning: {terminal_safe(as_options(str(message)))}\n"
+    )  # above progress bars, if any
 
 
 _PHRASES = {
     'storage_options={"anon": True}': "--anon",
     "or open it with mode='r+' to write into it": "or choose another location",
-    "zarr_dask.consolidate(url)": "zarr-dask consolidate URL",
+    "zarr_dask.consolidate": "zarr-dask consolidate",
 }
 """Advice for users of Python, and what users of the command line do instead."""
 _NAMES = {

@@ -24,7 +24,7 @@ from zarr_dask.stores.open import backend_of
 if TYPE_CHECKING:
     from zarr_dask.codecs.base import Codec
 
-__all__ = ["info", "tree"]
+__all__ = ["info", "node_facts", "tree"]
 
 
 @click.command()
@@ -73,16 +73,16 @@ def tree(url: str, path: str) -> None:
     node = zd.open(url, path, storage_options=storage_options(url))
     if isinstance(node, zd.Group):
         echo(terminal_safe(node.tree()))
-        answer({"where": node.where, "nodes": [_node_facts(*one) for one in node.walk()]})
+        answer({"where": node.where, "nodes": [node_facts(*one) for one in node.walk()]})
         return
     name = node.path.rsplit("/", 1)[-1] or "/"
     echo(
         terminal_safe(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.meta.grids}")
     )
-    answer({"where": node.where, "nodes": [_node_facts("", node)]})
+    answer({"where": node.where, "nodes": [node_facts("", node)]})
 
 
-def _node_facts(path: str, node: zd.Array | zd.Group | MetadataError) -> dict[str, Any]:
+def node_facts(path: str, node: zd.Array | zd.Group | MetadataError) -> dict[str, Any]:
     """Return what a tree or a list shows of a node, as JSON."""
     if isinstance(node, zd.Group):
         return {"path": path, "kind": "group"}

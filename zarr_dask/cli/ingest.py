@@ -64,7 +64,7 @@ The same command with more files appends these.
     "--settle",
     type=_Settle(),
     multiple=True,
-    help="What to do about differences of one kind, such as units=convert, dtype=promote, "
+    help="Choice for differences of one kind, such as units=convert, dtype=promote, "
     "packing=unpack, missing=fill, values=first, unreadable=skip. By default all are listed, and "
     "nothing is written.",
 )
@@ -74,14 +74,16 @@ The same command with more files appends these.
 @click.option("--shards", type=GridType(), help="Shards by name, in the same form.")
 @click.option("--codecs", type=CodecsType(), help="Codecs: names, as in zstd, or a JSON list.")
 @click.option("--format", type=FORMAT, help="Format of the store; v3 by default.")
-@click.option("--max-mem", type=SizeType(), help="Bytes that one process may hold, as in 2GB.")
+@click.option("--max-mem", type=SizeType(), help="Memory of one process, at most, such as 2GB.")
 @click.option("--path", default="", help="Path of the arrays below DST.")
-@click.option("--temp", metavar="URL", help="Where intermediate data goes, if there must be.")
+@click.option("--temp", metavar="URL", help="Location of intermediate data, if any is needed.")
 @click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
-@click.option("--survey", metavar="FILE", help="Where headers are kept; beside DST by default.")
+@click.option(
+    "--survey", metavar="FILE", help="File that keeps the headers; beside DST by default."
+)
 @cluster_options()
 @run_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
 def ingest(
     files: tuple[str, ...],
     dst: str,

@@ -47,18 +47,18 @@ Examples:
     help="keep stored objects where they are (the default in place), rename them to the default "
     "keys of v3, or copy them to DST. Their bytes are never changed.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
 @click.option(
     "--remove-old",
     is_flag=True,
-    help="In place: remove old documents and keys when the new ones are there and verified.",
+    help="In place: remove old metadata and keys once the new ones are written and verified.",
 )
 @click.option(
     "--v1-f-order",
     type=click.Choice(["spec", "legacy"]),
     default="spec",
     show_default=True,
-    help="How v1 arrays of order F without blosc are laid out; legacy is what zarr-python 1 wrote.",
+    help="Layout of v1 arrays of order F without blosc; legacy is that of zarr-python 1.",
 )
 def migrate(
     src: str,

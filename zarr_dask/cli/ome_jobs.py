@@ -49,28 +49,30 @@ Examples:
 @click.option(
     "--chunks",
     type=GridType(),
-    help="Write all pixels anew, in these chunks: z=1,y=256,x=256, or by position; -1 is a whole "
-    "axis. Axes that are not named, and are not there, stay as they are.",
+    help="Rewrite all pixels in these chunks: z=1,y=256,x=256, or by position; -1 is a whole "
+    "axis. Axes that are not named keep theirs.",
 )
 @click.option("--shards", type=GridType(), help="Shards of the new arrays, in the same forms.")
 @click.option(
     "--codecs",
     type=CodecsType(),
-    help="Write all pixels anew with these codecs: zstd, or names joined by commas, or as JSON.",
+    help="Rewrite all pixels with these codecs: zstd, or names joined by commas, or as JSON.",
 )
 @click.option(
     "--max-mem",
     type=SizeType(),
-    help="What one process may hold above its idle size where pixels are written anew.",
+    help="Memory of one process above its idle size, at most, where pixels are rewritten.",
 )
 @cluster_options()
-@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
 @click.option(
     "--remove-old",
     is_flag=True,
-    help="In place: remove old documents when the new ones are there and verified.",
+    help="In place: remove old metadata once the new ones are written and verified.",
 )
-@click.option("--resume", is_flag=True, help="Go on with arrays that were left half done.")
+@click.option(
+    "--resume", is_flag=True, help="Continue with arrays that an interrupted job has left."
+)
 def convert(
     url: str,
     dst: str | None,
@@ -181,7 +183,7 @@ Examples:
 @click.option(
     "--translation",
     type=_PerAxis("NUMBERS", float),
-    help="Where the first pixel is, in the same forms.",
+    help="Position of the first pixel, in the same forms.",
 )
 @click.option(
     "--units",
@@ -199,7 +201,7 @@ Examples:
 @click.option(
     "--chunks",
     type=GridType(),
-    help="What is decoded at once: z=1,y=256,x=256, or by position; about 1 MiB by default.",
+    help="Chunk lengths: z=1,y=256,x=256, or by position; about 1 MiB by default.",
 )
 @click.option(
     "--shards",
@@ -214,29 +216,29 @@ Examples:
 @click.option(
     "--levels",
     callback=_levels,
-    help="How many, the finest included; auto, the default, ends at 256 pixels.",
+    help="Number of levels, the finest included; auto, the default, ends at 256 pixels.",
 )
 @click.option(
     "--factors",
     multiple=True,
     type=_OrAuto("isotropic"),
-    help="By how much each level is coarser: 2, or z=1,y=2,x=2, or isotropic (the default), which "
+    help="Factor between levels: 2, or z=1,y=2,x=2, or isotropic (the default), which "
     "halves axes of small pixels first. Given several times, for one level after the other.",
 )
 @click.option(
     "--method",
     type=click.Choice(["mean", "max", "mode", "nearest", "gaussian"]),
-    help="What coarser pixels are made of, mean by default. Labels keep their values in any case.",
+    help="Computation of coarser pixels, mean by default. Labels always keep their values.",
 )
 @click.option(
     "--max-mem",
     type=SizeType(),
-    help="What one process may hold above its idle size, such as 1GB.",
+    help="Memory of one process above its idle size, at most, such as 1GB.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what is at DST.")
 @cluster_options()
-@click.option("--dry-run", is_flag=True, help="Say what would happen; write nothing.")
-@click.option("--resume", is_flag=True, help="Go on with the same job, if it has died.")
+@click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
+@click.option("--resume", is_flag=True, help="Continue the same job if it was interrupted.")
 def pyramid(
     src: str,
     dst: str | None,

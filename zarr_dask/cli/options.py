@@ -187,34 +187,34 @@ _JOB_OPTIONS = [
     click.option(
         "--chunks",
         type=GridType(),
-        help="What is decoded at once: 512,32,32, or 64 for all dimensions, or by name or position "
-        "time=-1,lat=32. -1 is a whole dimension; what is not named stays as it is.",
+        help="Chunk lengths: 512,32,32, or 64 for all dimensions, or by name or position "
+        "time=-1,lat=32. -1 is a whole dimension; dimensions that are not named keep theirs.",
     ),
     click.option(
         "--shards",
         type=GridType(),
-        help="Stored objects of several chunks, in the same forms. Without it, every chunk is an "
-        "object of its own.",
+        help="Shard lengths, in the same forms: stored objects of several chunks. Without it, "
+        "every chunk is an object of its own.",
     ),
     click.option(
         "--region",
         type=RegionType(),
         help="Copy only this part: slices as in NumPy, 0:100,:,5 or by name time=0:100,lat=5. A "
-        "number is a slice of one element: no dimension goes.",
+        "number is a slice of length one; all dimensions are kept.",
     ),
     click.option(
         "--max-mem",
         type=SizeType(),
-        help="What one process may hold above its idle size, such as 256MB. By default 60 % of "
-        "the workers' limit, or 1 GB.",
+        help="Memory of one process above its idle size, at most, such as 256MB. By default 60 % "
+        "of the workers' limit, or 1 GB.",
     ),
     click.option(
         "--threads",
         type=click.IntRange(min=1),
-        help="Tasks at a time in one process. By default those of the workers, or one per core.",
+        help="Tasks at a time in one process. By default the threads of a worker, or one per core.",
     ),
     click.option("--path", default="", help="Path of the new array below DST."),
-    click.option("--temp", metavar="URL", help="Where intermediate data goes, if there must be."),
+    click.option("--temp", metavar="URL", help="Location of intermediate data, if any is needed."),
     click.option("--overwrite", is_flag=True, help="Replace what is at DST."),
     cluster_options(),
 ]
@@ -226,25 +226,32 @@ _ARRAY_OPTIONS = [
         "arrays",
         metavar="PATH",
         multiple=True,
-        help="An array in the group SRC, to be laid out anew at the same path in DST; may be given "
-        "several times, for one plan of all of them.",
+        help="An array in the group SRC, rechunked to the same path in DST; may be repeated, for "
+        "one plan of all of them.",
     ),
     click.option(
         "--format",
         type=FORMAT,
         help="Format of the new array; that of SRC by default.",
     ),
-    click.option("--dtype", help="Its data type, such as float32; that of SRC by default."),
+    click.option(
+        "--dtype", help="Data type of the new array, such as float32; that of SRC by default."
+    ),
     click.option(
         "--codecs",
         type=CodecsType(),
-        help="Its codecs: names, as in zstd,crc32c, or a JSON list; those of SRC by default.",
+        help="Codecs of the new array: names, as in zstd,crc32c, or a JSON list; those of SRC by "
+        "default.",
     ),
 ]
 
 _RUN_OPTIONS = [
-    click.option("--verify", is_flag=True, help="Compare source and target before the end."),
-    click.option("--resume", is_flag=True, help="Go on with the same job, if it has died."),
+    click.option(
+        "--verify",
+        is_flag=True,
+        help="Compare source and target before the target becomes visible.",
+    ),
+    click.option("--resume", is_flag=True, help="Continue the same job if it was interrupted."),
 ]
 
 

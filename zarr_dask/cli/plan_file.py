@@ -61,7 +61,7 @@ _FILE = click.argument(
     type=click.Path(exists=True, dir_okay=False, path_type=Path, allow_dash=True),
 )
 _JOURNAL = click.option(
-    "--journal", metavar="URL", help="Where receipts are kept; beside the target by default."
+    "--journal", metavar="URL", help="Location of the receipts; beside the target by default."
 )
 
 

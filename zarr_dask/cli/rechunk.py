@@ -5,7 +5,7 @@ Dask is loaded only here, after the arguments were checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from zarr_dask.jobs.copy.plan import CopyPlan
-    from zarr_dask.jobs.engine.cost_model import StagePlan
-    from zarr_dask.jobs.engine.job import PlanStage
     from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import RechunkPlan
 
@@ -144,12 +142,13 @@ def show_plan(
     for said, file in (("written to", output), ("drawn in", plot)):
         if file is not None:
             echo(f"{said} {terminal_safe(str(file))}")
-    stages: Sequence[StagePlan | PlanStage] = plan.stages
     answer(
         {
             "target": plan.where,
             "nbytes": plan.nbytes,
-            "stages": [{"number": n, "tasks": s.tasks} for n, s in enumerate(stages, 1)],
+            "stages": [
+                {"number": n, "tasks": s.tasks} for n, s in enumerate(plan.as_job().stages, 1)
+            ],
             "explanation": plan.explain(),
         }
     )

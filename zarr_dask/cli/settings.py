@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from zarr_dask._util.display import escape_control_chars
 from zarr_dask.stores.open import BACKEND
@@ -215,11 +216,15 @@ class ToStandardError(logging.Handler):
 
 
 class _Setting(click.Option):
-    """An option of every command, which only the help of the whole program lists."""
+    """An option of every command, which only the help of the whole program explains."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """See `click.Option.get_help_record`."""
-        return super().get_help_record(ctx) if ctx.parent is None else None
+        if ctx.parent is None:
+            return super().get_help_record(ctx)
+        if "--json" not in self.opts:
+            return None
+        return "--json, -q, -v, --anon ...", "Options of every command: see zarr-dask --help."
 
 
 def _options_of_all() -> list[_Setting]:
@@ -304,11 +309,29 @@ def _options_of_all() -> list[_Setting]:
     ]
 
 
+class _LocationType(click.ParamType[str]):
+    """A path or URL; shells complete it as a file."""
+
+    name = "text"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """See `click.ParamType.shell_complete`."""
+        return [CompletionItem(incomplete, type="file")]
+
+
 def add_settings(command: click.Command) -> None:
     """Give a command, and those below it, the options of every command.
 
-    Options whose names a command uses itself are left out.
+    Options whose names a command uses itself are left out. Shells complete locations as files.
     """
+    for param in command.params:
+        if isinstance(param, click.Argument) and param.type is click.STRING:
+            param.type = param.type if param.name == "path" else _LocationType()
     taken = {name for param in command.params for name in param.opts}
     for option in _options_of_all():
         option.name = f"setting_{option.name}"  # a command may have another one of this name

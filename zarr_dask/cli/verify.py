@@ -24,11 +24,15 @@ __all__ = ["verify"]
     "--deep",
     type=click.Choice(["index", "decode", "receipts"]),
     default="index",
-    help="How deep: the indices of shards and sizes (the default), every chunk, or all bytes "
+    help="Depth: the indices of shards and sizes (the default), every chunk, or all bytes "
     "against the receipts of jobs.",
 )
-@click.option("--manifest", metavar="FILE", help="What the jobs that wrote it have kept.")
-@click.option("--journal", metavar="PLACE", help="Where open jobs keep their journals instead.")
+@click.option("--manifest", metavar="FILE", help="Manifest of the jobs that wrote the data.")
+@click.option(
+    "--journal",
+    metavar="URL",
+    help="Location of the journals of open jobs; beside the data by default.",
+)
 @click.option("--sweep", is_flag=True, help="Remove temporary files that killed writers left.")
 @click.option(
     "--plot",
@@ -50,7 +54,7 @@ def verify(
 
     Checks every stored object below a path, down to the chunks inside shards. Damaged objects,
     orphaned keys, leftovers of killed jobs and outdated consolidated metadata are listed. The exit
-    code is 0 if nothing is wrong, 1 if something is, and 3 if not everything could be read.
+    code is 0 if nothing is wrong, 1 if something is, and 3 if it failed.
     """
     with (
         cluster(scheduler, scheduler_file, workers) as client,

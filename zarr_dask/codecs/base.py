@@ -502,6 +502,10 @@ class BytesCodec(Codec):
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:
         """Return the encoded bytes; `itemsize` is that of the elements in them."""
 
+    def encode_pieces(self, buffer: Buffer, itemsize: int) -> list[Buffer]:
+        """Return the encoded bytes in pieces, of which some may share memory with `buffer`."""
+        return [self.encode(buffer, itemsize)]
+
     @abstractmethod
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """Return the decoded bytes.

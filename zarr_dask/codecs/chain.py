@@ -35,9 +35,14 @@ from zarr_dask.codecs.byte_ranges import byte_ranges_of
 from zarr_dask.codecs.copyto import fast_copyto
 from zarr_dask.codecs.fetch import Fetch, drive_fetch_from_bytes
 from zarr_dask.codecs.unknown import UnknownArrayCodec, UnknownBytesCodec
-from zarr_dask.errors import ChunkMissingError, UnknownCodecError, ValidationProblem
+from zarr_dask.errors import (
+    ChunkMissingError,
+    CorruptObjectError,
+    UnknownCodecError,
+    ValidationProblem,
+)
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.stores.base import WHOLE, Buffer
+from zarr_dask.stores.base import BoundedRange, Buffer
 
 __all__ = [
     "BoundCodecChain",
@@ -277,12 +282,12 @@ class BoundCodecChain:
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """Return the bytes of a chunk, in pieces that are stored one after the other."""
         array = self._changed(array)
-        return [self._compressed(array)] if self._bytes else self._serializer.encode(array)
+        return self._compressed(array) if self._bytes else self._serializer.encode(array)
 
     def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
         """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
         array = self._changed(array)
-        return [self._compressed(array)] if self._bytes else self._serializer.pieces(array)
+        return self._compressed(array) if self._bytes else self._serializer.pieces(array)
 
     def updated(
         self, buffer: Buffer, region: Region, elements: np.ndarray
@@ -298,11 +303,15 @@ class BoundCodecChain:
             array = codec.encode(array, spec)
         return array
 
-    def _compressed(self, array: np.ndarray) -> Buffer:
+    def _compressed(self, array: np.ndarray) -> list[Buffer]:
         buffer = concat_buffers(self._serializer.encode(self._contiguous(array)))
-        for bytes_codec in self._bytes:
-            buffer = bytes_codec.encode(buffer, self._encoded.data_type.itemsize)
-        return buffer
+        itemsize = self._encoded.data_type.itemsize
+        *first, last = self._bytes
+        for bytes_codec in first:
+            buffer = bytes_codec.encode(buffer, itemsize)
+        if all(bytes_codec.may_alias for bytes_codec in first):  # the array's memory is not kept
+            return [last.encode(buffer, itemsize)]
+        return last.encode_pieces(buffer, itemsize)
 
     def _contiguous(self, array: np.ndarray) -> np.ndarray:
         """Return the elements in C order, in memory of this thread if possible."""
@@ -328,6 +337,7 @@ class BoundCodecChain:
         CorruptObjectError
             If the bytes do not decode to a chunk.
         """
+        self.check_length(len(buffer))
         _DECODED.nbytes += self.counted
         if region is None and self._straight and out.flags.c_contiguous:
             self._last_decoder.decode_into(buffer, out.ravel().view(_BYTE))
@@ -335,6 +345,26 @@ class BoundCodecChain:
             self._decode_from(0, buffer, region, out, reading)
         else:
             self._decode_encoded(buffer, region, out, reading)
+
+    @property
+    def wanted(self) -> BoundedRange:
+        """All bytes of an encoded chunk, and one more, which a correct one does not have."""
+        return BoundedRange(0, self.size.most + 1)
+
+    def check_length(self, nbytes: int) -> None:
+        """Raise if there are more bytes than a chunk can be encoded to.
+
+        Raises
+        ------
+        CorruptObjectError
+            If there are.
+        """
+        most = self.size.most
+        if nbytes > most:
+            raise CorruptObjectError(
+                f"it has {most + 1} bytes or more, and a chunk of {self.spec.nbytes} bytes has "
+                f"{most} at most when it is encoded"
+            )
 
     def _decode_from(
         self,
@@ -480,7 +510,7 @@ class BoundCodecChain:
         """
         in_part = not whole and (self.partial or self.worth_partial_read(cuts))
         if not in_part or any(cut.region is None for cut in cuts):
-            received = yield (WHOLE,)
+            received = yield (self.wanted,)
             if received is None:
                 return False
             (buffer,) = received
@@ -515,6 +545,7 @@ class BoundCodecChain:
             for region, out in cuts:
                 self.decode(buffer, region, out, reading)
             return
+        self.check_length(len(buffer))
         if self._divisible and self._few(cuts):
             for codec, size in self._first_decoders:
                 buffer = codec.decode(buffer, size)

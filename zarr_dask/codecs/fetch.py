@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from zarr_dask.errors import CorruptObjectError
-from zarr_dask.stores.base import Buffer, Range
+from zarr_dask.stores.base import BoundedRange, Buffer, Range
 
 __all__ = [
     "Fetch",
@@ -92,6 +92,8 @@ def check_length(buffer: Buffer, start: int, length: int) -> None:
 def _moved(wanted: Range, start: int, length: int) -> Range:
     first = wanted.start if wanted.start >= 0 else max(length + wanted.start, 0)
     last = length if wanted.stop is None else wanted.stop
+    if isinstance(wanted, BoundedRange):
+        return Range(start, start + min(last, length))
     if last > length:
         raise CorruptObjectError(
             f"it has {length} bytes, but its index points to bytes {first} to {last}"

@@ -198,6 +198,7 @@ def with_consolidated(
     if isinstance(meta, GroupMeta) and not isinstance(store, Consolidated):
         try:
             documents = recorded_documents(store, path, node_format, meta, options.limits, found)
+            _check_depth(where(store, path), documents or (), options.limits)
         except MetadataError as error:
             _warn(f"The consolidated metadata of {where(store, path)} are not used: {error}")
             return store
@@ -362,6 +363,33 @@ def _objects(
         )
         raise MetadataError(at, [ValidationProblem(place, f"{count} documents", expected)])
     return value
+
+
+def _check_depth(at: str, keys: Iterable[str], limits: Limits) -> None:
+    """Raise if folders above documents would take far more memory than the documents do.
+
+    Raises
+    ------
+    MetadataError
+        If there are too many, or they are named by too long paths.
+    """
+    most = limits.metadata_memory // 8
+    seen, nbytes = {""}, 0
+    for key in keys:
+        above = key
+        while (above := above.rpartition("/")[0]) not in seen:
+            seen.add(above)
+            nbytes += len(above) + _FOLDER_BYTES
+            if nbytes > most:
+                expected = (
+                    f"folders that take at most {most} bytes "
+                    "(ReadOptions(limits=Limits(metadata_memory=...)) sets another bound)"
+                )
+                found = f"{len(seen)} folders, some {key.count('/')} names deep"
+                raise MetadataError(at, [ValidationProblem(_INLINE, found, expected)])
+
+
+_FOLDER_BYTES = 100  # memory of a folder's name in a set and a list, besides its characters
 
 
 def _most_documents(limits: Limits) -> int:

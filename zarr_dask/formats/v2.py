@@ -14,6 +14,7 @@ import numpy as np
 from zarr_dask._util.json_fields import FieldReader, is_int
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.compress.blosc import DEFAULT_BLOSC
 from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType
@@ -186,9 +187,12 @@ def chunk_keys_with_separator(wanted: Any) -> ChunkKeyEncoding | ValidationProbl
 
 
 def default_compressor(data_type: DataType) -> dict[str, Any]:
-    """Return the numcodecs configuration of a new array's default compressor."""
-    shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
-    return {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}
+    """Return the numcodecs configuration of a new array's default compressor: that of v3."""
+    if data_type.itemsize == 1 or data_type.variable:
+        return {"id": "zstd", "level": 0}
+    best = DEFAULT_BLOSC
+    sizes = {"clevel": best.clevel, "shuffle": 1, "blocksize": best.blocksize}
+    return {"id": "blosc", "cname": best.cname, **sizes}
 
 
 OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}

@@ -27,8 +27,10 @@ from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.codec_config import ParseContext, StrictParseContext
-from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, Blosc
+from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, DEFAULT_BLOSC
+from zarr_dask.codecs.compress.zstd import Zstd
 from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry import (
     chain_from_v3,
@@ -157,7 +159,7 @@ class FormatV3:
                     "dtype", data_type.label, f"a data type of v3 ({error})", "data_type"
                 )
             ]
-        items = [_default_compressor(data_type)] if wanted is None else wanted
+        items = _default_codecs(data_type) if wanted is None else wanted
         if isinstance(items, str | Codec | Mapping):
             items = [items]
         items = [_of_v3(item) for item in items]
@@ -213,9 +215,13 @@ def _of_v3(item: Any) -> Any:
     return {"name": f"numcodecs.{name}", "configuration": configuration}
 
 
-def _default_compressor(data_type: DataType) -> Codec:
-    """Return the default compressor, which shuffles only elements of a fixed size."""
-    return Blosc(shuffle="noshuffle") if data_type.variable else Blosc(shuffle=None)
+def _default_codecs(data_type: DataType) -> list[Codec]:
+    """Return the default compressor, which shuffles elements of several bytes, and a checksum.
+
+    The checksum is of the compressed bytes, because that of zstd is of more bytes.
+    """
+    shuffles = data_type.itemsize > 1 and not data_type.variable
+    return [DEFAULT_BLOSC if shuffles else Zstd(), Crc32c()]
 
 
 def _shuffled_bytes(data_type: DataType) -> int:

@@ -36,7 +36,7 @@ from zarr_dask.codecs.registry_numcodecs import is_object_codec, numcodecs_from_
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ValidationProblem
-from zarr_dask.formats.v2 import OBJECT_CODECS, default_compressor, numcodecs_form
+from zarr_dask.formats.v2 import OBJECT_CODECS, numcodecs_form
 from zarr_dask.formats.v2_document import chain_from_v2
 from zarr_dask.formats.v3draft_types import NamedType
 from zarr_dask.grid.grid import Shape
@@ -304,7 +304,8 @@ def chain_from_names(
     byte order among them overrides that of the data type.
     """
     if wanted is None:
-        wanted = [default_compressor(data_type)]
+        shuffle = 2 if data_type.itemsize == 1 and not data_type.variable else 1
+        wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle}]
     elif isinstance(wanted, str | Codec | Mapping):
         wanted = [wanted]
     configs: list[_Config] = []

@@ -25,7 +25,13 @@ from zarr_dask.graph.independent_blocks import (
     is_embarrassingly_parallel,
 )
 from zarr_dask.graph.normalize_chunks import blocks_of_selection, normalize_blocks, splits_objects
-from zarr_dask.graph.read import find_sources, read_ahead, read_array, read_per_block
+from zarr_dask.graph.read import (
+    find_sources,
+    read_after,
+    read_ahead,
+    read_array,
+    read_per_block,
+)
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.write import Target, WriteCollection, join_writes, write_array
 
@@ -45,6 +51,7 @@ __all__ = [
     "join_writes",
     "map_blocks",
     "normalize_blocks",
+    "read_after",
     "read_ahead",
     "read_array",
     "read_per_block",

@@ -23,9 +23,10 @@ from zarr_dask.graph.index_prefetch import PrefetchingBlocks
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.sharing import share_with_current_client
 from zarr_dask.graph.sources import Source, SupportsPrefetch, SupportsSubset
+from zarr_dask.graph.write import WriteCollection
 from zarr_dask.grid.grid import Blocks
 
-__all__ = ["find_sources", "read_ahead", "read_array", "read_per_block"]
+__all__ = ["find_sources", "read_after", "read_ahead", "read_array", "read_per_block"]
 
 
 class PerBlockSource(ArrayBlockwiseDep):
@@ -97,6 +98,29 @@ def read_per_block(
     """Return the same as `read_array`, with a source for each task that covers only its block."""
     shares, everything = PerBlockSource(blocks, source, token), (slice(None),) * len(source.shape)
     return _read_layer(source, blocks, token, name, (shares, _indices(source)), (everything, None))
+
+
+def read_after(write: WriteCollection, source: Source, blocks: Blocks, token: str) -> da.Array:
+    """Return the same as `read_array`, of a source that a write in the same graph fills first."""
+    check_backend()
+    share_with_current_client(source)
+    ((done, _),) = write.__dask_keys__()
+    graph, dtype, indices = write.__dask_graph__(), source.dtype, _indices(source)
+    regions = BlockRegions(blocks, (0,) * len(source.shape))
+    name = f"zarr-read-{tokenize(token, regions, done)}"
+    last = len(indices)  # the only output of the write is an argument of every task
+    arguments = (source, None, regions, indices, done, (last,))
+    layer = blockwise(
+        _read_after, name, indices, *arguments, numblocks={done: (1,)}, _data_producer=True
+    )
+    layers = {**graph.layers, name: layer}
+    dependencies = {**graph.dependencies, name: {done}}
+    meta = np.empty((0,) * len(indices), dtype)
+    return da.Array(HighLevelGraph(layers, dependencies), name, blocks, dtype=dtype, meta=meta)
+
+
+def _read_after(source: Source, region: tuple[slice, ...], done: Any) -> Any:  # noqa: ARG001
+    return getter(source, region)
 
 
 _Argument = tuple[Any, tuple[int, ...] | None]

@@ -974,8 +974,8 @@ def create_array(
         `zarr_dask.codecs`, of zarr-python or of numcodecs), or one of them; inside shards if
         `shards` is given; a missing ``bytes`` codec is added. For v2 a list of numcodecs
         configurations, the compressor last; for v1 only the compressor (one of blosc, zlib, bz2,
-        lzma). For the drafts either form, if they have the codecs. By default blosc (lz4, level 5,
-        shuffled by bytes, or by bits for elements of one byte).
+        lzma). For the drafts either form, if they have the codecs. By default blosc (zstd, level 1,
+        shuffled), or zstd for elements of one byte or of variable length, and crc32c for v3.
     fill_value
         Value of elements that are not written; None (v1 and v2) leaves it undefined. 0 is the zero
         of any data type: an empty text, a record of zeros.

@@ -41,9 +41,9 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import Consolidated, with_consolidated
 from zarr_dask.formats.detect import FORMATS, FoundNode, find_node, format_named, formats_at
-from zarr_dask.stores.base import Store, check_key, join
+from zarr_dask.stores.base import Range, Store, check_key, join
 from zarr_dask.stores.listing import ListingCache, has_cheap_recursive_listing
-from zarr_dask.stores.open import canonical_location
+from zarr_dask.stores.open import canonical_location, location_below
 
 __all__ = [
     "NodeOrError",
@@ -59,7 +59,9 @@ NodeOrError = NodeMeta | MetadataError
 
 _Found = tuple[str, NodeOrError | None, dict[str, bytes]]
 """A path, its node if there is one, and its metadata by key."""
-_KEYS_PER_BATCH = 4096
+_KEYS_PER_BATCH = 1024
+_BATCH_BYTES = 1 << 26
+"""Bytes that are read of all documents of a batch together: larger ones are read one by one."""
 _LISTINGS_AT_ONCE = 32
 _MOST_BROKEN = 10_000
 """Maximum number of nodes with wrong metadata in a walk. A hierarchy may have thousands of arrays
@@ -302,11 +304,13 @@ def _levels(
                 level.bare.append(candidate)  # but no chunk folder of an array without metadata
         yield level
         bare = set() if node_format.has_implicit_groups else set(level.bare)
-        groups = ways.followed(
+        below = (
             candidate
             for candidate in candidates
             if candidate in bare or isinstance(level.nodes.get(candidate), GroupMeta)
         )
+        # consolidated metadata name every node that there is: no link among them leads further
+        groups = [*below] if isinstance(store, Consolidated) else ways.followed(below)
 
 
 class _Ways:
@@ -328,7 +332,7 @@ class _Ways:
         found: dict[str, tuple[str, frozenset[str]]] = {}
         for group in groups:
             around, above = self._known[_parent(group)]
-            place = canonical_location(self._store, group)
+            place = location_below(self._store, group, around)
             if place in above:
                 continue
             found[group] = place, above | {place}
@@ -414,7 +418,7 @@ def _read_parsed(
         try:
             node: NodeOrError | None = node_format.read(store, path, options, found=found)
         except MetadataError as error:
-            node = error.with_traceback(None)
+            node = _without_frames(error)
         yield path, node, {}
 
 
@@ -427,17 +431,33 @@ def _read_texts(
     step = max(1, _KEYS_PER_BATCH // max((len(k) for k in keys.values()), default=1))
     for first in range(0, len(paths), step):
         batch = paths[first : first + step]
-        wanted = [(key, part) for path in batch for key in keys[path]]
-        values = dict(zip((key for key, _ in wanted), store.get_ranges(wanted), strict=True))
+        asked = [key for path in batch for key in keys[path]]
+        most = min(part.stop or 0, _BATCH_BYTES // max(len(asked), 1))
+        start = Range(0, most)
+        values = dict(zip(asked, store.get_ranges([(key, start) for key in asked]), strict=True))
         for path in batch:
             found: dict[str, bytes | None] = {}
             try:
-                raw = {key: values[key] for key in keys[path]}
+                raw = {key: values.pop(key) for key in keys[path]}
+                for key, value in raw.items():
+                    if value is not None and len(value) == most < (part.stop or 0):
+                        (raw[key],) = store.get_ranges([(key, part)])  # it is a large one
                 found = checked_documents(store, raw, options.limits)
                 node: NodeOrError | None = node_format.read(store, path, options, found=found)
             except MetadataError as error:
-                node = error.with_traceback(None)  # the traceback holds all that was fetched
+                node = _without_frames(error)
             yield path, node, {key: text for key, text in found.items() if text is not None}
+
+
+def _without_frames(error: MetadataError) -> MetadataError:
+    """Return an error without tracebacks, whose frames hold all that was fetched."""
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is not None:
+            one.__traceback__ = None
+            pending.append(one.__cause__ or one.__context__)
+    return error
 
 
 def _parent(path: str) -> str:

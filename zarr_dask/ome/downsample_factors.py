@@ -13,7 +13,7 @@ from zarr_dask.grid.grid import Shape
 from zarr_dask.ome.build_metadata import AxesAndTransforms, per_axis, plain
 from zarr_dask.ome.units import METRES
 
-__all__ = ["downsampled_shape", "factors_between", "misfits", "steps_of"]
+__all__ = ["downsampled_shape", "factors_between", "steps_of"]
 
 _LONGEST = 256
 """Maximum length in pixels of the longest axis of the coarsest level, for ``levels="auto"``."""
@@ -93,24 +93,6 @@ def factors_between(
     return tuple(
         _between(fine, made, [_ratio(*pair) for pair in zip(small, large, strict=True)], where)
         for (fine, small), (made, large) in pairwise(levels)
-    )
-
-
-def misfits(
-    fine: Shape, scale: Sequence[float], made: Shape, coarse: Sequence[float]
-) -> tuple[int, ...]:
-    """Return the axes along which two levels differ by one coarse pixel or more in extent.
-
-    Examples
-    --------
-    >>> misfits((3, 75), (1, 0.5), (2, 37), (1, 1.0))
-    (0,)
-    """
-    sizes = zip(fine, scale, made, coarse, strict=True)
-    return tuple(
-        axis
-        for axis, (n, small, m, large) in enumerate(sizes)
-        if abs(m * large - n * small) >= max(abs(large), abs(small)) * (1 - _SLACK)
     )
 
 

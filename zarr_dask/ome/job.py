@@ -28,7 +28,7 @@ from zarr_dask.jobs.engine.lifecycle import job_lock
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
-from zarr_dask.jobs.write.submit import compute_writes
+from zarr_dask.jobs.write.submit import BegunWrites, compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.lifecycle import start_or_resume
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
 
-    from zarr_dask.graph import WriteCollection
 
 __all__ = ["ImageProgress", "run_plan", "run_without_journal"]
 
@@ -259,7 +258,7 @@ def _compute(
     forks = forks_for([store], workers.client)
     total = sum(int(values.nbytes) for _, values, _ in graphs)
 
-    def collection(topic: str) -> tuple[list[WriteCollection], int]:
+    def collection(topic: str) -> BegunWrites:
         writes = [
             write_array(
                 values,
@@ -271,7 +270,7 @@ def _compute(
             )
             for writer, values, missing in graphs
         ]
-        return writes, 0
+        return BegunWrites(writes, 0)
 
     def told(step: Progress) -> None:
         steps.add(step.nbytes)

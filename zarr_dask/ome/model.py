@@ -100,10 +100,19 @@ _number = _plain(is_number, "a number")
 _object = _plain(lambda value: isinstance(value, Mapping), "an object")
 
 
-def _many(read: Read) -> Read:
+_MOST_LEVELS = 1000
+"""Levels, axes and transformations that a pyramid is read with at most; few have twenty."""
+_MOST_WELLS = 20_000
+"""Rows, columns and wells of a plate that is read; the largest have 3456 wells."""
+
+
+def _many(read: Read, most: int | None = None) -> Read:
     def read_all(value: Any, place: str, problems: list[ValidationProblem]) -> tuple[Any, ...]:
         if not isinstance(value, list):
             problems.append(ValidationProblem(place, value, "a list"))
+            return ()
+        if most is not None and len(value) > most:
+            problems.append(ValidationProblem(place, f"{len(value)} items", f"at most {most}"))
             return ()
         return tuple(read(one, f"{place}[{i}]", problems) for i, one in enumerate(value))
 
@@ -203,7 +212,7 @@ class Dataset:
 
     path: str = _member("path", _text)
     transformations: tuple[Transformation, ...] = _member(
-        "coordinateTransformations", _many(_one("Transformation"))
+        "coordinateTransformations", _many(_one("Transformation"), _MOST_LEVELS)
     )
     extra: Mapping[str, Any] = _extra()
 
@@ -212,10 +221,10 @@ class Dataset:
 class Multiscale:
     """A pyramid: one image at several resolutions, the finest first."""
 
-    axes: tuple[Axis, ...] = _member("axes", _many(_one("Axis")))
-    datasets: tuple[Dataset, ...] = _member("datasets", _many(_one("Dataset")))
+    axes: tuple[Axis, ...] = _member("axes", _many(_one("Axis"), _MOST_LEVELS))
+    datasets: tuple[Dataset, ...] = _member("datasets", _many(_one("Dataset"), _MOST_LEVELS))
     transformations: tuple[Transformation, ...] | None = _member(
-        "coordinateTransformations", _many(_one("Transformation")), default=None
+        "coordinateTransformations", _many(_one("Transformation"), _MOST_LEVELS), default=None
     )
     """Transformations applied after those of each level."""
     name: str | None = _member("name", _text, default=None)
@@ -323,9 +332,11 @@ class Acquisition:
 class PlateLayout:
     """Rows, columns and wells of a plate."""
 
-    rows: tuple[PlateAxisEntry, ...] = _member("rows", _many(_one("PlateAxisEntry")))
-    columns: tuple[PlateAxisEntry, ...] = _member("columns", _many(_one("PlateAxisEntry")))
-    wells: tuple[WellPlace, ...] = _member("wells", _many(_one("WellPlace")))
+    rows: tuple[PlateAxisEntry, ...] = _member("rows", _many(_one("PlateAxisEntry"), _MOST_WELLS))
+    columns: tuple[PlateAxisEntry, ...] = _member(
+        "columns", _many(_one("PlateAxisEntry"), _MOST_WELLS)
+    )
+    wells: tuple[WellPlace, ...] = _member("wells", _many(_one("WellPlace"), _MOST_WELLS))
     acquisitions: tuple[Acquisition, ...] | None = _member(
         "acquisitions", _many(_one("Acquisition")), default=None
     )

@@ -273,7 +273,7 @@ def open_plate(
         If there are no OME-Zarr metadata.
     """
     group = open_group(url, path, storage_options=storage_options, read=read)
-    metadata = from_attributes(group.attributes, where=group.where)
+    metadata = from_attributes(group.meta.attributes, where=group.where)
     if metadata.plate is None:
         raise NodeTypeError(f"{group.where} is no plate; zarr_dask.ome.open opens images.")
     return Plate(group, metadata, metadata.plate)

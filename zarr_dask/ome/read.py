@@ -32,7 +32,7 @@ from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.jobs.write.commit import growing_lengths
 from zarr_dask.ome.coarser import LevelChain
-from zarr_dask.ome.downsample_factors import misfits
+from zarr_dask.ome.extents import misfits
 from zarr_dask.ome.html import image_html
 from zarr_dask.ome.images import check_writable
 from zarr_dask.ome.levels import Level
@@ -304,7 +304,7 @@ def open(
 
 def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False) -> Image:
     """Return the image in a group; see `open`."""
-    metadata = from_attributes(group.attributes, where=group.where)
+    metadata = from_attributes(group.meta.attributes, where=group.where)
     if not metadata.multiscales:
         raise _no_image(group, metadata)
     chosen = _choose(metadata.multiscales, multiscale, group)

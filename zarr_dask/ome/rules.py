@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from zarr_dask._util.json_fields import is_int
@@ -164,7 +165,13 @@ def check_multiscales(value: Any, notes: Violations) -> None:
 
 
 def _check_multiscale(one: Mapping[str, Any], place: str, notes: Violations) -> None:
-    axes = notes.take(one, place, "axes", lambda v: isinstance(v, list), "must be a list of axes")
+    rule = "must be a list of axes"
+    if "coordinateSystems" in one:
+        level = "should" if "axes" in one else "must"
+        why = f"belongs to OME-Zarr 0.6 (RFC-5); metadata of {notes.version} have axes instead"
+        notes.add(f"{place}.coordinateSystems", one["coordinateSystems"], why, level)
+        rule = "must be a list of axes, also where there are coordinateSystems"
+    axes = notes.take(one, place, "axes", lambda v: isinstance(v, list), rule)
     if axes is not None:
         _check_axes(axes, f"{place}.axes", notes)
     rule = "must be a list of at least one dataset"
@@ -197,11 +204,16 @@ def _check_axes(axes: list[Any], place: str, notes: Violations) -> None:
         kinds.append(kind if kind in {"space", "time"} else "channel")
         if kind is None and "type" not in axis:
             notes.should(f"{at}.type", ABSENT, "an axis should have a type")
+        elif kind is not None and (meant := _misspelt(kind)):
+            notes.should(f"{at}.type", kind, f"is not a type that readers know; {meant!r} is one")
         _check_unit(axis, kind, at, notes)
     notes.unique([one for one in names if one[1] is not None], "names of axes must be unique")
     if kinds.count("space") not in {2, 3}:
         found = f"{kinds.count('space')} axes of type space"
-        notes.add(place, found, "2 or 3 axes must be of type space")
+        told = [axis.get("type") for axis in axes if isinstance(axis, Mapping)]
+        guesses = [(kind, _misspelt(kind)) for kind in told if isinstance(kind, str)]
+        hints = "".join(f"; {kind!r} may be meant as {name!r}" for kind, name in guesses if name)
+        notes.add(place, found, f"2 or 3 axes must be of type space{hints}")
     if kinds.count("time") > 1:
         notes.add(place, "several axes of type time", "at most one axis may be of type time")
     if kinds.count("channel") > 1:
@@ -215,6 +227,30 @@ def _check_axes(axes: list[Any], place: str, notes: Violations) -> None:
     if kinds != sorted(kinds, key=order.index):
         rule = "axes must be in the order time, channel or another type, space"
         notes.add(place, kinds, rule)
+
+
+def _check_vector(
+    one: Mapping[str, Any], kind: str, place: str, axes: list[Any] | None, notes: Violations
+) -> None:
+    """Check the numbers of a scale or a translation."""
+    rule = f"a {kind} must be a list of numbers"
+    vector = notes.take(one, place, kind, _is_vector, rule)
+    if vector is None:
+        return
+    if kind == "scale" and not all(vector):
+        notes.add(f"{place}.scale", vector, "the size of a pixel must not be 0")
+    if axes is not None and len(vector) != len(axes):
+        # an image of the test suite has numbers for the axes of space alone
+        spatial = sum(isinstance(a, Mapping) and a.get("type") == "space" for a in axes)
+        if not (notes.tolerates and len(vector) == spatial):
+            rule = f"a {kind} must have one number for each of the {len(axes)} axes"
+            notes.add(f"{place}.{kind}", vector, rule)
+
+
+def _misspelt(kind: str) -> str:
+    """Return the type that a similar name stands for; "" if there is none."""
+    known = ("space", "time", "channel")
+    return "" if kind in known else next(iter(get_close_matches(kind.lower(), known, 1)), "")
 
 
 def _check_unit(axis: Mapping[str, Any], kind: str | None, place: str, notes: Violations) -> None:
@@ -233,24 +269,33 @@ def _check_transformations(
     kinds: list[str] = []
     for at, one in notes.objects(value, place):
         rule = "must be 'scale' or 'translation'"
+        if isinstance(one.get("type"), str) and one["type"] in _LATER_TYPES:
+            rule += f"; {one['type']!r} belongs to OME-Zarr 0.6 (RFC-5)"
         kind = notes.take(one, at, "type", lambda v: v in ("scale", "translation"), rule)
         if kind is None:
             continue
         kinds.append(kind)
-        rule = f"a {kind} must be a list of numbers"
-        vector = notes.take(one, at, kind, _is_vector, rule)
-        if vector is not None and axes is not None and len(vector) != len(axes):
-            # an image of the test suite has numbers for the axes of space alone
-            spatial = sum(isinstance(a, Mapping) and a.get("type") == "space" for a in axes)
-            if not (notes.tolerates and len(vector) == spatial):
-                rule = f"a {kind} must have one number for each of the {len(axes)} axes"
-                notes.add(f"{at}.{kind}", vector, rule)
+        _check_vector(one, kind, at, axes, notes)
     if kinds.count("scale") != 1:
         notes.add(place, kinds, "there must be exactly one scale")
     if kinds.count("translation") > 1:
         notes.add(place, kinds, "there may be at most one translation")
     if "scale" in kinds and "translation" in kinds[: kinds.index("scale")]:
         notes.add(place, kinds, "the scale must stand before the translation")
+
+
+_LATER_TYPES = {
+    "affine",
+    "bijection",
+    "byDimension",
+    "coordinates",
+    "displacements",
+    "mapAxis",
+    "projectAxis",
+    "rotation",
+    "sequence",
+}
+"""Types of transformations that only later versions have; ``identity`` is of all."""
 
 
 def _is_vector(value: Any) -> bool:

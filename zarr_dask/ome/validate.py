@@ -7,9 +7,11 @@ The rules of attributes are in `zarr_dask.ome.rules`.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from zarr_dask.array.array import Array
@@ -25,7 +27,8 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group, open_group
-from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, members_of
+from zarr_dask.ome.extents import misfits
+from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, is_number, members_of
 from zarr_dask.ome.rules import RULES, Violation, Violations
 from zarr_dask.stores.base import join
 from zarr_dask.stores.open import Location
@@ -163,7 +166,7 @@ def validate(
         )
     if version not in SUPPORTED:
         raise OmeVersionError(root.where, version, SUPPORTED)
-    walk = _Walk(version)
+    walk = _Walk(version, root)
     walk.check_group(root, "", None)
     return [one for one in walk.found if strict or one.level == "must"]
 
@@ -173,6 +176,8 @@ class _Walk:
     """Violations found in the hierarchy so far."""
 
     version: str
+    root: Group
+    """The group that is validated."""
     found: list[Violation] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     """Groups that were checked: metadata may name a group inside itself."""
@@ -235,6 +240,9 @@ class _Walk:
             self.levels(group, path, one, f"multiscales[{i}]")
             for i, one in enumerate(_objects(members["multiscales"]))
         ]
+        first = next((one for one in levels[0] if one is not None), None) if levels else None
+        if first is not None:
+            self.check_channels(path, members, first)
         node, at = find(group, "labels"), join(path, "labels")
         if isinstance(node, Group):
             below = self.listed_labels(node, at)
@@ -274,7 +282,43 @@ class _Walk:
                 self.check_level(array, join(path, below), names)
             arrays.append(array)
         self.check_sizes([a for a in arrays if a is not None], path, member)
+        scales = [_scale(dataset) for dataset in _objects(one.get("datasets"))]
+        if len(scales) == len(arrays):
+            self.check_extents(list(zip(arrays, scales, strict=True)), path, member)
         return arrays
+
+    def check_extents(
+        self, levels: list[tuple[Array | None, list[float] | None]], path: str, member: str
+    ) -> None:
+        """Check that levels have one data type, and lengths that their pixels explain."""
+        for i, ((fine, small), (made, large)) in enumerate(pairwise(levels), 1):
+            if fine is None or made is None or fine.ndim != made.ndim:
+                continue
+            place = f"{member}.datasets[{i}]"
+            if made.dtype != fine.dtype:
+                rule = f"all levels should have one data type, here {fine.dtype}"
+                self.add(path, place, str(made.dtype), rule, "should")
+            if not (small and large and len(small) == len(large) == fine.ndim):
+                continue
+            if misfits(fine.shape, small, made.shape, large):
+                rule = (
+                    "a level must cover the same extent as the one before: its lengths times its "
+                    f"scale {large} do not give those of {fine.shape} times {small}"
+                )
+                self.add(path, place, made.shape, rule)
+
+    def check_channels(self, path: str, members: Mapping[str, Any], first: Array) -> None:
+        """Check that there are display settings for every channel."""
+        omero, images = members.get("omero"), _objects(members["multiscales"])
+        axes = _objects(images[0].get("axes"))
+        channels = omero.get("channels") if isinstance(omero, Mapping) else None
+        at = [i for i, axis in enumerate(axes) if axis.get("type") == "channel"]
+        if not isinstance(channels, list) or len(at) != 1 or len(axes) != first.ndim:
+            return
+        count = first.shape[at[0]]
+        if len(channels) != count:
+            rule = f"there should be display settings of each of the {count} channels"
+            self.add(path, "omero.channels", f"{len(channels)} channels", rule, "should")
 
     def check_level(self, array: Array, path: str, names: list[Any]) -> None:
         if array.ndim != len(names):
@@ -310,6 +354,22 @@ class _Walk:
                 rule = "a label image should say what its values mean"
                 self.add(at, "image-label", ABSENT, rule, "should")
             self.check_label_levels(node, at, members, levels)
+            self.check_source(at, members.get("image-label"))
+
+    def check_source(self, path: str, meaning: Any) -> None:
+        """Check that the image which a label image names exists, unless it is further up."""
+        source = meaning.get("source") if isinstance(meaning, Mapping) else None
+        image = source.get("image") if isinstance(source, Mapping) else None
+        if not isinstance(image, str):
+            return
+        named = posixpath.normpath(posixpath.join(path, image))
+        if named.startswith(("..", "/")):
+            return
+        node = self.root if named == "." else find(self.root, named)
+        members = None if node is None else _members_in(node, self.version)
+        if not isinstance(node, Group) or "multiscales" not in (members or ()):
+            rule = "must be the path of the image that is labelled"
+            self.add(path, "image-label.source.image", image, rule)
 
     def check_unlisted(self, group: Group, path: str, listed: list[str]) -> None:
         """Check for label images that exist and are not listed."""
@@ -394,9 +454,7 @@ class _Walk:
         images = _objects(well.get("images")) if isinstance(well, Mapping) else []
         for i, image in enumerate(images):
             run = image.get("acquisition", ABSENT)
-            if (run is ABSENT and len(runs) > 1) or (
-                run is not ABSENT and runs and run not in runs
-            ):
+            if (run is ABSENT and len(runs) > 1) or (run is not ABSENT and run not in runs):
                 rule = "must be the id of one of the acquisitions of the plate"
                 self.add(path, f"well.images[{i}].acquisition", run, rule)
 
@@ -426,6 +484,15 @@ class _Walk:
 
 _DEEPEST = 32
 """Maximum number of groups above a label image that are checked."""
+
+
+def _scale(dataset: Mapping[str, Any]) -> list[float] | None:
+    """Return the scale of a level if it has one of numbers."""
+    for one in _objects(dataset.get("coordinateTransformations")):
+        scale = one.get("scale")
+        if isinstance(scale, list) and all(is_number(item) and 0 < item < inf for item in scale):
+            return scale
+    return None
 
 
 def _members_in(node: Array | Group, version: str) -> Mapping[str, Any] | None:

@@ -44,6 +44,7 @@ __all__ = [
     "canonical_location",
     "contains_or_equal",
     "local_path",
+    "location_below",
     "open_store",
     "open_with_options_of",
     "sibling_location",
@@ -418,6 +419,22 @@ def canonical_location(store: Store, path: str) -> str:
     if mark and url == store.url:  # the digest of the options must not split the path
         return f"{options}#{url.rstrip('/')}/{path}".rstrip("/")
     return f"{store.identity}/{path}".rstrip("/")
+
+
+def location_below(store: Store, path: str, around: str) -> str:
+    """Return the `canonical_location` of a node in a folder whose own is known already.
+
+    Examples
+    --------
+    >>> location_below(MemoryStore(), "a/b", "x/a") == canonical_location(MemoryStore(), "a/b")
+    False
+    >>> location_below(LocalStore("/data"), "a/b", "/data/a")
+    '/data/a/b'
+    """
+    inner, within = unwrap_with_path(store, path)
+    if not isinstance(inner, LocalStore) or os.path.islink(f"{inner.root}/{within}"):
+        return canonical_location(store, path)
+    return f"{around.rstrip('/')}/{path.rpartition('/')[2]}"
 
 
 def local_path(store: Store, path: str) -> str | None:

@@ -13,6 +13,7 @@ from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import OnConflict
+from zarr_dask.stores.open import Location
 
 __all__ = ["Call", "DatasetMode", "Missing", "Others", "Overlap", "VariableWrite"]
 
@@ -46,6 +47,8 @@ class Call:
     casting: Casting
     on_conflict: OnConflict
     resume: ResumeOptions
+    max_mem: str | int | None = None
+    temp: Location | None = None
     bare: bool = False
     """True to make arrays of dask arrays without their values."""
 

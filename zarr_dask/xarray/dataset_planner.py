@@ -286,6 +286,8 @@ class Planner:
             on_conflict="error",
             resume=call.resume,
             keywords={},
+            max_mem=call.max_mem,
+            temp=call.temp,
         )
 
     # --- the plan ---------------------------------------------------------------------------------

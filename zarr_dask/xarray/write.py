@@ -61,6 +61,8 @@ def plan_dataset(
     on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
     write_inherited_coords: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DatasetPlan:
@@ -110,7 +112,7 @@ def plan_dataset(
     consolidated
         True to write consolidated metadata of the root, False not to. None does so for a new root;
         those that there are, are kept up to date in any case.
-    casting, resume, journal
+    casting, resume, journal, max_mem, temp
         As for `zarr_dask.plan_write`.
     on_conflict
         What an append does while another one to the same group is under way.
@@ -159,6 +161,8 @@ def plan_dataset(
         casting=casting,
         on_conflict=on_conflict,
         resume=ResumeOptions(resume, journal),
+        max_mem=max_mem,
+        temp=temp,
     )
     store, path = _place(url, group, storage_options, call)
     if call.append is not None and has_unfinished_commit(store, path):
@@ -194,6 +198,8 @@ def write_dataset(
     window: int | None = None,
     client: Any = None,
     compute: bool = True,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
     write_inherited_coords: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
@@ -209,6 +215,8 @@ def write_dataset(
         As for `plan_dataset`.
     others, overlap, missing, partial, consolidated, casting, on_conflict, resume, journal
         As for `plan_dataset`.
+    max_mem, temp
+        As for `zarr_dask.plan_write`.
     progress, window, client
         As for `WritePlan.run`.
     compute
@@ -261,6 +269,8 @@ def write_dataset(
         casting=casting,
         on_conflict=on_conflict,
         resume=ResumeOptions(resume, journal),
+        max_mem=max_mem,
+        temp=temp,
     )
     store, path = _place(url, group, storage_options, call)
     node_format = None if call.append is None else _format_at(store, path)

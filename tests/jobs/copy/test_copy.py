@@ -130,13 +130,16 @@ def test_formats(tmp_path, source, target):
             return
     else:
         plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", format=target)
-        assert moved(plan) == {one.target.path for one in plan.members}
+        # the checksum of v3 is none that readers of v2 know
+        anew = (source, target) == ("v3", "v2")
+        assert moved(plan) == (set() if anew else {one.target.path for one in plan.members})
         plan.run(verify=True)
     same(tmp_path / "a.zarr", tmp_path / "b.zarr")
     new = zd.open_group(tmp_path / "b.zarr")
     assert new.format == target
     assert new["ocean/t"].fill_value == 7
-    assert new["ocean/t"].nbytes_stored() == zd.open(tmp_path / "a.zarr")["ocean/t"].nbytes_stored()
+    sizes = [zd.open(tmp_path / name)["ocean/t"].nbytes_stored() for name in ("a.zarr", "b.zarr")]
+    assert (sizes[0] > sizes[1]) if (source, target) == ("v3", "v2") else (sizes[0] == sizes[1])
     if target != "v3draft":
         peer = zarr.open_group(str(tmp_path / "b.zarr"), mode="r")
         np.testing.assert_array_equal(peer["ocean/t"][:16], T[:16])
@@ -270,7 +273,7 @@ def test_shards_and_codecs(tmp_path):
 @pytest.mark.parametrize(
     ("format", "codecs", "made"),
     [
-        ("v3", {"name": ["gzip"]}, ("gzip", "blosc")),
+        ("v3", {"name": ["gzip"]}, ("gzip", "crc32c")),
         ("v3", {"name": ["gzip"], "id": ["zstd"]}, ("gzip", "zstd")),
         ("v3", {"name": "gzip", "id": "zstd"}, ("gzip", "zstd")),
         ("v3", {"name": "crc32c"}, ("crc32c", "crc32c")),
@@ -356,7 +359,8 @@ def test_what_v2_cannot_say_is_encoded_anew(tmp_path):
     group = zd.create_group(tmp_path / "a.zarr")
     odd = group.create_array("x/odd", shape=T.shape, dtype="f4", chunks=(8, 8, 12), codecs=order)
     odd[...] = T
-    group.create_array("plain", shape=(4,), dtype="i4", chunks=2)[...] = np.arange(4)
+    plain = group.create_array("plain", shape=(4,), dtype="i4", chunks=2, codecs=["blosc"])
+    plain[...] = np.arange(4)
     plan = zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", format="v2")
     assert moved(plan) == {"plain"}
     (note,) = plan.notes
@@ -784,7 +788,7 @@ def test_progress_counts_bytes(tmp_path):
 def source_of(format, **options):
     """A hierarchy of one array with names of dimensions."""
     group = zd.create_group({}, format=format, attributes={"title": "run 7"})
-    options = {"shape": (8, 6), "dtype": "i2", "chunks": (2, 6), **options}
+    options = {"shape": (8, 6), "dtype": "i2", "chunks": (2, 6), "codecs": ["blosc"], **options}
     array = group.create_array("u", dimension_names=["t", "x"], fill_value=-1, **options)
     array[:4] = np.arange(24).reshape(4, 6)
     return group

@@ -81,7 +81,7 @@ def test_every_node_below_a_folder(shelf):
     assert array.decoded_bytes == 6 * 4 * 4
     sharded = nodes["final.zarr/big"]
     assert (sharded.chunks, sharded.write_chunks) == ((2, 2), (4, 4))
-    assert sharded.codecs == ("sharding_indexed", "bytes", "blosc")
+    assert sharded.codecs == ("sharding_indexed", "bytes", "blosc", "crc32c")
     assert (sharded.objects, sharded.expected_objects, sharded.stray_objects) == (4, 4, 1)
     assert sharded.stored_bytes == size_of(shelf / "final.zarr/big/c", "[01]/[01]")
     assert (found.other_objects, found.other_bytes) == (1, 5)

@@ -69,7 +69,7 @@ def test_blocks_that_fit_are_written_directly(tmp_path):
     assert_right(tmp_path / "a.zarr", (4, 20, 30), tmp_path)
 
 
-@pytest.mark.parametrize("max_mem", ["1.3MB", "100MB"])
+@pytest.mark.parametrize("max_mem", ["1.4MB", "100MB"])
 def test_blocks_that_do_not_fit_are_put_between(tmp_path, max_mem):
     computed, seen = [], []
     x = blocks((4, 40, 30), computed)
@@ -231,7 +231,7 @@ def stop_after(tasks: int):
     return progress
 
 
-GRID = {"chunks": (-1, 10, 10), "max_mem": "1.3MB"}
+GRID = {"chunks": (-1, 10, 10), "max_mem": "1.4MB"}
 
 
 def named(counter):
@@ -312,7 +312,7 @@ import zarr_dask as zd
 x = da.arange(64 * 40 * 30, chunks=4 * 40 * 30, dtype="f4").reshape(64, 40, 30)
 with dask.config.set(scheduler="sync"):
     zd.rechunk(
-        x, sys.argv[1], chunks=(-1, 10, 10), max_mem="1.3MB", resume=True,
+        x, sys.argv[1], chunks=(-1, 10, 10), max_mem="1.4MB", resume=True,
         progress=lambda step: print(step.stage, flush=True),
     )
 """

@@ -52,7 +52,8 @@ def sources(tmp_path_factory) -> list[zd.Array]:
         ("t", TEMPERATURE, (1, 32, 32)),
         ("s", STATION, (20, 3)),
     ):
-        array = zd.create_array(place, path, shape=values.shape, dtype=values.dtype, chunks=chunks)
+        options = {"dtype": values.dtype, "chunks": chunks, "codecs": ["blosc"]}
+        array = zd.create_array(place, path, shape=values.shape, **options)
         array[...] = values
         made.append(array)
     return made

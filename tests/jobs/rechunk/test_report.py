@@ -392,7 +392,7 @@ def test_it_can_be_printed_and_shown(tmp_path):
 
 def test_bars_for_each_stage(tmp_path, capsys):
     values = np.arange(512 * 32 * 32, dtype="f4").reshape(512, 32, 32)
-    old = made(tmp_path / "a", values, chunks=(1, 32, 32))
+    old = made(tmp_path / "a", values, chunks=(1, 32, 32), codecs=["blosc"])
     options = {"chunks": (-1, 4, 4), "max_mem": "1.55MB"}
     zd.rechunk(old, tmp_path / "b", progress=True, **options)
     shown = capsys.readouterr().err

@@ -38,7 +38,8 @@ def one_thread():
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> zd.Array:
     place = tmp_path_factory.mktemp("source") / "a.zarr"
-    array = zd.create_array(place, shape=SHAPE, dtype="f4", chunks=(1, 32, 32))
+    options = {"chunks": (1, 32, 32), "codecs": ["blosc"]}
+    array = zd.create_array(place, shape=SHAPE, dtype="f4", **options)
     array[...] = VALUES
     return array
 

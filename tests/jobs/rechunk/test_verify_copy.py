@@ -122,8 +122,9 @@ def test_boxes_keep_the_bound_and_are_compared_once(shape, data):
 
 
 def test_boxes_may_cut_stored_objects_of_the_target():
-    source = layout_of(zd.create_array({}, shape=(512, 512), dtype="f8", chunks=(1, 512)))
-    target = layout_of(zd.create_array({}, shape=(512, 512), dtype="f8", chunks=(512, 512)))
+    wide = {"shape": (512, 512), "dtype": "f8", "codecs": ["blosc"]}
+    source = layout_of(zd.create_array({}, chunks=(1, 512), **wide))
+    target = layout_of(zd.create_array({}, chunks=(512, 512), **wide))
     boxes = boxes_to_match(source, target, 9_000_000)
     assert boxes.ncells > 1
     assert boxes_to_match(source, target, 90_000_000).ncells == 1

@@ -20,6 +20,7 @@ import numcodecs
 import numpy as np
 
 import zarr_dask as zd
+from tests.support.fuzz import stored
 from tests.support.fuzz.child import in_good_time, limit_memory
 from tests.support.fuzz.targets import streaming_zstd
 from zarr_dask.codecs.base import ChunkSpec, DecodeOptions, EncodedSize
@@ -363,6 +364,10 @@ def everything_of(shape: list[int], chunks: list[int]) -> None:
     grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
     text = json.dumps(V3 | {"shape": shape, "chunk_grid": grid}).encode()
     zd.open(MemoryStore({"zarr.json": text}))[:]
+
+
+for what, attack in stored.CASES.items():
+    case(what, attack)
 
 
 def main() -> None:

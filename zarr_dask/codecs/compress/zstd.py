@@ -16,6 +16,7 @@ from zarr_dask._util.json_fields import is_int_in
 from zarr_dask.codecs.base import Codec, EncodedSize, Speeds
 from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.compress.compressor import Compressor, take_int
+from zarr_dask.codecs.compress.zstd_contexts import compress_small, decompress_small
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
@@ -87,6 +88,9 @@ class Zstd(Compressor):
 
     def encode(self, buffer: Buffer | np.ndarray, itemsize: int) -> Buffer:  # noqa: ARG002
         """See `BytesCodec.encode`."""
+        small = compress_small(buffer, self.level, checksum=self.checksum)
+        if small is not None:
+            return small
         return cast("bytes", _zstd.compress(buffer, self.level, self.checksum))
 
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
@@ -167,6 +171,8 @@ def zstd_tables(level: int, nbytes: int) -> int:
 
 def _zstd_into(frame: Buffer, out: np.ndarray) -> None:
     """Decompress frames with a stated size, which the library checks."""
+    if decompress_small(frame, out):
+        return
     try:
         _zstd.decompress(frame, out)
     except (RuntimeError, ValueError) as error:

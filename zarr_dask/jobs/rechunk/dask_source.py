@@ -49,13 +49,7 @@ from zarr_dask.jobs.rechunk.target_spec import (
 )
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
-from zarr_dask.jobs.write.staging import (
-    FORMAT,
-    StagingArray,
-    StagingFolder,
-    base_for,
-    grids_between,
-)
+from zarr_dask.jobs.write.staging import FORMAT, StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_blocks, plan_write
 from zarr_dask.journal import given_place
@@ -442,15 +436,7 @@ def plan_dask(
     made = new_array(like, store, path, node_format, replace(wanted, codecs=None)).array
     check_not_read(known, store, path)
     check_can_create(store, path, node_format, overwrite=overwrite)
-    codecs = None if data_type.variable else _plain(data_type.itemsize)
-    grids = grids_between(known.chunks, made.write_chunks, data_type.typical_itemsize)
-    base, prefix = base_for(made, resources.temp)
-    room = StagingFolder(MemoryStore(), "planned", StagingArray(base, prefix, *grids, codecs))
-    source = plan_write(
-        known, room.array, chunks=grids[0], shards=grids[1], codecs=codecs, format=FORMAT
-    ).target
-    if base is not None:  # reading and writing depend on the store
-        source = replace(source, store=replace(room, base=base, folder=f"{prefix}planned").array)
+    between, source = plan_staging(known, made, resources.temp)
     new = TargetArray(source.meta.grid.everything, made)
     # nothing exists yet that could be sampled
     then = make_rechunk_plan(
@@ -464,17 +450,11 @@ def plan_dask(
     }
     direct = made.meta.grid.align(known.chunks) == known.chunks and wanted.dtype is None
     lends = resources.workers.client is None and not runs_processes()
-    return DaskRechunkPlan(known, then, room.between, direct, options, lends)
+    return DaskRechunkPlan(known, then, between, direct, options, lends)
 
 
 def _first_blocks(blocks: Blocks) -> Shape:
     return tuple(max(sizes[0], 1) if sizes else 1 for sizes in blocks)
-
-
-def _plain(itemsize: int) -> list[dict[str, Any]]:
-    """Return a codec chain without compression."""
-    configuration = {"endian": "little"} if itemsize > 1 else {}
-    return [{"name": "bytes", "configuration": configuration}]
 
 
 def _cells_of(array: Array) -> Cells:

@@ -33,7 +33,7 @@ from zarr_dask.codecs.fetch import Fetch, drive_fetch, fetch_within
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
-from zarr_dask.stores.base import Buffer, Range, get_ranges_if_match, read_ranges
+from zarr_dask.stores.base import Buffer, Range, get_ranges_if_match, get_start, read_ranges
 
 __all__ = ["STATES", "CellRuns", "Depth", "Finding", "ObjectScan", "ScanResult", "State"]
 
@@ -222,15 +222,18 @@ def _look_at(array: Array, coords: tuple[int, ...], depth: Depth, *, with_sha256
 
 def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
     array, coords = look.array, look.coords
-    key = array.key(coords)
+    key, bound = array.key(coords), array.meta.bound(coords)
     read: _Read
     if depth == "index":
         (size, read), view = _sized(array, coords, key), memoryview(b"")
     else:
-        value = array.store.get_transient(key)
+        most = bound.size.most
+        value = get_start(array.store, key, most + 1)
         size = None if value is None else len(value)
         view = memoryview(value or b"")
         read = lambda wanted: [view[one.start : one.stop] for one in wanted]  # noqa: E731
+        if size is not None and size > most and bound.partial:  # a shard may have gaps of any size
+            (size, read), view = _sized(array, coords, key), view[:most]
     if size is None:
         look.state = "absent"
         return
@@ -240,7 +243,7 @@ def _look_into(look: _Look, depth: Depth, *, with_sha256: bool) -> None:
         look.summed = ObjectChecksum(size, crc32c(view), digest)
         return
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
-    look.at(array.meta.bound(coords), read, size, valid, ())
+    look.at(bound, read, size, valid, ())
 
 
 def _sized(array: Array, coords: Shape, key: str) -> tuple[int | None, _Read]:

@@ -9,9 +9,9 @@ import numpy as np
 from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask.array.array import Array
 from zarr_dask.array.writer import decoded, updated
-from zarr_dask.errors import ConditionalWriteError
+from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
 from zarr_dask.grid.grid import Part, view_region
-from zarr_dask.stores.base import Buffer
+from zarr_dask.stores.base import Buffer, supports_cheap_random_reads
 from zarr_dask.stores.compare_and_swap import as_cas_store
 
 __all__ = ["cas_update_part"]
@@ -63,6 +63,8 @@ def cas_update_part(
     key = array.key(part.coords)
     store = as_cas_store(array.store)
     own = view_region(values, part.out)
+    if supports_cheap_random_reads(array.store):
+        _check_length(array, part, array.store.size(key) or 0)
     for _ in range(_ATTEMPTS):
         stored, tag = store.get_tagged(key)
         if stored is None:
@@ -78,6 +80,14 @@ def cas_update_part(
         f"the stored object {key!r} of {array.where} was changed by other jobs {_ATTEMPTS} times "
         "while this one tried to. Run the job again when they have ended."
     )
+
+
+def _check_length(array: Array, part: Part, nbytes: int) -> None:
+    """Raise before an object is read that is longer than any correct one."""
+    try:
+        array.meta.bound(part.coords).check_length(nbytes)
+    except CorruptObjectError as error:
+        raise error.at(array.where, array.key(part.coords), tuple(part.coords)) from error
 
 
 def _changed(

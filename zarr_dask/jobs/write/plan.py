@@ -15,6 +15,7 @@ import numpy as np
 
 from zarr_dask._util.display import InWords, html_table
 from zarr_dask.array.array import Array
+from zarr_dask.array.revalidate import Shown
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.consolidated import warn_stale_consolidated
 from zarr_dask.formats.edit import write_changed_documents
@@ -28,15 +29,24 @@ from zarr_dask.hierarchy.edit import (
 )
 from zarr_dask.hierarchy.group import open_array
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation
-from zarr_dask.jobs.engine import check_reachable_from_workers, forks_for, runs_elsewhere
+from zarr_dask.jobs.engine import (
+    check_reachable_from_workers,
+    find_workers,
+    forks_for,
+    runs_elsewhere,
+)
+from zarr_dask.jobs.engine.memory_budget import JobBudget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
+from zarr_dask.jobs.write.regroup import Regrouping, ways, written_blocks
 from zarr_dask.jobs.write.running import StartedWrite, run_plans
+from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import ArrayTarget, Casting, WriteReceipts, WriteReport
-from zarr_dask.journal import ArrayEnd, JobLock, end_of_array
+from zarr_dask.journal import ArrayEnd, JobLock, Journal, end_of_array
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 
@@ -89,6 +99,18 @@ class WritePlan(InWords):
     """True if it is run by the call that has planned it, so that `site` is of just now."""
     deferred: bool = False
     """True if a `Commit` makes the array visible together with others."""
+    ways: tuple[Regrouping, ...] = ()
+    """Ways to write the blocks, the chosen one first; empty for blocks that are written as they
+    are, if nobody has asked for a budget."""
+    budget: JobBudget | None = None
+    """Memory that the ways were chosen for."""
+    between: StagingArray | None = None
+    """Array between that the blocks may be written into first; None if there is no place for it."""
+    plan_blocks: Callable[[StagingFolder, da.Array], WritePlan] | None = None
+    """Plans the write into that array."""
+    in_one_graph: bool = False
+    """True if other arrays of the same call need blocks that are written between, so that one graph
+    has to do both."""
     again: Callable[[], WritePlan] | None = None
     """Plans the same append behind what others have appended meanwhile; None where none is waited
     for."""
@@ -101,6 +123,38 @@ class WritePlan(InWords):
     def regrouped(self) -> bool:
         """True if the blocks are cut anew to fit the stored objects."""
         return bool(self.blocks != self.values.chunks)
+
+    @property
+    def staged(self) -> bool:
+        """True if blocks are written into an array between, from which the target is written."""
+        return bool(self.ways) and self.ways[0].way == "staged"
+
+    @property
+    def staged_way(self) -> Regrouping | None:
+        """The way through an array between, if that fits the budget."""
+        fitting = (way for way in self.ways if self.budget and way.process <= self.budget.max_mem)
+        return next((way for way in fitting if way.way == "staged"), None)
+
+    def with_array_between(self) -> WritePlan:
+        """Return the plan that writes through an array between, if there is such a way."""
+        way = self.staged_way
+        if way is None:
+            return self
+        others = (one for one in self.ways if one != way)
+        return replace(self, ways=(way, *others), blocks=way.blocks)
+
+    @property
+    def memory(self) -> Regrouping:
+        """Memory of a task and of a process, for the way in which the blocks are written."""
+        return self.ways[0] if self.ways else self._directly(self._budget)
+
+    @property
+    def _budget(self) -> JobBudget:
+        return self.budget or JobBudget.of(None, find_workers())
+
+    def _directly(self, budget: JobBudget) -> Regrouping:
+        written = written_blocks(self.values, self.target, self.region, self.values.chunks)
+        return ways(written, budget, CostModel(), None)[0]
 
     @property
     def tasks(self) -> int:
@@ -116,6 +170,11 @@ class WritePlan(InWords):
     def nbytes(self) -> int:
         """Decoded bytes that are written."""
         return int(self.values.size) * self.target.meta.data_type.typical_itemsize
+
+    @property
+    def work_nbytes(self) -> int:
+        """Decoded bytes that tasks write, those of an array between included."""
+        return self.nbytes + self.staged * int(self.values.size) * int(self.values.dtype.itemsize)
 
     @property
     def largest_block(self) -> int:
@@ -145,7 +204,10 @@ class WritePlan(InWords):
             f"  region  {shape} at {tuple(s.start for s in self.region)}",
             f"  blocks  {_sizes(self.values.chunks)}, {self._how()}",
             f"  tasks   {self.tasks}, for {self.objects} stored objects",
+            self._memory(),
         ]
+        if len(self.ways) > 1:
+            lines.append(f"  chosen  {'; '.join(way.words() for way in self.ways)}")
         if self.swap is not None:
             lines.append("  swap    written beside the old array, whose place it takes at the end")
         if self.before is not None:
@@ -163,6 +225,14 @@ class WritePlan(InWords):
     def _kind(self) -> str:
         return "a new" if self.creates else "a growing" if self.before else "an existing"
 
+    def _memory(self) -> str:
+        budget, memory = self._budget, self.memory
+        return (
+            f"  memory  {format_bytes(memory.task)} per task, {format_bytes(memory.process)} per "
+            f"process of {pluralize(budget.workers.threads_per_process, 'thread')}, of "
+            f"{format_bytes(budget.max_mem)}; what computing the blocks takes comes on top"
+        )
+
     def _in_part(self) -> str:
         if self.uses_cas:
             return "put back if no other job has changed them meanwhile, else read again"
@@ -171,6 +241,11 @@ class WritePlan(InWords):
     def _how(self) -> str:
         if not self.regrouped:
             return "written as they are"
+        if self.staged:
+            return (
+                f"written as they come into an array between, from which {_sizes(self.blocks)} are "
+                "read, so that no stored object has two writers"
+            )
         return (
             f"regrouped into {_sizes(self.blocks)} so that no stored object has two writers "
             f"({format_bytes(self.copied)} copied)"
@@ -206,6 +281,7 @@ class WritePlan(InWords):
             "blocks": _runs(self.values.chunks),
             "written_blocks": _runs(self.blocks),
             "regrouped": self.regrouped,
+            "staged": self.staged,
             "tasks": self.tasks,
             "objects": self.objects,
             "uses_cas": self.uses_cas,
@@ -214,6 +290,8 @@ class WritePlan(InWords):
             "partial": [list(coords) for coords in self.partial[:_MOST_LISTED]],
             "nbytes": self.nbytes,
             "copied_nbytes": self.copied,
+            "task_memory": self.memory.task,
+            "process_memory": self.memory.process,
         }
 
     def to_json(self) -> str:
@@ -336,19 +414,9 @@ class WritePlan(InWords):
         only = None
         if done is not None:
             only = missing_blocks(target, self.blocks, self.region, done)
-        records = None
-        if journal is not None:
-            options = resume.options
-            records = WriteReceipts(
-                journal,
-                options.needs_journal,
-                options.manifest_place(target.store),
-                options.sha256,
-                ends,
-                self.creates,
-                self.region if self.partial and self.before is None else None,
-            )
+        records = None if journal is None else self._records(journal, ends=ends)
         elsewhere = not is_remote(target.store) and runs_elsewhere(client)
+        room = self._room()
         made = ArrayTarget(
             target,
             creates,
@@ -363,6 +431,7 @@ class WritePlan(InWords):
             end=None if end is not None and end.lasts and held else end,
             leaves=not held,
             deferred=self.deferred,
+            room=room if ends else None,
         )
         if end is not None and held:
             made.claim_for_tasks()
@@ -370,8 +439,11 @@ class WritePlan(InWords):
         forks = forks_for([target.store], client)
         if forks is not None:
             writer = forks.target(writer)
-        values = self.values
-        if self.regrouped:
+        values, first = self.values, None
+        if self.staged and room is not None and only != ():
+            values, first = self._staged(room, topic, held=held, client=client)
+            marks += first.held
+        elif self.regrouped:
             values = values.rechunk(self.blocks, method="tasks")
         origin = tuple(s.start for s in self.region)
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
@@ -379,7 +451,55 @@ class WritePlan(InWords):
         shown = self.target if creates and elsewhere and not self.deferred else None
         nbytes = self._done(only)
         begun = StartedWrite(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
-        return replace(begun, deferred=made if self.deferred else None)
+        return replace(
+            begun,
+            deferred=made if self.deferred else None,
+            staged=None if first is None or self._is_chained(held=held) else first.write,
+            room=room,
+            resumes=bool(resume.options.resume),
+        )
+
+    def _records(self, journal: Journal, *, ends: bool) -> WriteReceipts:
+        """Return what tasks leave behind besides the array."""
+        options = self.resume.options
+        return WriteReceipts(
+            journal,
+            options.needs_journal,
+            options.manifest_place(self.target.store),
+            options.sha256,
+            ends,
+            self.creates,
+            self.region if self.partial and self.before is None else None,
+        )
+
+    def _room(self) -> StagingFolder | None:
+        """Return the folder of the array between, if there is or may be one."""
+        resume = self.resume.options.resume
+        if self.between is None or not (self.staged or resume):
+            return None
+        return self.between.room(  # a call that died may have left one where none is needed now
+            self.values, self.target, resume=resume, region=self.region
+        )
+
+    def _staged(
+        self, room: StagingFolder, topic: str, *, held: bool, client: Client | None
+    ) -> tuple[da.Array, StartedWrite]:
+        """Return the values as they are read from the array between, and the write into that."""
+        from zarr_dask.graph import read_after
+
+        if self.plan_blocks is None:
+            raise TypeError("a plan with an array between has no plan for it.")
+        plan = self.plan_blocks(room, self.values)
+        first = plan.begun(topic, ends=True, held=held, client=client)
+        between = replace(plan.target, shown=Shown(plan.target.path))
+        if not self._is_chained(held=held):
+            return between.to_dask(self.blocks), first
+        source = between.source(None)
+        return read_after(first.write, source, self.blocks, between.token), first
+
+    def _is_chained(self, *, held: bool) -> bool:
+        """True if one graph writes the array between and reads it; else it is written before."""
+        return self.in_one_graph or not held
 
     def _check_place(self, token: str, *, held: bool) -> None:
         """Raise unless the array is as planned; tasks of this process need not check again.

@@ -43,6 +43,8 @@ class WriteOptions(ZarrPythonOptions, total=False):
     manifest: Any
     sha256: bool
     each: Sequence[Mapping[str, Any]] | None
+    max_mem: str | int | None
+    temp: Location | None
 
 
 class RunOptions(WriteOptions, total=False):
@@ -71,6 +73,10 @@ class WriteRequest:
     keywords: Mapping[str, Any]
     overlap: int = 0
     """Elements at the end of the array that an append replaces."""
+    max_mem: str | int | None = None
+    temp: Location | None = None
+    is_between: bool = False
+    """True if the array is itself one between, into which blocks are written as they come."""
 
     @property
     def creates(self) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from zarr_dask.array.array import Array
+from zarr_dask.errors import StoreError
 from zarr_dask.formats.handles import tell_growth
 from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.jobs.engine.visibility import check_array_seen
-from zarr_dask.jobs.write.submit import WriteProgress, compute_writes
+from zarr_dask.jobs.write.staging import StagingFolder
+from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import ArrayTarget, Commit, Finalizer, WriteReport
 from zarr_dask.journal import ArrayEnd, Claim, JobLock, Journal
 from zarr_dask.journal.finished import record_end
@@ -55,6 +58,12 @@ class StartedWrite:
     """Changes that become visible only together with the other arrays of the same call."""
     finished: WriteReport | None = None
     """Report of the same job, if it has ended earlier."""
+    staged: WriteCollection | None = None
+    """Tasks that write the array between, which have to be done before the others."""
+    room: StagingFolder | None = None
+    """Folder of the array between, which goes when the job ends."""
+    resumes: bool = False
+    """True if the same call may go on with what is left after a failure."""
 
     def record(self, report: WriteReport) -> None:
         """Keep the report of a job that may be called again after its end."""
@@ -87,6 +96,9 @@ class StartedWrite:
         """Remove output that cannot be resumed."""
         if self.swap is not None and self.journal is None:
             self.swap.remove()
+        if self.room is not None and not self.resumes:
+            with suppress(StoreError):  # the first error is what matters
+                self.room.remove()
 
     def let_go(self, *, alone: bool = False) -> None:
         """Let others append to an array that grows; see `ArrayEnd.leave`."""
@@ -104,8 +116,8 @@ class Beginning(Protocol):
         ...
 
     @property
-    def nbytes(self) -> int:
-        """Decoded bytes that are written."""
+    def work_nbytes(self) -> int:
+        """Decoded bytes that tasks write, those of an array between included."""
         ...
 
     @property
@@ -130,7 +142,8 @@ def make_finalizer(begun: Iterable[StartedWrite], commit: Commit | None = None) 
     journals = tuple(one.journal for one in found if one.journal is not None)
     swaps = tuple(one.swap for one in found if one.swap is not None)
     deferred = tuple(one.deferred for one in found if one.deferred is not None)
-    return Finalizer(journals, swaps, tuple(one.token for one in found), commit, deferred)
+    rooms = tuple(one.room for one in found if one.room is not None)
+    return Finalizer(journals, swaps, tuple(one.token for one in found), commit, deferred, rooms)
 
 
 def _reports(
@@ -162,12 +175,13 @@ def run_plans(
     """
     begun: list[StartedWrite] = []
 
-    def begin(topic: str) -> tuple[list[WriteCollection], int]:
+    def begin(topic: str) -> BegunWrites:
         begun.extend(plan.begun(topic, ends=False, held=True, client=client) for plan in plans)
-        return [one.write for one in begun], sum(one.done for one in begun)
+        first = [one.staged for one in begun if one.staged is not None]
+        return BegunWrites([one.write for one in begun], sum(one.done for one in begun), first)
 
     _LOG.info("begin: %s", "; ".join(map(str, plans)))
-    nbytes = sum(plan.nbytes for plan in plans)
+    nbytes = sum(plan.work_nbytes for plan in plans)
     lends = max((plan.largest_block for plan in plans if is_remote(plan.target.store)), default=0)
     is_written = False
     try:

@@ -6,19 +6,21 @@ target, or in memory if the target is in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array.array import Array
+from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
-from zarr_dask.grid.grid import Blocks, Cells, Shape
+from zarr_dask.grid.grid import Blocks, Cells, Region, Shape
 from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import archive_sibling
+from zarr_dask.jobs.write.target_array import new_array
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local_paths import check_folder
@@ -34,7 +36,7 @@ from zarr_dask.stores.wrappers.base import unwrap
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["FORMAT", "StagingArray", "StagingFolder", "base_for", "grids_between"]
+__all__ = ["FORMAT", "StagingArray", "StagingFolder", "grids_between", "plan_staging"]
 
 FORMAT = "v3"
 """Format of the intermediate array."""
@@ -55,7 +57,9 @@ class StagingArray:
     shards: Cells | None
     codecs: Any
 
-    def room(self, values: da.Array, target: Array, *, resume: Resume) -> StagingFolder:
+    def room(
+        self, values: da.Array, target: Array, *, resume: Resume, region: Region | None = None
+    ) -> StagingFolder:
         """Return the folder for one run: a new one, or one that the same call finds again.
 
         Parameters
@@ -63,9 +67,11 @@ class StagingArray:
         values
             The array to rechunk.
         target
-            The new array.
+            The array that the values are for.
         resume
             As for `zarr_dask.rechunk`.
+        region
+            The elements of the target; all of a new array by default.
 
         Raises
         ------
@@ -79,10 +85,10 @@ class StagingArray:
                     "that have been computed, or leave resume=True out."
                 )
             return StagingFolder(MemoryStore(), "blocks", self)
-        name = self._name(values, target, resume) if resume else token_hex(16)
+        name = self._name(values, target, resume, region) if resume else token_hex(16)
         return StagingFolder(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
 
-    def _name(self, values: da.Array, target: Array, resume: Resume) -> str:
+    def _name(self, values: da.Array, target: Array, resume: Resume, region: Region | None) -> str:
         """Return a name that is equal for calls with the same values and target."""
         from zarr_dask.graph.tokens import layer_tokens
 
@@ -90,7 +96,9 @@ class StagingArray:
         if not isinstance(resume, str):
             what = (sorted(token for _, token in layer_tokens(values)), values.name)
         place = canonical_location(target.store, target.path)
-        facts = (what, place, metadata_hash(target), self.chunks, self.shards)
+        facts: tuple[Any, ...] = (what, place, metadata_hash(target), self.chunks, self.shards)
+        if region is not None:
+            facts = (*facts, tuple((s.start, s.stop) for s in region))
         return sha256(repr(facts).encode()).hexdigest()
 
 
@@ -119,6 +127,46 @@ class StagingFolder:
     def remove(self) -> None:
         """Remove the blocks and the rest of their journal."""
         self.base.delete_prefix(prefix_of(self.folder))
+
+
+def plan_staging(
+    values: da.Array, target: Array, temp: Location | None
+) -> tuple[StagingArray, Array]:
+    """Return layout and location of an array between, and that array as its folder will hold it.
+
+    Parameters
+    ----------
+    values
+        The dask array whose blocks become stored objects.
+    target
+        The array that the values are for.
+    temp
+        Location of intermediate data; beside the target by default.
+
+    Raises
+    ------
+    StoreError
+        If there is no store for it.
+    DataTypeError, MetadataError
+        If it cannot hold the values.
+    """
+    base, prefix = _base_for(target, temp)
+    blocks = tuple(max(sizes, default=0) or 1 for sizes in values.chunks)
+    spec = ArraySpec(shape=None, dtype=None, chunks=blocks, format=FORMAT)
+    data_type = new_array(values, MemoryStore(), "", spec, {}, FORMAT).meta.data_type
+    codecs = None if data_type.variable else _plain(data_type.itemsize)
+    objects = target.meta.grid.largest_cell
+    chunks, shards = grids_between(values.chunks, objects, data_type.typical_itemsize)
+    between = StagingArray(base, prefix, chunks, shards, codecs)
+    room = StagingFolder(base or MemoryStore(), f"{prefix}planned", between)
+    spec = replace(spec, chunks=chunks, shards=shards, codecs=codecs)
+    return between, new_array(values, room.array, "", spec, {}, FORMAT)
+
+
+def _plain(itemsize: int) -> list[dict[str, Any]]:
+    """Return a codec chain without compression."""
+    configuration = {"endian": "little"} if itemsize > 1 else {}
+    return [{"name": "bytes", "configuration": configuration}]
 
 
 def grids_between(blocks: Blocks, objects: Shape, itemsize: int) -> tuple[Cells, Cells | None]:
@@ -176,7 +224,7 @@ def _divisors(length: int) -> list[int]:
     return sorted({*small, *(length // d for d in small)})
 
 
-def base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
+def _base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
     """Return the store for the intermediate array, and the prefix of its folder's name.
 
     Raises

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from secrets import token_hex
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zarr_dask.jobs.engine import Workers, compute, find_workers, run_batches, subscribe_events
 from zarr_dask.jobs.engine.progress_bars import bar
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import IndependentWrites, WriteCollection
 
-__all__ = ["WriteProgress", "compute_writes"]
+__all__ = ["BegunWrites", "WriteProgress", "compute_writes"]
 
 WriteProgress = Callable[[Progress], None] | bool
 """Callback for every step; True for a bar, False for none."""
@@ -34,8 +35,18 @@ _MERGED = 64
 """Number of results that are held before they are merged."""
 
 
+class BegunWrites(NamedTuple):
+    """Collections that are ready to be computed."""
+
+    writes: Sequence[WriteCollection]
+    done: int
+    """Number of bytes that were written before."""
+    first: Sequence[WriteCollection] = ()
+    """Writes of arrays that the others read."""
+
+
 def compute_writes(
-    begin: Callable[[str], tuple[Sequence[WriteCollection], int]],
+    begin: Callable[[str], BegunWrites],
     nbytes: int,
     client: Client | None = None,
     progress: WriteProgress | None = None,
@@ -48,8 +59,7 @@ def compute_writes(
     Parameters
     ----------
     begin
-        Makes the collections; called with the topic under which their tasks report progress. It
-        also returns the number of bytes written before.
+        Makes the collections; called with the topic under which their tasks report progress.
     nbytes
         Decoded bytes that are written, those written before included.
     client
@@ -64,8 +74,6 @@ def compute_writes(
         Bytes of the largest block if tasks wait for a remote store; else 0. See
         `zarr_dask.jobs.engine.overlap_pool`.
     """
-    from zarr_dask.graph import join_writes
-
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
         raise TypeError(f"progress={progress!r}: expected a function, True, False or None.")
     workers = find_workers(client)
@@ -77,29 +85,49 @@ def compute_writes(
             told = stack.enter_context(bar("writing", nbytes))
             steps = _WriteProgress(told, nbytes)
         topic = "" if steps is None or workers.client is None else f"zarr-write-{token_hex(8)}"
-        writes, done = begin(topic)
+        writes, done, first = begin(topic)
         if steps is not None:
             steps.advance(done)
         if topic and steps is not None:
             stack.enter_context(subscribe_events(workers, topic, steps.heard))
-        noted = None if steps is None else steps.returned
-
-        def whole(write: WriteCollection) -> Any:
-            return compute(write, workers, _writing_layers(write), noted, lends=lends)
-
-        separate = _separate(writes, workers, window)
-        if separate is not None:
-            results = tuple(
-                whole(write) if one is None else _compute_windows(one, workers, steps, window)
-                for write, one in zip(writes, separate, strict=True)
-            )
-        elif len(writes) == 1:
-            results = (whole(writes[0]),)
-        else:
-            results = whole(join_writes(writes, tuple))
+        run = _Run(workers, steps, window, lends)
+        if first:
+            run.compute(first)
+        results = run.compute(writes)
         if steps is not None:
             steps.end()
         return results
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Computes writes as one collection, or each in windows."""
+
+    workers: Workers
+    steps: _WriteProgress | None
+    window: int | None
+    lends: int
+
+    def compute(self, writes: Sequence[WriteCollection]) -> tuple[Any, ...]:
+        """Return the result of each write."""
+        from zarr_dask.graph import join_writes
+
+        separate = _separate(writes, self.workers, self.window)
+        if separate is not None:
+            return tuple(
+                self._whole(write)
+                if one is None
+                else _compute_windows(one, self.workers, self.steps, self.window)
+                for write, one in zip(writes, separate, strict=True)
+            )
+        if len(writes) == 1:
+            return (self._whole(writes[0]),)
+        results: tuple[Any, ...] = self._whole(join_writes(writes, tuple))
+        return results
+
+    def _whole(self, write: WriteCollection) -> Any:
+        noted = None if self.steps is None else self.steps.returned
+        return compute(write, self.workers, _writing_layers(write), noted, lends=self.lends)
 
 
 def _separate(

@@ -42,6 +42,7 @@ from zarr_dask.jobs.write.append_state import (
     note_end,
 )
 from zarr_dask.jobs.write.cas_update import cas_update_part
+from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal
 from zarr_dask.journal.finished import record_end, was_ended
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
@@ -148,6 +149,8 @@ class ArrayTarget:
     """True if the last task gives the claim back; otherwise the process that waits for it does."""
     deferred: bool = False
     """True if `show` changes the metadata, once other arrays are written too."""
+    room: StagingFolder | None = None
+    """Folder of the array between that the last task removes; None where its caller does."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -355,6 +358,8 @@ class ArrayTarget:
             self._check_stored(result)
         if not self.deferred:
             self._show(job)
+        if self.room is not None:
+            self.room.remove()
         if records is not None and records.ends:
             note_end(self.token)
             record_end(records.journal, job, asdict(result))
@@ -542,6 +547,8 @@ class Finalizer:
     """Makes all of them visible, where they become so together."""
     targets: tuple[ArrayTarget, ...] = ()
     """The change that it makes visible."""
+    rooms: tuple[StagingFolder, ...] = ()
+    """Folders of arrays between."""
 
     @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
@@ -558,6 +565,8 @@ class Finalizer:
             swap.remove()  # what a task that was killed has left of the old array
         for token in self.tokens:
             note_end(token)
+        for room in self.rooms:
+            room.remove()
         for journal in reversed(self.journals):
             journal.remove()
         for swap in self.swaps:

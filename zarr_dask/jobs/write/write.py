@@ -11,6 +11,7 @@ end of the job.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial as bound
@@ -20,7 +21,7 @@ from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
-from zarr_dask.errors import NodeNotFoundError
+from zarr_dask.errors import DataTypeError, MetadataError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
@@ -29,7 +30,10 @@ from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.indexing.basic import checked_region
+from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
+from zarr_dask.jobs.engine.layouts import layout_of
+from zarr_dask.jobs.engine.memory_budget import JobBudget
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, find_finished_append, plan_resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.checks import (
@@ -44,6 +48,7 @@ from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.lazy_values import are_several, as_dask
 from zarr_dask.jobs.write.plan import Partial, WritePlan
+from zarr_dask.jobs.write.regroup import check_fits_budget, cost_model_for, ways, written_blocks
 from zarr_dask.jobs.write.request import (
     RunOptions,
     WriteMode,
@@ -51,7 +56,7 @@ from zarr_dask.jobs.write.request import (
     WriteRequest,
     split_request,
 )
-from zarr_dask.jobs.write.staging import FORMAT, StagingFolder
+from zarr_dask.jobs.write.staging import FORMAT, StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import Casting, WriteReport
 from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
@@ -131,6 +136,8 @@ def plan_write(
     manifest: Any = None,
     sha256: bool = False,
     each: Sequence[Mapping[str, Any]] | None = None,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
     **keywords: Unpack[ZarrPythonOptions],
 ) -> WritePlan | JointWritePlan:
     """Plan how to write a dask array, or several; nothing is written.
@@ -199,6 +206,14 @@ def plan_write(
     each
         For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
         ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
+    max_mem
+        Maximum bytes that the tasks of one process may hold, such as ``"2GB"``, besides what
+        computing the blocks takes. By default the share that the workers' memory limit leaves, or
+        half of the machine's memory. Blocks that cross stored objects are regrouped in the graph,
+        or written as they come into an array between, from which the target is then written: the
+        faster way that fits.
+    temp
+        Location of that array, if any is needed; beside the target by default.
     **keywords
         Keywords that dask passes to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``, ``chunk_key_encoding``.
@@ -214,6 +229,8 @@ def plan_write(
         If another append is under way when this one begins.
     GridError
         If shapes or grids do not fit, or blocks have no known size.
+    MemoryBudgetError
+        If no way of writing the blocks fits into `max_mem`.
     ConditionalWriteError
         If objects are to be shared, and the store or its file system has no conditional writes.
     DataTypeError
@@ -273,6 +290,8 @@ def plan_write(
         on_conflict=on_conflict,
         resume=ResumeOptions(resume, journal, manifest, sha256),
         keywords=keywords,
+        max_mem=max_mem,
+        temp=temp,
     )
     if not are_several(arr):
         if each is not None:
@@ -306,22 +325,62 @@ def plan_several(
         defers = commit is not None and not puts_metadata_first(plan.target.store)
         plans.append(replace(plan, deferred=True) if defers else plan)
     check_disjoint_targets(plans)
-    return JointWritePlan(tuple(plans), commit)
+    return JointWritePlan(tuple(_in_one_graph(_sharing_memory(plans))), commit)
+
+
+def _sharing_memory(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
+    """Return the plans, with arrays between where blocks of all arrays would wait at a time."""
+    found = list(plans)
+    while True:
+        waiting = [n for n, plan in enumerate(found) if plan.ways and plan.ways[0].waiting]
+        needed = sum(found[n].ways[0].process for n in waiting)
+        movable = [n for n in waiting if found[n].staged_way is not None]
+        budget = found[waiting[0]].budget if waiting else None
+        if budget is None or len(waiting) < 2 or needed <= budget.max_mem or not movable:
+            return found
+        most = max(movable, key=lambda n: found[n].ways[0].waiting)
+        found[most] = found[most].with_array_between()
+
+
+def _in_one_graph(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
+    """Return the plans; those whose graphs other arrays need, too, do all in one graph."""
+    layers = Counter(name for plan in plans for name in plan.values.dask.layers)
+    return [
+        replace(plan, in_one_graph=any(layers[name] > 1 for name in plan.values.dask.layers))
+        if plan.staged
+        else plan
+        for plan in plans
+    ]
 
 
 def plan_blocks(room: StagingFolder, values: da.Array, *, resume: Resume) -> WritePlan:
     """Plan to write the blocks of a dask array, as they come, into an intermediate array."""
-    made: WritePlan = plan_write(
-        values,
-        room.array,
-        chunks=room.between.chunks,
-        shards=room.between.shards,
-        codecs=room.between.codecs,
-        resume=resume,
-        journal=room.journal if resume else None,
-        format=FORMAT,
+    between = room.between
+    request = WriteRequest(
+        url=room.array,
+        component=None,
+        storage_options=None,
+        region=None,
+        mode="a",
+        wanted=ArraySpec(
+            shape=None,
+            dtype=None,
+            chunks=between.chunks,
+            shards=between.shards,
+            codecs=between.codecs,
+            attributes={},
+            format=FORMAT,
+        ),
+        overwrite=False,
+        append=None,
+        casting="safe",
+        partial="refuse",
+        on_conflict="error",
+        resume=ResumeOptions(resume, room.journal if resume else None),
+        keywords={},
+        is_between=True,
     )
-    return made
+    return _plan(values, request)
 
 
 class _ResolvedTarget(NamedTuple):
@@ -402,11 +461,12 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     over = resume.has_ended
     if request.creates and not over and resume.resumed is None:
         check_can_create(site.store, target.path, target.node_format, overwrite=replaces)
+    aligned = target.meta.grid.align(values.chunks, tuple(s.start for s in region))
     plan = WritePlan(
         values=values,
         target=target,
         region=region,
-        blocks=target.meta.grid.align(values.chunks, tuple(s.start for s in region)),
+        blocks=aligned,
         partial=partial_objects(target, region),
         creates=request.creates,
         overwrite=replaces,
@@ -419,11 +479,49 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         site=site,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
     )
+    if not plan.has_ended and not request.is_between:
+        plan = _within_budget(plan, request)
     if plan.partial and plan.uses_cas:
         as_cas_store(target.store).check_conditional(target.key(plan.partial[0]))
     if request.partial == "refuse" and request.append is None:
         check_whole(plan)
     return plan
+
+
+def _within_budget(plan: WritePlan, request: WriteRequest) -> WritePlan:
+    """Return the plan with the way of writing its blocks that fits the budget best."""
+    values, target = plan.values, plan.target
+    if not plan.regrouped and request.max_mem is None:
+        return plan
+    budget = JobBudget.of(request.max_mem, find_workers())
+    written = written_blocks(values, target, plan.region, plan.blocks)
+    between, made = _between(plan, request) if plan.regrouped and values.size else (None, None)
+    layout = None if made is None else layout_of(made)
+    found = ways(written, budget, cost_model_for(target.store), layout)
+    check_fits_budget(found, budget, target.where)
+    return replace(
+        plan,
+        blocks=found[0].blocks,
+        ways=found,
+        budget=budget,
+        between=between,
+        plan_blocks=bound(plan_blocks, resume=request.resume.resume),
+    )
+
+
+def _between(
+    plan: WritePlan, request: WriteRequest
+) -> tuple[StagingArray, Array] | tuple[None, None]:
+    """Return the array between that the blocks may be written into, if there can be one."""
+    try:
+        found = plan_staging(plan.values, plan.target, request.temp)
+    except (StoreError, DataTypeError, MetadataError):
+        if request.temp is not None:
+            raise
+        return None, None
+    if found[0].base is None and request.resume.resume:
+        return None, None  # what is in memory is gone with the process
+    return found
 
 
 def _region_in(target: Array, given: Any) -> Region:
@@ -511,6 +609,8 @@ def to_zarr(
     manifest: Any = None,
     sha256: bool = False,
     each: Sequence[Mapping[str, Any]] | None = None,
+    max_mem: str | int | None = None,
+    temp: Location | None = None,
     progress: WriteProgress | None = None,
     window: int | None = None,
     **keywords: Unpack[ZarrPythonOptions],
@@ -531,7 +631,7 @@ def to_zarr(
         As for `plan_write`.
     append, casting, partial, on_conflict
         As for `plan_write`.
-    resume, journal, manifest, sha256, each
+    resume, journal, manifest, sha256, each, max_mem, temp
         As for `plan_write`.
     progress, window
         As for `WritePlan.run`.
@@ -571,6 +671,7 @@ def to_zarr(
             "codecs": codecs,
         }
         given |= {"format": format, "append": append, "journal": journal}
+        given |= {"max_mem": max_mem, "temp": temp}
         given["partial"] = None if partial == "refuse" else partial
         return arr.zd.to_zarr(
             url,
@@ -611,6 +712,8 @@ def to_zarr(
         manifest=manifest,
         sha256=sha256,
         each=each,
+        max_mem=max_mem,
+        temp=temp,
         **keywords,
     ).at_once()
     if not compute and not return_stored:

@@ -112,6 +112,8 @@ def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
         return None
     codecs = [codec_configuration(item) for name in said for item in _listed(keywords[name])]
     if not {"compressor", "compressors"} & set(said):
+        if not codecs:
+            return None
         codecs.append("blosc")
     return codecs
 

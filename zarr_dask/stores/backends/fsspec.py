@@ -51,6 +51,7 @@ from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, 
 from zarr_dask.stores.backends.reference_targets import PLACES, confine, document_of
 from zarr_dask.stores.base import (
     WHOLE,
+    BoundedRange,
     Buffer,
     Listing,
     Range,
@@ -58,6 +59,7 @@ from zarr_dask.stores.base import (
     TaggedBytes,
     VersionRequest,
     check_key,
+    is_whole,
     join,
 )
 from zarr_dask.stores.error_mapping import as_store_error, is_not_found, library_errors, statuses_of
@@ -215,7 +217,7 @@ class FsspecStore:
             check_key(key)
         if is_s3(fs):
             return self._batch(requests, self._ask_s3)
-        parts = {key for key, wanted, _ in requests if wanted != WHOLE}
+        parts = {key for key, wanted, _ in requests if not is_whole(wanted)}
         tags = {key: tag for key, _, tag in requests if tag is not None}
         before = self._tags(parts - tags.keys()) | tags
         found = self.get_ranges([(key, wanted) for key, wanted, _ in requests])
@@ -333,6 +335,8 @@ class FsspecStore:
         content = bytes(value)
         if start == stop:
             return b""
+        if isinstance(wanted, BoundedRange):
+            return content[:stop]  # it is as long as it is, like one that is read without a bound
         if self._is_all(key, wanted, content):
             return content[start:stop]
         if stop is None:

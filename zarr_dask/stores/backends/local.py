@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -136,15 +137,21 @@ class LocalStore:
 
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
+        return self.get_start(key, sys.maxsize)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
         descriptor = self._open(key)
         if descriptor is None:
             return None
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
+            size = min(size, nbytes)
             if size <= _SMALL:
                 data = os.pread(descriptor, size, 0)
                 return data if len(data) == size else read_at(descriptor, 0, size)
-            return read_parts(descriptor, [(0, os.fstat(descriptor).st_size)])[0]
+            size = min(os.fstat(descriptor).st_size, nbytes)
+            return read_parts(descriptor, [(0, size)])[0]
         except IsADirectoryError:
             return None
         except OSError as error:

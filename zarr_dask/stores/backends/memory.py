@@ -102,6 +102,11 @@ class MemoryStore:
         """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.get(key)
 
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`; no other memory is needed to look at a value."""
+        value = self.get(key)
+        return value if value is None or len(value) <= nbytes else memoryview(value)[:nbytes]
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         found: list[Buffer | None] = []

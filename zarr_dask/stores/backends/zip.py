@@ -18,6 +18,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
@@ -46,6 +47,7 @@ class _Entry(NamedTuple):
     method: int
     flags: int
     crc: int
+    shares: bool  # its bytes are also those of another entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ class ZipStore:
         start = entry.offset + _LOCAL_HEADER.size + int(name) + int(extra)
         if start + entry.stored > (self.stamp or (0, 0))[0]:
             raise self._broken(key, "the archive ends before it does")
+        if entry.shares:
+            raise self._broken(key, "its bytes are those of another entry as well; pack it again")
         return start
 
     def _inflated(self, key: str, entry: _Entry, data: Buffer, most: int) -> bytes | memoryview:
@@ -298,7 +302,7 @@ def _directory(path: str, stamp: tuple[int, int]) -> _Directory:
             raise StoreError(
                 f"{path} is no zip archive that can be read, or a part of it is missing: {error}."
             ) from error
-    entries = {}
+    sharing, entries = _sharing(found), {}
     for info in found:
         if info.filename.endswith("/") or info.filename.startswith(_NOT_DATA):
             continue
@@ -313,8 +317,22 @@ def _directory(path: str, stamp: tuple[int, int]) -> _Directory:
             info.compress_type,
             info.flag_bits,
             info.CRC,
+            id(info) in sharing,
         )
     return _Directory(entries)
+
+
+def _sharing(found: Sequence[zipfile.ZipInfo]) -> set[int]:
+    """Return the identities of entries that begin before another one has ended.
+
+    With such entries a small archive could hold any number of large values.
+    """
+    stop, sharing = 0, set[int]()
+    for info in sorted(found, key=attrgetter("header_offset")):
+        if info.header_offset < stop:
+            sharing.add(id(info))
+        stop = max(stop, info.header_offset + _LOCAL_HEADER.size + info.compress_size)
+    return sharing
 
 
 def _leading_folder(entries: Mapping[str, object]) -> str:

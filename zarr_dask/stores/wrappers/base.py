@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, cast
 from zarr_dask.errors import ReadOnlyError
 from zarr_dask.stores.base import (
     WHOLE,
+    BoundedRange,
     Buffer,
     ConditionalRangeReader,
     ForkableSession,
@@ -26,6 +27,7 @@ from zarr_dask.stores.base import (
     VersionRequest,
     etag_of,
     get_ranges_if_match,
+    get_start,
     list_sizes,
     open_value,
     supports_cheap_random_reads,
@@ -92,6 +94,10 @@ class StoreWrapper:
     def get_transient(self, key: str) -> Buffer | None:
         """Return the same as `get`, which a wrapper may override."""
         return self.get(key)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """Return the first bytes of a value by `get_ranges`, which a wrapper may override."""
+        return self.get_ranges([(key, BoundedRange(0, nbytes))])[0]
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
@@ -190,6 +196,10 @@ class PrefixStore(StoreWrapper):
         """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.store.get_transient(self.prefix + key)
 
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        return get_start(self.store, self.prefix + key, nbytes)
+
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         return self.store.get_ranges([(self.prefix + key, wanted) for key, wanted in requests])
@@ -259,6 +269,10 @@ class ReadOnly(StoreWrapper):
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
         return self.store.get_transient(key)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        return get_start(self.store, key, nbytes)
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> Iterable[TaggedBytes | None]:
         """See `zarr_dask.stores.base.get_ranges_if_match`."""
@@ -343,6 +357,11 @@ class Recording(StoreWrapper):
         """See `zarr_dask.stores.base.Store.get`."""
         self._note("get", key)
         return self.store.get(key)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        self._note("get", key)
+        return get_start(self.store, key, nbytes)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
@@ -477,6 +496,11 @@ class HookStore(StoreWrapper):
         """See `zarr_dask.stores.base.Store.get`."""
         self.before("get", key)
         return self.store.get(key)
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        self.before("get", key)
+        return get_start(self.store, key, nbytes)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""

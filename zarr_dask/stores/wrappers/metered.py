@@ -16,6 +16,7 @@ from zarr_dask.stores.base import (
     VersionRequest,
     cancel_reads,
     get_ranges_if_match,
+    get_start,
     open_value,
     supports_cheap_random_reads,
 )
@@ -57,6 +58,10 @@ class MeteredStore(StoreWrapper):
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
         return self._came(self.store.get_transient(key))
+
+    def get_start(self, key: str, nbytes: int) -> Buffer | None:
+        """See `zarr_dask.stores.base.get_start`."""
+        return self._came(get_start(self.store, key, nbytes))
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""

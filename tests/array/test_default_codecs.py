@@ -1,0 +1,68 @@
+"""The codecs of new arrays: small, checked, and known to other libraries."""
+
+import numpy as np
+import pytest
+import tensorstore as ts
+import zarr
+
+import zarr_dask as zd
+from zarr_dask.errors import CorruptObjectError
+
+STEPS = np.arange(1 << 16).reshape(256, 256)
+KINDS = {
+    "field": (np.sin(STEPS / 300) + STEPS % 7 / 1e4).astype("f4"),
+    "coordinates": np.linspace(-180, 180, 1 << 16).reshape(256, 256),
+    "packed": (np.sin(STEPS / 300) * 3e4).astype("i2"),
+    "counts": np.random.default_rng(0).poisson(3, (256, 256)).astype("u4"),
+    "labels": (STEPS // 256 // 9 + STEPS % 256 // 60 * 40).astype("i8"),
+    "mask": STEPS % 256 > STEPS // 256,
+    "picture": (STEPS * STEPS // 97 % 251).astype("u1"),
+    "complex": np.exp(1j * STEPS / 50).astype("c8"),
+}
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_others_read_what_is_no_larger_than_theirs(tmp_path, kind, format):
+    values = KINDS[kind]
+    array = zd.create_array(
+        tmp_path / "a", shape=values.shape, dtype=values.dtype, chunks=(256, 128), format=format
+    )
+    array[...] = values
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "a")[...], values)
+    driver = {"v2": "zarr", "v3": "zarr3"}[format]
+    spec = {"driver": driver, "kvstore": {"driver": "file", "path": f"{tmp_path}/a/"}}
+    np.testing.assert_array_equal(ts.open(spec).result().read().result(), values)
+    peer = zarr.create_array(
+        tmp_path / "b",
+        shape=values.shape,
+        dtype=values.dtype,
+        chunks=(256, 128),
+        zarr_format=int(format[1]),
+    )
+    peer[...] = values
+    checksums = 2 * 4 if format == "v3" else 0
+    assert array.nbytes_stored() <= zd.open_array(tmp_path / "b").nbytes_stored() + checksums
+
+
+@pytest.mark.parametrize("dtype", ["f4", "u1", "string"])
+def test_one_changed_bit_is_found(dtype):
+    values = {}
+    array = zd.create_array(values, shape=(40,), dtype=dtype)
+    array[...] = np.arange(40) if dtype != "string" else [f"n {i}" for i in range(40)]
+    whole = bytes(values["c/0"])
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        values["c/0"] = bytes(damaged)
+        with pytest.raises(CorruptObjectError):
+            array[...]
+
+
+def test_formats_without_a_checksum_are_given_none(tmp_path):
+    zd.create_array(tmp_path / "a", shape=(8,), dtype="f4", chunks=4)[...] = np.arange(8)
+    zd.copy(tmp_path / "a", tmp_path / "b", format="v2")
+    copied = zd.open_array(tmp_path / "b")
+    assert [codec.name for codec in copied.codecs] == ["bytes", "blosc"]
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{tmp_path}/b/"}}
+    assert ts.open(spec).result().read().result().tolist() == list(range(8))

@@ -1,0 +1,111 @@
+"""create, delete, consolidate, digest, ls and head."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import zarr_dask as zd
+from zarr_dask.cli import main
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def result(*words):
+    return json.loads(run(*words, "--json").stdout)["result"]
+
+
+@pytest.fixture
+def run_zarr(tmp_path):
+    group = zd.create_group(tmp_path / "run.zarr")
+    values = np.arange(24, dtype="f4").reshape(4, 6)
+    group.create_array("sea/temp", data=values, chunks=(2, 3), dimension_names=("time", "x"))
+    group.create_array("land", shape=3, dtype="i2", chunks=3)
+    return str(tmp_path / "run.zarr")
+
+
+def test_create(tmp_path):
+    url = tmp_path / "a.zarr"
+    words = ["--shape", "8,6", "--dtype", "int16", "--chunks", "t=4,x=3", "--dims", "t,x"]
+    more = ["--attribute", "units=K", "--attribute", "n=[1,2]", "--fill-value", "7"]
+    said = run("create", url, "g/temp", *words, *more, "--codecs", "zstd").stdout
+    assert said == f"array {url}/g/temp\n"
+    made = zd.open(url, "g/temp")
+    assert (made.shape, made.dtype, made.chunks) == ((8, 6), "i2", (4, 3))
+    assert (made.dimension_names, made.fill_value) == (("t", "x"), 7)
+    assert made.attributes == {"units": "K", "n": [1, 2]}
+    assert [codec.name for codec in made.codecs] == ["bytes", "zstd"]
+    assert "--overwrite" in run("create", url, "g/temp", *words, code=3).stderr
+    run("create", url, "g/temp", "--shape", "()", "--dtype", "f8", "--overwrite")
+    assert zd.open(url, "g/temp").shape == ()
+    assert run("create", url, "h", "--format", "v3").stdout == f"group {url}/h\n"
+    assert zd.open(url, "h").attributes == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--shape", "4"], "needs --shape and --dtype"),
+        (["--chunks", "4"], "needs --shape and --dtype"),
+        (["--shape", "4,a", "--dtype", "f4"], "expected lengths"),
+        (["--attribute", "units"], "as in units=m"),
+    ],
+)
+def test_create_refuses(words, says, tmp_path):
+    assert says in run("create", tmp_path / "a", *words, code=2).stderr
+    assert not (tmp_path / "a").exists()
+
+
+def test_delete(run_zarr, monkeypatch):
+    assert "give --yes" in run("delete", run_zarr, "land", code=2).stderr
+    assert "land" in zd.open(run_zarr)
+    assert run("delete", run_zarr, "land", "-y").stdout == f"deleted {run_zarr}/land\n"
+    assert "land" not in zd.open(run_zarr)
+    run("delete", run_zarr, "land", "-y", code=3)
+    monkeypatch.setattr("zarr_dask.cli.nodes._may_ask", lambda: True)
+    for answer, code in (("n", 1), ("y", 0)):
+        done = CliRunner().invoke(main, ["delete", run_zarr, "sea"], input=answer)
+        assert (done.exit_code, "sea" in zd.open(run_zarr)) == (code, bool(code)), done.output
+
+
+def test_consolidate(run_zarr):
+    assert "3 nodes" in run("consolidate", run_zarr).stdout
+    zarr = pytest.importorskip("zarr")
+    found = zarr.open_consolidated(run_zarr)
+    assert {name for name, _ in found.members(max_depth=None)} == {"land", "sea", "sea/temp"}
+
+
+def test_digest(run_zarr):
+    expected = zd.digest(zd.open(run_zarr, "sea/temp"))
+    lines = run("digest", run_zarr).stdout.splitlines()
+    assert f"{expected}  sea/temp" in lines
+    assert len(lines) == 2
+    assert result("digest", run_zarr, "sea/temp")["digests"] == {"": expected}
+
+
+def test_ls(run_zarr):
+    assert run("ls", run_zarr).stdout == "land\nsea/\n"
+    assert run("ls", run_zarr, "-r").stdout == "land\nsea/\nsea/temp\n"
+    assert run("ls", run_zarr, "sea", "-l").stdout == "temp  (4, 6) float32, chunks (2, 3)\n"
+    assert run("ls", run_zarr, "sea/temp").stdout == "temp\n"
+    assert [one["kind"] for one in result("ls", run_zarr)["nodes"]] == ["array", "group"]
+
+
+def test_head(run_zarr):
+    assert run("head", run_zarr, "sea/temp", "-n", "2").stdout == "[[0. 1.]\n [6. 7.]]\n"
+    for region in ("1:3,0", "time=1:3,x=0"):
+        found = result("head", run_zarr, "sea/temp", "--region", region)
+        assert (found["shape"], found["values"]) == ([2], [6.0, 12.0])
+    message = run("head", run_zarr, "sea/temp", "--region", "lat=0", code=2).stderr
+    assert "no dimension 'lat': time, x" in " ".join(message.split())
+    assert "is a group" in run("head", run_zarr, code=3).stderr
+
+
+def test_head_reads_no_other_chunk(run_zarr, tmp_path):
+    (tmp_path / "run.zarr/sea/temp/c/1/1").write_bytes(b"junk")
+    run("head", run_zarr, "sea/temp", "-n", "2")

@@ -1,0 +1,250 @@
+"""Blocks that cross stored objects: in the graph or through an array between, within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zarr_dask as zd
+from tests.support.leftovers import left_in
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.jobs.engine import Workers
+from zarr_dask.jobs.engine.layouts import layout_of
+from zarr_dask.jobs.engine.memory_budget import JobBudget
+from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.write.regroup import ways, written_blocks
+from zarr_dask.jobs.write.staging import plan_staging
+
+MAPS = (120, 60, 80)
+VALUES = np.random.default_rng(0).random(MAPS)
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    with dask.config.set(scheduler="threads", num_workers=2):
+        yield
+
+
+def maps() -> da.Array:
+    return da.from_array(VALUES, chunks=(7, 60, 80))
+
+
+@st.composite
+def cuts(draw, length):
+    borders = sorted({0, length, *draw(st.lists(st.integers(1, max(length - 1, 1)), max_size=4))})
+    return tuple(b - a for a, b in pairwise([n for n in borders if n <= length]))
+
+
+@given(st.data())
+def test_any_blocks_into_any_grid_in_every_way(data):
+    shape = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple))
+    chunks = tuple(data.draw(st.integers(1, n + 2)) for n in shape)
+    values = np.arange(1, np.prod(shape) + 1).reshape(shape)
+    blocks = tuple(data.draw(cuts(n)) for n in shape)
+    plan = zd.plan_write(da.from_array(values, chunks=blocks), {}, chunks=chunks, max_mem="100MB")
+    assert plan.memory.process <= 100_000_000
+    assert len(plan.ways) == (2 if plan.regrouped else 1)
+    for way in plan.ways:
+        assert tuple(map(sum, way.blocks)) == shape
+        assert plan.target.meta.grid.align(way.blocks) == way.blocks
+        target = {}
+        made = zd.plan_write(plan.values, target, chunks=chunks, max_mem="100MB")
+        report = replace(made, ways=(way,), blocks=way.blocks).run()
+        assert report.objects == made.objects
+        assert (zd.open_array(target)[...] == values).all()
+        assert not [key for key in target if "blocks" in key]
+
+
+@given(st.data())
+def test_no_plan_holds_more_than_the_budget(data):
+    shape = data.draw(st.lists(st.integers(1, 3000), min_size=1, max_size=3).map(tuple))
+    chunks = tuple(data.draw(st.integers(1, n)) for n in shape)
+    blocks = tuple(data.draw(cuts(n)) for n in shape)
+    max_mem = data.draw(st.integers(1 << 21, 1 << 34))
+    x = da.zeros(shape, chunks=blocks, dtype="f4")
+    try:
+        plan = zd.plan_write(x, {}, chunks=chunks, codecs=["zstd"], max_mem=max_mem)
+    except MemoryBudgetError:
+        assert max_mem < 4 * x.nbytes + 8 * np.prod(chunks) * 4 + (64 << 20)
+        return
+    assert plan.memory.process <= max_mem
+    assert plan.memory.task <= plan.memory.process
+    assert plan.target.meta.grid.align(plan.blocks) == plan.blocks
+
+
+def test_maps_into_time_series_have_a_task_for_each_object(tmp_path):
+    x = da.zeros((8760, 721, 1440), chunks=(24, 721, 1440), dtype="f4")
+    plan = zd.plan_write(x, tmp_path / "a", chunks=(8760, 103, 96), max_mem="4GB")
+    assert (plan.objects, plan.tasks, plan.staged) == (105, 105, True)
+    assert plan.memory.process < 4_000_000_000
+    text = str(plan)
+    assert "through an array between: 1." in text
+    assert "in the graph: 3" in text  # GB
+    assert "memory  " in text
+
+
+def test_what_waits_is_what_borders_in_common_need():
+    def waiting(blocks, chunks):
+        x = da.zeros((400, 400), chunks=blocks)
+        plan = zd.plan_write(x, {}, chunks=chunks, max_mem="1GB")
+        return next(way.waiting for way in plan.ways if way.way == "graph")
+
+    with dask.config.set(scheduler="sync"):
+        assert waiting((50, 400), (100, 400)) == 100 * 400 * 8
+        assert waiting((1, 400), (400, 1)) == 400 * 400 * 8
+        assert waiting((75, 400), (100, 400)) == 150 * 400 * 8
+
+
+def test_of_two_ways_the_faster_one_that_fits_is_taken():
+    x = da.zeros((100_000, 1000), chunks=(1000, 1000), dtype="f4")
+    plan = zd.plan_write(x, {}, chunks=(100_000, 10), max_mem="10GB")
+    values = written_blocks(x, plan.target, plan.region, plan.target.meta.grid.align(x.chunks))
+    between = layout_of(plan_staging(x, plan.target, None)[1])
+    many, few = (JobBudget(Workers(None, 2, 2), n, True) for n in (10**10, 3 * 10**8))
+    slow = CostModel(request=1.0)
+    for budget, model, chosen in (
+        (many, CostModel(), "graph"),
+        (many, slow, "graph"),
+        (few, slow, "staged"),
+    ):
+        assert ways(values, budget, model, between)[0].way == chosen
+    assert ways(values, few, CostModel(), None)[0].process > few.max_mem
+    crumbs = da.zeros((60_000, 1000), chunks=(1, 1000), dtype="f4")
+    plan = zd.plan_write(crumbs, {}, chunks=(60_000, 10), max_mem="10GB")
+    assert plan.staged  # though all of them could wait in memory
+
+
+@pytest.mark.parametrize("compute", [True, False])
+@pytest.mark.parametrize("resume", [False, "run-1"])
+def test_through_an_array_between(tmp_path, compute, resume):
+    x = maps()
+    plan = zd.plan_write(x, tmp_path / "a", chunks=(120, 13, 9), max_mem="7MB", resume=resume)
+    assert plan.staged
+    report = plan.run() if compute else plan.collection().compute()
+    assert report.objects == plan.objects
+    assert (zd.open_array(tmp_path / "a")[...] == VALUES).all()
+    assert left_in(tmp_path) == {"a"}
+
+
+def test_regions_and_appends(tmp_path):
+    x = maps()
+    zd.to_zarr(x, tmp_path / "a", chunks=(120, 13, 9), max_mem="7MB")
+    plan = zd.plan_write(x + 1, tmp_path / "a", append=0, max_mem="8MB")
+    assert plan.staged
+    plan.run()
+    assert (zd.open_array(tmp_path / "a")[...] == np.concatenate([VALUES, VALUES + 1])).all()
+    part = (slice(0, 120), slice(13, 39), slice(9, 80))
+    plan = zd.plan_write(x[part] - 1, tmp_path / "a", region=part, max_mem="5MB")
+    assert plan.staged
+    plan.run()
+    assert (zd.open_array(tmp_path / "a")[part] == VALUES[part] - 1).all()
+    assert left_in(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_several_arrays_compute_what_they_share_once(tmp_path, compute):
+    count = []
+
+    def counted(block):
+        count.append(block.shape)
+        return block
+
+    x = maps().map_blocks(counted, dtype=float, meta=np.empty((0, 0, 0)))
+    plan = zd.plan_write([x, x + 1], tmp_path, ["a", "b"], chunks=(120, 13, 9), max_mem="7MB")
+    assert all(one.staged for one in plan.plans)
+    _ = plan.run() if compute else plan.collection().compute()
+    assert len(count) == x.npartitions
+    assert (zd.open_array(tmp_path / "b")[...] == VALUES + 1).all()
+    assert not list(tmp_path.glob("**/*blocks*"))
+
+
+def test_blocks_of_several_arrays_wait_within_one_budget(tmp_path):
+    x, y = maps(), maps() * 2
+    alone = zd.plan_write(x, tmp_path / "a", chunks=(120, 13, 9), max_mem="60MB")
+    assert not alone.staged
+    most = int(alone.memory.process * 1.5)
+    plan = zd.plan_write([x, y], tmp_path, ["a", "b"], chunks=(120, 13, 9), max_mem=most)
+    assert sorted(one.staged for one in plan.plans) == [False, True]
+
+
+def test_a_dataset_has_a_budget(tmp_path):
+    ds = xr.Dataset({"t": (("time", "y", "x"), maps())})
+    plan = zd.plan_dataset(ds, tmp_path / "d", chunks={"time": -1, "y": 13, "x": 9}, max_mem="7MB")
+    assert "array between" in str(plan)
+    zd.write_dataset(ds, tmp_path / "d", chunks={"time": -1, "y": 13, "x": 9}, max_mem="7MB")
+    assert (zd.open_array(tmp_path / "d", "t")[...] == VALUES).all()
+
+
+def test_texts_and_casts_go_through_an_array_between(tmp_path):
+    texts = np.array([str(n) for n in range(2000)], object).reshape(40, 50)
+    x = da.from_array(texts, chunks=(1, 50))
+    for values, options in ((x, {"chunks": (40, 3)}), (maps()[:40, :50, 0], {"chunks": (40, 3)})):
+        plan = zd.plan_write(values, tmp_path / "a", overwrite=True, max_mem="50MB", **options)
+        staged = plan.with_array_between()
+        assert staged.staged
+        staged.run()
+        assert (zd.open_array(tmp_path / "a")[...] == values.compute()).all()
+    zd.create_array(tmp_path / "f", shape=(40, 50), dtype="f4", chunks=(40, 3))
+    plan = zd.plan_write(values, tmp_path / "f", mode="r+", casting="same_kind", max_mem="50MB")
+    plan.with_array_between().run()
+    assert (zd.open_array(tmp_path / "f")[...] == values.compute().astype("f4")).all()
+
+
+def test_too_small_a_budget_is_refused_with_numbers(tmp_path):
+    with pytest.raises(
+        MemoryBudgetError, match=r"in the graph: .* through an array between: "
+    ) as e:
+        zd.to_zarr(maps(), tmp_path / "a", chunks=MAPS, max_mem="3MB")
+    enough = int(str(e.value).split("Give max_mem=")[1].split(" ")[0].replace(",", ""))
+    assert not list(tmp_path.iterdir())
+    zd.to_zarr(maps(), tmp_path / "a", chunks=MAPS, max_mem=enough)
+    with pytest.raises(MemoryBudgetError, match="smaller blocks"):
+        zd.to_zarr(maps(), tmp_path / "b", max_mem="1MB")
+
+
+@pytest.mark.parametrize("resume", [False, "run-1"])
+def test_a_failure_leaves_nothing_but_what_can_be_resumed(tmp_path, resume):
+    count, broken = [], [True]
+
+    def counted(block, block_id):
+        if broken and block_id[0] == 15:
+            raise RuntimeError("no such day")
+        count.append(block_id)
+        return block
+
+    x = maps().map_blocks(counted, dtype=float, meta=np.empty((0, 0, 0)))
+
+    def write():
+        options = {"chunks": (120, 13, 9), "max_mem": "7MB", "resume": resume}
+        return zd.to_zarr(x, tmp_path / "a", **options)
+
+    with pytest.raises(RuntimeError, match="no such day"):
+        write()
+    assert any(tmp_path.glob("*zarr-dask-blocks-*")) == bool(resume)
+    done, _ = len(count), broken.pop()
+    assert done
+    write()
+    assert len(count) == x.npartitions + (0 if resume else done)
+    assert (zd.open_array(tmp_path / "a")[...] == VALUES).all()
+    assert left_in(tmp_path) == {"a"}
+
+
+def test_the_array_between_goes_where_it_is_told(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    seen = []
+
+    def look(step):
+        seen.append(len(list((tmp_path / "scratch").iterdir())))
+
+    options = {"chunks": (120, 13, 9), "max_mem": "7MB", "temp": tmp_path / "scratch"}
+    zd.to_zarr(maps(), tmp_path / "a", progress=look, **options)
+    assert max(seen) == 1
+    assert not list((tmp_path / "scratch").iterdir())

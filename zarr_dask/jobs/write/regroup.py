@@ -1,0 +1,361 @@
+"""Ways of a write whose blocks cross stored objects: in the graph, or through an array between.
+
+In the graph, a writing task gathers what it needs of all blocks that it overlaps; blocks wait in
+memory until each of their pieces has been taken. Through an array between, blocks are written as
+they come, and each writing task reads its values from there, so that nothing waits. Both are
+estimated, and the faster one within the budget is taken. Pure arithmetic on grids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from zarr_dask.array.array import Array
+from zarr_dask.errors import MemoryBudgetError
+from zarr_dask.grid.grid import Blocks, Grid, Region, Shape, intersect_chunks
+from zarr_dask.jobs.engine.cost_model import Layout, StagePlan, block_memory
+from zarr_dask.jobs.engine.layouts import layout_of
+from zarr_dask.jobs.engine.memory_budget import JobBudget
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import CostModel, left_for_tasks, needed_for_tasks
+from zarr_dask.stores.base import Store, is_remote
+
+if TYPE_CHECKING:
+    import dask.array as da
+
+__all__ = [
+    "Regrouping",
+    "Way",
+    "WrittenBlocks",
+    "check_fits_budget",
+    "cost_model_for",
+    "ways",
+    "written_blocks",
+]
+
+Way = Literal["direct", "graph", "staged"]
+
+_FEW = 1 << 25
+"""Bytes of small stored objects that one task writes together."""
+_LARGE = 1 << 28
+"""Bytes above which larger boxes save no more time."""
+_GATHER = 1.5e-4
+"""Seconds that dask's threads spend on a task."""
+_NETWORK = 5e8
+"""Bytes per second that a worker receives from others."""
+_DISK = 1.0
+"""Seconds that must be saved for an array between to be worth its space."""
+_ROUGH = 2.0
+"""Time of an array between, as a multiple of the estimate, that must be saved by it."""
+_UNEVEN = 1.25
+"""Share of the waiting blocks that a process may hold, as a multiple of its equal share."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBlocks:
+    """The values of a write, and what they are written to."""
+
+    source: Blocks
+    """Blocks of the dask array."""
+    itemsize: int
+    """Bytes of an element of these."""
+    aligned: Blocks
+    """Smallest unions of whole blocks that are unions of stored objects."""
+    grid: Grid
+    region: Region
+    target: Layout
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return prod(map(sum, self.source)) * self.itemsize
+
+    def memory(self, shape: Shape, written: Layout | None = None) -> int:
+        """Return the maximum bytes of a task that writes a block of this shape."""
+        layout = written or self.target
+        cast = 0 if layout.itemsize == self.itemsize else prod(shape) * layout.itemsize
+        return block_memory(layout, prod(shape) * self.itemsize) + cast
+
+
+@dataclass(frozen=True, slots=True)
+class Regrouping:
+    """One way to write the blocks, with its memory and time."""
+
+    way: Way
+    blocks: Blocks
+    """Sizes of the blocks that are written, each a union of stored objects."""
+    task: int
+    """Maximum bytes that a task holds."""
+    process: int
+    """Maximum bytes that the tasks of a process hold together, with blocks that wait."""
+    waiting: int = 0
+    """Bytes of blocks that wait in all processes together until others are there."""
+    pieces: int = 0
+    """Number of pieces that blocks are cut into, or of reads of the array between."""
+    seconds: float = 0.0
+    """Time besides computing and encoding the values, to compare with other ways."""
+
+    def words(self) -> str:
+        """Return the numbers of this way as text."""
+        if self.way == "direct":
+            return f"as they are: {format_bytes(self.process)} per process"
+        name = "in the graph" if self.way == "graph" else "through an array between"
+        noun = "piece" if self.way == "graph" else "read"
+        return f"{name}: {format_bytes(self.process)} per process, {pluralize(self.pieces, noun)}"
+
+
+def written_blocks(
+    values: da.Array, target: Array, region: Region, aligned: Blocks
+) -> WrittenBlocks:
+    """Return what the estimates need of the values of a write and of its target."""
+    itemsize = max(values.dtype.itemsize, 1)
+    if values.dtype.hasobject:
+        itemsize = target.meta.data_type.typical_itemsize
+    grid = target.meta.grid
+    return WrittenBlocks(values.chunks, itemsize, aligned, grid, region, layout_of(target))
+
+
+def cost_model_for(store: Store) -> CostModel:
+    """Return the cost model for choosing between ways to write into a store."""
+    return CostModel(request=0.03, read=90e6, write=60e6) if is_remote(store) else CostModel()
+
+
+def ways(
+    values: WrittenBlocks, budget: JobBudget, model: CostModel, between: Layout | None
+) -> tuple[Regrouping, ...]:
+    """Return the ways to write the blocks, those within the budget first, the fastest before.
+
+    Parameters
+    ----------
+    values
+        The blocks, and the target.
+    budget
+        Memory of each process.
+    model
+        Cost model.
+    between
+        Layout of the array between; None if there is no place for one.
+    """
+    if values.aligned == values.source or not values.nbytes:
+        return (_directly(values, budget),)
+    found = [_in_graph(values, budget, model)]
+    if between is not None:
+        found.append(_staged(values, budget, model, between))
+    return tuple(sorted(found, key=lambda way: (way.process > budget.max_mem, way.seconds)))
+
+
+def check_fits_budget(found: Sequence[Regrouping], budget: JobBudget, where: str) -> None:
+    """Refuse a write that needs more memory than there is.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If no way fits, unless the blocks are written as they are and nobody has given a budget.
+    """
+    best = found[0]
+    if best.process <= budget.max_mem or (best.way == "direct" and not budget.given):
+        return
+    least = min(way.process for way in found)
+    threads = pluralize(budget.workers.threads_per_process, "thread")
+    told = "max_mem is" if budget.given else "without max_mem= it may hold"
+    advice = "smaller blocks (x.rechunk)" if best.way == "direct" else "smaller chunks or shards"
+    raise MemoryBudgetError(
+        f"writing {where} takes {format_bytes(least)} in each process of {threads}, but "
+        f"{told} {format_bytes(budget.max_mem)} ({'; '.join(way.words() for way in found)}). Give "
+        f"max_mem={least:,} or more, fewer threads per process, or {advice}."
+    )
+
+
+def _directly(values: WrittenBlocks, budget: JobBudget) -> Regrouping:
+    task = values.memory(_largest(values.aligned))
+    busy = min(budget.workers.threads_per_process, prod(map(len, values.aligned)))
+    return Regrouping("direct", values.aligned, task, needed_for_tasks(task * busy))
+
+
+# --- in the graph ---------------------------------------------------------------------------------
+
+
+def _in_graph(values: WrittenBlocks, budget: JobBudget, model: CostModel) -> Regrouping:
+    """Return the way through the graph, with unions as small as the budget asks for."""
+    itemsize = max(values.itemsize, values.target.itemsize)
+    cells = _cells(values)
+    one = prod(_largest(cells)) * itemsize
+    limit = max(prod(_largest(values.source)) * itemsize, one, _FEW)
+    while True:
+        blocks = _cut(cells, values.aligned, limit // itemsize)
+        found = _graph_of(values, blocks, budget, model)
+        if found.process <= budget.max_mem or limit <= one:
+            return found
+        limit = max(limit // 4, one)
+
+
+def _graph_of(
+    values: WrittenBlocks, blocks: Blocks, budget: JobBudget, model: CostModel
+) -> Regrouping:
+    workers = budget.workers
+    local = workers.in_this_process
+    largest = _largest(blocks)
+    task = values.memory(largest)
+    if not local:  # pieces that come from other processes are copies
+        task += prod(largest) * values.itemsize
+    waiting = min(values.nbytes, _waiting(values.source, blocks, workers.threads) * values.itemsize)
+    processes = max(workers.threads // workers.threads_per_process, 1)
+    share = waiting if local else min(int(waiting / processes * _UNEVEN), waiting)
+    busy = min(workers.threads_per_process, prod(map(len, blocks)))
+    pieces = prod(map(_pairs, values.source, blocks))
+    tasks = pieces + prod(map(len, blocks))
+    seconds = tasks * _GATHER if local else tasks * model.schedule
+    if not local:
+        seconds = max(seconds, values.nbytes / _NETWORK / processes)
+    process = needed_for_tasks(share + task * busy)
+    return Regrouping("graph", blocks, task, process, waiting, pieces, seconds)
+
+
+def _waiting(sources: Blocks, blocks: Blocks, threads: int) -> int:
+    """Return the elements of blocks that wait at a time if blocks are written in C order.
+
+    Along a dimension, a source block that two written blocks need stays until the second of them
+    is written, with all others along the dimensions after this one.
+    """
+    along = [_met(one, other) for one, other in zip(sources, blocks, strict=True)]
+    extents = [sum(sizes) for sizes in sources]
+    held = 1
+    for axis in reversed(range(len(blocks))):
+        met, shared = along[axis]
+        held = shared * prod(extents[axis + 1 :]) + (met - shared) * held
+    return held + max(threads - 1, 0) * prod(met for met, _ in along)
+
+
+def _met(sources: Sequence[int], blocks: Sequence[int]) -> tuple[int, int]:
+    """Return the most elements of source blocks that one block overlaps, and how many are shared.
+
+    Shared are those of source blocks that another block overlaps, too.
+    """
+    ends = np.cumsum(sources)
+    starts = ends - np.array(sources)
+    stops = np.cumsum(blocks)
+    begins = stops - np.array(blocks)
+    first = np.searchsorted(ends, begins, "right")
+    last = np.searchsorted(starts, stops, "left") - 1
+    met = ends[last] - starts[first]
+    cut = np.where(starts[first] < begins, ends[first] - starts[first], 0)
+    both = (ends[last] > stops) & ((first != last) | (starts[first] >= begins))
+    cut = cut + np.where(both, ends[last] - starts[last], 0)
+    return int(met.max(initial=0)), int(cut.max(initial=0))
+
+
+# --- through an array between ---------------------------------------------------------------------
+
+
+def _staged(
+    values: WrittenBlocks, budget: JobBudget, model: CostModel, between: Layout
+) -> Regrouping:
+    workers = budget.workers
+    threads = workers.threads_per_process
+    cells = _cells(values)
+    most = left_for_tasks(budget.max_mem) // threads
+    itemsize = max(values.itemsize, values.target.itemsize)
+
+    def peak(shape: Shape) -> int:
+        return StagePlan(between, values.target, shape).peak
+
+    def fits(shape: Shape) -> bool:
+        return prod(shape) * itemsize <= _LARGE and peak(shape) <= most
+
+    def cost(blocks: Blocks) -> float:
+        reads = prod(map(_pairs, values.source, blocks))
+        return reads * model.request + prod(map(len, blocks)) * model.task
+
+    blocks = _grown(cells, fits, cost, 2 * workers.threads)
+    task = max(peak(_largest(blocks)), values.memory(_largest(values.source), between))
+    busy = min(threads, max(prod(map(len, blocks)), prod(map(len, values.source))))
+    reads = prod(map(_pairs, values.source, blocks))
+    work = cost(blocks) + values.nbytes * (1 / model.write + 1 / model.read)
+    seconds = _DISK + _ROUGH * work / workers.threads
+    process = needed_for_tasks(task * busy)
+    return Regrouping("staged", blocks, task, process, 0, reads, seconds)
+
+
+def _grown(
+    cells: Blocks,
+    fits: Callable[[Shape], bool],
+    cost: Callable[[Blocks], float],
+    tasks: int,
+) -> Blocks:
+    """Return unions of cells, doubled along one dimension after the other while that saves time."""
+    counts = [1] * len(cells)
+    best = cells
+    while True:
+        found = []
+        for axis, count in enumerate(counts):
+            if count >= len(cells[axis]):
+                continue
+            merged = _merged(cells[axis], 2 * count)
+            blocks = (*best[:axis], merged, *best[axis + 1 :])
+            if prod(map(len, blocks)) >= tasks and fits(_largest(blocks)):
+                found.append((cost(blocks), -axis, blocks))
+        if not found or min(found)[0] >= cost(best):
+            return best
+        _, axis, best = min(found)
+        counts[-axis] *= 2
+
+
+# --- borders --------------------------------------------------------------------------------------
+
+
+def _cells(values: WrittenBlocks) -> Blocks:
+    """Return what the region takes of each stored object, along each dimension."""
+    return tuple(
+        tuple(span.out.stop - span.out.start for span in intersect_chunks(dimension, part))
+        for dimension, part in zip(values.grid.dimensions, values.region, strict=True)
+    )
+
+
+def _cut(cells: Blocks, blocks: Blocks, most: int) -> Blocks:
+    """Cut blocks at borders of cells until none has more than `most` elements, or several cells."""
+    found = list(blocks)
+    counts = [max(_counts(one, sizes)) for one, sizes in zip(cells, blocks, strict=True)]
+    while prod(map(max, found)) > most and max(counts) > 1:
+        axis = max(range(len(found)), key=lambda axis: counts[axis])
+        counts[axis] = -(-counts[axis] // 2)
+        found[axis] = _split(cells[axis], blocks[axis], counts[axis])
+    return tuple(found)
+
+
+def _counts(cells: Sequence[int], blocks: Sequence[int]) -> list[int]:
+    """Return the number of cells in each block."""
+    ends = np.searchsorted(np.cumsum(cells), np.cumsum(blocks), "left") + 1
+    return list(map(int, np.diff(ends, prepend=0)))
+
+
+def _split(cells: Sequence[int], blocks: Sequence[int], most: int) -> tuple[int, ...]:
+    """Cut blocks into pieces of at most so many cells, of about equal numbers."""
+    found: list[int] = []
+    first = 0
+    for count in _counts(cells, blocks):
+        within = cells[first : first + count]
+        pieces = -(-count // most)
+        found += _merged(within, -(-count // pieces))
+        first += count
+    return tuple(found)
+
+
+def _merged(cells: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the sizes of groups of so many cells."""
+    return tuple(sum(cells[first : first + count]) for first in range(0, len(cells), count))
+
+
+def _pairs(sizes: Iterable[int], others: Iterable[int]) -> int:
+    """Return the number of overlapping pairs of two divisions of a dimension."""
+    borders = {*accumulate(sizes), *accumulate(others)} - {0}
+    return max(len(borders), 1)
+
+
+def _largest(blocks: Blocks) -> Shape:
+    return tuple(max(sizes, default=0) for sizes in blocks)
