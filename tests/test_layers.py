@@ -490,3 +490,31 @@ def test_light_uses_load_nothing_heavy(code, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "loaded:"
+
+
+COUNT = """
+import sys
+import zarr_dask as zd
+loaded = lambda: sum(name.partition(".")[0] == "zarr_dask" for name in sys.modules)
+print(loaded())
+assert callable(zd.array) and zd.array is zd.array
+assert zd.open(url)[...].tolist() == [1, 2, 3]
+print(loaded())
+"""
+
+
+def test_an_import_loads_few_modules(tmp_path):
+    import zarr_dask as zd
+
+    url = str(tmp_path / "array")
+    zd.create_array(url, data=[1, 2, 3])
+    run = subprocess.run(
+        [sys.executable, "-c", f"url = {url!r}\n{COUNT}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    imported, reading = map(int, run.stdout.split())
+    assert imported <= 20
+    assert reading <= 170

@@ -19,42 +19,39 @@ from typing import Any as _Any
 
 from zarr_dask import errors
 from zarr_dask._util.keywords import did_you_mean as _did_you_mean
-from zarr_dask._util.show_versions import show_versions
-from zarr_dask.array.array import Array
-from zarr_dask.array.view import View
-from zarr_dask.codecs.registry import register_codec
-from zarr_dask.dtypes.registry import register_data_type
-from zarr_dask.formats.base import Limits, ReadOptions
-from zarr_dask.hierarchy.group import (
-    Group,
-    consolidate,
-    create_array,
-    create_group,
-    delete,
-    open,  # noqa: A004  (zd.open, as users expect)
-    open_array,
-    open_group,
-)
-from zarr_dask.hierarchy.values import (
-    array,
-    empty,
-    empty_like,
-    full,
-    full_like,
-    load,
-    ones,
-    ones_like,
-    save,
-    zeros,
-    zeros_like,
-)
-from zarr_dask.journal.manifest import Manifest
-from zarr_dask.stores.backends.zip_writer import ZipWriter
-from zarr_dask.stores.registry import register_store
 
 if TYPE_CHECKING:
     from zarr_dask import codecs, ome, stores
+    from zarr_dask._util.show_versions import show_versions
+    from zarr_dask.array.array import Array
+    from zarr_dask.array.view import View
+    from zarr_dask.codecs.registry import register_codec
+    from zarr_dask.dtypes.registry import register_data_type
+    from zarr_dask.formats.base import Limits, ReadOptions
     from zarr_dask.graph.write import WriteCollection
+    from zarr_dask.hierarchy.group import (
+        Group,
+        consolidate,
+        create_array,
+        create_group,
+        delete,
+        open,  # noqa: A004  (zd.open, as users expect)
+        open_array,
+        open_group,
+    )
+    from zarr_dask.hierarchy.values import (
+        array,
+        empty,
+        empty_like,
+        full,
+        full_like,
+        load,
+        ones,
+        ones_like,
+        save,
+        zeros,
+        zeros_like,
+    )
     from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.copy.plan import CopyPlan
     from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
@@ -82,6 +79,9 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.write.plan import WritePlan
     from zarr_dask.jobs.write.target import WriteReport
     from zarr_dask.jobs.write.write import plan_write, to_zarr
+    from zarr_dask.journal.manifest import Manifest
+    from zarr_dask.stores.backends.zip_writer import ZipWriter
+    from zarr_dask.stores.registry import register_store
     from zarr_dask.stores.retry import RetryPolicy
     from zarr_dask.stores.secrets import CredentialsInitializer
     from zarr_dask.xarray import open_dataset, open_datatree
@@ -181,6 +181,35 @@ __all__ = [
 ]
 
 _LATER = {
+    "open_array": "zarr_dask.hierarchy.group",
+    "open_group": "zarr_dask.hierarchy.group",
+    "show_versions": "zarr_dask._util.show_versions",
+    "Array": "zarr_dask.array.array",
+    "View": "zarr_dask.array.view",
+    "register_codec": "zarr_dask.codecs.registry",
+    "register_data_type": "zarr_dask.dtypes.registry",
+    "Limits": "zarr_dask.formats.base",
+    "ReadOptions": "zarr_dask.formats.base",
+    "Group": "zarr_dask.hierarchy.group",
+    "consolidate": "zarr_dask.hierarchy.group",
+    "create_array": "zarr_dask.hierarchy.group",
+    "create_group": "zarr_dask.hierarchy.group",
+    "delete": "zarr_dask.hierarchy.group",
+    "open": "zarr_dask.hierarchy.group",
+    "array": "zarr_dask.hierarchy.values",
+    "empty": "zarr_dask.hierarchy.values",
+    "empty_like": "zarr_dask.hierarchy.values",
+    "full": "zarr_dask.hierarchy.values",
+    "full_like": "zarr_dask.hierarchy.values",
+    "load": "zarr_dask.hierarchy.values",
+    "ones": "zarr_dask.hierarchy.values",
+    "ones_like": "zarr_dask.hierarchy.values",
+    "save": "zarr_dask.hierarchy.values",
+    "zeros": "zarr_dask.hierarchy.values",
+    "zeros_like": "zarr_dask.hierarchy.values",
+    "Manifest": "zarr_dask.journal.manifest",
+    "ZipWriter": "zarr_dask.stores.backends.zip_writer",
+    "register_store": "zarr_dask.stores.registry",
     "ArrayComparison": "zarr_dask.jobs.verify.compare",
     "Comparison": "zarr_dask.jobs.verify.compare",
     "CopyPlan": "zarr_dask.jobs.copy.plan",
@@ -235,6 +264,8 @@ _LATER = {
 }
 
 
+_import_module("zarr_dask.array")  # the folder, whose name in here is that of a function
+globals().pop("array")
 _MODULES = frozenset({"codecs", "ome", "stores"})
 _INSTEAD = {
     "config": "Options are arguments: storage_options=, and read=zarr_dask.ReadOptions(...).",
@@ -267,11 +298,14 @@ _INSTEAD = {
 
 
 def __getattr__(name: str) -> _Any:
-    """Import jobs when they are first used: they need dask, reading does not."""
+    """Import what is used for the first time: thousands of processes may import the package."""
     if name == "to_zarr" and "xarray" in _sys.modules:
         _import_module("zarr_dask.xarray.accessor")  # by which datasets are written
     if name in _LATER:
-        return getattr(_import_module(_LATER[name]), name)
+        found = getattr(_import_module(_LATER[name]), name)
+        if name != "to_zarr":  # each use of it looks for xarray
+            globals()[name] = found
+        return found
     if name in _MODULES:
         return _import_module(f"zarr_dask.{name}")
     if name.startswith("_"):  # asked for by tools, of every module; comparing names takes its time

@@ -38,7 +38,7 @@ from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipt
 from zarr_dask.journal.validate import checked_members
 from zarr_dask.stores.backends.fsync import forget_folders
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.base import Buffer, Store, SupportsAppend
+from zarr_dask.stores.base import Buffer, Store, append_or_none
 from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
 from zarr_dask.stores.no_follow import folder_in, forget_reached
 
@@ -191,8 +191,9 @@ class Journal:
         """
         line = receipt.to_line()
         files = f"{self.prefix}{_RECEIPTS}{'' if self.part is None else self.part.label}"
-        if isinstance(self.store, SupportsAppend):
-            self.store.append(f"{files}{_name_of_process(os.getpid())}", line)
+        appendable = append_or_none(self.store)
+        if appendable is not None:
+            appendable.append(f"{files}{_name_of_process(os.getpid())}", line)
             return
         # a task that runs again replaces its own, and not those of other arrays or stages
         names = [receipt.run_id, *(item.key for item in receipt.objects), *receipt.empty]
@@ -229,7 +230,7 @@ class Journal:
 
     def merge(self) -> None:
         """Merge the receipts of single tasks into one object, if the store cannot append."""
-        if isinstance(self.store, SupportsAppend):
+        if append_or_none(self.store) is not None:
             return
         keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
         texts: list[Buffer] = [text for text in map(self.store.get, keys) if text is not None]

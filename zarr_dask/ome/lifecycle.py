@@ -50,7 +50,8 @@ from zarr_dask.journal import (
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import PyramidReceipts
-from zarr_dask.stores.base import Store, SupportsAppend, list_sizes
+from zarr_dask.stores.base import Store, list_sizes
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location, canonical_location
 
 __all__ = ["PyramidJob", "is_empty", "start_or_resume", "unfinished_arrays"]
@@ -176,7 +177,7 @@ def start_or_resume(
     elif resume:
         _refuse_other(at, found)
     _replace(plan, at, found)
-    keeps_one = required or (place is not None and isinstance(place.store, SupportsAppend))
+    keeps_one = required or (place is not None and capabilities_of(place.store).append)
     if place is None or not keeps_one:
         return PyramidJob(plan, None, keeps_receipts=False)
     opened = new_journal(place, job)

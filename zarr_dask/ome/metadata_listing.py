@@ -8,7 +8,7 @@ The stored objects of an array are found by one request for each possible key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.ome.model import members_of
 from zarr_dask.ome.validate import series_of
 from zarr_dask.stores.base import Listing, Store, join
+from zarr_dask.stores.capabilities import Capabilities
 from zarr_dask.stores.listing import ListingTree, build_tree, list_from_tree
 from zarr_dask.stores.wrappers.base import StoreWrapper
 
@@ -63,6 +64,11 @@ class MetadataListingStore(StoreWrapper):
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`; stored objects only."""
         return (key for key, _ in self.list_sizes(prefix))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As of every wrapper, and sizes, which it finds out itself."""
+        return replace(super().capabilities, list_sizes=True)
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`; stored objects only."""

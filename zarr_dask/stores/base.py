@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 from zarr_dask.errors import ObjectReplacedError, StoreError, StoreKeyError
+from zarr_dask.stores.capabilities import capabilities_of
 
 __all__ = [
     "WHOLE",
@@ -34,6 +35,7 @@ __all__ = [
     "SupportsConditionalGet",
     "TaggedBytes",
     "VersionRequest",
+    "append_or_none",
     "cancel_reads",
     "check_key",
     "coalesce",
@@ -197,7 +199,7 @@ def supports_cheap_random_reads(store: Store) -> bool:
 
     All parts are of the same value, even if it is replaced meanwhile.
     """
-    return bool(getattr(store, "supports_cheap_random_reads", False))
+    return capabilities_of(store).cheap_random_reads
 
 
 def check_key(key: str) -> None:
@@ -302,7 +304,6 @@ def get_start(store: Store, key: str, nbytes: int) -> Buffer | None:
 # --- keys with their sizes ------------------------------------------------------------------------
 
 
-@runtime_checkable
 class SupportsListSizes(Protocol):
     """A store whose listings include the sizes of values."""
 
@@ -322,8 +323,8 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
     >>> list(list_sizes(MemoryStore({"a/b": b"123"}), "a/"))
     [('a/b', 3)]
     """
-    if isinstance(store, SupportsListSizes):
-        yield from store.list_sizes(prefix)
+    if capabilities_of(store).list_sizes:
+        yield from cast("SupportsListSizes", store).list_sizes(prefix)
         return
     for key in store.list(prefix):
         size = store.size(key)
@@ -334,7 +335,6 @@ def list_sizes(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
 # --- values that grow -----------------------------------------------------------------------------
 
 
-@runtime_checkable
 class SupportsAppend(Protocol):
     """A store that can append bytes to a value, which object stores cannot."""
 
@@ -345,6 +345,11 @@ class SupportsAppend(Protocol):
         overwrite each other's bytes.
         """
         ...
+
+
+def append_or_none(store: Store) -> SupportsAppend | None:
+    """Return a store that can append bytes to values; None for all others."""
+    return cast("SupportsAppend", store) if capabilities_of(store).append else None
 
 
 # --- changes that are merged ----------------------------------------------------------------------
@@ -453,7 +458,6 @@ VersionRequest = tuple[str, Range, Hashable]
 """A key, a range of its value, and the tag that the value must have (None: any)."""
 
 
-@runtime_checkable
 class SupportsConditionalGet(Protocol):
     """A store that can read parts of a value on condition that its tag is unchanged."""
 
@@ -476,8 +480,8 @@ def get_ranges_if_match(
         yields each part as soon as it and those before it have arrived. It can be iterated only
         once, and raises its errors meanwhile. Call `cancel_reads` to stop before its end.
     """
-    if isinstance(store, SupportsConditionalGet):
-        return store.get_versions(requests)
+    if capabilities_of(store).conditional_get:
+        return cast("SupportsConditionalGet", store).get_versions(requests)
     found = store.get_ranges([(key, wanted) for key, wanted, _ in requests])
     return [None if content is None else TaggedBytes(content, None) for content in found]
 

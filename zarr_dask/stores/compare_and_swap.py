@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from random import uniform
 from time import sleep
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.backends.posix_io import MOST_REMOVED, make_folder
 from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
 from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record
 from zarr_dask.stores.mounts import has_shared_locks
@@ -47,7 +48,6 @@ others may refuse all of them."""
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another try
 
 
-@runtime_checkable
 class ConditionalStore(Protocol):
     """A store that can put a value conditionally."""
 
@@ -78,12 +78,12 @@ def as_cas_store(store: Store) -> ConditionalStore:
     ConditionalWriteError
         If it cannot.
     """
-    if not isinstance(store, ConditionalStore):
+    if not capabilities_of(store).conditional_put:
         raise ConditionalWriteError(
             f"{store.url} cannot put a value on the condition that nobody has put another one "
             "meanwhile; write whole stored objects, or let one job alone write them."
         )
-    return store
+    return cast("ConditionalStore", store)
 
 
 def cas_store_or_none(store: Store, key: str) -> ConditionalStore | None:

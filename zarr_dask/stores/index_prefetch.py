@@ -38,13 +38,13 @@ from zarr_dask.stores.base import (
     Range,
     RangeReader,
     Store,
-    SupportsConditionalGet,
     TaggedBytes,
     VersionRequest,
     etag_of,
     get_ranges_if_match,
     is_remote,
 )
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.wrappers.base import StoreWrapper
 
 __all__ = ["IndexPrefetcher", "Part", "can_read_ahead"]
@@ -66,7 +66,7 @@ Part = tuple[int, ...]
 
 def can_read_ahead(store: Store) -> bool:
     """True if requests are slow, and the store can tell which version of a value it returned."""
-    return is_remote(store) and isinstance(store, SupportsConditionalGet)
+    return is_remote(store) and capabilities_of(store).conditional_get
 
 
 class _Early(NamedTuple):

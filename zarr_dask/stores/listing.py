@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.wrappers.base import StoreWrapper, unwrap
 
 __all__ = [
@@ -56,16 +56,6 @@ def list_from_tree(below: Mapping[str, Iterable[str]], prefix: str) -> Listing:
     return Listing(keys, [name for name in names if name.endswith("/")])
 
 
-@runtime_checkable
-class CheapRecursiveListing(Protocol):
-    """A store that tells if a full listing is cheap."""
-
-    @property
-    def has_cheap_recursive_listing(self) -> bool:
-        """True if listing all keys below a prefix costs no more than listing a folder."""
-        ...
-
-
 def has_cheap_recursive_listing(store: Store) -> bool:
     """True if listing all keys below a prefix costs no more than listing a folder.
 
@@ -75,17 +65,7 @@ def has_cheap_recursive_listing(store: Store) -> bool:
     >>> has_cheap_recursive_listing(MemoryStore()), has_cheap_recursive_listing(LocalStore("/data"))
     (True, False)
     """
-    return isinstance(store, CheapRecursiveListing) and store.has_cheap_recursive_listing
-
-
-@runtime_checkable
-class SupportsPagedListing(Protocol):
-    """A store that tells if its listings are lazy."""
-
-    @property
-    def has_paged_listing(self) -> bool:
-        """True if a listing of all keys below a prefix yields the first ones early."""
-        ...
+    return capabilities_of(store).cheap_recursive_listing
 
 
 def has_paged_listing(store: Store) -> bool:
@@ -97,10 +77,8 @@ def has_paged_listing(store: Store) -> bool:
     >>> has_paged_listing(Recording(MemoryStore()))
     True
     """
-    inner = unwrap(store)
-    return has_cheap_recursive_listing(inner) or (
-        isinstance(inner, SupportsPagedListing) and inner.has_paged_listing
-    )
+    found = capabilities_of(unwrap(store))
+    return found.cheap_recursive_listing or found.paged_listing
 
 
 @dataclass(frozen=True)

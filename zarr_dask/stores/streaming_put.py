@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
 from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.capabilities import capabilities_of
 
 __all__ = ["TOGETHER", "SupportsStreamingPut", "put_stream", "supports_streaming_put"]
 
@@ -24,7 +25,6 @@ copying a chunk of 100 kB here. A piece of more than half of that size is not ba
 """
 
 
-@runtime_checkable
 class SupportsStreamingPut(Protocol):
     """A store that can begin to write a value before all of it is known."""
 
@@ -39,7 +39,7 @@ class SupportsStreamingPut(Protocol):
 
 def supports_streaming_put(store: Store) -> bool:
     """True if a store accepts values piece by piece."""
-    return isinstance(store, SupportsStreamingPut)
+    return capabilities_of(store).streaming_put
 
 
 def put_stream(
@@ -66,12 +66,12 @@ def put_stream(
     fence
         Called right before the value gets its name; what it raises keeps it from that.
     """
-    if isinstance(store, SupportsStreamingPut) and (
-        not isinstance(pieces, list) or _any_large(pieces)
-    ):
+    if supports_streaming_put(store) and (not isinstance(pieces, list) or _any_large(pieces)):
         known = isinstance(pieces, list)
         noted = _noted(pieces if known else _together(pieces), note)
-        store.set_pieces(key, noted if fence is None else _fenced(noted, fence))
+        cast("SupportsStreamingPut", store).set_pieces(
+            key, noted if fence is None else _fenced(noted, fence)
+        )
         return
     if isinstance(pieces, list):
         buffers = list(_noted(pieces, note))

@@ -41,7 +41,7 @@ def _library() -> ModuleType | None:
         import zstandard
     except ImportError:
         return None
-    return cast("ModuleType", zstandard)
+    return zstandard
 
 
 def compress_small(buffer: Buffer | np.ndarray, level: int, *, checksum: bool) -> bytes | None:

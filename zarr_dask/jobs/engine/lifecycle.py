@@ -42,7 +42,8 @@ from zarr_dask.journal import (
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, record_of
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.compare_and_swap import ConditionalStore, folder_lock
+from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.open import Location, local_path
 
 __all__ = ["alone", "alone_at", "finished", "job_lock", "join_job", "resume", "start_job"]
@@ -260,7 +261,7 @@ def _check_alone(plan: ArraysPlan, place: JournalLocation | None) -> None:
 
 def _is_first(journal: Journal, job: JobRecord) -> bool:
     """Note a job, unless another process has just done so."""
-    if isinstance(journal.store, ConditionalStore):
+    if capabilities_of(journal.store).conditional_put:
         return journal.note_if_none(job)
     journal.note(job)
     return True

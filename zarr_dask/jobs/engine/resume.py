@@ -37,7 +37,8 @@ from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.stores.base import Store, SupportsAppend, list_sizes
+from zarr_dask.stores.base import Store, list_sizes
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.local_paths import check_file
 from zarr_dask.stores.open import Location, canonical_location
 
@@ -247,7 +248,7 @@ def plan_resume(
     if same is not None:
         same = _unless_taken(same, target)
     kept = None if same is None else same[0]
-    local = place is not None and isinstance(place.store, SupportsAppend)
+    local = place is not None and capabilities_of(place.store).append
     keeps_one = required or ((creates or grows) and local)
     finished = None
     if resume and same is None and creates and not anew and place is not None:

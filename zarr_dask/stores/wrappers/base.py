@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
 from zarr_dask.errors import ReadOnlyError
 from zarr_dask.stores.base import (
+    WHOLE,
     BoundedRange,
     Buffer,
     ConditionalRangeReader,
@@ -31,7 +32,12 @@ from zarr_dask.stores.base import (
     open_value,
     supports_cheap_random_reads,
 )
+from zarr_dask.stores.capabilities import Capabilities, capabilities_of, of_methods
 from zarr_dask.stores.compare_and_swap import as_cas_store
+
+if TYPE_CHECKING:
+    from zarr_dask.stores.base import SupportsAppend
+    from zarr_dask.stores.streaming_put import SupportsStreamingPut
 
 __all__ = [
     "HookStore",
@@ -67,9 +73,19 @@ class StoreWrapper:
         return self.store.coalescing
 
     @property
+    def capabilities(self) -> Capabilities:
+        """Those of the wrapped store that the wrapper forwards."""
+        return of_methods(self) & capabilities_of(self.store)
+
+    @property
     def has_cheap_recursive_listing(self) -> bool:
-        """The wrapped store's; see `zarr_dask.stores.listing.CheapRecursiveListing`."""
-        return bool(getattr(self.store, "has_cheap_recursive_listing", False))
+        """The wrapped store's."""
+        return capabilities_of(self.store).cheap_recursive_listing
+
+    @property
+    def has_paged_listing(self) -> bool:
+        """The wrapped store's."""
+        return capabilities_of(self.store).paged_listing
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
@@ -359,10 +375,36 @@ class Recording(StoreWrapper):
         self.requests.extend(Request("get", key, wanted) for key, wanted, _ in requests)
         return get_ranges_if_match(self.store, requests)
 
+    @property
+    def supports_cheap_random_reads(self) -> bool:
+        """The wrapped store's; see `zarr_dask.stores.base.supports_cheap_random_reads`."""
+        return supports_cheap_random_reads(self.store)
+
+    def open_value(self, key: str) -> RangeReader:
+        """See `zarr_dask.stores.base.SupportsOpen`; each range that is read is a request."""
+        if not capabilities_of(self.store).open_value:
+            return super().open_value(key)
+        return _RecordedReader(self, key, open_value(self.store, key))
+
+    def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See `zarr_dask.stores.base.SupportsListSizes`."""
+        self._note("list", prefix)
+        return list_sizes(self.store, prefix)
+
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
         self._note("set", key)
         self.store.set(key, buffers)
+
+    def set_pieces(self, key: str, pieces: Iterable[Buffer]) -> None:
+        """See `zarr_dask.stores.streaming_put.SupportsStreamingPut`."""
+        self._note("set", key)
+        cast("SupportsStreamingPut", self.store).set_pieces(key, pieces)
+
+    def append(self, key: str, data: bytes) -> bool:
+        """See `zarr_dask.stores.base.SupportsAppend`."""
+        self._note("append", key)
+        return cast("SupportsAppend", self.store).append(key, data)
 
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
@@ -402,6 +444,43 @@ class Recording(StoreWrapper):
     def _note(self, method: str, key: str) -> None:
         self.batches[method] += 1
         self.requests.append(Request(method, key))
+
+
+class _RecordedReader:
+    """A value that is held open, whose reads are logged.
+
+    Parameters
+    ----------
+    log
+        The wrapper that logs.
+    key
+        The key.
+    inner
+        The value.
+    """
+
+    def __init__(self, log: Recording, key: str, inner: RangeReader) -> None:
+        self._log, self._key, self._inner = log, key, inner
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._inner.__exit__(*error)
+
+    def validator(self) -> Hashable:
+        """See `RangeReader.validator`."""
+        return self._inner.validator()
+
+    def get_ranges(self, ranges: Sequence[Range]) -> Iterable[Buffer] | None:
+        """See `RangeReader.get_ranges`."""
+        if [*ranges] == [WHOLE]:
+            self._log._note("get", self._key)  # noqa: SLF001  (of one module)
+        else:
+            self._log.batches["get_ranges"] += 1
+            self._log.requests.extend(Request("get", self._key, wanted) for wanted in ranges)
+        return self._inner.get_ranges(ranges)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -24,12 +24,12 @@ from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
     Range,
-    SupportsConditionalGet,
     TaggedBytes,
     VersionRequest,
     etag_of,
     get_ranges_if_match,
 )
+from zarr_dask.stores.capabilities import Capabilities, capabilities_of
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.wrappers.base import StoreWrapper
 
@@ -89,6 +89,11 @@ class Cache(StoreWrapper):
         found = self.get_versions([(key, wanted, None) for key, wanted in requests])
         return [None if one is None else one.content for one in found]
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """As of every wrapper, and conditional reads, for which it looks at validators."""
+        return replace(super().capabilities, conditional_get=True)
+
     def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
         """See `zarr_dask.stores.base.get_ranges_if_match`."""
         kept = self._kept
@@ -117,7 +122,7 @@ class Cache(StoreWrapper):
         return found
 
     def _fetch(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
-        if isinstance(self.store, SupportsConditionalGet):
+        if capabilities_of(self.store).conditional_get:
             return [*get_ranges_if_match(self.store, requests)]
         # the tag is requested before the bytes, which may be newer than it but not older
         before = {key: etag_of(self.store, key) for key in sorted({r[0] for r in requests})}
