@@ -67,9 +67,9 @@ class ClaimOption(click.ParamType[tuple[str, str]]):
 @click.command(
     epilog="""\b
 Examples:
-  zarr-dask script plan.json --slurm --account ab12 --partition main > submit.sh
+  zarr-dask script plan.json --slurm --account ab12 > submit.sh
   zarr-dask script plan.json --pbs --setup "module load python" > submit.sh
-  zarr-dask script plan.json --k8s --image registry/zarr:1 --claim data=/data > submit.sh
+  zarr-dask script plan.json --k8s --image registry/zarr:1 > submit.sh
 """
 )
 @FILE
@@ -132,10 +132,11 @@ def script(
     journal: str | None,
     **given: Any,
 ) -> None:
-    """Print commands that submit a plan to Slurm, PBS, LSF or Kubernetes.
+    """Print commands that submit a plan to a batch system.
 
-    The commands submit an array of jobs for each stage, one after the other, and a job that
-    finishes the plan. Save them in a file and run it with sh. Run it again to do what is missing.
+    Slurm, PBS, LSF and Kubernetes have scripts of their own. The commands submit an array of jobs
+    for each stage, one after the other, and a job that finishes the plan. Save them in a file and
+    run it with sh. Run it again to do what is missing.
     """
     system = system or "slurm"
     if system == "k8s" and given["image"] is None:
