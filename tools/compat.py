@@ -135,6 +135,15 @@ def _example(name: str, dtype: str) -> list[Any]:
     return [_named(name, **cls.example(name, dtype))]
 
 
+def _type_string(dtype: np.dtype[Any]) -> str:
+    """Return the type string; for types that NumPy does not know, that of as many bytes."""
+    try:
+        known = np.dtype(dtype.str) == dtype
+    except TypeError:
+        known = False
+    return dtype.str if known else f"|V{dtype.itemsize}"
+
+
 _OBJECT_CODECS = ("vlen-array", "json2", "msgpack2")
 
 
@@ -152,7 +161,7 @@ def _of_v3() -> Iterator[Trial]:
             if codec == "sharding_indexed":
                 yield Trial("v3", name, codec, dtype, shards=(4,))
             elif codec not in _V3_READ_ONLY:
-                codecs = _example(codec, made.dtype.str)
+                codecs = _example(codec, _type_string(made.dtype))
                 yield Trial("v3", name, codec, dtype, codecs)
 
 
