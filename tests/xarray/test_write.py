@@ -22,6 +22,7 @@ from tests.support.xarray_roles import killed, start, steps
 from zarr_dask.errors import (
     AppendConflictError,
     DatasetMismatchError,
+    DataTypeError,
     LabelNotFoundError,
     NodeExistsError,
     NodeNotFoundError,
@@ -227,6 +228,25 @@ def test_own_source_is_not_written_over(tmp_path):
         with pytest.raises(SourceIsTargetError):  # what it reads would be removed with the group
             zd.write_dataset(renamed, tmp_path / "a", mode="w")
     identical(tmp_path / "a", steps(0, 4))
+
+
+@pytest.mark.parametrize("owner", ["group", "variable"])
+def test_attributes_without_json_are_refused_before_anything_is_removed(tmp_path, owner):
+    zd.write_dataset(steps(0, 4), tmp_path / "a")
+    before = contents(tmp_path)
+    wrong = steps(0, 4).load()
+    (wrong if owner == "group" else wrong["t"]).attrs["bad"] = xr.DataArray()
+    with pytest.raises(DataTypeError, match="'bad' of the"):
+        zd.write_dataset(wrong, tmp_path / "a", mode="w")
+    assert contents(tmp_path) == before
+
+
+def test_cells_that_are_no_integers_are_refused(tmp_path):
+    ds = steps(0, 4)
+    ds["t"].encoding["chunks"] = (2, 1.5, 3)
+    with pytest.raises(TypeError, match="integers"):
+        zd.write_dataset(ds, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_new_variables_and_values_in_place(tmp_path):
@@ -579,6 +599,10 @@ def test_labels_that_are_not_there_are_refused(tmp_path):
     zd.write_dataset(steps(0, 10), tmp_path / "a")
     with pytest.raises(LabelNotFoundError, match="Not all values"):
         zd.write_dataset(steps(9, 11)[["t"]], tmp_path / "a", region="auto")
+    with pytest.raises(LabelNotFoundError, match="append= alone"):
+        zd.write_dataset(steps(10, 12), tmp_path / "a", append="time", region="auto")
+    with pytest.raises(ValueError, match="both say where"):
+        zd.write_dataset(steps(0, 2)[["t"]], tmp_path / "a", append="time", region={"time": "auto"})
     apart = steps(0, 10).isel(time=[1, 3])[["t"]]
     with pytest.raises(DatasetMismatchError, match="non-contiguous"):
         zd.write_dataset(apart, tmp_path / "a", region="auto")
