@@ -18,7 +18,7 @@ import xarray as xr
 
 import zarr_dask as zd
 import zarr_dask.xarray.accessor
-from tests.support.xarray_roles import killed, start, steps
+from tests.support.xarray_roles import killed, start, steps, together
 from zarr_dask.errors import (
     AppendConflictError,
     DatasetMismatchError,
@@ -419,6 +419,20 @@ def test_second_append_at_the_same_time_is_refused(tmp_path):
     identical(tmp_path / "a", steps(0, 9))
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_appends_of_two_processes_at_once_end_as_one_after_the_other(tmp_path, times):
+    for number in range(times):
+        place = tmp_path / str(number)
+        zd.write_dataset(steps(0, 5), place)
+        ends = [(5, 9), (9, 12)]
+        errors = together([(place, *days, [], {"append": "time"}) for days in ends])
+        refused = {"AppendConflictError", "DatasetMismatchError", "MetadataChangedError"}
+        assert set(errors) <= {None, *refused}
+        done = [steps(*days) for days, error in zip(ends, errors, strict=True) if error is None]
+        assert done  # at least one of them
+        identical(place, xr.concat([steps(0, 5), *done], "time", data_vars="minimal"))
+
+
 def test_append_that_is_computed_later(tmp_path):
     zd.write_dataset(steps(0, 5), tmp_path / "a")
     later = zd.write_dataset(steps(5, 9), tmp_path / "a", append="time", compute=False)
@@ -580,6 +594,22 @@ def test_regions_that_share_objects_lose_nothing(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda part: zd.write_dataset(part[["t", "n"]], place, region="auto"), parts))
     identical(place, steps(0, 100))
+
+
+@pytest.mark.parametrize(
+    ("processes", "times"), [(3, 1), pytest.param(20, 20, marks=pytest.mark.slow)]
+)
+@pytest.mark.timeout(900)
+def test_processes_that_share_objects_lose_nothing(tmp_path, processes, times):
+    for number in range(times):
+        place = tmp_path / str(number)
+        days = 7 * processes
+        zd.create_dataset(steps(0, days, size=10), place)
+        options = {"region": "auto", "partial": "compare"}
+        parts = [(first, first + 7) for first in range(0, days, 7)]  # objects are of 10 days
+        jobs = [(place, *part, ["lat", "lon"], options) for part in parts]
+        assert together(jobs) == [None] * processes
+        identical(place, steps(0, days))
 
 
 def test_region_that_cuts_objects_is_refused_on_demand(tmp_path):
