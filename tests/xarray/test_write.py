@@ -131,6 +131,26 @@ def essential(document):
     return {k: v for k, v in kept.items() if v not in ([], {}) or k in {"attributes", "shape"}}
 
 
+@pytest.mark.parametrize("job", ["v2 to v3", "v3 to v2", "migrated"])
+def test_other_formats_mean_the_same_to_xarray(tmp_path, job):
+    ds = hard()
+    ds["zero"] = ds["masked"].copy()
+    ds["zero"].encoding = {"dtype": "u1", "_FillValue": 0}
+    ds["char"] = (
+        ("time", "length"),
+        np.array([[b"a", b"b"], [b"c", b""], [b"", b"d"], [b"", b""]]),
+    )
+    old, new = tmp_path / "old", tmp_path / "new"
+    ds.to_zarr(old, zarr_format=3 if job == "v3 to v2" else 2)
+    before = xr.open_zarr(old).load()
+    if job == "migrated":
+        zd.migrate(old, remove_old=True)
+        new = old
+    else:
+        zd.copy(old, new, format=job[-2:])
+    identical(new, before)
+
+
 def test_sharded_dataset_reads_as_that_of_xarray(tmp_path):
     ds = hard()[["blocks", "time"]].chunk(time=4, x=6)
     encoding = {"blocks": {"chunks": (2, 3), "shards": (4, 6)}}
