@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from zarr_dask.stores.retry import RetryPolicy
     from zarr_dask.stores.secrets import CredentialsInitializer
     from zarr_dask.xarray import open_dataset, open_datatree
+    from zarr_dask.xarray.find_regions import find_region, regions
     from zarr_dask.xarray.read import open_mfdataset, open_zarr
     from zarr_dask.xarray.write import create_dataset, plan_dataset, write_dataset
 
@@ -140,6 +141,7 @@ __all__ = [
     "empty",
     "empty_like",
     "errors",
+    "find_region",
     "from_zarr",
     "full",
     "full_like",
@@ -166,6 +168,7 @@ __all__ = [
     "plan_write",
     "rechunk",
     "reference",
+    "regions",
     "register_codec",
     "register_data_type",
     "register_store",
@@ -247,6 +250,8 @@ _LATER = {
     "plan_dataset": "zarr_dask.xarray.write",
     "write_dataset": "zarr_dask.xarray.write",
     "open_datatree": "zarr_dask.xarray",
+    "find_region": "zarr_dask.xarray.find_regions",
+    "regions": "zarr_dask.xarray.find_regions",
     "open_mfdataset": "zarr_dask.xarray.read",
     "open_zarr": "zarr_dask.xarray.read",
     "decompose": "zarr_dask.jobs.simulation.decomposition",

@@ -22,6 +22,7 @@ from rich.console import Console
 
 import zarr_dask as zd
 from tests.support.http_server import Files, serving
+from tests.support.xarray_roles import steps
 from zarr_dask.cli import main
 from zarr_dask.cli.options import GridType
 from zarr_dask.cli.progress import PlainProgress
@@ -859,3 +860,31 @@ def test_broken_pipe_is_silent(command, hierarchy):
     done = spawn(command, hierarchy, capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert done.stderr == ""
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def test_labels_select_what_is_copied(tmp_path):
+    place = tmp_path / "days.zarr"
+    zd.write_dataset(steps(0, 40), place)
+    run("copy", place, tmp_path / "a", "--sel", "time=2000-01-30:2000-02,lat=15:90")
+    found = zd.open_dataset(tmp_path / "a").load()
+    assert found.identical(steps(29, 40).sel(lat=slice(15, 90)).load())
+    run("copy", place, tmp_path / "b", "--sel", "time=2000-02-01T00:00..", "--region", "lat=0:1")
+    assert zd.open_dataset(tmp_path / "b").load().identical(steps(31, 40).isel(lat=[0]).load())
+    run("rechunk", place, tmp_path / "c", "--array", "t", "--sel", "lat=20", "--chunks", "time=-1")
+    assert zd.open_array(tmp_path / "c", "t").shape == (40, 1, 3)
+
+
+def test_labels_that_are_wrong_are_refused(tmp_path):
+    place = tmp_path / "days.zarr"
+    zd.write_dataset(steps(0, 40), place)
+    for labels in ("2000", "time=", "time=a:b:c", "time=1999,time=2000"):
+        said = refuse("copy", place, tmp_path / "a", "--sel", labels, code=2)
+        assert "no range of labels" in said
+    both = ("--sel", "time=2000", "--region", "time=0:3")
+    assert "other dimensions" in refuse("copy", place, tmp_path / "a", *both, code=2)
+    said = refuse("copy", place, tmp_path / "a", "--sel", "time=2031:")
+    assert "they go from 2000-01-01" in said
+    assert not (tmp_path / "a").exists()

@@ -86,3 +86,31 @@ def killed(*args, **options):
     job = start(*args, **options)
     job.join(PATIENCE)
     assert job.exitcode == -signal.SIGKILL
+
+
+def together(jobs):
+    """Run writes of days in a process each, begun at once; return the name of each one's error."""
+    barrier, errors = PROCESSES.Barrier(len(jobs)), PROCESSES.SimpleQueue()
+    running = [
+        PROCESSES.Process(target=attempt, args=(barrier, errors, number, *job))
+        for number, job in enumerate(jobs)
+    ]
+    for one in running:
+        one.start()
+    found = dict(errors.get() for _ in running)
+    for one in running:
+        one.join(PATIENCE)
+    return [found[number] for number in range(len(jobs))]
+
+
+def attempt(barrier, errors, number, place, first, last, drops, options):
+    barrier.wait(PATIENCE)
+    try:
+        write(place, first, last, drops=drops, options=options)
+    except zd.errors.ZarrDaskError as error:
+        errors.put((number, type(error).__name__))
+    except BaseException:
+        errors.put((number, "another error"))
+        raise
+    else:
+        errors.put((number, None))

@@ -18,10 +18,11 @@ import xarray as xr
 
 import zarr_dask as zd
 import zarr_dask.xarray.accessor
-from tests.support.xarray_roles import killed, start, steps
+from tests.support.xarray_roles import killed, start, steps, together
 from zarr_dask.errors import (
     AppendConflictError,
     DatasetMismatchError,
+    DataTypeError,
     LabelNotFoundError,
     NodeExistsError,
     NodeNotFoundError,
@@ -130,6 +131,26 @@ def essential(document):
     return {k: v for k, v in kept.items() if v not in ([], {}) or k in {"attributes", "shape"}}
 
 
+@pytest.mark.parametrize("job", ["v2 to v3", "v3 to v2", "migrated"])
+def test_other_formats_mean_the_same_to_xarray(tmp_path, job):
+    ds = hard()
+    ds["zero"] = ds["masked"].copy()
+    ds["zero"].encoding = {"dtype": "u1", "_FillValue": 0}
+    ds["char"] = (
+        ("time", "length"),
+        np.array([[b"a", b"b"], [b"c", b""], [b"", b"d"], [b"", b""]]),
+    )
+    old, new = tmp_path / "old", tmp_path / "new"
+    ds.to_zarr(old, zarr_format=3 if job == "v3 to v2" else 2)
+    before = xr.open_zarr(old).load()
+    if job == "migrated":
+        zd.migrate(old, remove_old=True)
+        new = old
+    else:
+        zd.copy(old, new, format=job[-2:])
+    identical(new, before)
+
+
 def test_sharded_dataset_reads_as_that_of_xarray(tmp_path):
     ds = hard()[["blocks", "time"]].chunk(time=4, x=6)
     encoding = {"blocks": {"chunks": (2, 3), "shards": (4, 6)}}
@@ -227,6 +248,25 @@ def test_own_source_is_not_written_over(tmp_path):
         with pytest.raises(SourceIsTargetError):  # what it reads would be removed with the group
             zd.write_dataset(renamed, tmp_path / "a", mode="w")
     identical(tmp_path / "a", steps(0, 4))
+
+
+@pytest.mark.parametrize("owner", ["group", "variable"])
+def test_attributes_without_json_are_refused_before_anything_is_removed(tmp_path, owner):
+    zd.write_dataset(steps(0, 4), tmp_path / "a")
+    before = contents(tmp_path)
+    wrong = steps(0, 4).load()
+    (wrong if owner == "group" else wrong["t"]).attrs["bad"] = xr.DataArray()
+    with pytest.raises(DataTypeError, match="'bad' of the"):
+        zd.write_dataset(wrong, tmp_path / "a", mode="w")
+    assert contents(tmp_path) == before
+
+
+def test_cells_that_are_no_integers_are_refused(tmp_path):
+    ds = steps(0, 4)
+    ds["t"].encoding["chunks"] = (2, 1.5, 3)
+    with pytest.raises(TypeError, match="integers"):
+        zd.write_dataset(ds, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_new_variables_and_values_in_place(tmp_path):
@@ -399,6 +439,20 @@ def test_second_append_at_the_same_time_is_refused(tmp_path):
     identical(tmp_path / "a", steps(0, 9))
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_appends_of_two_processes_at_once_end_as_one_after_the_other(tmp_path, times):
+    for number in range(times):
+        place = tmp_path / str(number)
+        zd.write_dataset(steps(0, 5), place)
+        ends = [(5, 9), (9, 12)]
+        errors = together([(place, *days, [], {"append": "time"}) for days in ends])
+        refused = {"AppendConflictError", "DatasetMismatchError", "MetadataChangedError"}
+        assert set(errors) <= {None, *refused}
+        done = [steps(*days) for days, error in zip(ends, errors, strict=True) if error is None]
+        assert done  # at least one of them
+        identical(place, xr.concat([steps(0, 5), *done], "time", data_vars="minimal"))
+
+
 def test_append_that_is_computed_later(tmp_path):
     zd.write_dataset(steps(0, 5), tmp_path / "a")
     later = zd.write_dataset(steps(5, 9), tmp_path / "a", append="time", compute=False)
@@ -501,31 +555,71 @@ def test_append_without_labels_killed_while_it_is_shown_is_resumed(tmp_path):
     identical(place, steps(0, 9).drop_vars("time"))
 
 
+def read(place):
+    """The dataset as a reader with consolidated metadata sees it; None for nothing."""
+    try:
+        return xr.open_zarr(place, consolidated=True).load()
+    except (FileNotFoundError, KeyError, ValueError):
+        return None
+
+
+def is_half_way(found, old, new):
+    """True if each stored object of a region is as it was, or as it will be."""
+    same = found.drop_vars(["t", "n"]).identical(new.drop_vars(["t", "n"]))
+    steps_of = zip(found["t"], old["t"], new["t"], strict=True)
+    return same and all(one.equals(was) or one.equals(will) for one, was, will in steps_of)
+
+
+def test_killed_region_leaves_each_object_old_or_new(tmp_path):
+    place, old, new = tmp_path / "a", steps(0, 12, value=-1).load(), steps(0, 12).load()
+    zd.write_dataset(old, place)
+    options = {"region": "auto"}
+    killed(place, 0, 12, dies_at=0, drops=["lat", "lon"], options=options)
+    found = read(place)
+    assert is_half_way(found, old, new)
+    assert not found.identical(new)
+    zd.write_dataset(steps(0, 12).drop_vars(["lat", "lon"]), place, **options)
+    identical(place, new)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("what", ["create", "append"])
+@pytest.mark.parametrize("what", ["create", "append", "region"])
 def test_killed_at_fifty_random_moments(tmp_path, what):
     rng = np.random.default_rng(0)
+    given = {
+        "create": {"resume": True},
+        "append": {"resume": True, "append": "time"},
+        "region": {"region": "auto"},
+    }[what]
+    drops = ["lat", "lon"] if what == "region" else []
+    stored = {"create": None, "append": steps(0, 5), "region": steps(5, 105, value=-1)}[what]
+    before = None if stored is None else stored.load()
+    after = (steps(0, 105) if what == "append" else steps(5, 105)).load()
     for number in range(50):
         place = tmp_path / f"a{number}"
-        if what == "append":
-            zd.write_dataset(steps(0, 5), place)
-        options = {"resume": True} | ({"append": "time"} if what == "append" else {})
-        job = start(place, 5, 105, options=options)
-        job.join(rng.uniform(0, 2.0))
+        if stored is not None:
+            zd.write_dataset(stored, place)
+        job = start(place, 5, 105, drops=drops, options=given)
+        ends = time.monotonic() + rng.uniform(0, 2.0)
+        while time.monotonic() < ends:
+            found = read(place)
+            if what == "region":
+                assert is_half_way(found, before, after)
+            else:
+                is_old = found is None if before is None else found.identical(before)
+                assert is_old or found.identical(after)
+            job.join(0.05)
         job.kill()
         job.join()
-        before = steps(0, 5) if what == "append" else None
-        after = steps(0, 105) if what == "append" else steps(5, 105)
-        try:
-            found = xr.open_zarr(place, consolidated=True).load()
-        except (FileNotFoundError, KeyError, ValueError):
-            found = None
-        is_old = found is None if before is None else found.identical(before.load())
-        assert is_old or found.identical(after.load())
-        if is_old or what == "append":
-            append = {"append": "time"} if what == "append" else {}
-            zd.write_dataset(steps(5, 105), place, resume=True, **append)
+        found = read(place)
+        is_old = found is None if before is None else found.identical(before)
+        if what == "region":
+            assert is_half_way(found, before, after)
+        else:
+            assert is_old or found.identical(after)
+        if is_old or what != "create":
+            zd.write_dataset(steps(5, 105).drop_vars(drops), place, **given)
         identical(place, after)
         assert zd.verify(place).ok
 
@@ -562,6 +656,22 @@ def test_regions_that_share_objects_lose_nothing(tmp_path):
     identical(place, steps(0, 100))
 
 
+@pytest.mark.parametrize(
+    ("processes", "times"), [(3, 1), pytest.param(20, 20, marks=pytest.mark.slow)]
+)
+@pytest.mark.timeout(900)
+def test_processes_that_share_objects_lose_nothing(tmp_path, processes, times):
+    for number in range(times):
+        place = tmp_path / str(number)
+        days = 7 * processes
+        zd.create_dataset(steps(0, days, size=10), place)
+        options = {"region": "auto", "partial": "compare"}
+        parts = [(first, first + 7) for first in range(0, days, 7)]  # objects are of 10 days
+        jobs = [(place, *part, ["lat", "lon"], options) for part in parts]
+        assert together(jobs) == [None] * processes
+        identical(place, steps(0, days))
+
+
 def test_region_that_cuts_objects_is_refused_on_demand(tmp_path):
     zd.write_dataset(steps(0, 10, size=10), tmp_path / "a")
     part = steps(0, 10, value=5).isel(time=slice(3, 8))[["t"]].drop_vars(["lat", "lon"])
@@ -579,6 +689,10 @@ def test_labels_that_are_not_there_are_refused(tmp_path):
     zd.write_dataset(steps(0, 10), tmp_path / "a")
     with pytest.raises(LabelNotFoundError, match="Not all values"):
         zd.write_dataset(steps(9, 11)[["t"]], tmp_path / "a", region="auto")
+    with pytest.raises(LabelNotFoundError, match="append= alone"):
+        zd.write_dataset(steps(10, 12), tmp_path / "a", append="time", region="auto")
+    with pytest.raises(ValueError, match="both say where"):
+        zd.write_dataset(steps(0, 2)[["t"]], tmp_path / "a", append="time", region={"time": "auto"})
     apart = steps(0, 10).isel(time=[1, 3])[["t"]]
     with pytest.raises(DatasetMismatchError, match="non-contiguous"):
         zd.write_dataset(apart, tmp_path / "a", region="auto")

@@ -552,6 +552,32 @@ def test_blocks_are_stored_objects():
             opened(values, chunks=cutting, drop_variables=["uneven", "empty"])
 
 
+@pytest.mark.parametrize(
+    ("size", "block"),
+    [("10MB", (16, 32, 64)), ("64KiB", (8, 32, 64)), ("10kB", (1, 32, 64)), ("5kB", (1, 16, 64))],
+)
+def test_blocks_of_a_size_divide_shards(tmp_path, size, block):
+    values = np.arange(40 * 40 * 64, dtype="f4").reshape(40, 40, 64)
+    a = zd.create_array(
+        tmp_path,
+        "t",
+        shape=values.shape,
+        dtype="f4",
+        chunks=(1, 8, 16),
+        shards=(16, 32, 64),
+        dimension_names=["t", "y", "x"],
+    )
+    a[...] = values
+    ds = zd.open_dataset(tmp_path, chunks=size)
+    assert ds["t"].data.chunksize == block
+    np.testing.assert_array_equal(ds["t"].to_numpy(), values)
+    assert ds["t"].encoding["shards"] == (16, 32, 64)
+    tree = zd.open_datatree(tmp_path, chunks=size)
+    assert tree["t"].data.chunksize == block
+    with pytest.raises(ValueError, match="is not a size"):
+        zd.open_dataset(tmp_path, chunks="small")
+
+
 def test_an_element_of_a_million_chunks_takes_one_block(tmp_path):
     options = {"shape": (10_000, 10_000), "dtype": "i1", "chunks": (10, 10)}
     zd.create_array(tmp_path / "a", "v", **options, dimension_names=["y", "x"])[5, 5] = 3

@@ -9,7 +9,7 @@ import click
 
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
-from zarr_dask.cli.options import FORMAT, job_options, run_options
+from zarr_dask.cli.options import FORMAT, job_options, run_options, selected
 from zarr_dask.cli.output import echo, terminal_safe
 from zarr_dask.cli.pictures import PictureType
 from zarr_dask.cli.rechunk import run_plan, save_plot, show_plan
@@ -23,6 +23,7 @@ __all__ = ["copy"]
 Examples:
   zarr-dask copy run-7.zarr s3://bucket/run-7.zarr
   zarr-dask copy era5.zarr points.zarr --chunks time=-1,lat=32,lon=32 --verify
+  zarr-dask copy era5.zarr decade.zarr --sel time=2000:2009,lat=45:90
   zarr-dask copy old.zarr new.zarr --format v3 --output plan.json
 """
 )
@@ -76,6 +77,7 @@ def copy(
         resume, verify = options.pop("resume"), options.pop("verify")
         overwrite = options.pop("overwrite")
         of_source, of_target = two_storage_options(src, dst)
+        options["region"] = selected(src, options["region"], options.pop("sel"), of_source)
         plan = plan_copy(
             src,
             dst,

@@ -19,11 +19,13 @@ __all__ = [
     "FORMAT",
     "CodecsType",
     "GridType",
+    "LabelsType",
     "RegionType",
     "SizeType",
     "array_options",
     "job_options",
     "run_options",
+    "selected",
 ]
 
 
@@ -143,6 +145,30 @@ class RegionType(click.ParamType[Any]):
         return first
 
 
+class LabelsType(click.ParamType[Any]):
+    """Ranges of labels (``time=2000:2010,lat=45:90``); ``..`` parts labels that have colons."""
+
+    name = "LABELS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        if not isinstance(value, str):
+            return value
+        labels: dict[str, Any] = {}
+        for item in value.split(","):
+            name, _, wanted = (part.strip() for part in item.partition("="))
+            ends = [one.strip() or None for one in wanted.split(".." if ".." in wanted else ":")]
+            if not name or name in labels or not wanted or len(ends) > 2:
+                self.fail(
+                    f"{value!r}: {item!r} is no range of labels: expected time=2000:2010, one "
+                    "label as in lat=45, or time=2000-01-01T06:00..2000-01-02, each once.",
+                    param,
+                    ctx,
+                )
+            labels[name] = slice(*ends) if len(ends) == 2 else ends[0]
+        return labels
+
+
 class CodecsType(click.ParamType[Any]):
     """Names of codecs (``zstd`` or ``transpose,bytes,gzip``), or their objects as JSON."""
 
@@ -203,6 +229,12 @@ _JOB_OPTIONS = [
         "number is a slice of length one; all dimensions are kept.",
     ),
     click.option(
+        "--sel",
+        type=LabelsType(),
+        help="Copy only what has these labels, both ends included: time=2000:2010,lat=45:90. SRC "
+        "is a group with coordinates; needs xarray.",
+    ),
+    click.option(
         "--max-mem",
         type=SizeType(),
         help="Memory of one process above its idle size, at most, such as 256MB. By default 60 % "
@@ -253,6 +285,22 @@ _RUN_OPTIONS = [
     ),
     click.option("--resume", is_flag=True, help="Continue the same job if it was interrupted."),
 ]
+
+
+def selected(
+    src: str, region: Any, labels: dict[str, Any] | None, storage_options: dict[str, Any] | None
+) -> Any:
+    """Return the region that ``--region`` and ``--sel`` ask for together."""
+    if labels is None:
+        return region
+    if region is not None and (not isinstance(region, dict) or region.keys() & labels.keys()):
+        raise click.UsageError(
+            "--sel and --region go together where each names other dimensions: --region lat=0:5 "
+            "--sel time=2000:2010."
+        )
+    from zarr_dask.xarray.find_regions import find_region
+
+    return {**(region or {}), **find_region(src, labels, storage_options=storage_options)}
 
 
 def job_options(command: Decorated) -> Decorated:

@@ -15,7 +15,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
-from zarr_dask.cli.options import array_options, job_options, run_options
+from zarr_dask.cli.options import array_options, job_options, run_options, selected
 from zarr_dask.cli.output import (
     abbreviate,
     answer,
@@ -178,9 +178,10 @@ def _planned(
     **options: Any,
 ) -> Iterator[tuple[RechunkPlan | JointRechunkPlan, Client | None]]:
     """Yield the plan, and the cluster to run it on, for the duration of the context."""
-    if all(options[name] is None for name in _CHANGES):
+    labels = options.pop("sel")
+    if labels is None and all(options[name] is None for name in _CHANGES):
         raise click.UsageError(
-            "give --chunks, --shards, --codecs, --dtype, --format or --region: without them "
+            "give --chunks, --shards, --codecs, --dtype, --format, --region or --sel: without them "
             "nothing changes."
         )
     with cluster(scheduler, scheduler_file, workers) as client:
@@ -188,6 +189,7 @@ def _planned(
 
         of_source, options["storage_options"] = two_storage_options(src, dst)
         options["client"] = client
+        options["region"] = selected(src, options["region"], labels, of_source)
         if not arrays:
             yield plan_rechunk(_source(src, of_source), dst, path=path, **options), client
             return

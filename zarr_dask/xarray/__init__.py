@@ -27,6 +27,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
 from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.jobs.engine.plan import parse_bytes
 from zarr_dask.stores.open import Location
 from zarr_dask.xarray.variables import is_of_netcdf, variable
 
@@ -58,7 +59,8 @@ def open_dataset(
         Path of the group below `url`.
     chunks
         Blocks: ``"objects"`` for one stored object each, None for no dask arrays, or any value that
-        ``xarray.open_dataset`` takes.
+        ``xarray.open_dataset`` takes. A size such as ``"16MB"`` divides larger shards into blocks
+        of whole chunks, so that less memory is needed.
     format
         Name of the format; detected by default.
     storage_options
@@ -89,10 +91,11 @@ def open_dataset(
     """
     read = _read_options(url, read, consolidated)
     opened = _open(url, group, format, storage_options, read, recursive=False)
+    opened, chunks = _blocks(opened, chunks)
     return xr.open_dataset(
         opened,  # type: ignore[arg-type]  # our backend takes what _open makes
         engine=ZarrDaskBackend,
-        chunks={} if isinstance(chunks, str) and chunks == "objects" else chunks,
+        chunks=chunks,
         inline_array=True,
         **options,
     )
@@ -129,10 +132,11 @@ def open_datatree(
     """
     read = _read_options(url, read, consolidated)
     opened = _open(url, group, format, storage_options, read, recursive=True)
+    opened, chunks = _blocks(opened, chunks)
     return xr.open_datatree(
         opened,  # type: ignore[arg-type]  # our backend takes what _open makes
         engine=ZarrDaskBackend,
-        chunks={} if isinstance(chunks, str) and chunks == "objects" else chunks,
+        chunks=chunks,
         inline_array=True,
         **options,
     )
@@ -279,6 +283,8 @@ class _Opened:
     """Nodes by path below the root."""
     is_named: bool
     """True if xarray knows a name of the location already."""
+    largest_block: int | None = None
+    """Bytes of a block; larger shards are divided."""
 
     @property
     def groups(self) -> dict[str, Group]:
@@ -288,7 +294,8 @@ class _Opened:
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         arrays = {p: node.token for p, node in self.nodes.items() if isinstance(node, Array)}
-        return "zarr_dask.xarray", self.root.store.identity, self.root.path, arrays
+        place = self.root.store.identity, self.root.path
+        return "zarr_dask.xarray", *place, self.largest_block, arrays
 
 
 def _open(
@@ -308,6 +315,15 @@ def _open(
     root = open_group(url, path, "r", format, storage_options, read)
     is_named = isinstance(url, str | os.PathLike)
     return _Opened(root, dict(root.walk(recursive)), is_named)
+
+
+def _blocks(opened: _Opened, chunks: Any) -> tuple[_Opened, Any]:
+    """Return what xarray is told of the blocks that a user asks for."""
+    if not isinstance(chunks, str) or chunks == "auto":
+        return opened, chunks
+    if chunks == "objects":
+        return opened, {}
+    return replace(opened, largest_block=parse_bytes(chunks, "chunks")), {}
 
 
 class _Variables(AbstractDataStore):
@@ -337,7 +353,7 @@ class _Variables(AbstractDataStore):
             if isinstance(node, MetadataError):
                 raise node
             if isinstance(node, Array):
-                variables[name] = variable(node, self._fill_is_mask)
+                variables[name] = variable(node, self._fill_is_mask, self._opened.largest_block)
         return variables
 
     def get_attrs(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import dask
 import xarray as xr
 
 from zarr_dask.xarray import open_dataset
@@ -49,7 +50,8 @@ class Accessor:
 
         ``safe_chunks`` and ``align_chunks`` change nothing: blocks are regrouped where they do not
         fit the stored objects, and no object has two writers. Nor does ``write_empty_chunks``:
-        objects full of the fill value are left out.
+        objects full of the fill value are left out. With ``compute=False`` a `dask.delayed.Delayed`
+        is returned, as xarray returns it.
 
         Raises
         ------
@@ -57,7 +59,8 @@ class Accessor:
             For options of xarray that have no meaning here.
         """
         options = _without_words_of_xarray(options)
-        return write_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
+        written = write_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
+        return written if options.get("compute", True) else dask.delayed(written)
 
     def plan(
         self,

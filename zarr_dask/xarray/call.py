@@ -60,11 +60,8 @@ class Call:
         check_choice("overlap", self.overlap, Overlap)
         check_choice("missing", self.missing, Missing)
         self.resume.check()
-        if self.append is not None and self.region is not None:
-            raise ValueError(
-                "cannot list the same dimension in both append_dim= and region=, nor others: "
-                "append= and region= both say where to write."
-            )
+        if not (isinstance(self.region, str) and self.region == "auto"):
+            self.check_one_place()  # labels are looked for first: the error names those not there
         if self.append is not None and self.mode not in {"a", "a-"}:
             raise ValueError(
                 f"cannot set append_dim unless mode='a' or mode='a-', the first of which is the "
@@ -74,6 +71,14 @@ class Call:
             raise ValueError(
                 "cannot set region unless mode='a', mode='a-', mode='r+' or mode=None: it needs a "
                 f"dataset that exists; mode={self.mode!r} was given."
+            )
+
+    def check_one_place(self) -> None:
+        """Refuse an append into a region."""
+        if self.append is not None and self.region is not None:
+            raise ValueError(
+                "cannot list the same dimension in both append_dim= and region=, nor others: "
+                "append= and region= both say where to write."
             )
 
 

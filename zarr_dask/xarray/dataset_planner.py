@@ -172,6 +172,7 @@ class Planner:
         if present is not None and call.region is not None:
             for piece in region_pieces(dataset, call.region, present):
                 work.writes.append(self._write_piece(path, piece))
+            call.check_one_place()
         elif present is not None and call.append is not None:
             self._plan_append(work, path, dataset, present)
         else:

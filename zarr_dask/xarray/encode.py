@@ -22,6 +22,7 @@ from xarray.coding.strings import check_vlen_dtype
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.formats.base import Format
+from zarr_dask.formats.documents import dump_json
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -69,6 +70,8 @@ def encode_dataset(
     ------
     KeyError
         If there are encodings of other variables.
+    DataTypeError
+        If an attribute of the dataset is nothing that JSON has.
     TypeError, ValueError
         If a variable has a name that no array can have.
     """
@@ -94,7 +97,21 @@ def encode_dataset(
             str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, zarr_format=version)
             for name, one in variables.items()
         }
-    return Encoded(encoded, {str(k): _attribute(v) for k, v in attributes.items()})
+    return Encoded(encoded, _as_json(attributes, "the dataset"))
+
+
+def _as_json(attributes: Mapping[Any, Any], owner: str) -> dict[str, Any]:
+    """Return attributes as JSON has them; those of a group are written last, and refused here."""
+    found = {str(name): _attribute(value) for name, value in attributes.items()}
+    for name, value in found.items():
+        try:
+            dump_json({name: value})
+        except (TypeError, ValueError) as error:
+            raise DataTypeError(
+                f"Invalid attribute in Dataset.attrs. {name!r} of {owner}: {error}. Attributes are "
+                "strings, numbers, booleans, None, lists and dicts."
+            ) from error
+    return found
 
 
 def _check_names(dataset: xr.Dataset) -> None:
@@ -141,6 +158,8 @@ def array_spec(
 
     Raises
     ------
+    DataTypeError
+        If an attribute is nothing that JSON has.
     ValueError
         If the user gave an encoding that Zarr does not have.
     """
@@ -176,7 +195,7 @@ def array_spec(
         dimension_names=tuple(map(str, variable.dims))
         if variable.ndim or _is_older(node_format)
         else None,
-        attributes={str(k): _attribute(v) for k, v in attributes.items()},
+        attributes=_as_json(attributes, f"the variable {name!r}"),
         format=node_format.name,
     )
     return spec, {
@@ -244,6 +263,8 @@ def _fits(cells: Any, shape: tuple[int, ...]) -> bool:
         return int(cells) > 0
     if not isinstance(cells, list | tuple) or len(cells) != len(shape):
         return False
+    if any(isinstance(one, float) for one in cells):  # no array that was read has such chunks
+        raise TypeError(f"chunks in an encoding are integers, got {list(cells)}.")
     return all(
         sum(one) == length and all(size > 0 for size in one)
         if isinstance(one, list | tuple)

@@ -131,7 +131,7 @@ def _found_by_labels(dim: Hashable, dataset: xr.Dataset, present: StoredGroup) -
     if (places == -1).any():
         raise LabelNotFoundError(
             f"Not all values of coordinate {name!r} in the new array were found in the original "
-            f"store ({present.group.where}); a region changes no labels."
+            f"store ({present.group.where}); a region changes no labels. append= alone adds some."
         )
     if (np.diff(places) != 1).any():
         raise DatasetMismatchError(

@@ -7,6 +7,7 @@ names dimensions (or NCZarr's own metadata do), and the fill value of the array 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,9 @@ def is_of_netcdf(attribute: str) -> bool:
     return attribute.lower().startswith("_nc")
 
 
-def variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
+def variable(
+    array: Array, fill_is_mask: bool | None, largest_block: int | None = None
+) -> xr.Variable:
     """Return an array as a lazy variable of xarray.
 
     Parameters
@@ -47,6 +50,8 @@ def variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
     fill_is_mask
         True if elements with the array's fill value are missing values; None for the default of its
         convention.
+    largest_block
+        Bytes of a block: shards are read piece by piece where they are larger. None for whole ones.
 
     Raises
     ------
@@ -58,7 +63,7 @@ def variable(array: Array, fill_is_mask: bool | None) -> xr.Variable:
     attributes = {
         k: v for k, v in array.user_attributes.items() if not is_of_netcdf(k) and k != hidden
     }
-    encoding = _encoding(array, names)
+    encoding = _encoding(array, names, largest_block)
     if _has_names_in_document(array):
         encoding["fill_value"] = array.fill_value
         encoding |= _codecs_of_v3(array)
@@ -99,11 +104,13 @@ def _dimension_names(array: Array) -> tuple[str, ...]:
     raise MetadataError(array.where, [ValidationProblem(place, present, expected)])
 
 
-def _encoding(array: Array, names: tuple[str, ...]) -> dict[str, Any]:
+def _encoding(array: Array, names: tuple[str, ...], largest_block: int | None) -> dict[str, Any]:
     """Return the storage options of the array that all formats share."""
     sizes = _sizes(array.meta.grid)
     preferred = _sizes(array.meta.grid, MOST_BLOCKS)
     sharded = array.shards is not None
+    if sharded and largest_block is not None:
+        preferred = _pieces_of_shards(array, preferred, largest_block)
     encoding: dict[str, Any] = {
         "chunks": array.chunks if sharded else sizes,
         "shards": sizes if sharded else None,
@@ -133,6 +140,27 @@ def _sizes(grid: Grid, most: int | None = None) -> tuple[int | tuple[int, ...], 
         else dimension.lengths or (0,)
         for dimension in grid.dimensions
     )
+
+
+def _pieces_of_shards(
+    array: Array, shards: tuple[int | tuple[int, ...], ...], largest: int
+) -> tuple[int | tuple[int, ...], ...]:
+    """Return blocks of whole chunks that divide shards and have so many bytes, if chunks allow."""
+    lengths = [size for size in shards if isinstance(size, int)]
+    if len(lengths) < array.ndim:
+        return shards
+    for axis, (chunk, extent) in enumerate(zip(array.chunks, array.shape, strict=True)):
+        whole = lengths[axis] // chunk  # chunks side by side
+        one = math.prod(lengths) // whole * array.dtype.itemsize
+        if one * whole <= largest:
+            break
+        most = [
+            n
+            for n in range(1, whole + 1)
+            if whole % n == 0 and (n == whole or extent <= n * chunk * MOST_BLOCKS)
+        ]
+        lengths[axis] = chunk * max((n for n in most if one * n <= largest), default=most[0])
+    return tuple(lengths)
 
 
 def _codecs_of_v3(array: Array) -> dict[str, Any]:
