@@ -62,6 +62,8 @@ _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _MOST_LINKS = 10_000
 """Links to folders that one listing follows: folders full of links to one another are not
 followed along all of the ways that lead through them."""
+_MOST_WALKS = 100
+"""Walks through a folder to remove it, while others put files there."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 """Names of folders that stored objects of arrays lie in."""
 _LINK_TO_NOTHING = (
@@ -322,7 +324,7 @@ class LocalStore:
                 above, _, name = path.rpartition("/")
                 with folder_in(self.root, above) as around:
                     check_no_link(self.root, path, around)
-                    shutil.rmtree(name, dir_fd=around)
+                    _remove_tree(name, around)
                 folder = os.path.dirname(folder)
             else:
                 _empty(self.root)  # the root stays: it may be a link
@@ -335,7 +337,8 @@ class LocalStore:
         Parameters
         ----------
         old, new
-            Prefixes, not empty; no key starts with `new`.
+            Prefixes, not empty, where no key starts with `new`; or keys, where a value at `new` is
+            replaced.
 
         Returns
         -------
@@ -359,9 +362,10 @@ class LocalStore:
                 if error.errno in {errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST}:
                     return False
                 raise
-            forget_folders()
-            forget_reached()
-            if self.fsync:
+            if old.endswith("/"):  # folders
+                forget_folders()
+                forget_reached()
+            if self.fsync or is_document(called):
                 for path in (above, other):
                     fsync_folder(f"{self.root}/{path}".rstrip("/"))
         return True
@@ -586,11 +590,36 @@ def _empty(root: str) -> None:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.name, dir_fd=folder)
+                    _remove_tree(entry.name, folder)
                 else:
-                    os.unlink(entry.name, dir_fd=folder)
+                    with suppress(FileNotFoundError):  # another process was faster
+                        os.unlink(entry.name, dir_fd=folder)
     finally:
         os.close(folder)
+
+
+def _remove_tree(name: str, around: int) -> None:
+    """Remove a folder in an open one, while others may add to it or remove it as well."""
+    for _ in range(_MOST_WALKS):
+        try:
+            shutil.rmtree(name, dir_fd=around)
+        except FileNotFoundError:  # it, or only something in it
+            if not _is_there(name, around):
+                return
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+        else:
+            return
+    shutil.rmtree(name, dir_fd=around)
+
+
+def _is_there(name: str, around: int) -> bool:
+    try:
+        os.stat(name, dir_fd=around, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class _OpenFile:
