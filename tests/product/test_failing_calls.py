@@ -1,7 +1,7 @@
-"""Every call of the system is the last one of its process.
+"""Every call of the system fails once, or is the last one of its process.
 
-Whatever happens then: nothing half-done is read, the same call ends the job, and nothing is left
-behind.
+Whatever happens then: what a call has acknowledged is there, nothing half-done is read, the error
+has a type of this package, the same call ends the job, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.failing_calls import KILLED, NthCall, fail, kill_after, kill_before
 from tests.support.leftovers import left_in
-from zarr_dask.errors import NodeNotFoundError
+from zarr_dask.errors import NodeNotFoundError, StoreError
 
 VALUES = np.arange(1, 97, dtype="i4").reshape(12, 8)
 HALF = VALUES[:6]
@@ -76,8 +76,11 @@ class Job:
         old = self.before if self.before is not None else VALUES
         assert np.array_equal(found, VALUES) or np.array_equal(found, old)
 
-    def check_done(self, place: Path) -> None:
+    def check_values(self, place: Path) -> None:
         np.testing.assert_array_equal(zd.open_array(place / "a.zarr")[...], VALUES)
+
+    def check_done(self, place: Path) -> None:
+        self.check_values(place)
         assert left_in(place) == {"a.zarr"} | ({"source.zarr"} if self.source else set())
         assert not list(place.rglob("*.lock"))
 
@@ -106,8 +109,42 @@ def calls_of(job: Job, folder: Path) -> int:
     return calls.count
 
 
+def fails_once(job: Job, place: Path, number: int, error: int) -> None:
+    job.prepare(place)
+    told = None
+    with NthCall(number, fail(error)):
+        try:
+            job.run(place)
+        except StoreError as raised:
+            told = raised
+    if told is None:  # what could not be tidied up stays until the next job
+        job.check_values(place)
+        return
+    job.check_nothing_half_done(place)
+    job.run(place)
+    job.check_done(place)
+
+
 def sample(calls: int, cases: int) -> range:
     return range(1, calls + 1, max(calls // cases, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", JOBS)
+def test_every_call_that_fails(tmp_path, name, error):
+    job = JOBS[name]
+    for number in range(1, calls_of(job, tmp_path / "0") + 1):
+        fails_once(job, tmp_path / str(number), number, error)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", JOBS)
+def test_some_calls_that_fail(tmp_path, name):
+    job = JOBS[name]
+    for number in sample(calls_of(job, tmp_path / "0"), 5):
+        fails_once(job, tmp_path / str(number), number, errno.ENOSPC)
 
 
 def _killed(job: Job, place: Path, number: int, act) -> None:
@@ -129,7 +166,7 @@ def is_killed_once(job: Job, place: Path, number: int, act) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("act", [kill_before, kill_after])
-@pytest.mark.parametrize("name", ["write", "rechunk", "copy"])
+@pytest.mark.parametrize("name", ["write", "rechunk", "copy", "migrate"])
 def test_a_process_killed_at_every_call(tmp_path, name, act):
     job = JOBS[name]
     for number in range(1, calls_of(job, tmp_path / "0") + 1):

@@ -28,6 +28,7 @@ from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder, fsync_
 from zarr_dask.stores.backends.posix_io import (
     READ,
     append_once,
+    close_read,
     read_at,
     read_parts,
     write,
@@ -137,7 +138,7 @@ class LocalStore:
         except OSError as error:
             raise self.failed("read", key, error) from error
         finally:
-            os.close(descriptor)
+            close_read(descriptor)
 
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
@@ -161,7 +162,7 @@ class LocalStore:
         except OSError as error:
             raise self.failed("read", key, error) from error
         finally:
-            os.close(descriptor)
+            close_read(descriptor)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
@@ -171,13 +172,13 @@ class LocalStore:
             for key, wanted in requests:
                 if key != opened_key:
                     if descriptor is not None:
-                        os.close(descriptor)
+                        close_read(descriptor)
                     opened_key, descriptor = key, None
                     descriptor = self._open(key)
                 results.append(None if descriptor is None else self._part(descriptor, key, wanted))
         finally:
             if descriptor is not None:
-                os.close(descriptor)
+                close_read(descriptor)
         return results
 
     def _part(self, descriptor: int, key: str, wanted: Range) -> Buffer | None:
@@ -236,7 +237,7 @@ class LocalStore:
                     os.unlink(temporary, dir_fd=around)
                 raise
             finally:
-                os.close(around)
+                close_read(around)
         except StoreError:
             raise
         except OSError as error:
@@ -277,15 +278,14 @@ class LocalStore:
             raise
         except OSError as error:
             raise self.failed("open", key, error) from error
-        try:
-            append_once(descriptor, data)
-            if self.fsync:
-                os.fsync(descriptor)
-                fsync_names(os.path.dirname(path), self.root)
-        except OSError as error:
-            raise self.failed("write", key, error) from error
-        finally:
-            os.close(descriptor)
+        with self._reporting("write", key):
+            try:
+                append_once(descriptor, data)
+                if self.fsync:
+                    os.fsync(descriptor)
+                    fsync_names(os.path.dirname(path), self.root)
+            finally:
+                os.close(descriptor)
         return True
 
     def delete(self, key: str) -> None:
@@ -595,7 +595,7 @@ def _empty(root: str) -> None:
                     with suppress(FileNotFoundError):  # another process was faster
                         os.unlink(entry.name, dir_fd=folder)
     finally:
-        os.close(folder)
+        close_read(folder)
 
 
 def _remove_tree(name: str, around: int) -> None:
@@ -635,7 +635,7 @@ class _OpenFile:
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            close_read(self._descriptor)
 
     def validator(self) -> Hashable:
         """See `zarr_dask.stores.base.RangeReader.validator`.
