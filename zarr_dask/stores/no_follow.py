@@ -73,8 +73,8 @@ def open_in(root: str, key: str, flags: int) -> int:
         close_read(folder)
 
 
-def create_in(root: str, path: str, name: str) -> tuple[int, int]:
-    """Open a new file in a folder below a root, which is made if it is not there.
+def create_in(root: str, path: str, name: str, *, make: bool = True) -> tuple[int, int]:
+    """Open a new file in a folder below a root, which is made if it is not there (`make`).
 
     Others may remove folders meanwhile that are empty, as journals do when they end.
 
@@ -90,16 +90,16 @@ def create_in(root: str, path: str, name: str) -> tuple[int, int]:
     OSError
         If the file cannot be made.
     """
-    for _ in range(MOST_REMOVED):
+    for _ in range(MOST_REMOVED if make else 0):
         try:
-            return _create_once(root, path, name)
+            return _create_once(root, path, name, make=make)
         except FileNotFoundError:
             continue
-    return _create_once(root, path, name)
+    return _create_once(root, path, name, make=make)
 
 
-def _create_once(root: str, path: str, name: str) -> tuple[int, int]:
-    folder = _reached(root, path, make=True)
+def _create_once(root: str, path: str, name: str, *, make: bool) -> tuple[int, int]:
+    folder = _reached(root, path, make=make)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return folder, os.open(name, flags, 0o666, dir_fd=folder)

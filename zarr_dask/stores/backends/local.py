@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from secrets import token_hex
@@ -45,7 +45,7 @@ from zarr_dask.stores.base import (
     slice_coalesced,
 )
 from zarr_dask.stores.compare_and_swap import content_digest, folder_lock
-from zarr_dask.stores.document_names import is_document
+from zarr_dask.stores.document_names import DOCUMENTS, is_document
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import (
     check_no_link,
@@ -212,15 +212,21 @@ class LocalStore:
         """See `zarr_dask.stores.streaming_put.SupportsStreamingPut`."""
         self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
 
-    def _put(self, key: str, fill: Callable[[int], None]) -> None:
-        """Give a value its name when its file has been filled."""
+    def _put(self, key: str, fill: Callable[[int], None], *, make: bool = True) -> None:
+        """Give a value its name when its file has been filled; in a new folder, if that is made.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder is not there, and not to be made.
+        """
         check_key(key)
         path, _, name = key.rpartition("/")
         durable = self.fsync or is_document(name)
         temporary = f".zarr-dask-{token_hex(8)}.tmp"
         folder = f"{self.root}/{path}".rstrip("/")
         try:
-            around, descriptor = create_in(self.root, path, temporary)
+            around, descriptor = create_in(self.root, path, temporary, make=make)
             try:
                 try:
                     fill(descriptor)
@@ -241,6 +247,8 @@ class LocalStore:
         except StoreError:
             raise
         except OSError as error:
+            if not make and isinstance(error, FileNotFoundError):
+                raise
             raise self.failed("write", key, error) from error
 
     def check_conditional(self, key: str) -> None:
@@ -255,13 +263,19 @@ class LocalStore:
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         folder = os.path.dirname(self._path(key))
-        with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=True):
+        make = tag is None
+        if not make and self.size(key) is None:
+            return False  # and a folder that was deleted or renamed is not made again
+        with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=make):
             pass  # which is behind no link
         with self._reporting("write", key), folder_lock(folder) as check_kept:
             if content_digest(self.get(key)) != tag:
                 return False
             check_kept()
-            self.set(key, buffers)
+            try:
+                self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
+            except FileNotFoundError:
+                return False
         return True
 
     def append(self, key: str, data: bytes) -> bool:
@@ -293,17 +307,24 @@ class LocalStore:
         path = self._path(key)
         above, _, name = key.rpartition("/")
         try:
-            with folder_in(self.root, above) as folder:
+            with folder_in(self.root, above) as folder, self._between_puts(key):
                 os.unlink(name, dir_fd=folder)
             if self.fsync:  # else the old value may be there again after a power cut
                 fsync_folder(os.path.dirname(path))
         except (FileNotFoundError, NotADirectoryError):
             return
-        except LinkError:
+        except StoreError:
             raise
         except OSError as error:
             if not os.path.isdir(path):  # a folder is not a value; systems report it differently
                 raise self.failed("delete", key, error) from error
+
+    def _between_puts(self, key: str) -> AbstractContextManager[object]:
+        """Let no conditional put of a document look at it before, and put it after, a deletion."""
+        path = self._path(key)
+        if key.rpartition("/")[2] in DOCUMENTS and os.path.isfile(path):
+            return folder_lock(os.path.dirname(path))
+        return nullcontext()
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`; links below go, what they lead to stays.
