@@ -217,6 +217,31 @@ def test_temporary_files_are_not_listed(local):
     assert files_of(local) == set()
 
 
+@pytest.mark.parametrize("prefix", ["a/", ""])
+def test_a_prefix_is_deleted_while_another_adds_and_removes_below_it(local, monkeypatch, prefix):
+    for number in range(4):
+        local.set(f"a/{number}/x", [b"1"])
+    rmdir, unlink, raced = os.rmdir, os.unlink, []
+
+    def added_first(path, *, dir_fd=None):
+        if path == "2" and "added" not in raced:
+            raced.append("added")
+            Path(local.root, "a/2/late").write_bytes(b"2")
+        rmdir(path, dir_fd=dir_fd)
+
+    def gone_first(path, *, dir_fd=None):
+        unlink(path, dir_fd=dir_fd)
+        if path == "x" and "gone" not in raced:
+            raced.append("gone")
+            raise FileNotFoundError(errno.ENOENT, "another process was faster")
+
+    monkeypatch.setattr(os, "rmdir", added_first)
+    monkeypatch.setattr(os, "unlink", gone_first)
+    local.delete_prefix(prefix)
+    assert sorted(raced) == ["added", "gone"]
+    assert files_of(local) == set()
+
+
 def test_a_failed_write_leaves_the_old_value_and_nothing_else(local, monkeypatch):
     local.set("a", [b"old"])
     write = os.writev

@@ -473,6 +473,8 @@ def rename_node(store: Store, old: str, new: str) -> None:
     check_no_output(store, old, below=True)
     discard_journals(store, old)
     if not _moved_at_once(store, old, new, present):
+        for node_format in present:
+            _check_free(store, new, node_format)  # another may have put something there meanwhile
         _copy_node(store, old, new, present)
         remove_node(store, old)
     for node_format in present:

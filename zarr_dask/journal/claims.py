@@ -49,7 +49,7 @@ from zarr_dask.journal.location import default_place
 from zarr_dask.journal.lock import HELD, JobLock
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
-from zarr_dask.stores.backends.posix_io import read_at
+from zarr_dask.stores.backends.posix_io import close_read, read_at
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock
 from zarr_dask.stores.file_lock import lock
@@ -271,14 +271,14 @@ class ArrayEnd:
                         lock(descriptor, shared=True, wait=True)
                         return Claim(JobLock(descriptor).close, is_new=is_new)
                 except BaseException:
-                    os.close(descriptor)
+                    close_read(descriptor)
                     raise
             try:
                 if on_conflict == "error":
                     raise self._conflict(found or "it has just begun", lives=True)
                 lock(descriptor, wait=True)  # until all who work on it have let go
             finally:
-                os.close(descriptor)
+                close_read(descriptor)
 
     def _is_new(self, tokens: tuple[str, ...]) -> bool:
         """Return True if the append does not have the claim yet; raise if it has it no more."""
@@ -400,7 +400,7 @@ def _trusts_locks(root: str) -> bool:
     try:
         return has_shared_locks(descriptor)
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
 
 
 def _record_in(descriptor: int) -> _Record | None:

@@ -63,7 +63,7 @@ def put_record(
     }
     with suppress(StoreError):
         key = _key(f"{place}/" if place else "", token)
-        journal.store.set(key, [json.dumps(record, indent=1).encode()])
+        journal.put_outside(key, json.dumps(record, indent=1).encode())
 
 
 def record_of(records: Store, prefix: str, token: str) -> Finished | None:

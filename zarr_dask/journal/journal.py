@@ -167,7 +167,30 @@ class Journal:
         """Open the journal, removing what an older job has left in it."""
         self.store.delete_prefix(self.prefix)
         self.note(job)
-        put_readme(self.store, self.prefix)
+        self._put_readme()
+
+    def put_outside(self, key: str, text: bytes) -> None:
+        """Put an object into a folder above the journal, where nothing else sweeps.
+
+        In local files it is written in the journal and moved: what a killed process leaves of it
+        goes with the journal.
+        """
+        if isinstance(self.store, LocalStore):
+            draft = f"{self.prefix}{key.rpartition('/')[2]}"
+            self.store.set(draft, [text])
+            if self.store.move_prefix(draft, key):
+                return
+        self.store.set(key, [text])
+
+    def _put_readme(self) -> None:
+        """Say in the folder beside a local hierarchy what it is, and whether it may be removed."""
+        folder = self.prefix.partition("/")[0]
+        if not isinstance(self.store, LocalStore) or not folder.endswith(_BESIDE):
+            return
+        key = f"{folder}/{README}"
+        with suppress(StoreError):  # nothing depends on it
+            if self.store.size(key) is None:
+                self.put_outside(key, _README)
 
     def note(self, job: JobRecord) -> None:
         """Write the description of the job."""
@@ -353,17 +376,6 @@ that was killed can go on (resume=True), and small records of jobs that have end
 May it be removed? Yes, if no job is running: the data do not need it. A job that was
 killed then begins anew. "zarr-dask status" tells which jobs there are.
 """
-
-
-def put_readme(store: Store, prefix: str) -> None:
-    """Say in the folder beside a local hierarchy what it is, and whether it may be removed."""
-    folder = prefix.partition("/")[0]
-    if not isinstance(store, LocalStore) or not folder.endswith(_BESIDE):
-        return
-    key = f"{folder}/{README}"
-    with suppress(StoreError):  # nothing depends on it
-        if store.size(key) is None:
-            store.set(key, [_README])
 
 
 def _remove_readme(store: LocalStore, folder: str) -> None:

@@ -18,6 +18,7 @@ from secrets import token_hex
 
 from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.posix_io import close_read
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_lock import lock, unlock
 from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record, owner_of
@@ -46,7 +47,7 @@ class JobLock:
             self._record = None
         if self._descriptor is not None:
             unlock(self._descriptor)
-            os.close(self._descriptor)
+            close_read(self._descriptor)
             self._descriptor = None
 
 
@@ -62,7 +63,7 @@ def lock_job(store: Store, prefix: str) -> JobLock:
     with suppress(OSError):
         locked = has_shared_locks(descriptor) and lock(descriptor, shared=True, wait=True)
     if not locked:
-        os.close(descriptor)
+        close_read(descriptor)
     record = None
     with suppress(OSError, RecordTakenError):
         record = make_record(f"{_path(store, prefix)}-{token_hex(8)}", locked=locked)
@@ -90,7 +91,7 @@ def _held_by(store: LocalStore, prefix: str) -> str | None:
         except OSError:
             trusted = False
         finally:
-            os.close(descriptor)
+            close_read(descriptor)
     for record in _records(path):
         owner = owner_of(record)
         # where nobody has the lock, those who had it are gone

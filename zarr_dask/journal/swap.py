@@ -39,6 +39,7 @@ from zarr_dask.journal import Journal
 from zarr_dask.journal.links import check_no_link
 from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder
 from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.stores.backends.posix_io import close_read
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.mounts import has_shared_locks
@@ -279,7 +280,7 @@ def _has_mark(folder: str, token: str) -> bool:
     if Path(folder).is_symlink():
         return False
     try:
-        os.close(open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK))
+        close_read(open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK))
     except OSError:
         return False
     return True

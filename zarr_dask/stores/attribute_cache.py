@@ -12,6 +12,8 @@ import sys
 from functools import lru_cache
 from typing import Any
 
+from zarr_dask.stores.backends.posix_io import close_read
+
 __all__ = ["fresh_bytes", "refresh"]
 
 _EMPTY_PATH, _FORCE_SYNC, _BASIC = 0x1000, 0x2000, 0x7FF  # flags of statx
@@ -31,7 +33,7 @@ def fresh_bytes(path: str) -> bytes | None:
             pieces.append(piece)
         return b"".join(pieces)
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
 
 
 def refresh(descriptor: int) -> None:

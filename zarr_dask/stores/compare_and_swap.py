@@ -21,7 +21,7 @@ from time import sleep
 from typing import Protocol, cast
 
 from zarr_dask.errors import ConditionalWriteError
-from zarr_dask.stores.backends.posix_io import MOST_REMOVED, make_folder
+from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
@@ -196,9 +196,11 @@ def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
     try:
         yield lambda: _check_kept(record)
     finally:
-        record.remove()
-        if descriptor is not None:
-            _let_go(descriptor)
+        try:
+            record.remove()
+        finally:
+            if descriptor is not None:
+                _let_go(descriptor)
 
 
 def _check_kept(record: Record) -> None:
@@ -245,15 +247,15 @@ def _folder_descriptor(folder: str) -> int | None:
             return descriptor
     except OSError as error:
         if error.errno not in NO_LOCKS:
-            os.close(descriptor)
+            close_read(descriptor)
             raise
-    os.close(descriptor)
+    close_read(descriptor)
     return None
 
 
 def _let_go(descriptor: int) -> None:
     unlock(descriptor)
-    os.close(descriptor)
+    close_read(descriptor)
 
 
 def _is(descriptor: int, folder: str) -> bool:

@@ -124,13 +124,14 @@ def _create(path: str, text: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(path, flags, 0o666)
     try:
-        os.write(descriptor, text)
+        try:
+            os.write(descriptor, text)
+        finally:
+            os.close(descriptor)
     except OSError:
         with suppress(OSError):  # a record that names nobody would be in the way of all
             Path(path).unlink()
         raise
-    finally:
-        os.close(descriptor)
 
 
 def _is_dead(owner: Owner | None, *, locked: bool, waited: float) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from zarr_dask.errors import LinkError
-from zarr_dask.stores.backends.posix_io import MOST_REMOVED, make_folder
+from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
 
 __all__ = ["check_no_link", "create_in", "folder_in", "forget_reached", "link_error", "open_in"]
 
@@ -49,7 +49,7 @@ def folder_in(root: str, path: str, *, make: bool = False) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
 
 
 def open_in(root: str, key: str, flags: int) -> int:
@@ -70,11 +70,11 @@ def open_in(root: str, key: str, flags: int) -> int:
         check_no_link(root, key, folder)
         raise
     finally:
-        os.close(folder)
+        close_read(folder)
 
 
-def create_in(root: str, path: str, name: str) -> tuple[int, int]:
-    """Open a new file in a folder below a root, which is made if it is not there.
+def create_in(root: str, path: str, name: str, *, make: bool = True) -> tuple[int, int]:
+    """Open a new file in a folder below a root, which is made if it is not there (`make`).
 
     Others may remove folders meanwhile that are empty, as journals do when they end.
 
@@ -90,21 +90,21 @@ def create_in(root: str, path: str, name: str) -> tuple[int, int]:
     OSError
         If the file cannot be made.
     """
-    for _ in range(MOST_REMOVED):
+    for _ in range(MOST_REMOVED if make else 0):
         try:
-            return _create_once(root, path, name)
+            return _create_once(root, path, name, make=make)
         except FileNotFoundError:
             continue
-    return _create_once(root, path, name)
+    return _create_once(root, path, name, make=make)
 
 
-def _create_once(root: str, path: str, name: str) -> tuple[int, int]:
-    folder = _reached(root, path, make=True)
+def _create_once(root: str, path: str, name: str, *, make: bool) -> tuple[int, int]:
+    folder = _reached(root, path, make=make)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return folder, os.open(name, flags, 0o666, dir_fd=folder)
     except BaseException:
-        os.close(folder)
+        close_read(folder)
         raise
 
 
@@ -147,7 +147,7 @@ def _reached(root: str, path: str, *, make: bool) -> int:
         if descriptor >= 0:
             if _identity(descriptor) == known:
                 return descriptor
-            os.close(descriptor)
+            close_read(descriptor)
     descriptor = _opened_by_names(root, path, make=make)
     if len(_REACHED) >= _MOST_REACHED:
         _REACHED.clear()
@@ -177,7 +177,7 @@ def _opened_by_names(root: str, path: str, *, make: bool) -> int:
             check_no_link(root, done, folder)
             raise
         finally:
-            os.close(folder)
+            close_read(folder)
         folder = below
     return folder
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from zarr_dask.stores.backends.posix_io import READ
+from zarr_dask.stores.backends.posix_io import READ, close_read
 
 __all__ = ["forget_folders", "fsync_folder", "fsync_names"]
 
@@ -25,7 +25,7 @@ def fsync_folder(folder: str) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
 
 
 def fsync_names(folder: str, root: str) -> None:

@@ -15,7 +15,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from secrets import token_hex
@@ -28,6 +28,7 @@ from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder, fsync_
 from zarr_dask.stores.backends.posix_io import (
     READ,
     append_once,
+    close_read,
     read_at,
     read_parts,
     write,
@@ -44,7 +45,7 @@ from zarr_dask.stores.base import (
     slice_coalesced,
 )
 from zarr_dask.stores.compare_and_swap import content_digest, folder_lock
-from zarr_dask.stores.document_names import is_document
+from zarr_dask.stores.document_names import DOCUMENTS, is_document
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import (
     check_no_link,
@@ -62,6 +63,8 @@ _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _MOST_LINKS = 10_000
 """Links to folders that one listing follows: folders full of links to one another are not
 followed along all of the ways that lead through them."""
+_MOST_WALKS = 100
+"""Walks through a folder to remove it, while others put files there."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
 """Names of folders that stored objects of arrays lie in."""
 _LINK_TO_NOTHING = (
@@ -135,7 +138,7 @@ class LocalStore:
         except OSError as error:
             raise self.failed("read", key, error) from error
         finally:
-            os.close(descriptor)
+            close_read(descriptor)
 
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
@@ -159,7 +162,7 @@ class LocalStore:
         except OSError as error:
             raise self.failed("read", key, error) from error
         finally:
-            os.close(descriptor)
+            close_read(descriptor)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
@@ -169,13 +172,13 @@ class LocalStore:
             for key, wanted in requests:
                 if key != opened_key:
                     if descriptor is not None:
-                        os.close(descriptor)
+                        close_read(descriptor)
                     opened_key, descriptor = key, None
                     descriptor = self._open(key)
                 results.append(None if descriptor is None else self._part(descriptor, key, wanted))
         finally:
             if descriptor is not None:
-                os.close(descriptor)
+                close_read(descriptor)
         return results
 
     def _part(self, descriptor: int, key: str, wanted: Range) -> Buffer | None:
@@ -209,15 +212,21 @@ class LocalStore:
         """See `zarr_dask.stores.streaming_put.SupportsStreamingPut`."""
         self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
 
-    def _put(self, key: str, fill: Callable[[int], None]) -> None:
-        """Give a value its name when its file has been filled."""
+    def _put(self, key: str, fill: Callable[[int], None], *, make: bool = True) -> None:
+        """Give a value its name when its file has been filled; in a new folder, if that is made.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder is not there, and not to be made.
+        """
         check_key(key)
         path, _, name = key.rpartition("/")
         durable = self.fsync or is_document(name)
         temporary = f".zarr-dask-{token_hex(8)}.tmp"
         folder = f"{self.root}/{path}".rstrip("/")
         try:
-            around, descriptor = create_in(self.root, path, temporary)
+            around, descriptor = create_in(self.root, path, temporary, make=make)
             try:
                 try:
                     fill(descriptor)
@@ -234,10 +243,12 @@ class LocalStore:
                     os.unlink(temporary, dir_fd=around)
                 raise
             finally:
-                os.close(around)
+                close_read(around)
         except StoreError:
             raise
         except OSError as error:
+            if not make and isinstance(error, FileNotFoundError):
+                raise
             raise self.failed("write", key, error) from error
 
     def check_conditional(self, key: str) -> None:
@@ -252,13 +263,19 @@ class LocalStore:
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         folder = os.path.dirname(self._path(key))
-        with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=True):
+        make = tag is None
+        if not make and self.size(key) is None:
+            return False  # and a folder that was deleted or renamed is not made again
+        with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=make):
             pass  # which is behind no link
         with self._reporting("write", key), folder_lock(folder) as check_kept:
             if content_digest(self.get(key)) != tag:
                 return False
             check_kept()
-            self.set(key, buffers)
+            try:
+                self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
+            except FileNotFoundError:
+                return False
         return True
 
     def append(self, key: str, data: bytes) -> bool:
@@ -275,15 +292,14 @@ class LocalStore:
             raise
         except OSError as error:
             raise self.failed("open", key, error) from error
-        try:
-            append_once(descriptor, data)
-            if self.fsync:
-                os.fsync(descriptor)
-                fsync_names(os.path.dirname(path), self.root)
-        except OSError as error:
-            raise self.failed("write", key, error) from error
-        finally:
-            os.close(descriptor)
+        with self._reporting("write", key):
+            try:
+                append_once(descriptor, data)
+                if self.fsync:
+                    os.fsync(descriptor)
+                    fsync_names(os.path.dirname(path), self.root)
+            finally:
+                os.close(descriptor)
         return True
 
     def delete(self, key: str) -> None:
@@ -291,17 +307,24 @@ class LocalStore:
         path = self._path(key)
         above, _, name = key.rpartition("/")
         try:
-            with folder_in(self.root, above) as folder:
+            with folder_in(self.root, above) as folder, self._between_puts(key):
                 os.unlink(name, dir_fd=folder)
             if self.fsync:  # else the old value may be there again after a power cut
                 fsync_folder(os.path.dirname(path))
         except (FileNotFoundError, NotADirectoryError):
             return
-        except LinkError:
+        except StoreError:
             raise
         except OSError as error:
             if not os.path.isdir(path):  # a folder is not a value; systems report it differently
                 raise self.failed("delete", key, error) from error
+
+    def _between_puts(self, key: str) -> AbstractContextManager[object]:
+        """Let no conditional put of a document look at it before, and put it after, a deletion."""
+        path = self._path(key)
+        if key.rpartition("/")[2] in DOCUMENTS and os.path.isfile(path):
+            return folder_lock(os.path.dirname(path))
+        return nullcontext()
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`; links below go, what they lead to stays.
@@ -322,7 +345,7 @@ class LocalStore:
                 above, _, name = path.rpartition("/")
                 with folder_in(self.root, above) as around:
                     check_no_link(self.root, path, around)
-                    shutil.rmtree(name, dir_fd=around)
+                    _remove_tree(name, around)
                 folder = os.path.dirname(folder)
             else:
                 _empty(self.root)  # the root stays: it may be a link
@@ -335,7 +358,8 @@ class LocalStore:
         Parameters
         ----------
         old, new
-            Prefixes, not empty; no key starts with `new`.
+            Prefixes, not empty, where no key starts with `new`; or keys, where a value at `new` is
+            replaced.
 
         Returns
         -------
@@ -359,9 +383,10 @@ class LocalStore:
                 if error.errno in {errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST}:
                     return False
                 raise
-            forget_folders()
-            forget_reached()
-            if self.fsync:
+            if old.endswith("/"):  # folders
+                forget_folders()
+                forget_reached()
+            if self.fsync or is_document(called):
                 for path in (above, other):
                     fsync_folder(f"{self.root}/{path}".rstrip("/"))
         return True
@@ -586,11 +611,36 @@ def _empty(root: str) -> None:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.name, dir_fd=folder)
+                    _remove_tree(entry.name, folder)
                 else:
-                    os.unlink(entry.name, dir_fd=folder)
+                    with suppress(FileNotFoundError):  # another process was faster
+                        os.unlink(entry.name, dir_fd=folder)
     finally:
-        os.close(folder)
+        close_read(folder)
+
+
+def _remove_tree(name: str, around: int) -> None:
+    """Remove a folder in an open one, while others may add to it or remove it as well."""
+    for _ in range(_MOST_WALKS):
+        try:
+            shutil.rmtree(name, dir_fd=around)
+        except FileNotFoundError:  # it, or only something in it
+            if not _is_there(name, around):
+                return
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+        else:
+            return
+    shutil.rmtree(name, dir_fd=around)
+
+
+def _is_there(name: str, around: int) -> bool:
+    try:
+        os.stat(name, dir_fd=around, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class _OpenFile:
@@ -606,7 +656,7 @@ class _OpenFile:
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            close_read(self._descriptor)
 
     def validator(self) -> Hashable:
         """See `zarr_dask.stores.base.RangeReader.validator`.

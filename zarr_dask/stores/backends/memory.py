@@ -145,12 +145,14 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
         check_key(key)
-        self.values.pop(key, None)
+        with self._lock:  # not between the look and the put of a conditional one
+            self.values.pop(key, None)
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        for key in list(self.list(prefix)):
-            self.values.pop(key, None)
+        with self._lock:
+            for key in list(self.list(prefix)):
+                self.values.pop(key, None)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""

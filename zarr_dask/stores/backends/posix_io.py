@@ -14,6 +14,7 @@ __all__ = [
     "MOST_REMOVED",
     "READ",
     "append_once",
+    "close_read",
     "make_folder",
     "read_at",
     "read_parts",
@@ -30,6 +31,12 @@ With 100, some of 200,000 writes failed while three other threads removed the fo
 """
 _MAX_BUFFERS_PER_CALL = 1024  # IOV_MAX on Linux and macOS
 _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
+
+
+def close_read(descriptor: int) -> None:
+    """Close a file that was only read, or a folder: where that fails, nothing is lost."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 def read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:

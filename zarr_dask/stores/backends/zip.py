@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
 from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
-from zarr_dask.stores.backends.posix_io import read_at, write_at
+from zarr_dask.stores.backends.posix_io import close_read, read_at, write_at
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, ReadPolicy, check_key
 from zarr_dask.stores.document_names import DOCUMENTS
 from zarr_dask.stores.listing import build_tree, list_from_tree
@@ -359,7 +359,7 @@ def _opened(path: str, stamp: tuple[int, int] | None) -> Iterator[int]:
             raise
         raise StoreError(f"could not read {path}: {error.strerror or error}") from error
     finally:
-        os.close(descriptor)
+        close_read(descriptor)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int]:

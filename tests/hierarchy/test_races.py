@@ -1,0 +1,129 @@
+"""Deleting and renaming a node while another changes its metadata: one of the two orders."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests.support.leftovers import left_in
+from zarr_dask.errors import MetadataChangedError, NodeNotFoundError, ZarrDaskError
+from zarr_dask.stores import LocalStore, MemoryStore
+
+VALUES = np.arange(1, 13, dtype="i4")
+
+
+def store_of(kind: str, folder) -> LocalStore | MemoryStore:
+    return LocalStore(str(folder / "h.zarr")) if kind == "local" else MemoryStore()
+
+
+def array_in(store, path: str) -> zd.Array:
+    array = zd.create_array(store, path, shape=VALUES.shape, dtype="i4", chunks=4)
+    array[...] = VALUES
+    return zd.open_array(store, path, mode="r+")
+
+
+@pytest.mark.parametrize("path", ["", "a"])
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_a_node_deleted_during_an_update_of_its_attributes_is_gone(
+    tmp_path, monkeypatch, kind, path
+):
+    store = store_of(kind, tmp_path)
+    if path:
+        zd.create_group(store)
+    array = array_in(store, path)
+    true, key = type(store).get, f"{path}/zarr.json".lstrip("/")
+    looked, deletes = [], threading.Event()
+
+    def delete():
+        deletes.set()
+        zd.delete(store, path)
+
+    def get(self, asked):
+        value = true(self, asked)
+        if asked == key and threading.current_thread() is threading.main_thread():
+            looked.append(asked)
+            if len(looked) == 2:  # the condition holds; what it lets be put comes next
+                running.append(pool.submit(delete))
+                assert deletes.wait(20)
+                wait_a_little(running[0])
+        return value
+
+    running = []
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patch:
+        patch.setattr(type(store), "get", get)
+        array.update_attributes({"x": 1})
+        running[0].result(20)
+    assert list(store.list(f"{path}/".lstrip("/"))) == []
+    with pytest.raises(NodeNotFoundError):
+        zd.open(store, path)
+
+
+def wait_a_little(future) -> None:
+    """Let a deletion end that nothing holds up."""
+    with suppress(TimeoutError):
+        future.result(0.3)
+
+
+def test_a_node_renamed_during_an_update_of_its_attributes_is_not_there_twice(
+    tmp_path, monkeypatch
+):
+    store = store_of("local", tmp_path)
+    zd.create_group(store)
+    array = array_in(store, "a")
+    true, looked = LocalStore.get, []
+
+    def get(self, asked):
+        value = true(self, asked)
+        if asked == "a/zarr.json":
+            looked.append(asked)
+            if len(looked) == 2:
+                zd.open_group(store, mode="r+").rename("a", "b")
+        return value
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "get", get)
+        with pytest.raises(MetadataChangedError):
+            array.update_attributes({"x": 1})
+    assert not (tmp_path / "h.zarr" / "a").exists()
+    renamed = zd.open_array(store, "b")
+    assert renamed.attributes == {}
+    np.testing.assert_array_equal(renamed[...], VALUES)
+
+
+def _updates(root: str, began) -> None:
+    began.wait(20)
+    for number in range(400):
+        try:
+            zd.open_array(root, "a", mode="r+").update_attributes({"x": number})
+        except ZarrDaskError:
+            continue  # it was not there, or has gone since
+
+
+@pytest.mark.slow
+def test_two_processes_that_delete_and_update_leave_whole_nodes_or_none(tmp_path):
+    store = store_of("local", tmp_path)
+    zd.create_group(store)
+    context = get_context("spawn")
+    began = context.Event()
+    process = context.Process(target=_updates, args=(store.root, began))
+    process.start()
+    try:
+        began.set()
+        while process.is_alive():
+            array_in(store, "a")
+            zd.delete(store, "a")
+            with pytest.raises(NodeNotFoundError):
+                zd.open(store, "a")
+            array_in(store, "a")
+            np.testing.assert_array_equal(zd.open_array(store, "a")[...], VALUES)
+            zd.delete(store, "a")
+    finally:
+        process.join()
+    assert process.exitcode == 0
+    assert left_in(tmp_path) == {"h.zarr"}
