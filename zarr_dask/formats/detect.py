@@ -37,6 +37,7 @@ from zarr_dask.formats.v3draft import (
 from zarr_dask.stores.base import Store, is_remote
 
 __all__ = [
+    "DEFAULT_FORMAT",
     "FORMATS",
     "FoundNode",
     "find_node",
@@ -59,6 +60,8 @@ _FAR_BATCHES: tuple[_Batch, ...] = (((V3,),), ((V2,), (V1,)))
 FORMATS: tuple[Format, ...] = (V3, V2, V1)
 """Formats that are identified by the documents of a node; if a path has several, the first wins.
 The v3 draft is not included: its entry point at the root of a store identifies it."""
+DEFAULT_FORMAT: Format = V3
+"""The format of a new node without a group around it."""
 
 
 def format_named(name: str) -> Format:

@@ -18,12 +18,12 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import Format, where
+from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.ome.build_metadata import (
-    FORMATS,
     AxesAndTransforms,
     checked_attributes,
     checked_version,
@@ -120,7 +120,7 @@ def requested(
     at = where(store, below)
     checked_version(version, at)
     check_writable(store, at)
-    node_format = format_for_new(store, FORMATS[version], below)
+    node_format = format_for_new(store, OME_ZARR[version].name, below)
     budget = Budget.of(max_mem, client)
     return ImageOptions(store, version, node_format, chunks, shards, codecs, budget), below
 

@@ -16,6 +16,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
+from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Blocks, Cells, Region, Shape
 from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.jobs.engine.resume import Resume
@@ -36,9 +37,9 @@ from zarr_dask.stores.wrappers.base import unwrap
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["FORMAT", "StagingArray", "StagingFolder", "grids_between", "plan_staging"]
+__all__ = ["StagingArray", "StagingFolder", "grids_between", "plan_staging"]
 
-FORMAT = "v3"
+_FORMAT = DEFAULT_FORMAT.name
 """Format of the intermediate array."""
 _FOLDER = "zarr-dask-blocks-"
 _SMALL = 1 << 16
@@ -152,15 +153,15 @@ def plan_staging(
     """
     base, prefix = _base_for(target, temp)
     blocks = tuple(max(sizes, default=0) or 1 for sizes in values.chunks)
-    spec = ArraySpec(shape=None, dtype=None, chunks=blocks, format=FORMAT)
-    data_type = new_array(values, MemoryStore(), "", spec, {}, FORMAT).meta.data_type
+    spec = ArraySpec(shape=None, dtype=None, chunks=blocks, format=_FORMAT)
+    data_type = new_array(values, MemoryStore(), "", spec, {}, _FORMAT).meta.data_type
     codecs = None if data_type.variable else _plain(data_type.itemsize)
     objects = target.meta.grid.largest_cell
     chunks, shards = grids_between(values.chunks, objects, data_type.typical_itemsize)
     between = StagingArray(base, prefix, chunks, shards, codecs)
     room = StagingFolder(base or MemoryStore(), f"{prefix}planned", between)
     spec = replace(spec, chunks=chunks, shards=shards, codecs=codecs)
-    return between, new_array(values, room.array, "", spec, {}, FORMAT)
+    return between, new_array(values, room.array, "", spec, {}, _FORMAT)
 
 
 def _plain(itemsize: int) -> list[dict[str, Any]]:
