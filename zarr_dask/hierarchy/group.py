@@ -47,6 +47,7 @@ from zarr_dask.formats.base import (
     normalise_path,
     where,
 )
+from zarr_dask.formats.concurrent_edit import with_attributes
 from zarr_dask.formats.consolidated import (
     Consolidated,
     consolidating_path,
@@ -54,7 +55,6 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.formats.edit import with_attributes
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,

@@ -36,7 +36,7 @@ from zarr_dask.ome.model import (
     Transformation,
     is_number,
 )
-from zarr_dask.ome.validate import validate_attributes
+from zarr_dask.ome.validate_metadata import validate_attributes
 
 __all__ = [
     "AxesAndTransforms",

@@ -19,8 +19,8 @@ from zarr_dask.array.source import ArraySource
 from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
 from zarr_dask.formats.base import normalise_path, where
+from zarr_dask.formats.concurrent_edit import reload_metadata
 from zarr_dask.formats.detect import DEFAULT_FORMAT, format_for_new
-from zarr_dask.formats.edit import reload_metadata
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.hierarchy.locate import resolve_node
