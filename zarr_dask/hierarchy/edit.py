@@ -54,7 +54,7 @@ from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_update
 from zarr_dask.stores.local_paths import blocking_file
 from zarr_dask.stores.open import contains_or_equal
-from zarr_dask.stores.wrappers.base import forkable
+from zarr_dask.stores.wrapper import forkable
 from zarr_dask.stores.wrappers.prefetched import is_empty
 
 __all__ = [

@@ -13,9 +13,8 @@ from pathlib import Path
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import ArrayMeta, Format, ancestors
 from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import local_path
+from zarr_dask.stores.open import folder_store, local_path
 
 __all__ = [
     "enclosing_array",
@@ -44,7 +43,7 @@ def format_of_group_around(store: Store, path: str) -> str | None:
     if around is None:
         return None
     try:
-        present = _groups_at(LocalStore(str(around)), "")
+        present = _groups_at(folder_store(str(around)), "")
     except StoreError:
         return None  # a folder that cannot be read counts as no group
     return next((one.name for one in present if one in FORMATS), None)
@@ -65,7 +64,7 @@ def enclosing_array(store: Store) -> str | None:
         if not os.path.lexists(above):
             continue
         try:
-            found = [meta for _, meta in formats_at(LocalStore(str(above)), "")]
+            found = [meta for _, meta in formats_at(folder_store(str(above)), "")]
         except StoreError:
             return None  # a folder that cannot be read counts as no array
         if any(isinstance(meta, ArrayMeta) for meta in found):

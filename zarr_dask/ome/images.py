@@ -45,7 +45,7 @@ from zarr_dask.ome.pixel_source import (
 from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
-from zarr_dask.stores.wrappers.base import ReadOnly
+from zarr_dask.stores.wrappers.base import is_read_only
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -133,7 +133,7 @@ def check_writable(store: Store, at: str) -> None:
     ReadOnlyError
         If it is.
     """
-    if isinstance(store, ReadOnly):
+    if is_read_only(store):
         raise ReadOnlyError(f"{at} is open for reading only; open it with mode='r+'.")
 
 

@@ -55,9 +55,8 @@ from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_stagi
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_blocks, plan_write
 from zarr_dask.journal import given_place
-from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store, is_remote
-from zarr_dask.stores.open import Location
+from zarr_dask.stores.open import Location, open_store
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -427,7 +426,7 @@ def plan_dask(
     known = checked_array(values)
     if wanted.region is not None:
         raise ValueError("region= is for stored arrays; slice the dask array instead.")
-    typed = plan_write(known, MemoryStore(), format=DEFAULT_FORMAT.name).target
+    typed = plan_write(known, open_store({}), format=DEFAULT_FORMAT.name).target
     data_type = typed.meta.data_type
     spec = ArraySpec(
         shape=known.shape,

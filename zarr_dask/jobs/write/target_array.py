@@ -29,7 +29,7 @@ from zarr_dask.jobs.engine.grid_arguments import parse_chunks_argument
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.wrappers.base import ReadOnly
+from zarr_dask.stores.wrappers.base import is_read_only
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -64,7 +64,7 @@ def existing_array(
         store, path = resolve_node(url, component or "", storage_options)
         site = prefetch_array(store, path, DEFAULT_FORMAT)
         target = replace(open_array(site.store, path, "r+"), store=store)
-    if isinstance(target.store, ReadOnly):
+    if is_read_only(target.store):
         raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
     target.meta.check_writable(target.where)
     return target, site
@@ -156,7 +156,7 @@ def new_array(
         For unknown keywords.
     """
     path = normalise_path(component)
-    if isinstance(store, ReadOnly):
+    if is_read_only(store):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
     dtype = wanted.dtype
     if dtype is None:
