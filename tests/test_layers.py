@@ -290,7 +290,6 @@ RULES = [
 ]
 EXCEPTIONS: dict[str, set[str]] = {
     "stores_named": {
-        "array.reader names CacheKey",
         "hierarchy.edit names LocalStore",
         "hierarchy.prefetch names PrefetchedStore",
         "jobs.copy.raw_copy names MeteredStore",
