@@ -6,6 +6,7 @@ import re
 from tests.support.paths import ROOT
 
 TESTS = ROOT / "tests"
+PACKAGE = ROOT / "zarr_dask"
 ELSEWHERE = {"product", "benchmarks", "examples", "tools", "support"}
 
 
@@ -49,3 +50,21 @@ def test_no_docstring_of_the_package_begins_with_a_question_word():
         for match in begins.finditer(path.read_text(encoding="utf-8"))
     ]
     assert not found
+
+
+def test_tables_of_packages_name_their_modules():
+    found = []
+    for path in (ROOT / "zarr_dask").rglob("__init__.py"):
+        rows = re.findall(r"^`(\w+)`  ", path.read_text(encoding="utf-8"), re.MULTILINE)
+        modules = {one.stem for one in path.parent.iterdir()}
+        found += [f"{path.relative_to(ROOT)}: {name}" for name in rows if name not in modules]
+    assert not found
+
+
+def test_the_map_names_modules_and_folders_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", text)
+    assert len(named) > 50
+    below = [f"/{path.relative_to(PACKAGE).as_posix()}" for path in PACKAGE.rglob("*")]
+    missing = [one for one in named if not any(p.endswith(f"/{one.rstrip('/')}") for p in below)]
+    assert not [one for one in missing if not (ROOT / one).exists()]

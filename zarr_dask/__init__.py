@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.rechunk.plan import RechunkPlan
     from zarr_dask.jobs.rechunk.rechunk import plan_rechunk, rechunk
     from zarr_dask.jobs.simulation.decomposition import Decomposition, decompose
-    from zarr_dask.jobs.simulation.writer import Writer
+    from zarr_dask.jobs.simulation.rank_writer import Writer
     from zarr_dask.jobs.verify.compare import ArrayComparison, Comparison, compare
     from zarr_dask.jobs.verify.digest import digest
     from zarr_dask.jobs.verify.report import VerifyReport
@@ -240,7 +240,7 @@ _LATER = {
     "copy": "zarr_dask.jobs.copy.copy",
     "credentials_initializer": "zarr_dask.jobs.engine.credentials",
     "digest": "zarr_dask.jobs.verify.digest",
-    "Writer": "zarr_dask.jobs.simulation.writer",
+    "Writer": "zarr_dask.jobs.simulation.rank_writer",
     "from_zarr": "zarr_dask.jobs.read",
     "ingest": "zarr_dask.jobs.ingest.ingest",
     "migrate": "zarr_dask.jobs.migrate.migrate",

@@ -22,7 +22,7 @@ from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores import HookStore, MemoryStore, Recording
 from zarr_dask.stores.base import ReadPolicy, TaggedBytes, require_same_etag
 from zarr_dask.stores.conditional_get import ConditionalGetMixin
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 from zarr_dask.stores.wrappers.metered import MeteredStore
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}

@@ -25,7 +25,7 @@ from zarr_dask.graph import read_array
 from zarr_dask.stores import Recording, open_store
 from zarr_dask.stores.base import IndexRange
 from zarr_dask.stores.index_prefetch import IndexPrefetcher
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 SHAPE, SHARD, CHUNK = (24, 36), (6, 12), (2, 3)
 VALUES = np.arange(1, 1 + 24 * 36, dtype="i4").reshape(SHAPE)

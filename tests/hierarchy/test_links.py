@@ -28,7 +28,7 @@ from zarr_dask.journal import default_place
 from zarr_dask.journal.journal import JobRecord
 from zarr_dask.journal.links import check_no_link
 from zarr_dask.journal.receipts import Receipt, StoredObject, parse_receipts
-from zarr_dask.journal.validate import _CHECKS
+from zarr_dask.journal.validate_record import _CHECKS
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.no_follow import create_in
 

@@ -15,7 +15,7 @@ import zarr_dask as zd
 from zarr_dask.errors import MetadataChangedError, NodeExistsError, StoreError, ZarrDaskError
 from zarr_dask.stores import HookStore, MemoryStore, Range, Recording
 from zarr_dask.stores.base import ReadPolicy
-from zarr_dask.stores.wrappers.base import unwrap
+from zarr_dask.stores.wrapper import unwrap
 from zarr_dask.stores.wrappers.prefetched import PrefetchedStore
 
 VALUES = np.arange(1, 17, dtype="i4")

@@ -32,7 +32,8 @@ from zarr_dask.journal.receipts import Receipt, StoredObject, collect, parse_rec
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
 from zarr_dask.stores.base import is_key
 from zarr_dask.stores.open import canonical_location, open_store
-from zarr_dask.stores.wrappers.base import PrefixStore, StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
+from zarr_dask.stores.wrappers.base import PrefixStore
 
 KEYS = st.text(min_size=1, max_size=20).filter(is_key)
 OBJECTS = st.builds(

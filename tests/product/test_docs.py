@@ -56,7 +56,7 @@ def test_every_sample_is_of_a_page():
 @pytest.mark.parametrize("name", PAGES)
 def test_fences_are_closed_and_known(name):
     assert len(re.findall(r"(?m)^ *```", TEXTS[name])) == 2 * len(BLOCKS[name])
-    kinds = {"python", "console", "sh", "text", "json", "toml", ""}
+    kinds = {"python", "console", "sh", "text", "json", "toml", "diff", ""}
     assert {block.kind for block in BLOCKS[name]} <= kinds
 
 

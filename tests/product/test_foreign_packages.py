@@ -1,6 +1,7 @@
 """What the pages say on extensions, done by small packages that are installed for a test."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -126,3 +127,69 @@ def test_a_data_type(tmp_path):
     (source, *_) = blocks("developers/add-data-type.md", "python")
     install(tmp_path, "example_degrees", source, *blocks("developers/add-data-type.md", "toml"))
     assert "example.degree" in run(tmp_path, DATA_TYPE)
+
+
+FORMAT = """
+import numpy as np
+import zarr_dask as zd
+assert zd.__file__.startswith(sys.path[0])
+group = zd.create_group("g.zarr", format="single", attributes={"title": "one"})
+values = np.arange(12, dtype=">i4").reshape(3, 4)
+zd.create_array("g.zarr", path="a", data=values, chunks=2)
+found = zd.open("g.zarr")
+assert (found.format, dict(found.attrs), list(found)) == ("single", {"title": "one"}, ["a"])
+assert (found["a"][...] == values).all() and found["a"].dtype == values.dtype.newbyteorder("=")
+zd.rechunk("g.zarr/a", "b.zarr", chunks=3, format="single")
+zd.copy("g.zarr", "copy.zarr")
+assert zd.verify("copy.zarr") and zd.compare("copy.zarr/a", "b.zarr")
+open("g.zarr/a/node.json", "w").write('{".zarray": {"zarr_format": 2}}')
+try:
+    zd.open("g.zarr/a")
+except zd.errors.MetadataError as error:
+    print(error)
+"""
+
+
+def patched(text, difference):
+    """Apply a diff without line numbers; hunks are separated by empty lines."""
+    for hunk in difference.strip("\n").split("\n\n"):
+        lines = hunk.splitlines()
+        old = "\n".join(line[1:] for line in lines if line[0] in " -")
+        assert text.count(old) == 1, old
+        text = text.replace(old, "\n".join(line[1:] for line in lines if line[0] in " +"))
+    return text
+
+
+def test_a_format(tmp_path):
+    shutil.copytree(ROOT / "zarr_dask", tmp_path / "zarr_dask")
+    formats = tmp_path / "zarr_dask" / "formats"
+    page = "developers/add-format.md"
+    (formats / "single.py").write_text(blocks(page, "python")[0])
+    detect = formats / "detect.py"
+    detect.write_text(patched(detect.read_text(), blocks(page, "diff")[0]))
+    assert "shape" in run(tmp_path, FORMAT)
+
+
+JOB = """
+import dask, numpy as np
+import zarr_dask as zd
+from example_job import extremes, scale
+values = np.arange(3000).reshape(50, 60) - 7
+zd.create_array("a.zarr", data=values, chunks=(7, 9))
+with dask.config.set(scheduler="processes", num_workers=1):
+    assert extremes("a.zarr") == (-7, 2992)
+assert extremes("a.zarr", above=3) == (4, 2992) and extremes("a.zarr", above=3000) is None
+scale("a.zarr", "b.zarr", 10, resume=True)
+assert (zd.open("b.zarr")[...] == values * 10).all() and zd.verify("b.zarr")
+try:
+    extremes("nothing.zarr")
+except zd.errors.NodeNotFoundError as error:
+    print(error)
+"""
+
+
+def test_a_job(tmp_path):
+    reading, _, writing = blocks("developers/add-job.md", "python")
+    functions = writing.partition('scale("grid')[0]
+    install(tmp_path, "example_job", f"{reading}\nimport zarr_dask as zd\n\n{functions}")
+    assert "nothing.zarr" in run(tmp_path, JOB)

@@ -29,7 +29,7 @@ import zarr_dask as zd
 from tests.support.two_writers import PATIENCE, PairsOfProcesses, is_data
 from zarr_dask.errors import SourceIsTargetError
 from zarr_dask.stores import HookStore, LocalStore
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 # The two writes that lose values in dask, and how many objects each stores.
 GRIDS = {

@@ -26,7 +26,7 @@ from zarr_dask.grid.grid import Grid
 from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.layouts import layout_between
 from zarr_dask.stores import LocalStore
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 BLOCKS = (6, 5)
 BLOCK = (240, 300)

@@ -40,7 +40,11 @@ from zarr_dask.array.writer import write_object_part
 from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
-from zarr_dask.formats.edit import reload_metadata, with_attributes, write_changed_documents
+from zarr_dask.formats.concurrent_edit import (
+    reload_metadata,
+    with_attributes,
+    write_changed_documents,
+)
 from zarr_dask.formats.pickling import pack, unpack
 from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import checked_region, parse_basic, parse_plain

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, NoReturn, Protocol
 
 from zarr_dask.formats.base import Format, NodeMeta, ReadOptions
-from zarr_dask.formats.edit import change_attributes
+from zarr_dask.formats.concurrent_edit import change_attributes
 from zarr_dask.stores.base import Store
 
 __all__ = ["Attributes", "FixedDict", "FixedList", "fixed"]

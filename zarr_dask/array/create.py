@@ -38,14 +38,13 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, Format, checked_attributes
-from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.detect import DEFAULT_FORMAT, format_named
 from zarr_dask.formats.missing_values import carry_missing_value
 from zarr_dask.formats.translate import TARGETS, translate
 from zarr_dask.grid.grid import Cells, Grid, Shape
 from zarr_dask.indexing.basic import checked_cells, checked_shape
 
 __all__ = [
-    "DEFAULT_FORMAT",
     "ArraySpec",
     "LayoutOptions",
     "NewArrayOptions",
@@ -60,8 +59,6 @@ __all__ = [
     "unsharded_chain",
     "with_grid",
 ]
-
-DEFAULT_FORMAT = "v3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +112,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     GridError, DataTypeError, MetadataError
         If the array cannot be created.
     """
-    node_format = format_named(spec.format or DEFAULT_FORMAT)
+    node_format = format_named(spec.format or DEFAULT_FORMAT.name)
     shape = given_shape(spec.shape)
     names = given_names(spec.dimension_names, len(shape))
     data_type, stored = _data_type(spec.dtype, at)
@@ -259,10 +256,11 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
             return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None
         present = chunks_in_words("auto", shape, itemsize)
         return Grid.of(shape, _cells(wanted, shape, names, present, "chunks", at)), None
-    node_format = format_named(spec.format or DEFAULT_FORMAT)
+    node_format = format_named(spec.format or DEFAULT_FORMAT.name)
     if not node_format.has_shards:
         raise GridError(
-            f"shards={spec.shards!r}: format {node_format.name!r} has no shards; use 'v3'."
+            f"shards={spec.shards!r}: format {node_format.name!r} has no shards; "
+            f"use {DEFAULT_FORMAT.name!r}."
         )
     if is_in_words(spec.shards):
         present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)

@@ -63,7 +63,7 @@ from zarr_dask.stores.base import (
     require_same_etag,
     supports_cheap_random_reads,
 )
-from zarr_dask.stores.wrappers.index_cache import INDICES, CacheKey
+from zarr_dask.stores.index_cache import INDICES, CacheKey
 
 __all__ = ["ObjectSlice", "Reader", "read_pieces"]
 

@@ -10,9 +10,7 @@ import click
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.detect import formats_at
-from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.backends.zip import ZipStore
-from zarr_dask.stores.open import contains_or_equal, open_store
+from zarr_dask.stores.open import contains_or_equal, folder_store, local_root, open_store
 
 __all__ = ["check_outside"]
 
@@ -36,7 +34,7 @@ def check_outside(file: Path | None, option: str, *urls: str) -> None:
             raise _inside(file, option, url)
     for above in Path(place).parents:
         with suppress(StoreError):  # a folder that cannot be read
-            if any(meta is not None for _, meta in formats_at(LocalStore(str(above)), "")):
+            if any(meta is not None for _, meta in formats_at(folder_store(str(above)), "")):
                 raise _inside(file, option, str(above))
 
 
@@ -44,8 +42,7 @@ def _local_root(url: str) -> str | None:
     """Return the folder or archive of a local location; None for a remote one."""
     if "::" in url or ("://" in url and not url.startswith("file://")):
         return None
-    store = open_store(url)
-    return os.path.realpath(store.root) if isinstance(store, LocalStore | ZipStore) else None
+    return local_root(open_store(url))
 
 
 def _inside(file: Path, option: str, where: str) -> click.BadParameter:

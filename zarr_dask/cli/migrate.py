@@ -15,6 +15,8 @@ from zarr_dask.cli.progress import migration_progress
 from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import ZarrDaskError
+from zarr_dask.formats.detect import DEFAULT_FORMAT
+from zarr_dask.formats.translate import TARGETS
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.migrate.plan import MigrationPlan
@@ -36,8 +38,8 @@ Examples:
 @click.option("--path", default="", help="Path of the hierarchy's root below SRC (and DST).")
 @click.option(
     "--format",
-    type=click.Choice(["v3", "v2"]),
-    default="v3",
+    type=click.Choice([one.name for one in TARGETS]),
+    default=DEFAULT_FORMAT.name,
     show_default=True,
     help="The new format; v2 is for arrays of v1.",
 )

@@ -40,7 +40,7 @@ def info(url: str, path: str) -> None:
     Prints axes, levels, sizes of pixels, storage, channels, labels and wells; of a group of
     bioformats2raw its images. PATH is the path of the group below URL.
     """
-    from zarr_dask.ome.validate import series_of
+    from zarr_dask.ome.validate_metadata import series_of
 
     group = zd.open_group(url, path, storage_options=storage_options(url))
     metadata = zd.ome.from_attributes(group.attributes, where=group.where)

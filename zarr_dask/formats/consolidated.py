@@ -42,7 +42,6 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import (
     Buffer,
     Listing,
@@ -55,8 +54,8 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.listing import build_tree, list_from_tree
-from zarr_dask.stores.open import local_path
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.open import folder_store, local_path
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = [
     "Consolidated",
@@ -519,7 +518,7 @@ def _consolidated_around(store: Store, node_format: Format) -> Iterator[str]:
         return
     below = Path(place)
     for above in below.parents:
-        around = LocalStore(str(above))
+        around = folder_store(str(above))
         try:
             documents = read_documents(around, node_format.node_keys(""), Limits())
             if all(text is None for text in documents.values()):

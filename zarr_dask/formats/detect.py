@@ -37,6 +37,7 @@ from zarr_dask.formats.v3draft import (
 from zarr_dask.stores.base import Store, is_remote
 
 __all__ = [
+    "DEFAULT_FORMAT",
     "FORMATS",
     "FoundNode",
     "find_node",
@@ -51,14 +52,19 @@ _Batch = tuple[tuple[Format, ...], ...]
 """Formats whose documents are requested together. If documents of several formats in one tuple
 exist, this is noticed; those of the next tuple matter only if there are none."""
 
-_BATCHES: tuple[_Batch, ...] = (((V3, V2),), ((V1,),))
+_RARE: tuple[Format, ...] = (V1,)
+"""Formats that are looked for where there are no documents of others."""
+_RARE_BATCH: _Batch = tuple((one,) for one in _RARE)
+_BATCHES: tuple[_Batch, ...] = (((V3, V2),), _RARE_BATCH)
 """Each batch is requested if those before have found nothing."""
-_FAR_BATCHES: tuple[_Batch, ...] = (((V3,),), ((V2,), (V1,)))
+_FAR_BATCHES: tuple[_Batch, ...] = (((V3,),), ((V2,), *_RARE_BATCH))
 """Batches for remote stores."""
 
-FORMATS: tuple[Format, ...] = (V3, V2, V1)
+FORMATS: tuple[Format, ...] = (V3, V2, *_RARE)
 """Formats that are identified by the documents of a node; if a path has several, the first wins.
 The v3 draft is not included: its entry point at the root of a store identifies it."""
+DEFAULT_FORMAT: Format = V3
+"""The format of a new node without a group around it."""
 
 
 def format_named(name: str) -> Format:

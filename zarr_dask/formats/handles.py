@@ -1,8 +1,8 @@
 """The open nodes of this process, which follow changes of their metadata.
 
-Every change of a node's metadata that this process makes (`zarr_dask.formats.edit`) is told to all
-its handles: after ``a.append(...)``, ``a`` and any other handle of that array have the new shape.
-Plans, views and tasks hold arrays of their own, which stay as they were.
+Every change of a node's metadata that this process makes (`zarr_dask.formats.concurrent_edit`) is
+told to all its handles: after ``a.append(...)``, ``a`` and any other handle of that array have the
+new shape. Plans, views and tasks hold arrays of their own, which stay as they were.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ from zarr_dask.formats.v2_document import DIMENSIONS
 from zarr_dask.formats.v3 import V3
 from zarr_dask.formats.v3draft import draft_at
 from zarr_dask.grid.grid import Shape
-from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.open import open_store
 
 __all__ = [
     "DIMENSIONS",
@@ -160,7 +160,7 @@ def _without_new_codecs(meta: ArrayMeta, target: Format) -> Translation:
         return checked
     found = target.documents(checked.meta, "")
     texts: dict[str, bytes | None] = {key: found.get(key) for key in target.node_keys("")}
-    again = target.read(MemoryStore(), "", ReadOptions(), found=texts)
+    again = target.read(open_store({}), "", ReadOptions(), found=texts)
     if isinstance(again, ArrayMeta) and _same_values(meta.codecs, again.codecs, meta):
         return checked
     names = [codec.name for codec in meta.codecs.codecs]

@@ -33,7 +33,6 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.formats.grids import chunk_keys_from_v3
 from zarr_dask.formats.v2_document import (
     DIMENSIONS,
     array_document,
@@ -41,6 +40,7 @@ from zarr_dask.formats.v2_document import (
     chain_from_v2,
     parse,
 )
+from zarr_dask.formats.v3_grids import chunk_keys_from_v3
 from zarr_dask.stores.base import Store
 
 __all__ = [

@@ -59,19 +59,19 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.extensions import may_be_ignored, take_extension
-from zarr_dask.formats.grids import (
-    chunk_keys_from_v3,
-    chunk_keys_to_v3,
-    grid_to_v3,
-    take_chunk_keys,
-    take_grid,
-)
 from zarr_dask.formats.parse_cache import (
     MOST_KNOWN,
     as_bytes,
     from_bytes,
     is_plain_shape,
     with_shape,
+)
+from zarr_dask.formats.v3_grids import (
+    chunk_keys_from_v3,
+    chunk_keys_to_v3,
+    grid_to_v3,
+    take_chunk_keys,
+    take_grid,
 )
 from zarr_dask.formats.v3draft_2023 import node_of_2023
 from zarr_dask.stores.base import Store, join

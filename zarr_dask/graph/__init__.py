@@ -4,19 +4,20 @@ This package does not know `zarr_dask.Array`: a source is any object with ``shap
 ``__getitem__``, a target any object with the methods of `Target`. It imports dask at its top, and
 is therefore imported inside functions.
 
-==========  ======================================================================
-`checks`    requirements for dask arrays that are to be written
-`wanted`    the blocks that a reader requests: ``chunks=`` in all its forms
-`regions`   regions of blocks: computed on demand, small when pickled
-`sources`   protocols of the sources that read tasks index
-`read`      from a source cut into blocks to a lazy dask array
-`ahead`     tasks whose requests are prefetched
-`write`     from a dask array to the tasks that write it
-`separate`  blocks that share no ancestor, computed or written one by one
-==========  ======================================================================
+====================  ===============================================================
+`requirements`        requirements for dask arrays that are to be written
+`normalize_chunks`    the blocks that a reader requests: ``chunks=`` in all its forms
+`regions`             regions of blocks: computed on demand, small when pickled
+`sources`             protocols of the sources that read tasks index
+`read`                from a source cut into blocks to a lazy dask array
+`prefetching_blocks`  tasks whose requests are prefetched
+`write`               from a dask array to the tasks that write it
+`independent_blocks`  blocks that share no ancestor, computed or written one by one
+`sharing`             credentials for the workers of a cluster, apart from the graph
+`tokens`              tokens that are the same in another process
+====================  ===============================================================
 """
 
-from zarr_dask.graph.checks import check_backend, checked_array, map_blocks
 from zarr_dask.graph.independent_blocks import (
     IndependentBlocks,
     IndependentWrites,
@@ -33,6 +34,7 @@ from zarr_dask.graph.read import (
     read_per_block,
 )
 from zarr_dask.graph.regions import BlockRegions
+from zarr_dask.graph.requirements import check_backend, checked_array, map_blocks
 from zarr_dask.graph.write import Target, WriteCollection, join_writes, write_array
 
 __all__ = [

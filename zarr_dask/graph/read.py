@@ -18,9 +18,9 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayBlockwiseDep
 
 from zarr_dask._util.arguments import check_type
-from zarr_dask.graph.checks import check_backend
-from zarr_dask.graph.index_prefetch import PrefetchingBlocks
+from zarr_dask.graph.prefetching_blocks import PrefetchingBlocks
 from zarr_dask.graph.regions import BlockRegions
+from zarr_dask.graph.requirements import check_backend
 from zarr_dask.graph.sharing import share_with_current_client
 from zarr_dask.graph.sources import Source, SupportsPrefetch, SupportsSubset
 from zarr_dask.graph.write import WriteCollection

@@ -34,6 +34,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
+from zarr_dask.formats.concurrent_edit import write_if_absent
 from zarr_dask.formats.consolidated import (
     Documents,
     consolidated_documents,
@@ -43,7 +44,6 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
-from zarr_dask.formats.edit import write_if_absent
 from zarr_dask.hierarchy.parents import enclosing_array
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
@@ -54,7 +54,7 @@ from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_update
 from zarr_dask.stores.local_paths import blocking_file
 from zarr_dask.stores.open import contains_or_equal
-from zarr_dask.stores.wrappers.base import forkable
+from zarr_dask.stores.wrapper import forkable
 from zarr_dask.stores.wrappers.prefetched import is_empty
 
 __all__ = [

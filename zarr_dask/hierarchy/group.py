@@ -47,6 +47,7 @@ from zarr_dask.formats.base import (
     normalise_path,
     where,
 )
+from zarr_dask.formats.concurrent_edit import with_attributes
 from zarr_dask.formats.consolidated import (
     Consolidated,
     consolidating_path,
@@ -54,7 +55,6 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import format_for_new
-from zarr_dask.formats.edit import with_attributes
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
@@ -77,11 +77,11 @@ from zarr_dask.hierarchy.walk import (
     walk,
 )
 from zarr_dask.journal import explain_incomplete
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.open import Location, open_store
+from zarr_dask.stores.open import Location, local_path, open_store
 from zarr_dask.stores.patience import in_foreground
-from zarr_dask.stores.wrappers.base import ReadOnly, unwrap
+from zarr_dask.stores.wrapper import unwrap
+from zarr_dask.stores.wrappers.base import is_read_only, read_only
 
 __all__ = [
     "Group",
@@ -750,8 +750,8 @@ def _opened(
         path, format = join(url.path, below), format or url.format
     else:
         store, path = resolve_node(url, path, storage_options)
-    if mode == "r" and not isinstance(without_consolidated(store), ReadOnly):
-        store = ReadOnly(store)
+    if mode == "r" and not is_read_only(without_consolidated(store)):
+        store = read_only(store)
     options = ReadOptions.given(read)
     consolidated = mode == "r" and options.consolidated and not isinstance(store, Consolidated)
     try:
@@ -769,17 +769,18 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     """Return the error, with a hint if the given location seems to be a file, not a folder."""
     place = unwrap(store)
     remote = "::" not in place.url and "://" in place.url
-    if isinstance(place, LocalStore) and Path(place.root).is_file():
-        hint = f"{place.root} is a file, and no zip archive."
-        hint = _of_kind(place.root) or hint
-        if place.root.endswith(".json"):
-            hint += f" References (kerchunk) are read as 'reference::{place.root}'."
+    root = local_path(place, "")
+    if root is not None and Path(root).is_file():
+        hint = f"{root} is a file, and no zip archive."
+        hint = _of_kind(root) or hint
+        if root.endswith(".json"):
+            hint += f" References (kerchunk) are read as 'reference::{root}'."
     elif remote and place.url.lower().endswith((".zip", ".ozx")):
         hint = f"An archive is read as 'zip::{place.url}'."
     elif remote and place.url.endswith(".json"):
         hint = f"References (kerchunk) are read as 'reference::{place.url}'."
-    elif isinstance(place, LocalStore) and not Path(place.root).exists():
-        above, name = Path(place.root).parent, Path(place.root).name
+    elif root is not None and not Path(root).exists():
+        above, name = Path(root).parent, Path(root).name
         names = [one.name for one in above.iterdir()] if above.is_dir() else []
         hint = f"There is no such folder.{did_you_mean(name, names)} mode='a' creates a node."
     else:

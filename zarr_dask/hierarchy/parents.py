@@ -12,12 +12,9 @@ from pathlib import Path
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import ArrayMeta, Format, ancestors
-from zarr_dask.formats.detect import FORMATS, formats_at
-from zarr_dask.formats.v1 import V1
-from zarr_dask.formats.v3 import V3
-from zarr_dask.stores.backends.local import LocalStore
+from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import local_path
+from zarr_dask.stores.open import folder_store, local_path
 
 __all__ = [
     "enclosing_array",
@@ -27,11 +24,8 @@ __all__ = [
 
 
 def parent_format(store: Store, path: str) -> str:
-    """Return the default format of a new node: that of the surrounding group.
-
-    It is v3 if there is no group.
-    """
-    return format_of_group_around(store, path) or V3.name
+    """Return the default format of a new node: that of the surrounding group, if there is one."""
+    return format_of_group_around(store, path) or DEFAULT_FORMAT.name
 
 
 def format_of_group_around(store: Store, path: str) -> str | None:
@@ -49,16 +43,15 @@ def format_of_group_around(store: Store, path: str) -> str | None:
     if around is None:
         return None
     try:
-        present = _groups_at(LocalStore(str(around)), "")
+        present = _groups_at(folder_store(str(around)), "")
     except StoreError:
         return None  # a folder that cannot be read counts as no group
     return next((one.name for one in present if one in FORMATS), None)
 
 
 def _groups_at(store: Store, path: str) -> list[Format]:
-    """Return the formats of the groups at a path; v1 has none."""
-    found = formats_at(store, path)
-    return [one for one, meta in found if not isinstance(meta, ArrayMeta) and one is not V1]
+    """Return the formats of the groups at a path."""
+    return [one for one, meta in formats_at(store, path) if not isinstance(meta, ArrayMeta)]
 
 
 def enclosing_array(store: Store) -> str | None:
@@ -71,7 +64,7 @@ def enclosing_array(store: Store) -> str | None:
         if not os.path.lexists(above):
             continue
         try:
-            found = [meta for _, meta in formats_at(LocalStore(str(above)), "")]
+            found = [meta for _, meta in formats_at(folder_store(str(above)), "")]
         except StoreError:
             return None  # a folder that cannot be read counts as no array
         if any(isinstance(meta, ArrayMeta) for meta in found):

@@ -39,9 +39,9 @@ from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_source_not_target
-from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.config import from_config
+from zarr_dask.stores.open import open_store
 
 __all__ = ["load_plan"]
 
@@ -228,7 +228,7 @@ def _group(documents: Mapping[str, str], path: str, node_format: Format) -> Grou
     """Return the metadata of a group from its stored metadata."""
     if not documents:
         return GroupMeta(implicit=True)
-    store = MemoryStore({key: text.encode() for key, text in documents.items()})
+    store = open_store({key: text.encode() for key, text in documents.items()})
     meta = node_format.read(store, path, ReadOptions(), found={})
     if not isinstance(meta, GroupMeta):
         raise PlanError(f"the plan holds no document of a group at {path!r}.")
@@ -337,7 +337,7 @@ def _target(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None)
     path = _path(given)
     node_format = format_for_new(store, given["format"], path)
     documents = {key: text.encode() for key, text in given["documents"].items()}
-    meta = node_format.read(MemoryStore(documents), path, ReadOptions(), found={})
+    meta = node_format.read(open_store(documents), path, ReadOptions(), found={})
     if not isinstance(meta, ArrayMeta):
         raise PlanError("the plan holds no document of an array to write.")
     return Array(store, path, meta, node_format)

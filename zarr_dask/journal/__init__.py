@@ -3,15 +3,18 @@
 This package handles only bytes and values; jobs know which objects they own and what they have left
 to do. Writes, rechunkings and simulation output have the same journals.
 
-===========  =====================================================================
-`journal`    what a job is, and the folder that it keeps its receipts in
-`places`     where the journals of a node lie, and which of them are open
-`held`       which jobs processes that live work on
-`claims`     who appends to an array, one at a time
-`outputs`    what the ranks of a simulation write, which nobody else may change
-`half_done`  what is said of a node that a job makes and that is not whole yet
-`believed`   what stores that are far away are not asked again for some seconds
-===========  =====================================================================
+==============  ==============================================================
+`journal`       the description of a job, and the folder of its receipts
+`receipts`      records of finished tasks; `manifest` keeps them after the job
+`location`      locations of the journals of a node
+`lock`          locks of running jobs
+`claims`        claims to the end of an array, one appending job at a time
+`open_outputs`  outputs of simulations, which no other job may change
+`incomplete`    messages about a node that a job has not finished
+`finished`      records of finished jobs
+`swap`          replacement of an array by one that was written beside it
+`ttl_cache`     answers of remote stores, kept for some seconds
+==============  ==============================================================
 """
 
 from zarr_dask.journal.claims import ArrayEnd, Claim, OnConflict, claimed, end_of_array

@@ -56,7 +56,7 @@ from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import folder_in, open_in
 from zarr_dask.stores.open import unwrap_with_path
-from zarr_dask.stores.wrappers.base import forkable
+from zarr_dask.stores.wrapper import forkable
 
 __all__ = ["ArrayEnd", "Claim", "OnConflict", "claimed", "end_of_array"]
 

@@ -35,7 +35,7 @@ from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked, is_locked, lock_job
 from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipts
-from zarr_dask.journal.validate import checked_members
+from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.fsync import forget_folders
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Buffer, Store, append_or_none

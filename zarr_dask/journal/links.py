@@ -6,10 +6,9 @@ from pathlib import Path
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.detect import formats_at
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.no_follow import link_error
-from zarr_dask.stores.open import unwrap_with_path
+from zarr_dask.stores.open import folder_store, local_path, unwrap_with_path
 
 __all__ = ["check_no_link"]
 
@@ -26,20 +25,21 @@ def check_no_link(store: Store, path: str) -> None:
         If one does.
     """
     store, path = unwrap_with_path(store, path)
-    if not isinstance(store, LocalStore):
+    root = local_path(store, "")
+    if root is None:
         return
     done = ""
     for name in path.split("/") if path else ():
         done = join(done, name)
-        if Path(store.root, done).is_symlink():
-            raise link_error(store.root, done)
-    for place in (Path(store.root), *Path(store.root).parents):
+        if Path(root, done).is_symlink():
+            raise link_error(root, done)
+    for place in (Path(root), *Path(root).parents):
         if place.is_symlink() and _is_node(str(place.parent)):
             raise link_error(str(place.parent), place.name)
 
 
 def _is_node(folder: str) -> bool:
     try:
-        return bool(formats_at(LocalStore(folder), ""))
+        return bool(formats_at(folder_store(folder), ""))
     except StoreError:
         return False  # a folder that may not be looked into is nobody's hierarchy

@@ -36,7 +36,7 @@ from zarr_dask.stores.open import (
     sibling_location,
     unwrap_with_path,
 )
-from zarr_dask.stores.wrappers.base import forkable
+from zarr_dask.stores.wrapper import forkable
 
 __all__ = [
     "NODES",

@@ -1,12 +1,12 @@
 """OME-Zarr, the format of bioimaging, of versions 0.4 and 0.5: images, plates, and their rules.
 
-`model` holds metadata as values, `read` opens images and `plates` plates. `rules` and `validate`
-check metadata against the specification, `migrate` converts a hierarchy to another version,
-`picture` and `mosaic` draw small pictures. `write` writes images: `describe` makes their metadata,
-`factors` chooses their levels, `grids` makes their arrays, `downsample` makes coarser pixels, and
-`pyramid` plans the super-cells in which `cells` writes all levels. `plan` holds the result of
-planning; `begin` and `job` execute it. `update_levels` and `coarser` bring coarser levels up to
-date.
+`model` holds metadata as values, `read` opens images and `plates` plates. `rules` and
+`validate_metadata` check metadata against the specification, `migrate_hierarchy` converts a
+hierarchy to another version, `picture` and `mosaic` draw small pictures. `write` writes images:
+`build_metadata` makes their metadata, `downsample_factors` chooses their levels, `grids` makes
+their arrays, `downsample` makes coarser pixels, and `pyramid` plans the super-cells in which
+`pyramid_task` writes all levels. `plan` holds the result of planning; `image_lifecycle` and `job`
+execute it. `update_levels` and `coarser` bring coarser levels up to date.
 """
 
 from zarr_dask.ome.add_labels_levels import (
@@ -19,14 +19,19 @@ from zarr_dask.ome.append_blocks import append
 from zarr_dask.ome.convert_tiff import convert
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
-from zarr_dask.ome.migrate import OmeMigration, OmeMigrationReport, migrate, plan_migration
+from zarr_dask.ome.migrate_hierarchy import (
+    OmeMigration,
+    OmeMigrationReport,
+    migrate,
+    plan_migration,
+)
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
 from zarr_dask.ome.plates import Plate, Well, open_plate
 from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.rules import Violation
 from zarr_dask.ome.thumbnail import thumbnail
 from zarr_dask.ome.update_levels import plan_update, update
-from zarr_dask.ome.validate import validate, validate_attributes
+from zarr_dask.ome.validate_metadata import validate, validate_attributes
 from zarr_dask.ome.write import plan_write, write
 from zarr_dask.ome.write_plates import plan_write_plate, write_plate
 

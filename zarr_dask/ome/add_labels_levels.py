@@ -17,8 +17,8 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import GroupMeta, normalise_path, where
+from zarr_dask.formats.concurrent_edit import change_attributes, write_if_absent
 from zarr_dask.formats.consolidated import consolidated_groups
-from zarr_dask.formats.edit import change_attributes, write_if_absent
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
@@ -27,16 +27,16 @@ from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import AxesAndTransforms, dataset_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
 from zarr_dask.ome.downsample_factors import downsampled_shape, factors_between, steps_of
+from zarr_dask.ome.image_lifecycle import unfinished_arrays
 from zarr_dask.ome.images import ImageOptions, LabelImage, label_method, plan_label
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.levels import Level
-from zarr_dask.ome.lifecycle import unfinished_arrays
 from zarr_dask.ome.model import Dataset, Metadata, detect_version, from_attributes
 from zarr_dask.ome.pixel_source import Budget, make_pyramid_plan
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
-from zarr_dask.ome.validate import find
+from zarr_dask.ome.validate_metadata import find
 from zarr_dask.ome.write import plan_of
 from zarr_dask.stores.base import join
 from zarr_dask.stores.open import Location

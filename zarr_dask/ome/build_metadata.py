@@ -36,10 +36,9 @@ from zarr_dask.ome.model import (
     Transformation,
     is_number,
 )
-from zarr_dask.ome.validate import validate_attributes
+from zarr_dask.ome.validate_metadata import validate_attributes
 
 __all__ = [
-    "FORMATS",
     "AxesAndTransforms",
     "checked_attributes",
     "checked_version",
@@ -52,8 +51,6 @@ __all__ = [
     "plain",
 ]
 
-FORMATS = {"0.4": "v2", "0.5": "v3"}
-"""The Zarr format of each version."""
 _TYPES = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 
 

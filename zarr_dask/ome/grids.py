@@ -161,14 +161,10 @@ def level_arrays(
             codecs=codecs,
             dimension_names=tuple(axes),
             format=node_format.name,
-            chunk_key_encoding=_ENCODINGS.get(node_format.name),
+            chunk_key_encoding={"separator": "/"},
         )
         at = join(path, name)
         meta = array_meta(spec, where(store, at))
         node_format.documents(meta, at)  # raises if the format cannot express it
         arrays.append(Array(store, at, meta, node_format))
     return tuple(arrays)
-
-
-_ENCODINGS = {"v2": {"name": "v2", "separator": "/"}}
-"""Chunk key encodings for formats whose default differs from that of OME-Zarr."""

@@ -18,12 +18,12 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import Format, where
+from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.ome.build_metadata import (
-    FORMATS,
     AxesAndTransforms,
     checked_attributes,
     checked_version,
@@ -45,7 +45,7 @@ from zarr_dask.ome.pixel_source import (
 from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
-from zarr_dask.stores.wrappers.base import ReadOnly
+from zarr_dask.stores.wrappers.base import is_read_only
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -120,7 +120,7 @@ def requested(
     at = where(store, below)
     checked_version(version, at)
     check_writable(store, at)
-    node_format = format_for_new(store, FORMATS[version], below)
+    node_format = format_for_new(store, OME_ZARR[version].name, below)
     budget = Budget.of(max_mem, client)
     return ImageOptions(store, version, node_format, chunks, shards, codecs, budget), below
 
@@ -133,7 +133,7 @@ def check_writable(store: Store, at: str) -> None:
     ReadOnlyError
         If it is.
     """
-    if isinstance(store, ReadOnly):
+    if is_read_only(store):
         raise ReadOnlyError(f"{at} is open for reading only; open it with mode='r+'.")
 
 

@@ -1,6 +1,6 @@
 """Executing a plan to write images: tasks on all levels, stage by stage.
 
-`zarr_dask.ome.lifecycle` starts, resumes and finishes jobs.
+`zarr_dask.ome.image_lifecycle` starts, resumes and finishes jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.write.submit import BegunWrites, compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.ome.lifecycle import start_or_resume
+from zarr_dask.ome.image_lifecycle import start_or_resume
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import (
     PyramidReceipts,

@@ -29,11 +29,11 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import recorded_documents
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.ome.model import members_of
-from zarr_dask.ome.validate import series_of
+from zarr_dask.ome.validate_metadata import series_of
 from zarr_dask.stores.base import Listing, Store, join
 from zarr_dask.stores.capabilities import Capabilities
 from zarr_dask.stores.listing import ListingTree, build_tree, list_from_tree
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["MetadataListingStore", "with_metadata_listing"]
 

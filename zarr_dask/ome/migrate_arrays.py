@@ -20,14 +20,15 @@ from zarr_dask.errors import (
     NodeExistsError,
     ValidationProblem,
 )
-from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding
+from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.jobs.migrate.nodes import MigrationOptions, NodePlan, Rewrite
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.ome.metadata_listing import MetadataListingStore
 from zarr_dask.ome.target_layout import TargetLayout
-from zarr_dask.ome.versions import FORMATS, names_of_dimensions
+from zarr_dask.ome.versions import names_of_dimensions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -61,7 +62,7 @@ def plan_anew(
         for one in nodes
         if one.before is not None and one.node_format == route.source_format
     }
-    old = next(version for version, one in FORMATS.items() if one == route.source_format)
+    old = next(version for version, one in OME_ZARR.items() if one == route.source_format)
     axes = {path: names[0] for path, names in names_of_dimensions(before, old).items()}
     arrays = {p: m for p, m in before.items() if p in axes and isinstance(m, ArrayMeta)}
     layout.check_axes({name for names in axes.values() for name in names})
@@ -117,14 +118,13 @@ def _rewritten(
 ) -> RechunkPlan | NodePlan:
     """Return the plan of an array with the names of the axes and its version's key encoding."""
     target = plan.target
-    meta = replace(target.meta, chunk_key_encoding=_KEYS[route.target_format.name])
+    keys = route.target_format.chunk_keys({"separator": "/"})  # OME-Zarr requires folders
+    if isinstance(keys, ValidationProblem):
+        return _refused(route, target.path, (keys,))
+    meta = replace(target.meta, chunk_key_encoding=keys)
     if rewrite is not None:
         made, problems = rewrite(target.path, meta)
         if problems or not isinstance(made, ArrayMeta):
             return _refused(route, target.path, problems)
         meta = made
     return replace(plan, target=replace(target, meta=meta))
-
-
-_KEYS = {"v2": ChunkKeyEncoding("v2", "/"), "v3": ChunkKeyEncoding("default", "/")}
-"""Key encodings of rewritten stored objects, by format: OME-Zarr requires folders."""

@@ -37,7 +37,7 @@ from zarr_dask.ome.html import image_html
 from zarr_dask.ome.images import check_writable
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
-from zarr_dask.ome.validate import find, series_of
+from zarr_dask.ome.validate_metadata import find, series_of
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:

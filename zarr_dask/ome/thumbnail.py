@@ -12,7 +12,7 @@ from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.plates import Plate, open_plate
 from zarr_dask.ome.read import Image, image_of, open  # noqa: A004  (zd.ome.open)
-from zarr_dask.ome.validate import series_of
+from zarr_dask.ome.validate_metadata import series_of
 from zarr_dask.stores.open import Location
 
 __all__ = ["thumbnail"]

@@ -13,17 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zarr_dask.errors import StoreKeyError, ValidationProblem
-from zarr_dask.formats.base import ArrayMeta, Format, GroupMeta, NodeMeta, normalise_path
-from zarr_dask.formats.v2 import V2
-from zarr_dask.formats.v3 import V3
+from zarr_dask.formats.base import ArrayMeta, GroupMeta, NodeMeta, normalise_path
+from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.jobs.migrate.nodes import NodeOverrides, Rewrite
 from zarr_dask.ome.model import KEYS, detect_version, members_of
 from zarr_dask.stores.base import join
 
-__all__ = ["FORMATS", "Rewriting", "in_version", "names_of_dimensions"]
-
-FORMATS: Mapping[str, Format] = {"0.4": V2, "0.5": V3}
-"""The Zarr format of each version."""
+__all__ = ["Rewriting", "in_version", "names_of_dimensions"]
 
 
 def in_version(
@@ -119,7 +115,7 @@ class Rewriting:
         """Return the function that changes nodes, given all nodes with old metadata."""
         names = names_of_dimensions(nodes, self.old)
         # attributes left by an interrupted removal belong to no node: they are the old ones
-        old = self.old if nodes else next(one for one in FORMATS if one != self.new)
+        old = self.old if nodes else next(one for one in OME_ZARR if one != self.new)
 
         def rewrite(path: str, meta: NodeMeta) -> NodeOverrides:
             if isinstance(meta, GroupMeta):
@@ -144,7 +140,7 @@ class Rewriting:
         if other is not None:
             expected = f"the names {names}, which another image gives the same array"
             return NodeOverrides(meta, (ValidationProblem("axes", other, expected),))
-        attributes = FORMATS[self.new].attributes(meta.attributes, names)
+        attributes = OME_ZARR[self.new].attributes(meta.attributes, names)
         return NodeOverrides(replace(meta, dimension_names=names, attributes=attributes))
 
 

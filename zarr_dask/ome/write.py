@@ -18,9 +18,9 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.downsample import Method, Reduce
+from zarr_dask.ome.image_lifecycle import is_empty
 from zarr_dask.ome.images import ImageOptions, PlannedImage, plan_image, plan_labels, requested
 from zarr_dask.ome.job import ImageProgress
-from zarr_dask.ome.lifecycle import is_empty
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.stores.base import Store, join

@@ -45,7 +45,7 @@ from zarr_dask.stores.base import (
     is_remote,
 )
 from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["IndexPrefetcher", "Part", "can_read_ahead"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
 from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.wrappers.base import StoreWrapper, unwrap
+from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 
 __all__ = [
     "ListingCache",

@@ -34,8 +34,9 @@ from zarr_dask.stores.parse_url import expand_path, parse_location
 from zarr_dask.stores.registry import open_registered
 from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
 from zarr_dask.stores.url_secrets import redact_url
+from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 from zarr_dask.stores.wrappers.adapter import adapt_store
-from zarr_dask.stores.wrappers.base import PrefixStore, StoreWrapper, unwrap
+from zarr_dask.stores.wrappers.base import PrefixStore
 from zarr_dask.stores.wrappers.cache import Cache
 
 __all__ = [
@@ -44,7 +45,9 @@ __all__ = [
     "backend_of",
     "canonical_location",
     "contains_or_equal",
+    "folder_store",
     "local_path",
+    "local_root",
     "location_below",
     "open_store",
     "open_with_options_of",
@@ -397,6 +400,16 @@ def _parent_of_url(url: str) -> tuple[str, str] | None:
     if "::" in url or "?" in url or not folder.strip("/") or not name:
         return None
     return f"{scheme}://{folder}", name
+
+
+def folder_store(path: str) -> LocalStore:
+    """Return the store of a local folder, whatever its name looks like."""
+    return LocalStore(path)
+
+
+def local_root(store: Store) -> str | None:
+    """Return the folder or zip archive that a store is; None if it is not on this machine."""
+    return os.path.realpath(store.root) if isinstance(store, LocalStore | ZipStore) else None
 
 
 def substore(store: Store, path: str) -> Store:

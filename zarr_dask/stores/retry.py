@@ -45,7 +45,7 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.patience import SERVICES, in_task, is_foreground, is_task
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = [
     "DEFAULT",

@@ -17,7 +17,6 @@ from zarr.codecs import numcodecs as zarr_numcodecs
 import zarr_dask as zd
 from tests.support.paths import ROOT
 from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
-from zarr_dask.codecs.numeric import zfp_expert
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import (
@@ -82,102 +81,17 @@ def test_zfp_is_the_stream_without_header(mode, dtype, shape):
         np.testing.assert_array_equal(decode(chain, stream), array)
 
 
-def expert(*numbers):
-    return dict(zip(("minbits", "maxbits", "maxprec", "minexp"), numbers, strict=True))
-
-
-def with_header(stream, shape, dtype, minbits, maxbits, maxprec, minexp):
-    """A stream with zfp's own header in front, 148 bits of which 64 hold the numbers."""
-    longest = {1: 48, 2: 24, 3: 16, 4: 12}[len(shape)]
-    meta = 0
-    for length in shape:
-        meta = meta << longest | length - 1
-    meta = meta << 4 | len(shape) - 1 << 2 | ZFP_TYPES.index(dtype)
-    mode = minexp + 16495
-    for number, bits in ((maxprec, 7), (maxbits, 15), (minbits, 15)):
-        mode = mode << bits | max(number, 1) - 1
-    mode = mode << 12 | 0xFFF
-    magic = zfpy.compress_numpy(np.zeros(1, "i4"))[:4]
-    bits = int.from_bytes(magic, "little") | meta << 32 | mode << 84
-    bits |= int.from_bytes(stream, "little") << 148
-    return bits.to_bytes(len(stream) + 32, "little")
-
-
-EXPERTS = [
-    (1, 13, 19, -2),
-    (0, 32768, 64, -1074),
-    (40, 400, 11, -5),
-    (64, 64, 7, 3),
-    (1, 25, 64, -1075),
-    (20, 3000, 12, -1100),
-]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", ZFP_TYPES)
-@pytest.mark.parametrize("numbers_of_expert", EXPERTS, ids=str)
-def test_zfp_of_an_expert(numbers_of_expert, dtype, shape):
-    chain = bound(zfp(mode="expert", **expert(*numbers_of_expert)), shape, dtype)
-    array = numbers(shape, dtype)
-    stream = encode(chain, array)
-    minbits, maxbits, *_ = numbers_of_expert
-    blocks = np.prod([-(-n // 4) for n in shape], dtype=int)
-    assert blocks * minbits <= 8 * len(stream) <= blocks * maxbits + 64
-    headed = with_header(stream, shape or (1,), dtype, *numbers_of_expert)
-    padded = np.frombuffer(headed + bytes(100_000), "u1")
-    expected = zfpy.decompress_numpy(padded).reshape(shape)
-    found = decode(chain, stream)
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(decode(chain, stream + bytes(8)), expected)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", ZFP_TYPES)
-def test_every_mode_of_zfp_is_one_of_an_expert(dtype, shape):
-    rate = 6.5 if shape else 16
-    bits = int(rate * 4 ** (len(shape) or 1) + 0.5)
-    same = {
-        (1, 1 << 40, 64, -(1 << 40)): {},
-        (0, 20_000, 64, -3): {"tolerance": 0.125},
-        (1, 16658, 13, -1074): {"precision": 13},
-        (bits, bits, 64, -1074): {"rate": rate},
-    }
-    array = numbers(shape, dtype)
-    for given, mode in same.items():
-        chain = bound(zfp(mode="expert", **expert(*given)), shape, dtype)
-        theirs = zfpy.compress_numpy(array.reshape(shape or (1,)), write_header=False, **mode)
-        assert encode(chain, array) == theirs
-
-
-def test_the_example_of_the_registry_for_experts(tmp_path):
-    document = zfp(mode="expert", **expert(1, 13, 19, -2))
-    values = numbers((8, 8), "f4")
-    array = zd.create_array(tmp_path, shape=(8, 8), chunks=(4, 8), dtype="f4", codecs=[document])
-    array[:] = values
-    assert json.loads((tmp_path / "zarr.json").read_text())["codecs"] == [document]
-    assert (tmp_path / "c" / "0" / "0").stat().st_size == 8  # two blocks of 13 bits
-    found = zd.open(tmp_path)[...]
-    np.testing.assert_array_equal(found, array[...])
-    assert 0 < np.abs(found).max() < 4 * np.abs(values).max()
-
-
-def test_streams_of_an_expert_that_lie():
-    chain = bound(zfp(mode="expert", **expert(64, 64, 19, -2)), (8, 8), "f4")
-    honest = encode(chain, numbers((8, 8), "f4"))
-    for damaged in (b"", honest[:-8], honest + bytes(10_000)):
-        with pytest.raises(CorruptObjectError):
-            decode(chain, damaged)
-    decode(chain, bytes(len(honest)))
-    decode(chain, b"\xff" * len(honest))
-
-
-def test_a_zfpy_that_hides_its_library(monkeypatch):
-    monkeypatch.setattr(zfpy, "__file__", np.__file__)
-    zfp_expert._library.cache_clear()
-    chain = bound(zfp(mode="expert", **expert(1, 13, 19, -2)), (4,), "f4")
-    with pytest.raises(MissingDependencyError, match="expert mode needs a package zfpy that shows"):
-        chain.encode(numbers((4,), "f4"))
-    zfp_expert._library.cache_clear()
+def test_the_expert_mode_is_refused(tmp_path):
+    document = zfp(mode="expert", minbits=1, maxbits=13, maxprec=19, minexp=-2)
+    with pytest.raises(MetadataError, match="zfpy has no function for it: encode the array again"):
+        zd.create_array(tmp_path / "new", shape=4, chunks=4, dtype="f4", codecs=[document])
+    assert not (tmp_path / "new").exists()
+    zd.create_array(tmp_path, shape=4, chunks=4, dtype="f4", codecs=[zfp(mode="reversible")])
+    stored = json.loads((tmp_path / "zarr.json").read_text())
+    (tmp_path / "zarr.json").write_text(json.dumps({**stored, "codecs": [document]}))
+    with pytest.raises(MetadataError, match="expert mode is not supported") as caught:
+        zd.open(tmp_path)
+    assert "configuration.mode" in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
@@ -259,19 +173,6 @@ def test_zfp_in_a_shard():
     ("document", "dtype", "shape", "place"),
     [
         (zfp(), "f4", 4, "mode"),
-        (zfp(mode="expert", minbits=1, maxbits=13, maxprec=19), "f4", 4, "minexp"),
-        (zfp(mode="expert", rate=1, **expert(1, 13, 19, -2)), "f4", 4, "rate"),
-        (zfp(mode="expert", **expert(1, 13, 19, -2.5)), "f4", 4, "minexp"),
-        (zfp(mode="expert", **expert(-1, 13, 19, -2)), "f4", 4, "minbits"),
-        (zfp(mode="expert", **expert(513, 600, 19, -2)), "f4", 4, "from 0 to 512"),
-        (zfp(mode="expert", **expert(14, 13, 19, -2)), "f4", 4, "at least 14"),
-        (zfp(mode="expert", **expert(0, 0, 19, -2)), "i4", 4, "maxbits"),
-        (zfp(mode="expert", **expert(0, 8, 19, -2)), "f4", 4, "at least 9"),
-        (zfp(mode="expert", **expert(0, 11, 19, -2)), "f8", 4, "at least 12"),
-        (zfp(mode="expert", **expert(0, 17, 19, -1075)), "f8", 4, "at least 18"),
-        (zfp(mode="expert", **expert(0, 4, 19, -1075)), "u4", 4, "at least 5"),
-        (zfp(mode="expert", **expert(1, 13, 0, -2)), "f4", 4, "maxprec"),
-        (zfp(mode="expert", **expert(1, 13, 65, -2)), "f4", 4, "maxprec"),
         (zfp(mode="fixed_rate"), "f4", 4, "rate"),
         (zfp(mode="fixed_rate", rate=0), "f4", 4, "rate"),
         (zfp(mode="fixed_rate", rate=1e300), "f4", 4, "rate"),
@@ -313,17 +214,15 @@ def test_headers_of_zfp_that_lie():
     ("document", "package", "extra"),
     [
         (zfp(mode="reversible"), "zfpy", "zarr-dask[zfp]"),
-        (zfp(mode="expert", **expert(1, 13, 19, -2)), "zfpy", "zarr-dask[zfp]"),
         ({"name": "numcodecs.zfpy", "configuration": {"mode": 4}}, "zfpy", "zarr-dask[zfp]"),
         ({"name": "numcodecs.pcodec"}, "pcodec", "zarr-dask[pcodec]"),
     ],
-    ids=["zfp", "zfp of an expert", "zfpy", "pcodec"],
+    ids=["zfp", "zfpy", "pcodec"],
 )
 def test_without_the_package(monkeypatch, document, package, extra):
     store = MemoryStore()
     array = zd.create_array(store, shape=4, chunks=4, dtype="f4", codecs=[document])
     array[:] = np.arange(4)
-    zfp_expert._library.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
     for name in [n for n in sys.modules if n.startswith(f"{package}.")]:
         monkeypatch.setitem(sys.modules, name, None)

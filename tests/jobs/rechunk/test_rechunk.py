@@ -29,7 +29,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.jobs.engine.plan import parse_bytes
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 MB = 1_000_000
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -29,7 +29,7 @@ from zarr_dask.journal import claims
 from zarr_dask.journal.claims import end_of_array
 from zarr_dask.stores import HookStore, MemoryStore
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 PATIENCE = 50.0
 

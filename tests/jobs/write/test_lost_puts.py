@@ -10,7 +10,7 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import NodeNotFoundError, StoreError
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 VALUES = np.random.default_rng(0).random((40, 40))
 LIES = {

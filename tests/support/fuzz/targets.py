@@ -293,22 +293,6 @@ TYPED = {
         NUMBERS,
         [{"name": "zfp", "configuration": {"mode": "fixed_accuracy", "tolerance": 0}}],
     ),
-    "zfp of an expert": (
-        "f4",
-        NUMBERS,
-        [
-            {
-                "name": "zfp",
-                "configuration": {
-                    "mode": "expert",
-                    "minbits": 20,
-                    "maxbits": 90,
-                    "maxprec": 20,
-                    "minexp": -9,
-                },
-            }
-        ],
-    ),
     "numcodecs.zfpy": ("f4", NUMBERS, [prefixed("zfpy", mode=4, tolerance=0.5)]),
     "numcodecs.pcodec": ("i4", NUMBERS, [prefixed("pcodec", level=3)]),
     "endian": ("i4", NUMBERS, [{"name": "endian", "configuration": {"endian": "big"}}]),

@@ -27,12 +27,6 @@ from zarr_dask.codecs.base import (
     Serializer,
 )
 from zarr_dask.codecs.codec_config import CodecConfig
-from zarr_dask.codecs.numeric.zfp_expert import (
-    MOST_BITS_PER_ELEMENT,
-    ZfpExpertParams,
-    compress,
-    decompress,
-)
 from zarr_dask.errors import (
     CorruptObjectError,
     DataTypeError,
@@ -52,7 +46,7 @@ _EDGE = 4  # elements along each dimension of zfp's blocks
 _BLOCK_BITS = 128  # more than the header and the rounding of a block
 _FEW_BITS = 32
 _HEADER = 32  # bytes; more than a header of zfp
-_LARGEST_RATE = MOST_BITS_PER_ELEMENT
+_LARGEST_RATE = 128  # twice the need of an element of 64 bits, for blocks that are padded
 
 
 def _library() -> Any:
@@ -68,11 +62,6 @@ def _library() -> Any:
 @dataclass(frozen=True)
 class _ZfpSerializer(Serializer):
     """The common part of both codecs."""
-
-    @property
-    def expert(self) -> ZfpExpertParams | None:
-        """The numbers of zfp's expert mode, if it is used."""
-        return None
 
     @property
     @abstractmethod
@@ -99,10 +88,6 @@ class _ZfpSerializer(Serializer):
         if len(spec.shape) > _MOST_DIMENSIONS:
             expected = f"a codec for chunks of {len(spec.shape)} dimensions; zfp has at most 4"
             yield ValidationProblem("name", self.name, expected)
-        elif self.expert is not None:
-            found = self.expert.problems(_held(spec.data_type.name), len(spec.shape) or 1)
-            for name, number, expected in found:
-                yield ValidationProblem(f"configuration.{name}", number, expected)
 
     def bind(self, spec: ChunkSpec) -> BoundSerializer:
         """See `Serializer.bind`."""
@@ -120,6 +105,12 @@ _ZFP_PARAMETERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+_NO_EXPERT = (
+    "; the expert mode is not supported, because zfpy has no function for it: encode the array "
+    "again in one of these modes, with a program that calls the zfp library itself"
+)
+
+
 @dataclass(frozen=True)
 class Zfp(_ZfpSerializer):
     """A zfp stream without header.
@@ -127,17 +118,14 @@ class Zfp(_ZfpSerializer):
     Parameters
     ----------
     mode
-        ``"reversible"``, ``"fixed_accuracy"``, ``"fixed_rate"``, ``"fixed_precision"`` or
-        ``"expert"``.
+        ``"reversible"``, ``"fixed_accuracy"``, ``"fixed_rate"`` or ``"fixed_precision"``.
+        The expert mode is refused: zfpy has no function for it.
     parameter
-        The tolerance, the bits per element, or the bit planes; None if reversible or expert.
-    expert
-        The numbers of the expert mode.
+        The tolerance, the bits per element, or the bit planes; None if reversible.
     """
 
     mode: str = "reversible"
     parameter: float | None = None
-    expert: ZfpExpertParams | None = None
     name: ClassVar[str] = "zfp"
     has_header: ClassVar[bool] = False
     names: ClassVar[Mapping[str, str]] = {
@@ -150,16 +138,14 @@ class Zfp(_ZfpSerializer):
     @classmethod
     def from_config(cls, config: CodecConfig) -> Codec | None:
         """See `Codec.from_config`."""
-        modes = ("reversible", "expert", *cls.names)
-        mode = config.take("mode", is_one_of(*modes), f"one of {list(modes)}")
+        modes = ("reversible", *cls.names)
+        expected = f"one of {list(modes)}{_NO_EXPERT}"
+        mode = config.take("mode", is_one_of(*modes), expected)
         if mode is None:
             config.rest().clear()
             return None
         if mode == "reversible":
             return cls()
-        if mode == "expert":
-            numbers = [config.take(name, is_int, "an integer") for name in ZfpExpertParams._fields]
-            return None if None in numbers else cls(mode, expert=ZfpExpertParams(*numbers))
         name = cls.names[mode]
         fits, expected = _ZFP_PARAMETERS[name]
         return cls(mode, config.take(name, fits, expected))
@@ -171,8 +157,7 @@ class Zfp(_ZfpSerializer):
 
     def configuration(self) -> dict[str, Any]:
         """See `Codec.configuration`."""
-        numbers = {} if self.expert is None else self.expert._asdict()
-        return {"mode": self.mode, **self.parameters, **numbers}
+        return {"mode": self.mode, **self.parameters}
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -246,11 +231,10 @@ class _BoundZfp(BoundSerializer):
         blocks = prod(-(-n // _EDGE) for n in self._shape)
         elements = _EDGE ** len(self._shape)
         rate = min(codec.parameters.get("rate", 0), _LARGEST_RATE)
-        padded = 0 if codec.expert is None else codec.expert.minbits
-        bits = max(elements * max(8 * self._held.itemsize + 2, rate), padded) + _BLOCK_BITS
+        bits = elements * max(8 * self._held.itemsize + 2, rate) + _BLOCK_BITS
         self._block_bits = bits
         self._room = int(blocks * bits) // 8 + 2 * _HEADER
-        fixed = padded or int(elements * rate + 0.5)  # of every block, if not very small
+        fixed = int(elements * rate + 0.5)  # of every block, if not very small
         self._fewest = -(-blocks * fixed // 8) if fixed > _FEW_BITS else 1
         self.size = EncodedSize(None, self._room)
 
@@ -270,8 +254,6 @@ class _BoundZfp(BoundSerializer):
             held = held.astype(self._held)
         if not held.size:
             return [b""]
-        if self._codec.expert is not None:
-            return [compress(held, self._codec.expert)]
         parameters = self._codec.parameters
         encoded = _library().compress_numpy(held, write_header=self._codec.has_header, **parameters)
         return [encoded]
@@ -307,9 +289,6 @@ class _BoundZfp(BoundSerializer):
                 held = library.decompress_numpy(padded)
             else:
                 held = np.empty(self._shape, self._held)
-                if self._codec.expert is not None:
-                    decompress(padded, held, self._codec.expert)
-                    return held
                 kind = library.dtype_to_ztype(self._held)
                 library._decompress(  # noqa: SLF001  (the only way to decode without header)
                     padded, kind, self._shape, out=held, **self._codec.parameters

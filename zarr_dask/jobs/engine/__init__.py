@@ -1,14 +1,14 @@
 """Running jobs: a graph as a whole, or many similar tasks, in windows.
 
-=========  =================================================================
-`workers`  a cluster, or dask's configured scheduler
-`connect`  a client of a running scheduler, or of new local processes
-`tasks`    a graph as a whole, or a function of many numbers or arguments
-`batches`  short tasks, several at a time
-`local`    on threads and processes of this machine
-`cluster`  on `distributed`
-`window`   limit of tasks that a scheduler knows of at a time
-=========  =================================================================
+==================  ==============================================================
+`workers`           a cluster, or dask's configured scheduler
+`connect`           a client of a running scheduler, or of new local processes
+`tasks`             a graph as a whole, or a function of many numbers or arguments
+`batches`           short tasks, several at a time
+`local_schedulers`  on threads and processes of this machine
+`cluster`           on `distributed`
+`throttle`          limit of tasks that a scheduler knows of at a time
+==================  ==============================================================
 """
 
 from zarr_dask.jobs.engine.batches import AdaptiveBatches, run_batches

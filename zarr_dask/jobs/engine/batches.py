@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from zarr_dask.jobs.engine.cluster import run_window
-from zarr_dask.jobs.engine.local import run_local
+from zarr_dask.jobs.engine.local_schedulers import run_local
 from zarr_dask.jobs.engine.tasks import IndexedArguments
 from zarr_dask.jobs.engine.throttle import PER_THREAD, SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers

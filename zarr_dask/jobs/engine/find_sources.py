@@ -31,8 +31,8 @@ from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import canonical_location, contains_or_equal
-from zarr_dask.stores.wrappers.base import PrefixStore, StoreWrapper
+from zarr_dask.stores.open import canonical_location, contains_or_equal, unwrap_with_path
+from zarr_dask.stores.wrapper import unwrap
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -192,10 +192,7 @@ def _attributes(slots: tuple[MemberDescriptorType, ...], value: Any) -> Iterator
 
 def place_of_target(store: Store, path: str) -> str:
     """Return the location of a node, which is the same however its store was opened."""
-    while isinstance(store, StoreWrapper):
-        if isinstance(store, PrefixStore):
-            path = f"{store.prefix}{path}"
-        store = store.store
+    store, path = unwrap_with_path(store, path)
     place: str | None = None
     if isinstance(store, FsspecStore | ObstoreStore):
         place = _remote(store.url, store.settings(), path)
@@ -269,9 +266,8 @@ def places_of_source(source: Any) -> Iterator[str]:
 def _file_system_of(source: Any) -> Any:
     """Return the fsspec file system that an array is read through; None if there is none."""
     inner = getattr(source, "store_path", None)
-    store = source.store if isinstance(source, Array) else getattr(inner, "store", None)
-    while isinstance(store, StoreWrapper):
-        store = store.store
+    store: Any = source.store if isinstance(source, Array) else getattr(inner, "store", None)
+    store = unwrap(store)
     if isinstance(store, FsspecStore):
         return store.file_system()
     if isinstance(store, MemoryStore):

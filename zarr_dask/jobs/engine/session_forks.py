@@ -22,7 +22,7 @@ import numpy as np
 
 from zarr_dask.errors import StoreError, StoreOutOfReachError
 from zarr_dask.stores.base import ForkableSession, Store
-from zarr_dask.stores.wrappers.base import forkable
+from zarr_dask.stores.wrapper import forkable
 
 if TYPE_CHECKING:
     from zarr_dask.graph import Target

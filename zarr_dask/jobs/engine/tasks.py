@@ -18,7 +18,7 @@ from zarr_dask.jobs.engine.cluster import (
     run_window,
     subscribe_events,
 )
-from zarr_dask.jobs.engine.local import LOCAL_WINDOW, compute_local, run_local
+from zarr_dask.jobs.engine.local_schedulers import LOCAL_WINDOW, compute_local, run_local
 from zarr_dask.jobs.engine.session_forks import ForkResult, SessionForks
 from zarr_dask.jobs.engine.throttle import SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers, forks_for

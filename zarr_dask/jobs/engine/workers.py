@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from zarr_dask._util.threads import cpu_count
 from zarr_dask.errors import SchedulerError, StoreOutOfReachError
 from zarr_dask.jobs.engine.session_forks import SessionForks
-from zarr_dask.stores.backends.memory import MemoryStore
-from zarr_dask.stores.backends.zip_writer import ZipWriter
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.wrappers.base import forkable, unwrap
+from zarr_dask.stores.wrapper import forkable, is_in_memory
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -100,9 +98,7 @@ def check_reachable_from_workers(
         If tasks would write to forks of the store, and it cannot be forked now.
     """
     forks = forkable(store) is not None
-    inner = unwrap(store)
-    alone = isinstance(inner, MemoryStore | ZipWriter) or getattr(inner, "is_in_memory", False)
-    alone = alone or (forks and not merges)
+    alone = is_in_memory(store) or (forks and not merges)
     if not (alone or forks) or not runs_elsewhere(client):
         return
     if not alone:

@@ -15,12 +15,11 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.hierarchy.locate import resolve_node
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.backends.zip_writer import ZipWriter
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.wrappers.base import unwrap
+from zarr_dask.stores.open import Location, folder_store, open_store
+from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
     "Archives",
@@ -150,7 +149,7 @@ def archive_sibling(store: Store) -> tuple[Store, str] | None:
     if not isinstance(found, ZipWriter):
         return None
     folder, name = os.path.split(found.root)
-    return LocalStore(folder), name
+    return folder_store(folder), name
 
 
 @contextmanager

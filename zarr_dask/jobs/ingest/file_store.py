@@ -22,10 +22,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import DEFAULT_FORMAT, ArraySpec, array_meta
+from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.errors import IngestError, MissingDependencyError, ReadOnlyError
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Cells
 from zarr_dask.jobs.ingest import hdf5, netcdf3
 from zarr_dask.jobs.ingest.engine import Opened, open_with
@@ -38,7 +38,7 @@ __all__ = ["FileArrays", "ReadOnlyKeys", "chunk_codecs", "encode_block", "header
 _Index = dict[tuple[int, ...], tuple[int, int, int]]
 """Offset, size and filter mask of each stored chunk, by its coordinates."""
 
-FORMAT = format_named(DEFAULT_FORMAT)
+FORMAT = DEFAULT_FORMAT
 
 
 # --- metadata -------------------------------------------------------------------------------------

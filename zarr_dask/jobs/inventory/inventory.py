@@ -45,8 +45,7 @@ from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.walk import walk
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.stores.base import Store, join, list_sizes
-from zarr_dask.stores.open import Location, canonical_location
-from zarr_dask.stores.wrappers.base import PrefixStore
+from zarr_dask.stores.open import Location, canonical_location, substore
 
 __all__ = ["Inventory", "NodeInventory", "inventory"]
 
@@ -423,7 +422,7 @@ def _drafts(
     """Return the nodes of a hierarchy of the v3 draft, whose entry point is not a node."""
     if not isinstance(meta, MetadataError):
         return []
-    below = PrefixStore(store, prefix_of(path)) if path else store
+    below = substore(store, path) if path else store
     try:
         draft = draft_at(below, options)
     except MetadataError:

@@ -20,7 +20,7 @@ from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
 from zarr_dask.formats.base import Format, ReadOptions, where
-from zarr_dask.formats.detect import FORMATS
+from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS
 from zarr_dask.formats.translate import TARGETS, older_formats
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target
@@ -46,7 +46,7 @@ def migrate(
     dst: Location | Group | None = None,
     *,
     path: str = "",
-    format: str = "v3",
+    format: str = DEFAULT_FORMAT.name,
     data: Data | None = None,
     dry_run: bool = False,
     remove_old: bool = False,
@@ -135,7 +135,7 @@ def plan_migration(
     dst: Location | Group | None = None,
     *,
     path: str = "",
-    format: str = "v3",
+    format: str = DEFAULT_FORMAT.name,
     data: Data | None = None,
     remove_old: bool = False,
     storage_options: Mapping[str, Any] | None = None,

@@ -44,7 +44,7 @@ from zarr_dask.formats.translate import (
 from zarr_dask.formats.v3draft import ENTRY
 from zarr_dask.hierarchy.walk import walk
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = [
     "BACKUP",

@@ -30,7 +30,7 @@ from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.engine.warmup import warm_up_codecs
 from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
-from zarr_dask.jobs.rechunk.casting import describe_uncastable
+from zarr_dask.jobs.rechunk.cast_checks import describe_uncastable
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
 from zarr_dask.stores.retry import counting_retries

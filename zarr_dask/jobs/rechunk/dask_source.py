@@ -25,6 +25,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.errors import PlanError, ResumeError, StoreError
 from zarr_dask.formats.base import Format, where
+from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Blocks, Cells, Shape
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.jobs.engine.cost_model import block_memory
@@ -50,13 +51,12 @@ from zarr_dask.jobs.rechunk.target_spec import (
 )
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.plan import WritePlan
-from zarr_dask.jobs.write.staging import FORMAT, StagingArray, StagingFolder, plan_staging
+from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_blocks, plan_write
 from zarr_dask.journal import given_place
-from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store, is_remote
-from zarr_dask.stores.open import Location
+from zarr_dask.stores.open import Location, open_store
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -426,7 +426,7 @@ def plan_dask(
     known = checked_array(values)
     if wanted.region is not None:
         raise ValueError("region= is for stored arrays; slice the dask array instead.")
-    typed = plan_write(known, MemoryStore(), format=FORMAT).target
+    typed = plan_write(known, open_store({}), format=DEFAULT_FORMAT.name).target
     data_type = typed.meta.data_type
     spec = ArraySpec(
         shape=known.shape,

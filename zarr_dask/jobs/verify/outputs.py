@@ -21,7 +21,7 @@ from zarr_dask.journal.manifest import Manifest
 from zarr_dask.journal.receipts import StoredObject
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
-from zarr_dask.stores.wrappers.base import ReadOnly
+from zarr_dask.stores.wrappers.base import is_read_only
 
 __all__ = ["receipts_of_outputs"]
 
@@ -43,7 +43,7 @@ def receipts_of_outputs(
     again at any time.
     """
     store = without_consolidated(store)
-    while isinstance(store, ReadOnly):
+    while is_read_only(store):
         store = without_consolidated(store.store)
     groups = sorted({above for path in paths for above in ancestors(path)})
     found = [_output_at(store, group, journal) for group in groups]

@@ -12,7 +12,7 @@ from zarr_dask.journal.swap import left_beside
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["find_leftovers"]
 

@@ -35,13 +35,13 @@ from zarr_dask.formats.base import (
     prefix_of,
     where,
 )
+from zarr_dask.formats.concurrent_edit import change_attributes, write_changed_documents
 from zarr_dask.formats.consolidated import (
     consolidated_documents,
     consolidated_groups,
     has_consolidated,
 )
 from zarr_dask.formats.detect import read_node
-from zarr_dask.formats.edit import change_attributes, write_changed_documents
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
     create_parent_groups,

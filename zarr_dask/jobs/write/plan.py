@@ -18,8 +18,8 @@ from zarr_dask._util.display import InWords, html_table
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import Shown
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.concurrent_edit import write_changed_documents
 from zarr_dask.formats.consolidated import warn_stale_consolidated
-from zarr_dask.formats.edit import write_changed_documents
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.edit import (
     create_parent_groups,

@@ -16,29 +16,30 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
+from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Blocks, Cells, Region, Shape
 from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import archive_sibling
 from zarr_dask.jobs.write.target_array import new_array
-from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import (
     Location,
     canonical_location,
+    open_store,
     open_with_options_of,
     sibling_location,
     substore,
 )
-from zarr_dask.stores.wrappers.base import unwrap
+from zarr_dask.stores.wrapper import is_in_memory
 
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["FORMAT", "StagingArray", "StagingFolder", "grids_between", "plan_staging"]
+__all__ = ["StagingArray", "StagingFolder", "grids_between", "plan_staging"]
 
-FORMAT = "v3"
+_FORMAT = DEFAULT_FORMAT.name
 """Format of the intermediate array."""
 _FOLDER = "zarr-dask-blocks-"
 _SMALL = 1 << 16
@@ -84,7 +85,7 @@ class StagingArray:
                     f"{target.where} is in memory: say with temp= where the blocks are kept "
                     "that have been computed, or leave resume=True out."
                 )
-            return StagingFolder(MemoryStore(), "blocks", self)
+            return StagingFolder(open_store({}), "blocks", self)
         name = self._name(values, target, resume, region) if resume else token_hex(16)
         return StagingFolder(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
 
@@ -152,15 +153,15 @@ def plan_staging(
     """
     base, prefix = _base_for(target, temp)
     blocks = tuple(max(sizes, default=0) or 1 for sizes in values.chunks)
-    spec = ArraySpec(shape=None, dtype=None, chunks=blocks, format=FORMAT)
-    data_type = new_array(values, MemoryStore(), "", spec, {}, FORMAT).meta.data_type
+    spec = ArraySpec(shape=None, dtype=None, chunks=blocks, format=_FORMAT)
+    data_type = new_array(values, open_store({}), "", spec, {}, _FORMAT).meta.data_type
     codecs = None if data_type.variable else _plain(data_type.itemsize)
     objects = target.meta.grid.largest_cell
     chunks, shards = grids_between(values.chunks, objects, data_type.typical_itemsize)
     between = StagingArray(base, prefix, chunks, shards, codecs)
-    room = StagingFolder(base or MemoryStore(), f"{prefix}planned", between)
+    room = StagingFolder(base or open_store({}), f"{prefix}planned", between)
     spec = replace(spec, chunks=chunks, shards=shards, codecs=codecs)
-    return between, new_array(values, room.array, "", spec, {}, FORMAT)
+    return between, new_array(values, room.array, "", spec, {}, _FORMAT)
 
 
 def _plain(itemsize: int) -> list[dict[str, Any]]:
@@ -239,7 +240,7 @@ def _base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
     found = sibling_location(target.store, ".") or archive_sibling(target.store)
     if found is not None:
         return found
-    if isinstance(unwrap(target.store), MemoryStore):
+    if is_in_memory(target.store):
         return None, ""
     raise StoreError(
         f"{target.where} has no place beside it for the blocks of the dask array: it is the root "

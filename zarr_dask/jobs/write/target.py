@@ -27,7 +27,7 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.edit import reload_metadata, write_changed_documents
+from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
 from zarr_dask.grid.grid import Part, Region
 from zarr_dask.hierarchy.edit import write_documents
 from zarr_dask.indexing.basic import checked_region

@@ -19,9 +19,8 @@ from zarr_dask.array.source import ArraySource
 from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
 from zarr_dask.formats.base import normalise_path, where
-from zarr_dask.formats.detect import format_for_new
-from zarr_dask.formats.edit import reload_metadata
-from zarr_dask.formats.v3 import V3
+from zarr_dask.formats.concurrent_edit import reload_metadata
+from zarr_dask.formats.detect import DEFAULT_FORMAT, format_for_new
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.hierarchy.locate import resolve_node
@@ -30,7 +29,7 @@ from zarr_dask.jobs.engine.grid_arguments import parse_chunks_argument
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.wrappers.base import ReadOnly
+from zarr_dask.stores.wrappers.base import is_read_only
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -63,9 +62,9 @@ def existing_array(
         site = prefetch_array(target.store, target.path, target.node_format, target.options)
     else:
         store, path = resolve_node(url, component or "", storage_options)
-        site = prefetch_array(store, path, V3)
+        site = prefetch_array(store, path, DEFAULT_FORMAT)
         target = replace(open_array(site.store, path, "r+"), store=store)
-    if isinstance(target.store, ReadOnly):
+    if is_read_only(target.store):
         raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
     target.meta.check_writable(target.where)
     return target, site
@@ -157,7 +156,7 @@ def new_array(
         For unknown keywords.
     """
     path = normalise_path(component)
-    if isinstance(store, ReadOnly):
+    if is_read_only(store):
         raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
     dtype = wanted.dtype
     if dtype is None:

@@ -23,6 +23,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import DataTypeError, MetadataError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
 from zarr_dask.hierarchy.group import Group, create_array, open_array
@@ -56,7 +57,7 @@ from zarr_dask.jobs.write.request import (
     WriteRequest,
     split_request,
 )
-from zarr_dask.jobs.write.staging import FORMAT, StagingArray, StagingFolder, plan_staging
+from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import Casting, WriteReport
 from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
@@ -373,7 +374,7 @@ def plan_blocks(room: StagingFolder, values: da.Array, *, resume: Resume) -> Wri
             shards=between.shards,
             codecs=between.codecs,
             attributes={},
-            format=FORMAT,
+            format=DEFAULT_FORMAT.name,
         ),
         overwrite=False,
         append=None,

@@ -38,6 +38,7 @@ class MemoryStore:
 
     coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 16, largest=1 << 26)
     has_cheap_recursive_listing: ClassVar[bool] = True
+    is_in_memory: ClassVar[bool] = True
 
     def __init__(self, values: MutableMapping[str, bytes] | None = None) -> None:
         self.values: MutableMapping[str, bytes] = {} if values is None else values

@@ -53,6 +53,7 @@ __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_
 
 
 _BRANCH = "main"
+_PROBE = "probe"  # any key shows if there is a bucket
 _NO_KEY = "invalid zarr key format"  # Icechunk's error for keys that are not of Zarr v3
 _NO_PREFIX = "bad key prefix"  # and for prefixes without a node
 _BEYOND = "is out of bounds"  # and for ranges that end behind a value
@@ -427,11 +428,11 @@ def _asked_again(store: Any, key: str) -> Callable[[], Awaitable[Any]] | None:
     object_store: Any = getattr(storage, "ObjectStore", ())
     if isinstance(store, storage.FsspecStore):
         cat_file = getattr(store.fs, "_cat_file", None)
-        return None if cat_file is None else partial(cat_file, join(store.path, key or "zarr.json"))
+        return None if cat_file is None else partial(cat_file, join(store.path, key or _PROBE))
     obstore = sys.modules.get("obstore")
     if obstore is None or not isinstance(store, object_store):
         return None
-    return partial(obstore.get_async, store.store, key.rstrip("/") or "zarr.json")
+    return partial(obstore.get_async, store.store, key.rstrip("/") or _PROBE)
 
 
 async def _looked_for(ask: Callable[[], Awaitable[Any]]) -> tuple[bool, OSError | None]:

@@ -97,6 +97,7 @@ class ZipWriter:
     """
 
     coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 16, largest=1 << 26)
+    is_in_memory: ClassVar[bool] = True  # until it is closed, no other process sees its values
 
     def __init__(
         self,

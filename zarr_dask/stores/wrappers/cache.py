@@ -31,7 +31,7 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.capabilities import Capabilities, capabilities_of
 from zarr_dask.stores.compare_and_swap import as_cas_store
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["Cache"]
 

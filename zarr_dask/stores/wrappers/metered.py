@@ -20,7 +20,7 @@ from zarr_dask.stores.base import (
     open_value,
     supports_cheap_random_reads,
 )
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["IOCounters", "MeteredStore", "unmetered"]
 

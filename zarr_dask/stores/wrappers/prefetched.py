@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
-from zarr_dask.stores.wrappers.base import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["PrefetchedStore", "is_empty"]
 

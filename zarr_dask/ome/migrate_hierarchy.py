@@ -31,6 +31,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import is_consolidated
+from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target
@@ -48,7 +49,7 @@ from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
 from zarr_dask.ome.metadata_listing import with_metadata_listing
 from zarr_dask.ome.model import SUPPORTED, detect_version
 from zarr_dask.ome.target_layout import TargetLayout
-from zarr_dask.ome.versions import FORMATS, Rewriting
+from zarr_dask.ome.versions import Rewriting
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 
@@ -362,14 +363,14 @@ def plan_migration(
     if dst is None:
         _check_in_place(source, path, old, to, options)
     else:
-        source = with_metadata_listing(source, path, FORMATS[old], old, options)
+        source = with_metadata_listing(source, path, OME_ZARR[old], old, options)
     route = MigrationOptions(
         source=source,
         target=target,
         in_place=dst is None,
         path=path,
-        source_format=FORMATS[old],
-        target_format=FORMATS[to],
+        source_format=OME_ZARR[old],
+        target_format=OME_ZARR[to],
         data="keep" if dst is None else "copy",
         options=options,
         rewriting=Rewriting(old, to),
@@ -407,7 +408,7 @@ def _check_arguments(
         )
     if dst is not None and remove_old:
         raise ValueError("remove_old=True is for migrations in place: a copy leaves its source.")
-    if layout.shards is not None and not FORMATS[to].has_shards:
+    if layout.shards is not None and not OME_ZARR[to].has_shards:
         raise ValueError(f"shards={layout.shards!r}: OME-Zarr {to} is stored without shards.")
 
 
@@ -417,7 +418,7 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
     If an earlier run was interrupted, there are metadata of both.
     """
     for version in sorted(SUPPORTED, key=lambda one: one == to):
-        node = read_or_problems(store, path, FORMATS[version], options)
+        node = read_or_problems(store, path, OME_ZARR[version], options)
         if isinstance(node, MetadataError):
             raise node
         if node is None:
@@ -429,21 +430,21 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
         if found not in SUPPORTED:
             raise OmeVersionError(where(store, path), found, SUPPORTED)
         if found != version:
-            expected = f"metadata of {version}, which is what format {FORMATS[version].name} has"
+            expected = f"metadata of {version}, which is what format {OME_ZARR[version].name} has"
             raise MetadataError(where(store, path), [ValidationProblem("version", found, expected)])
         return version
-    keys = [key for one in FORMATS.values() for key in one.node_keys(path)]
+    keys = [key for one in OME_ZARR.values() for key in one.node_keys(path)]
     raise NodeNotFoundError(where(store, path), keys, "Check the path.")
 
 
 def _check_in_place(store: Store, path: str, old: str, to: str, options: ReadOptions) -> None:
-    if FORMATS[old].name > FORMATS[to].name:
+    if OME_ZARR[old].name > OME_ZARR[to].name:
         raise ValueError(
             f"{where(store, path)} has OME-Zarr {old}, which goes before {to} where both lie side "
             "by side: pass dst, another place for the hierarchy of the older version."
         )
     for above in ancestors(path):
-        node = read_or_problems(store, above, FORMATS[old], options)
+        node = read_or_problems(store, above, OME_ZARR[old], options)
         if isinstance(node, GroupMeta) and detect_version(node.attributes) is not None:
             raise ValueError(
                 f"{where(store, path)} belongs to {where(store, above)}: all of a hierarchy has "

@@ -26,6 +26,7 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
+from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.extents import misfits
 from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, is_number, members_of
@@ -45,8 +46,6 @@ KINDS = {
     "series": "series",
 }
 """Kinds of groups, and the field that each kind requires."""
-_FORMATS = {"0.4": "v2", "0.5": "v3"}
-"""The Zarr format of each version."""
 
 
 def validate_attributes(
@@ -201,8 +200,9 @@ class _Walk:
         if group.path in self.seen:
             return None
         self.seen.add(group.path)
-        if group.format != _FORMATS[self.version]:
-            rule = f"OME-Zarr {self.version} must be stored as Zarr {_FORMATS[self.version]}"
+        required = OME_ZARR[self.version].name
+        if group.format != required:
+            rule = f"OME-Zarr {self.version} must be stored as Zarr {required}"
             self.add(path, "", f"Zarr {group.format}", rule)
         version = detect_version(group.attributes)
         if version is not None and version != self.version:

@@ -11,8 +11,8 @@ from tests.support.settle import settled
 from zarr_dask.stores import MemoryStore, Recording, ZipStore, open_store
 from zarr_dask.stores.backends import local
 from zarr_dask.stores.base import Range, etag_of
+from zarr_dask.stores.index_cache import INDICES, CacheKey, ShardIndexCache
 from zarr_dask.stores.wrappers.base import PrefixStore, ReadOnly
-from zarr_dask.stores.wrappers.index_cache import INDICES, CacheKey, ShardIndexCache
 
 SHAPE, KEY = (8, 8), "c/0/0"
 OLD = np.arange(1, 65, dtype="i4").reshape(SHAPE)
