@@ -90,6 +90,22 @@ local function put(key)
     ngx.header["Content-Length"] = 0
 end
 
+local function copy(key, source)
+    local object = objects[ngx.unescape_uri(source):gsub("^/?[^/]+/", "")]
+    if not object then
+        return refuse(404, "NoSuchKey")
+    end
+    numbers = numbers + 1
+    local file = ngx.var.folder .. "/value-" .. numbers
+    local opened = assert(io.open(file, "wb"))
+    opened:write(content_of(object.file))
+    opened:close()
+    drop(key)
+    local tag = string.format('"%d"', numbers)
+    objects[key] = shared({ file = file, size = object.size, tag = tag })
+    say("<CopyObjectResult><ETag>" .. tag .. "</ETag></CopyObjectResult>")
+end
+
 local function get(key)
     local object = objects[key]
     if not object then
@@ -165,7 +181,9 @@ local function serve(latency)
         end
         return say("")
     end
-    if method == "PUT" then
+    if method == "PUT" and ngx.var.http_x_amz_copy_source then
+        return copy(key, ngx.var.http_x_amz_copy_source)
+    elseif method == "PUT" then
         return put(key)
     elseif method == "DELETE" then
         drop(key)

@@ -89,4 +89,4 @@ def test_both_can_do_what_each_can():
     some, others = Capabilities(append=True, list_sizes=True), Capabilities(list_sizes=True)
     assert some & others == others
     assert Capabilities() & some == Capabilities()
-    assert len(fields(Capabilities)) == 9
+    assert len(fields(Capabilities)) == 10

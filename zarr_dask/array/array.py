@@ -326,10 +326,12 @@ class Array(ArrayNames):
         ----------
         chunks
             Blocks. None: one block per stored object, or whole chunks of it if the object is larger
-            than dask's ``array.chunk-size``. ``"auto"``: whole stored objects merged up to that
-            size. ``"chunks"`` or ``"shards"``: one block for each of these. Or any form that dask
-            takes. A mapping gives any of these by position or name of a dimension:
-            ``{"time": "auto", "x": -1}`` keeps stored objects along the other dimensions.
+            than dask's ``array.chunk-size``. In a remote store, blocks merge small objects up to
+            16 MiB, as long as there are 16 of them: a task requests all objects of its block at
+            once. ``"auto"``: whole stored objects merged up to dask's size. ``"chunks"`` or
+            ``"shards"``: one block for each of these. Or any form that dask takes. A mapping gives
+            any of these by position or name of a dimension: ``{"time": "auto", "x": -1}`` keeps
+            stored objects along the other dimensions.
         name
             Name in the graph. The default identifies the array and its metadata, attributes
             included, and is the same in every process.
@@ -346,7 +348,8 @@ class Array(ArrayNames):
         meta = self.meta
         names = meta.dimension_names or ()
         itemsize = meta.data_type.typical_itemsize
-        blocks = normalize_blocks(chunks, meta.grid, meta.chunk_shape, itemsize, names)
+        merge = is_remote(self.store) and self.dtype.kind not in "OT"  # whose size is unknown
+        blocks = normalize_blocks(chunks, meta.grid, meta.chunk_shape, itemsize, names, merge=merge)
         keep = splits_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
         source = self.source(None, keep_indices=keep)
         read = read_ahead if source.reads_ahead else read_array

@@ -463,7 +463,8 @@ class View:
         ----------
         chunks
             Blocks. By default, and for ``"chunks"`` and ``"shards"``, each block is the selected
-            part of a block of the array itself (`Array.to_dask`). ``"auto"`` and any other form
+            part of a block of the array itself (`Array.to_dask`); in a remote store, the default
+            merges small parts. ``"auto"`` and any other form
             that dask takes cut the view itself. Axes are given by position or by the name of their
             dimension. Along unordered lists all blocks have the same size.
         name
@@ -480,8 +481,9 @@ class View:
         meta, transform = self.array.meta, self.transform
         itemsize = meta.data_type.typical_itemsize
         names = meta.dimension_names or ()
+        merge = is_remote(self.array.store) and self.dtype.kind not in "OT"  # whose size is unknown
         blocks = blocks_of_selection(
-            chunks, transform, meta.grid, meta.chunk_shape, itemsize, names
+            chunks, transform, meta.grid, meta.chunk_shape, itemsize, names, merge=merge
         )
         keep = splits_objects(chunks, meta.grid, meta.chunk_shape, itemsize)
         source = self.array.source(transform, keep_indices=keep)

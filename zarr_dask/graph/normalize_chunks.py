@@ -26,9 +26,20 @@ from zarr_dask.indexing.transform import IndexTransform, axis_names
 
 __all__ = ["blocks_of_selection", "normalize_blocks", "splits_objects"]
 
+_MERGED_BYTES = 1 << 24
+"""Maximum bytes of a block of small stored objects: two tasks request 64 of 512 kB at a time."""
+_FEWEST_BLOCKS = 16
+"""Number of blocks that merging leaves at least, because tasks also compute concurrently."""
+
 
 def normalize_blocks(
-    chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int, names: Sequence[str | None]
+    chunks: Any,
+    grid: Grid,
+    chunk_shape: Shape,
+    itemsize: int,
+    names: Sequence[str | None],
+    *,
+    merge: bool = False,
 ) -> Blocks:
     """Return the blocks that a reader requests.
 
@@ -45,6 +56,8 @@ def normalize_blocks(
         Bytes of an element in memory, as dask has no size for Python objects.
     names
         Names of the dimensions; empty if they have none.
+    merge
+        True to merge small stored objects where `chunks` is None, because requests are slow.
 
     Raises
     ------
@@ -52,7 +65,8 @@ def normalize_blocks(
         If the array cannot be divided into these blocks.
     """
     if chunks is None:
-        return bounded_blocks(grid, chunk_shape, itemsize, _bytes_of_auto())
+        blocks = _merged(grid, itemsize) if merge else None
+        return blocks or bounded_blocks(grid, chunk_shape, itemsize, _bytes_of_auto())
     try:
         wanted = _along_each(chunks, names, grid.ndim)
         return _blocks_along(wanted, grid, partial(_named, grid, chunk_shape), itemsize)
@@ -77,6 +91,8 @@ def blocks_of_selection(
     chunk_shape: Shape,
     itemsize: int,
     names: Sequence[str | None],
+    *,
+    merge: bool = False,
 ) -> Blocks:
     """Return the blocks that a reader of a selection requests.
 
@@ -89,17 +105,21 @@ def blocks_of_selection(
         The selection.
     grid, chunk_shape, itemsize, names
         As in `normalize_blocks`, for the whole array.
+    merge
+        As in `normalize_blocks`, for the selected parts of stored objects.
 
     Raises
     ------
     GridError
         If the selection cannot be divided into these blocks.
     """
-    if chunks is None and prod(grid.largest_cell) * itemsize <= _bytes_of_auto():
-        return blocks_of_selection_grid(transform, grid)
     if chunks is None:
-        blocks = normalize_blocks(None, grid, chunk_shape, itemsize, ())
-        return blocks_of_selection_grid(transform, Grid.of(grid.shape, blocks))
+        if prod(grid.largest_cell) * itemsize > _bytes_of_auto():
+            blocks = normalize_blocks(None, grid, chunk_shape, itemsize, ())
+            grid = Grid.of(grid.shape, blocks)
+        blocks = blocks_of_selection_grid(transform, grid)
+        merged = _merged(Grid.of(transform.shape, blocks), itemsize) if merge else None
+        return merged or blocks
     selected = Grid.of(transform.shape, blocks_of_selection_grid(transform, grid))
 
     def named(name: str) -> Blocks:
@@ -111,6 +131,17 @@ def blocks_of_selection(
         return _blocks_along(wanted, selected, named, itemsize)
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise _no_blocks(chunks, transform.shape, error) from error
+
+
+def _merged(grid: Grid, itemsize: int) -> Blocks | None:
+    """Return blocks of several stored objects each; None if objects are large, or few."""
+    if not itemsize:
+        return None
+    limit = min(_bytes_of_auto(), _MERGED_BYTES) // itemsize
+    budget = min(limit, prod(grid.shape) // _FEWEST_BLOCKS)
+    if 2 * prod(grid.largest_cell) > budget:
+        return None
+    return tuple(merged_blocks(grid, dict(enumerate(grid.shape)), budget).values())
 
 
 def _no_blocks(chunks: Any, shape: Shape, error: Exception) -> GridError:

@@ -38,7 +38,8 @@ def from_zarr(
     storage_options
         Options of the store.
     chunks
-        Blocks; one stored object each by default (see `Array.to_dask`).
+        Blocks; by default one stored object each, or several of a remote store (see
+        `Array.to_dask`).
     name
         Name of the array in the graph; by default derived from the array and its metadata.
     inline_array

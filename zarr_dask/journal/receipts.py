@@ -46,12 +46,17 @@ class StoredObject:
     nbytes: int
     """Number of encoded bytes."""
     crc32c: int
-    """CRC-32C of the encoded bytes."""
+    """CRC-32C of the encoded bytes; 0 if no checksum was computed."""
     sha256: str | None = None
     """SHA-256 of the encoded bytes as hexadecimal digits, if it was requested."""
     crc32: int | None = None
     """CRC-32 of the encoded bytes, as of zlib. It tells bytes apart that end in their own CRC-32C:
     all of these with one length have the same CRC-32C."""
+
+    @property
+    def has_checksum(self) -> bool:
+        """True if a checksum was computed; not for objects that a service has copied itself."""
+        return bool(self.crc32c) or (self.sha256, self.crc32) != (None, None)
 
     def to_row(self) -> list[Any]:
         """Return the object as a list for JSON."""

@@ -18,6 +18,7 @@ _METHODS = {
     "conditional_put": ("check_conditional", "get_tagged", "set_if"),
     "conditional_get": ("get_versions",),
     "open_value": ("open_value",),
+    "server_copy": ("can_copy_from", "copy_from"),
 }
 
 
@@ -44,6 +45,8 @@ class Capabilities:
     """Parts of a value can be read on condition that it has not changed."""
     open_value: bool = False
     """A value can be held open."""
+    server_copy: bool = False
+    """The service copies values itself."""
     cheap_random_reads: bool = False
     """A small range takes hardly longer than the same bytes of a larger one."""
     cheap_recursive_listing: bool = False

@@ -172,6 +172,20 @@ def place_of(url: str) -> BucketPath:
     return BucketPath(scheme, bucket, path.strip("/"))
 
 
+def share_bucket(url: str, other: str) -> bool:
+    """True if two URLs name places in one bucket of an object store.
+
+    Examples
+    --------
+    >>> share_bucket("s3://bucket/a", "s3://bucket/b"), share_bucket("s3://bucket", "s3://other")
+    (True, False)
+    >>> share_bucket("https://host/a", "https://host/b")
+    False
+    """
+    places = {place_of(one)._replace(path="") for one in (url, other)}
+    return len(places) == 1 and places.pop().scheme not in WEB
+
+
 def to_obstore_config(url: str, options: Mapping[str, Any]) -> ClientConfig | None:
     """Return obstore's arguments for serving a URL as fsspec would; None if it cannot.
 

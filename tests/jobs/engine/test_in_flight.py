@@ -82,7 +82,8 @@ def test_a_copy_reads_and_writes_many_at_a_time(server, proxy, options):
         zd.copy(url, f"{url}-copied", storage_options=options, target_options=options)
     seen = [one.method for one in proxy.faults.counted() if "-copied/a/c/" in one.path]
     assert seen.count("PUT") == 64
-    assert proxy.faults.most["GET"] >= AT_ONCE
+    within = options["backend"] == "obstore"  # the service copies, and is asked for sizes
+    assert proxy.faults.most["HEAD" if within else "GET"] >= AT_ONCE
     assert proxy.faults.most["PUT"] >= AT_ONCE
     copied = zd.open_array(f"{url}-copied", "a", storage_options=server.options)
     assert np.array_equal(copied[...], np.arange(256))

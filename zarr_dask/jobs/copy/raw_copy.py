@@ -3,20 +3,33 @@
 A task copies the stored objects at consecutive coordinates of the grid. One listing of the source
 finds the existing objects, so that tasks without any are skipped. If the source cannot list, every
 object is requested. Absent objects stay absent.
+
+If source and target share a service that copies values itself, no bytes come here. Receipts then
+have the sizes of objects, without checksums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import islice
 from math import ceil, prod
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import ListingError, MemoryBudgetError, ValuesDifferError
+from zarr_dask.errors import (
+    ListingError,
+    MemoryBudgetError,
+    StoreError,
+    StoreUnavailableError,
+    ValuesDifferError,
+)
+from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.jobs.engine.array_job import ArrayJob
 from zarr_dask.jobs.engine.cost_model import OVERHEAD
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
@@ -34,6 +47,7 @@ from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
 from zarr_dask.stores.retry import counting_retries
+from zarr_dask.stores.server_copy import LARGEST_SERVER_COPY, ServerCopy, server_copy_or_none
 from zarr_dask.stores.wrappers.metered import MeteredStore
 
 __all__ = ["RawCopyJob", "RawCopyPlan", "RawCopyStage", "plan_move"]
@@ -41,6 +55,8 @@ __all__ = ["RawCopyJob", "RawCopyPlan", "RawCopyStage", "plan_move"]
 _BATCH_BYTES = 1 << 26
 """Stored bytes per task, if objects are small."""
 _BATCH_OBJECTS = 256
+_GROUP = 128
+"""Objects that a service copies before a task may stop."""
 _NAMED = 10
 
 
@@ -226,8 +242,9 @@ def plan_move(source: Array, target: Array, budget: int) -> RawCopyPlan:
             f"{format_bytes(OVERHEAD)} besides, but it may hold {format_bytes(budget)} (max_mem by "
             "the threads of a process): raise max_mem, or use fewer threads per process."
         )
-    policy = source.store.coalescing
-    room = min(policy.max_bytes_in_flight, budget - OVERHEAD) // max(largest, 1)
+    policies = [one.store.coalescing for one in (source, target)]
+    in_flight = max(policy.max_bytes_in_flight for policy in policies)
+    room = min(in_flight, budget - OVERHEAD) // max(largest, 1)
     mean = max(stored // max(objects, 1), 1)
     together = max(min(_BATCH_OBJECTS, _BATCH_BYTES // mean), 1)
     density = objects / max(grid.ncells, 1)  # of a nearly empty grid, few objects per cell
@@ -239,7 +256,7 @@ def plan_move(source: Array, target: Array, budget: int) -> RawCopyPlan:
         source=source,
         target=target,
         batch=batch,
-        abreast=max(min(policy.max_concurrent_requests, room), 1),
+        abreast=max(min(max(policy.max_concurrent_requests for policy in policies), room), 1),
         objects=objects,
         stored=stored,
         largest=largest,
@@ -304,6 +321,10 @@ _Group = list[tuple[tuple[int, ...], Buffer | None]]
 """Coordinates of stored objects that are read at a time, and their values."""
 
 
+_Copied = list[tuple[str, StoredObject | None]]
+"""Keys of stored objects, and what was copied; None for absent objects."""
+
+
 @dataclass(frozen=True)
 class RawCopyTask:
     """Runner for the tasks; small, because it is a part of each task."""
@@ -330,42 +351,27 @@ class RawCopyTask:
         )
 
     def _copy(self, number: int, stop: Callable[[], bool] | None, memory: RssProbe) -> CopyResult:
-        target = self.plan.target
         tally = MeteredStore(self.plan.source.store)
         confirm = self.plan.source.confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []
-        fence = None if self.records is None else self.records.journal.fence
-
-        def put(one: tuple[tuple[int, ...], Buffer]) -> StoredObject:
-            coords, value = one
-            if fence is not None:
-                fence()
-            target.store.set(target.key(coords), [value])
-            return stored_object(
-                target.meta.chunk_key_encoding.key(coords), [value], with_sha256=False
-            )
-
-        for group in self._groups(number, tally):
-            memory.look()
-            if stop is not None and stop():
-                break
-            found = [(coords, value) for coords, value in group if value is not None]
-            if len(found) < len(group):
+        by_server = self._server_copy()
+        copied = (
+            self._by_reading(number, stop, tally, memory)
+            if by_server is None
+            else self._by_server(number, stop, by_server)
+        )
+        for group in copied:
+            written += [found for _, found in group if found is not None]
+            absent = [key for key, found in group if found is None]
+            if absent:
                 confirm()
-            empty += [
-                target.meta.chunk_key_encoding.key(coords)
-                for coords, value in group
-                if value is None
-            ]
-            written += map_concurrently(
-                put, found, min(transfers_for(target.store), self.plan.abreast)
-            )
+            empty += absent
         if self.records is not None and (written or empty):
             journal = self.records.journal
             # if the source can be listed, absent objects are known
-            absent = () if self.plan.listed else tuple(empty)
-            journal.add(Receipt(journal.token, self.records.run_id, tuple(written), absent))
+            gone = () if self.plan.listed else tuple(empty)
+            journal.add(Receipt(journal.token, self.records.run_id, tuple(written), gone))
         nbytes = sum(item.nbytes for item in written)
         return CopyResult(
             nbytes,
@@ -374,6 +380,68 @@ class RawCopyTask:
             read=tally.traffic.nbytes,
             reads=tally.traffic.requests,
         )
+
+    def _server_copy(self) -> ServerCopy | None:
+        """Return what copies an object within the service; None if its bytes must come here."""
+        plan = self.plan
+        if not plan.listed or plan.largest > LARGEST_SERVER_COPY:
+            return None
+        return server_copy_or_none(without_consolidated(plan.source.store), plan.target.store)
+
+    def _by_server(
+        self, number: int, stop: Callable[[], bool] | None, by_server: ServerCopy
+    ) -> Iterator[_Copied]:
+        """Copy objects within the service, which tells their sizes afterwards."""
+        source, target, plan = self.plan.source, self.plan.target, self.plan
+        one_by_one = Lock()
+
+        def copy(coords: tuple[int, ...]) -> tuple[str, StoredObject | None]:
+            self._fence()
+            name, old, new = self._name(coords), source.key(coords), target.key(coords)
+            with _refusable():
+                if not by_server(old, new, plan.largest):
+                    return name, None
+                if size := target.store.size(new):  # a service that ignores the source puts nothing
+                    return name, StoredObject(name, size, crc32c=0)
+            with one_by_one:  # of these, the bytes are held
+                return self._put(coords, source.store.get(old))
+
+        waiting = plan.coords(number)
+        while some := [*islice(waiting, _GROUP)]:
+            if stop is not None and stop():
+                return
+            yield map_concurrently(copy, some, transfers_for(target.store))
+
+    def _by_reading(
+        self, number: int, stop: Callable[[], bool] | None, tally: Store, memory: RssProbe
+    ) -> Iterator[_Copied]:
+        """Read objects and write them."""
+        at_a_time = min(transfers_for(self.plan.target.store), self.plan.abreast)
+        for group in self._groups(number, tally):
+            memory.look()
+            if stop is not None and stop():
+                return
+            yield map_concurrently(lambda one: self._put(*one), group, at_a_time)
+
+    def _put(
+        self, coords: tuple[int, ...], value: Buffer | None
+    ) -> tuple[str, StoredObject | None]:
+        """Write an object; nothing for an absent one."""
+        name = self._name(coords)
+        if value is None:
+            return name, None
+        self._fence()
+        self.plan.target.store.set(self.plan.target.key(coords), [value])
+        return name, stored_object(name, [value], with_sha256=False)
+
+    def _name(self, coords: tuple[int, ...]) -> str:
+        """Return the key of an object below the node."""
+        return self.plan.target.meta.chunk_key_encoding.key(coords)
+
+    def _fence(self) -> None:
+        """Raise if another run of the job has taken over."""
+        if self.records is not None and self.records.journal.fence is not None:
+            self.records.journal.fence()
 
     def _groups(self, number: int, store: Store) -> Iterator[_Group]:
         """Yield coordinates and values, as many as are read at a time."""
@@ -387,6 +455,20 @@ class RawCopyTask:
             some = waiting[first : first + together]
             found = store.get_ranges([(source.key(coords), WHOLE) for coords in some])
             yield list(zip(some, found, strict=True))
+
+
+@contextmanager
+def _refusable() -> Iterator[None]:
+    """Ignore that a service refuses a request; it may be unable to copy, or not allowed to.
+
+    Whoever then reads and writes is told what is wrong.
+    """
+    try:
+        yield
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,7 +499,7 @@ class RawCopyJob(ArrayJob):
         if plan.listed and (within is None or len(tasks) * plan.batch > plan.objects):
             key = plan.target.meta.chunk_key_encoding.key
             left = {plan.task_of(at) for at in self._present if key(at) not in done}
-            return sorted(left.intersection(tasks))
+            return sorted(number for number in left if number in tasks)  # there may be 10^11
         if not len(done):
             return tasks
         return [n for n in tasks if self._is_left(n, done)]
@@ -446,13 +528,17 @@ class RawCopyJob(ArrayJob):
 # --- comparison -----------------------------------------------------------------------------------
 
 
+_Differing = tuple[tuple[int, ...], str, str]
+"""First element of an object, and what each side holds."""
+
+
 @dataclass(frozen=True)
 class RawCopyDiff:
     """Result of comparing some objects."""
 
     nbytes: int
     differing: int
-    first: tuple[tuple[tuple[int, ...], str, str], ...]
+    first: tuple[_Differing, ...]
     retried: int = 0
 
 
@@ -474,19 +560,24 @@ class RawCopyVerification:
 
     def __call__(self, number: int) -> RawCopyDiff:
         """Compare some objects."""
-        plan, nbytes, found = self.plan, 0, []
+        plan = self.plan
         confirm = plan.source.confirmation()
+        at_a_time = max(plan.abreast // 2, 1)  # of each, two objects are held
         with counting_retries() as retries:
-            for coords in plan.coords(number):
-                old = plan.source.store.get(plan.source.key(coords))
-                new = plan.target.store.get(plan.target.key(coords))
-                if old is None:
-                    confirm()
-                nbytes += 0 if old is None else len(old)
-                if old != new:
-                    start = tuple(s.start for s in plan.source.meta.grid.region_of(coords))
-                    found.append((start, _shown(old), _shown(new)))
+            pairs = map_concurrently(self._compare, plan.coords(number), at_a_time)
+        if any(old is None for old, _ in pairs):
+            confirm()
+        found = [difference for _, difference in pairs if difference is not None]
+        nbytes = sum(old or 0 for old, _ in pairs)
         return RawCopyDiff(nbytes, len(found), tuple(found[:_NAMED]), retries.count)
+
+    def _compare(self, coords: tuple[int, ...]) -> tuple[int | None, _Differing | None]:
+        """Return the bytes of an object in the source, and how the target differs."""
+        source, target = self.plan.source, self.plan.target
+        old, new = source.store.get(source.key(coords)), target.store.get(target.key(coords))
+        start = tuple(s.start for s in source.meta.grid.region_of(coords))
+        differing = None if old == new else (start, _shown(old), _shown(new))
+        return None if old is None else len(old), differing
 
     def check(self, results: Sequence[RawCopyDiff]) -> None:
         """Refuse a target that differs from the source.

@@ -19,9 +19,17 @@ from typing import Any, ClassVar
 from zarr_dask.errors import MissingDependencyError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.obstore_requests import ObstoreRequests, forked_from
-from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy, TaggedBytes, VersionRequest
+from zarr_dask.stores.base import (
+    Buffer,
+    Listing,
+    Range,
+    ReadPolicy,
+    Store,
+    TaggedBytes,
+    VersionRequest,
+)
 from zarr_dask.stores.compare_and_swap import ConditionalStore, as_cas_store
-from zarr_dask.stores.option_mapping import in_reach_of_obstore
+from zarr_dask.stores.option_mapping import in_reach_of_obstore, share_bucket
 from zarr_dask.stores.retry import DEFAULT, RetryPolicy
 from zarr_dask.stores.secrets import (
     identity_of,
@@ -151,6 +159,28 @@ class ObstoreStore:
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`: one request, or parts that appear together."""
         self._served().set(key, buffers)
+
+    def can_copy_from(self, source: Store) -> bool:
+        """See `zarr_dask.stores.server_copy.SupportsServerCopy`: in one bucket, by one account."""
+        return (
+            isinstance(source, ObstoreStore)
+            and self.options == source.options
+            and isinstance(self._served(), ObstoreRequests)
+            and share_bucket(self.url, source.url)
+        )
+
+    def copy_from(self, source: Store, old: str, key: str, nbytes: int) -> bool:
+        """See `zarr_dask.stores.server_copy.SupportsServerCopy`.
+
+        Raises
+        ------
+        StoreError
+            If this process cannot use obstore any more.
+        """
+        served = self._served()
+        if not isinstance(served, ObstoreRequests):
+            raise StoreError(f"{self.url} copies nothing itself in a process that was forked.")
+        return served.copy(source.url, old, key, nbytes)
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: all object stores support it.

@@ -173,6 +173,32 @@ class ObstoreRequests(ConditionalGetMixin):
         else:
             self._do_several("write", key, put_parts, _PARTS_AT_ONCE)
 
+    def copy(self, url: str, old: str, key: str, nbytes: int) -> bool:
+        """Copy a value of another store in the same bucket; return False if there is none.
+
+        Parameters
+        ----------
+        url
+            Root of the other store.
+        old, key
+            Keys of the value, below that root and below the root of this store.
+        nbytes
+            Maximum bytes of the value.
+        """
+        check_key(old)
+
+        def ask() -> bool | None:
+            obs, client, at = self._at(key, sent=nbytes)
+            before = join(place_of(url).path, old)
+
+            def copied() -> bool:
+                obs.copy(client, before, at)
+                return True
+
+            return self._unless_absent(copied, obs, client, before)
+
+        return bool(self._do("copy", key, ask))
+
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: all object stores support it.
 
@@ -364,8 +390,14 @@ class ObstoreRequests(ConditionalGetMixin):
     def _asked(self, key: str, ask: Callable[[Any, Any, str], _Result]) -> _Result | None:
         """Return the result of a request; None if the key is missing from an existing bucket."""
         obs, client, at = self._at(key)
+        return self._unless_absent(lambda: ask(obs, client, at), obs, client, at)
+
+    def _unless_absent(
+        self, ask: Callable[[], _Result], obs: Any, client: Any, at: str
+    ) -> _Result | None:
+        """Return the same as `_asked`, of a request that begins with the value at a path."""
         try:
-            return ask(obs, client, at)
+            return ask()
         except FileNotFoundError as error:
             codes = set(_CODE.findall(str(error)))
             if codes & _LOST_CODES:
