@@ -131,6 +131,23 @@ def test_relative_links_lead_to_files(name):
             assert (PAGES[name].parent / link).exists(), link
 
 
+def slug(heading):
+    """Return the anchor that mkdocs makes of a heading."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain.lower()).strip())
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "README"])
+def test_anchors_of_links_are_headings(name):
+    for link, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", TEXTS[name]):
+        path = (PAGES[name].parent / link).resolve() if link else PAGES[name]
+        text = path.read_text(encoding="utf-8")
+        if f'id="{anchor}"' in text or anchor in re.findall(r"(?m)^::: (\S+)$", text):
+            continue
+        headings = re.findall(r"(?m)^#+ (.*?)(?: *\{.*\})?$", text)
+        assert anchor in map(slug, headings), f"{link}#{anchor}"
+
+
 def test_how_to_guides_fit_on_a_page():
     for name, text in TEXTS.items():
         if name.startswith("howto/") and name != COOKBOOK:
