@@ -123,6 +123,23 @@ def test_the_actor_of_a_sentence_is_named(name):
     assert not re.findall(r"(?i)\b(nobody|somebody|anybody|everybody|whoever|anew)\b", prose)
 
 
+ODD = r"travels?|told by|as if it had|brings? along|go(?:es)? on|what is no|what dies|puts? up with"
+
+
+@pytest.mark.parametrize("name", USER_PAGES)
+def test_no_turn_of_phrase_needs_a_second_reading(name):
+    prose = " ".join(docs_pages.prose(TEXTS[name]))
+    assert not re.findall(rf"(?i)\b(?:{ODD})\b", prose)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_of_code_in_sentences_are_set_as_code(name):
+    """Renaming in code has changed words of sentences before."""
+    prose = " ".join(docs_pages.prose(TEXTS[name]))
+    found = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b|\b[a-z]+(?:_[a-z]+)+\b", prose))
+    assert found <= {"zarr_dask", "object_store", "NumPy", "TensorStore"}
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_relative_links_lead_to_files(name):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"`[^`\n]*`", "", TEXTS[name]))
