@@ -1,5 +1,6 @@
 """The README and docs/: code runs, names and links hold, sentences are short."""
 
+import logging
 import re
 import warnings
 from collections import Counter
@@ -23,6 +24,18 @@ RUN = [
 ]
 
 
+@pytest.fixture
+def logs_as_before():
+    """Pages that show logs switch them on for the whole process."""
+    loggers = [logging.getLogger(), logging.getLogger("zarr_dask")]
+    before = [(one, one.level, list(one.handlers)) for one in loggers]
+    yield
+    for one, level, handlers in before:
+        one.setLevel(level)
+        one.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("logs_as_before")
 @pytest.mark.parametrize("name", RUN)
 def test_a_page_runs_from_top_to_bottom(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -48,7 +48,9 @@ def test_many_hostile_inputs_for_every_decoder(tmp_path, part):
 
 
 def test_every_codec_is_a_target():
-    assert set(v3_names()) <= names_covered()
+    # other tests and examples register codecs in this process
+    own = {name for name in v3_names() if not name.startswith(("example.", "tests."))}
+    assert own <= names_covered()
     assert {*numcodecs_names(), *FILTERS} - {"pickle"} <= names_covered()
 
 

@@ -250,7 +250,9 @@ def test_a_manifest(client, repository, session, tmp_path):
 
 def test_stages_need_a_place_between(client, repository, session, tmp_path):
     values = np.arange(2000 * 2000, dtype="f4").reshape(2000, 2000)
-    source = zd.create_array(tmp_path / "s", shape=values.shape, chunks=(2000, 250), dtype="f4")
+    source = zd.create_array(
+        tmp_path / "s", shape=values.shape, chunks=(2000, 250), dtype="f4", codecs=["blosc"]
+    )
     source[...] = values
     wanted = {"chunks": (250, 2000), "max_mem": "8MB"}
     with pytest.raises(StoreError, match="temp="):

@@ -166,7 +166,8 @@ class Filter(BytesCodec):
             exact = None if size.exact is None else 4 * -(-size.exact // 3)
             return EncodedSize(exact, 4 * -(-size.most // 3))
         if self.id == "packbits":
-            return EncodedSize(None if size.exact is None else -(-size.exact // 8) + 1, size.most)
+            exact = None if size.exact is None else -(-size.exact // 8) + 1
+            return EncodedSize(exact, -(-size.most // 8) + 1)
         if self.id in _RESIZING:
             before, after = _RESIZING[self.id]
             options = json.loads(self.options)

@@ -277,14 +277,18 @@ def create_parent_groups(store: Store, path: str, node_format: Format) -> None:
             store.set(key, [document])
     if node_format.has_implicit_groups:
         return
+    missing: list[str] = []
     for above in ancestors(path):
         try:
             found, _ = read_node(store, above, None, ReadOptions())
         except NodeNotFoundError:
-            forget_nodes_above()
-            write_if_absent(store, node_format.documents(GroupMeta(), above))
+            missing.append(above)
         else:
             _warn_mixed_formats(store, path, node_format, above, found)
+    if missing:
+        forget_nodes_above()
+    for above in missing:
+        write_if_absent(store, node_format.documents(GroupMeta(), above))
 
 
 def warn_mixed_formats(store: Store, path: str, node_format: Format) -> None:

@@ -116,7 +116,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     scheme, text = parse_location(text)
     if not scheme:
         return _local(text, options)
-    return open_registered(scheme, text, options) or _at_url(scheme, text, options)
+    registered = open_registered(scheme, text, options)
+    return _at_url(scheme, text, options) if registered is None else registered
 
 
 def _at_url(scheme: str, text: str, options: dict[str, Any]) -> Store:

@@ -236,7 +236,7 @@ def copy(
     >>> a = zd.create_array({}, shape=(8, 64), dtype="f4", chunks=(1, 64), attributes={"unit": "K"})
     >>> a[...] = 2
     >>> target = {}
-    >>> print(zd.copy(a, target, format="v2").nbytes == a.nbytes)
+    >>> zd.copy(a, target, format="v2").stored < a.nbytes_stored()  # without checksums
     True
     >>> zd.open(target).attributes
     {'unit': 'K'}

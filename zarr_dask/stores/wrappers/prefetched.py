@@ -79,13 +79,19 @@ class PrefetchedStore(StoreWrapper):
         """See `zarr_dask.stores.base.Store.set`; cached parts of the value are updated."""
         asked = self._forget(key)
         self.store.set(key, buffers)
-        value = b"".join(buffers)
-        self._values.update({(key, part): value[part.start : part.stop] for part in asked})
+        self._keep(key, asked, buffers)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        self._forget(key)
-        return super().set_if(key, buffers, tag)
+        asked = self._forget(key)
+        done = super().set_if(key, buffers, tag)
+        if done:
+            self._keep(key, asked, buffers)
+        return done
+
+    def _keep(self, key: str, asked: Sequence[Range], buffers: Sequence[Buffer]) -> None:
+        value = b"".join(buffers)
+        self._values.update({(key, part): value[part.start : part.stop] for part in asked})
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
