@@ -90,12 +90,13 @@ clean: ## remove caches and output (environments stay)
 	    'zarr==2.18.7' pytest msgpack; fi
 	@mkdir -p .venv-zarr2 && touch $@
 
-# One stamp for each extra of pyproject.toml. What is there without a pip that runs is an environment
+# One stamp for each dependency group of pyproject.toml, which pip knows since 25.1. What is there without a pip that runs is an environment
 # half made: it is cleared, but only if it is an environment.
 $(VENV)/.installed-%: pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	    python=$$(tools/python.sh $(PYTHON)) && echo "Making $(VENV) with $$python" && \
 	    "$$python" -m venv $$(test ! -f $(VENV)/pyvenv.cfg || echo --clear) $(VENV); }
-	@echo "Installing zarr-dask[$*] into $(VENV) (this can take some minutes)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[$*]'
+	@echo "Installing zarr-dask and its group $* into $(VENV) (this can take some minutes)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check 'pip>=25.1'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e . --group '$*'
 	@touch $@

@@ -6,7 +6,7 @@
 #     tools/servers.sh azurite nginx radosgw      these
 #
 # What cannot be had is said, and its tests are skipped; with CI=true it is a failure, but for
-# RadosGW, which only `make test-all` asks for, and nginx-lua, which is for benchmarks. rclone and fake-gcs-server come with pip (the extra "test").
+# RadosGW, which only `make test-all` asks for, and nginx-lua, which is for benchmarks. rclone and fake-gcs-server come with pip (the group "test").
 set -u
 cd "$(dirname "$0")/.."
 target=$PWD/.servers

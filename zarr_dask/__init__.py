@@ -307,7 +307,14 @@ def __getattr__(name: str) -> _Any:
     if name == "to_zarr" and "xarray" in _sys.modules:
         _import_module("zarr_dask.xarray.accessor")  # by which datasets are written
     if name in _LATER:
-        found = getattr(_import_module(_LATER[name]), name)
+        try:
+            found = getattr(_import_module(_LATER[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "xarray":
+                raise
+            raise errors.MissingDependencyError(
+                f"{name} needs xarray, which is not installed: pip install 'zarr-dask[xarray]'"
+            ) from error
         if name != "to_zarr":  # each use of it looks for xarray
             globals()[name] = found
         return found

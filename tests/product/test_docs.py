@@ -136,12 +136,46 @@ def test_the_actor_of_a_sentence_is_named(name):
     assert not re.findall(r"(?i)\b(nobody|somebody|anybody|everybody|whoever|anew)\b", prose)
 
 
+ODD = r"travels?|told by|as if it had|brings? along|go(?:es)? on|what is no|what dies|puts? up with"
+
+
+@pytest.mark.parametrize("name", USER_PAGES)
+def test_no_turn_of_phrase_needs_a_second_reading(name):
+    prose = " ".join(docs_pages.prose(TEXTS[name]))
+    assert not re.findall(rf"(?i)\b(?:{ODD})\b", prose)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_of_code_in_sentences_are_set_as_code(name):
+    """Renaming in code has changed words of sentences before."""
+    prose = " ".join(docs_pages.prose(TEXTS[name]))
+    found = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b|\b[a-z]+(?:_[a-z]+)+\b", prose))
+    assert found <= {"zarr_dask", "object_store", "NumPy", "TensorStore"}
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_relative_links_lead_to_files(name):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"`[^`\n]*`", "", TEXTS[name]))
     for link in links:
         if "://" not in link:
             assert (PAGES[name].parent / link).exists(), link
+
+
+def slug(heading):
+    """Return the anchor that mkdocs makes of a heading."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain.lower()).strip())
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "README"])
+def test_anchors_of_links_are_headings(name):
+    for link, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", TEXTS[name]):
+        path = (PAGES[name].parent / link).resolve() if link else PAGES[name]
+        text = path.read_text(encoding="utf-8")
+        if f'id="{anchor}"' in text or anchor in re.findall(r"(?m)^::: (\S+)$", text):
+            continue
+        headings = re.findall(r"(?m)^#+ (.*?)(?: *\{.*\})?$", text)
+        assert anchor in map(slug, headings), f"{link}#{anchor}"
 
 
 def test_how_to_guides_fit_on_a_page():

@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import warnings
 from collections import defaultdict
 from pathlib import Path
 
@@ -269,6 +273,71 @@ def publish():
     return message, {}, check
 
 
+def shared():
+    u = {"shape": (64, 64), "dtype": "f4", "chunks": (1, 64, 64)}
+    owners = zd.decompose((64, 64), (2, 1))
+    call = lambda: zd.Writer.create("run.zarr", {"u": u}, owners=owners)  # noqa: E731
+    message = error(call, zd.errors.SharedObjectError)
+
+    def check(_):
+        zd.Writer.attach("run.zarr", rank=1).close()
+
+    return message, {}, check
+
+
+def still_open():
+    u = {"shape": (64, 64), "dtype": "f4", "chunks": (1, 32, 64)}
+    zd.Writer.create("run.zarr", {"u": u}, owners=zd.decompose((64, 64), (2, 1)))
+    for rank in range(2):
+        with zd.Writer.attach("run.zarr", rank=rank) as writer:
+            writer.write_step(0, {"u": np.ones((32, 64), "f4")})
+    array = zd.open_array("run.zarr", "u", mode="r+")
+    message = error(lambda: array.resize((3, 64, 64)), zd.errors.RankError)
+
+    def check(_):
+        found = zd.open_array("run.zarr", "u", mode="r+")
+        assert found.shape == (1, 64, 64)
+        assert (found[...] == 1).all()
+        with pytest.warns(zd.errors.ConsolidatedMetadataWarning):
+            found.resize((3, 64, 64))
+
+    return message, {}, check
+
+
+def converted():
+    """Make what a conversion leaves that takes no notice of what xarray means in v2."""
+    options = {"shape": (4,), "chunks": (2,), "dtype": "i2", "fill_value": 9999}
+    a = zd.create_array("run.zarr", "t", dimension_names=["x"], **options)
+    a[:2] = [1, 0]
+    assert list(zd.open_dataset("run.zarr").t.values) == [1, 0, 9999, 9999]
+
+    def check(names):
+        np.testing.assert_array_equal(names["marked"].t.values, [1, 0, np.nan, np.nan])
+        assert list(names["plain"].t.values) == [1, 0, 9999, 9999]
+
+    return "", {}, check
+
+
+def stopped():
+    DISK["objects"] = 100
+
+    def interrupted(block):
+        if DISK["objects"] == 92:
+            signal.raise_signal(signal.SIGINT)
+        return until_the_disk_is_full(block)
+
+    x = ONES.map_blocks(interrupted, meta=np.empty((0, 0)))
+    with dask.config.set(scheduler="synchronous"), pytest.raises(KeyboardInterrupt):
+        zd.to_zarr(x, "run.zarr", resume=True)
+    DISK["objects"] = 91
+
+    def check(_):
+        assert DISK["objects"] == 91 - 8  # what was stored before is not computed again
+        equal("run.zarr", 1)
+
+    return "", {"x": x}, check
+
+
 def slow():
     zd.create_array("maps.zarr", shape=(1000, 1000), dtype="f4", chunks=(10, 10))
     return "", {}, None
@@ -294,13 +363,19 @@ FAILURES = {
     "The metadata have changed": changed,
     "A copy differs from its source": differs,
     "Workers cannot reach the store": out_of_reach,
+    "Ranks would share a stored object": shared,
     "A simulation cannot publish": publish,
+    "An output is open": still_open,
+    "Values are NaN or 0 after a conversion from v2": converted,
     "It is slow": slow,
+    "Stop a job": stopped,
 }
+ALONE = {"Workers died", "A script starts processes", "A process was forked"}
+"""Sections with tests of their own, which start processes."""
 
 
 def test_every_section_with_code_has_its_failure():
-    assert SECTIONS.keys() == FAILURES.keys()
+    assert SECTIONS.keys() == FAILURES.keys() | ALONE
 
 
 @pytest.mark.parametrize("section", FAILURES)
@@ -315,6 +390,86 @@ def test_the_remedy_helps(section, tmp_path, monkeypatch):
         docs_pages.execute(block, namespace, f"{PAGE.name}: {section}")
     if check is not None:
         check(namespace)
+
+
+def test_workers_died(tmp_path, monkeypatch):
+    from distributed import Client, LocalCluster
+
+    monkeypatch.chdir(tmp_path)
+    here = os.getpid()
+
+    def until_memory_is_short(block, block_info=None):
+        if block_info[0]["chunk-location"] == (3, 3) and os.getppid() == here:
+            os._exit(1)
+        return block
+
+    x = ONES.map_blocks(until_memory_is_short, meta=np.empty((0, 0)), name="large")
+    message, code = SECTIONS["Workers died"]
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(**options) as cluster,
+        Client(cluster),
+    ):
+        told = error(lambda: zd.to_zarr(x, "run.zarr", resume=True), zd.errors.WorkerLostError)
+    assert_says(told, message.code)
+
+    def larger(**asked):
+        assert asked.keys() <= {"n_workers", "threads_per_worker", "memory_limit"}
+        return Client(processes=False, dashboard_address=None, **asked)
+
+    docs_pages.execute(code, {"zd": zd, "x": x, "Client": larger}, "Workers died")
+    equal("run.zarr", 1)
+
+
+def in_a_fork(run, seconds):
+    """Run a function in a forked child for at most this long; return how the child ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not pytest-timeout's
+        signal.alarm(seconds)
+        try:
+            run()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_process_was_forked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    total = ONES.sum()
+    with dask.config.set(scheduler="threads"):
+        total.compute()  # starts threads that a child lacks
+        assert in_a_fork(total.compute, seconds=1) == -signal.SIGALRM
+        (block,) = SECTIONS["A process was forked"]
+        names = {"zd": zd, "dask": dask, "x": ONES}
+        assert in_a_fork(lambda: docs_pages.execute(block, names, "fork"), seconds=30) == 0
+    equal("run.zarr", 1)
+
+
+def script(code, guarded):
+    """Run a program that starts a process; return what it prints."""
+    if not guarded:
+        code = code.partition('if __name__ == "__main__":')[0] + "main()\n"
+    code = code.replace("Client(n_workers=2)", "ProcessPoolExecutor(2, get_context('spawn'))")
+    imports = "from concurrent.futures import ProcessPoolExecutor\n"
+    imports += "from multiprocessing import get_context\n"
+    Path("job.py").write_text(imports + code)
+    done = subprocess.run(
+        [sys.executable, "job.py"], capture_output=True, text=True, timeout=50, check=False
+    )
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_script_starts_processes(tmp_path, monkeypatch):
+    """With a pool, which starts its processes as a cluster does, in a tenth of the time."""
+    monkeypatch.chdir(tmp_path)
+    message, code = SECTIONS["A script starts processes"]
+    assert_says(script(code.code, guarded=False), message.code)
+    assert script(code.code, guarded=True) == "3"
 
 
 def assert_says(message, shown):

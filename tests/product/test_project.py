@@ -14,6 +14,11 @@ def text(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def section(name):
+    """Return the lines of a kind of requirements of the recipe."""
+    return re.search(rf"(?ms)^  {name}:\n(.*?)^ ? ?\S", text("conda/meta.yaml"))[1]
+
+
 def names(requirements):
     return {re.split(r"[\[<>=!; ]", one, maxsplit=1)[0].lower() for one in requirements}
 
@@ -25,14 +30,15 @@ def test_the_citation_is_of_this_version():
 
 
 def test_the_recipe_has_the_dependencies_and_their_bounds():
-    found = re.search(r"(?ms)^  run:\n(.*?)^\S", text("conda/meta.yaml"))[1]
-    recipe = dict(re.findall(r"- ([\w-]+) >=([\d.]+)", found))
+    recipe = dict(re.findall(r"- ([\w-]+) >=([\d.]+)", section("run")))
     elsewhere = {"dask": "dask-core", "isal": "python-isal"}  # conda's names
     wanted = {}
     for requirement in PROJECT["dependencies"]:
         name, bound = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", requirement).groups()
         wanted[elsewhere.get(name, name)] = bound
     assert recipe == wanted
+    (cluster,) = PROJECT["optional-dependencies"]["cluster"]
+    assert cluster in section("run_constrained").replace(" ", "")
 
 
 def test_the_pythons_of_the_classifiers_are_those_of_the_support_policy():
@@ -51,7 +57,7 @@ def test_the_pythons_of_the_classifiers_are_those_of_the_support_policy():
 def test_every_extra_for_users_is_documented():
     shown = set(re.findall(r"\[(\w+)\]", text("docs/howto/install.md")))
     extras = PROJECT["optional-dependencies"]
-    assert shown == extras.keys() - {"dev", "docs", "test"}
+    assert shown == extras.keys()
     everything = re.fullmatch(r"zarr-dask\[([\w,]+)\]", extras["all"][0])[1].split(",")
     assert set(everything) == shown - {"all", "demo", "mpi"}
 

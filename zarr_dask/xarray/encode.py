@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,8 @@ _KNOWN = {*_CODECS, "chunks", "shards", "chunk_key_encoding", "write_empty_chunk
 _IGNORED = {"cache_metadata", "write_empty_chunks", "preferred_chunks"}
 _NO_NAME = "__values__"
 """Name in the store of a variable without one, as xarray has it."""
+_TAKES_FORMAT = "zarr_format" in signature(encode_zarr_variable).parameters
+"""False for older releases of xarray, which know no arrays of StringDType."""
 _LARGEST_BLOCK = 64 << 20  # bytes of a variable in memory that one task writes
 
 
@@ -89,12 +92,14 @@ def encode_dataset(
         if name in variables:
             variables[name] = variables[name].copy(deep=False)
             variables[name].encoding = dict(variable.encoding)
-    version: Any = 2 if _is_older(node_format) else 3
+    options: dict[str, Any] = {}
+    if _TAKES_FORMAT:
+        options["zarr_format"] = 2 if _is_older(node_format) else 3
     with warnings.catch_warnings():
         if stored:  # `check_encoded` refuses what this warns of
             warnings.filterwarnings("ignore", "Time[a-z]* can't be serialized faithfully")
         encoded = {
-            str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, zarr_format=version)
+            str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, **options)
             for name, one in variables.items()
         }
     return Encoded(encoded, _as_json(attributes, "the dataset"))

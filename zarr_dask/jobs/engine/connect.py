@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zarr_dask.errors import SchedulerError
+from zarr_dask.errors import MissingDependencyError, SchedulerError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -38,6 +38,8 @@ def connect(
 
     Raises
     ------
+    MissingDependencyError
+        If the package of Dask's clusters is not installed.
     SchedulerError
         If no scheduler answers.
     """
@@ -45,8 +47,10 @@ def connect(
         if not workers:
             yield None
             return
+        _require_distributed()
         yield from _local_cluster(workers)
         return
+    _require_distributed()
     from distributed import Client
     from distributed.comm import parse_address
     from distributed.comm.registry import get_backend
@@ -64,6 +68,16 @@ def connect(
         ) from error
     with client:
         yield client
+
+
+def _require_distributed() -> None:
+    try:
+        import distributed  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "schedulers and worker processes need distributed, which is not installed: "
+            "pip install 'zarr-dask[cluster]'"
+        ) from error
 
 
 def _local_cluster(workers: int) -> Iterator[Client]:
