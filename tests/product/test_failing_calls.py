@@ -160,7 +160,10 @@ def is_killed_once(job: Job, place: Path, number: int, act) -> None:
     assert process.exitcode in {0, KILLED}
     job.check_nothing_half_done(place)
     job.run(place)
-    job.check_done(place)
+    if job.run is write:  # receipts of a job that had ended already stay until the next job
+        job.check_values(place)
+    else:
+        job.check_done(place)
 
 
 @pytest.mark.slow
