@@ -10,6 +10,7 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+from fsspec.registry import _registry as FSSPEC_CLASSES  # noqa: N812
 
 import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
@@ -200,6 +201,8 @@ def not_installed(row, words, server, profile, monkeypatch):
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "obstore", None)
         without.setitem(sys.modules, "s3fs", None)
+        # which keeps classes that other tests have imported
+        without.delitem(FSSPEC_CLASSES, "s3", raising=False)
         (command,) = quoted(row[-1])
         words = [*words, command.split('"')[1]]
         refused("s3://bucket/run.zarr", words, zd.errors.MissingDependencyError, {"anon": True})
