@@ -180,6 +180,7 @@ def test_wrong_usage(source, tmp_path, words, says):
     assert says in cli(command, file, *options, code=code)
 
 
+@pytest.mark.slow
 def test_a_script_for_slurm_runs_stages_one_after_the_other(source, tmp_path):
     """Carried out by a stand-in for sbatch that runs what it is given at once."""
     folder = tmp_path / "it's $HOME, of course"

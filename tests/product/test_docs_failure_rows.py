@@ -156,6 +156,8 @@ def nothing_set(server, tmp_path, monkeypatch):
     """Set what a machine without credentials has, and one profile."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
         monkeypatch.delenv(name)
+    for scheme in ("s3", "az"):  # fsspec keeps classes that other tests have imported
+        monkeypatch.delitem(FSSPEC_CLASSES, scheme, raising=False)
     config = tmp_path / "aws-config"
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -201,8 +203,6 @@ def not_installed(row, words, server, profile, monkeypatch):
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "obstore", None)
         without.setitem(sys.modules, "s3fs", None)
-        # which keeps classes that other tests have imported
-        without.delitem(FSSPEC_CLASSES, "s3", raising=False)
         (command,) = quoted(row[-1])
         words = [*words, command.split('"')[1]]
         refused("s3://bucket/run.zarr", words, zd.errors.MissingDependencyError, {"anon": True})

@@ -75,8 +75,8 @@ def register_data_type(name: str, cls: _Class) -> _Class:
     ...         return float(value)
     ...     def scalar(self, value):
     ...         return np.asarray(value, self.dtype)
-    >>> cls = zd.register_data_type("example.degrees", Degrees)
-    >>> a = zd.create_array({}, shape=3, dtype="example.degrees", fill_value=-5)
+    >>> cls = zd.register_data_type("example.angles", Degrees)
+    >>> a = zd.create_array({}, shape=3, dtype="example.angles", fill_value=-5)
     >>> zd.open(a.store)[...].tolist()
     [-5.0, -5.0, -5.0]
     """

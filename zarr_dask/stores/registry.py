@@ -67,14 +67,14 @@ def register_store(scheme: str, cls: _Class) -> _Class:
     Examples
     --------
     >>> import zarr_dask as zd
-    >>> class Shelf(zd.stores.MemoryStore):
-    ...     shelves = {}
+    >>> class Drawer(zd.stores.MemoryStore):
+    ...     drawers = {}
     ...     @classmethod
     ...     def from_url(cls, url, storage_options):
-    ...         return cls.shelves.setdefault(url, cls())
-    >>> store = zd.register_store("shelf", Shelf)
-    >>> a = zd.create_array("shelf://1/a", data=[1, 2, 3])
-    >>> zd.open("shelf://1/a")[...].tolist()
+    ...         return cls.drawers.setdefault(url, cls())
+    >>> store = zd.register_store("drawer", Drawer)
+    >>> a = zd.create_array("drawer://1/a", data=[1, 2, 3])
+    >>> zd.open("drawer://1/a")[...].tolist()
     [1, 2, 3]
     """
     _STORES.register(scheme, cls)

@@ -72,6 +72,7 @@ def write(store, x, threads=2):
         zd.to_zarr(x, store)
 
 
+@pytest.mark.slow
 def test_others_compute_while_some_send():
     """Six wait at a time, which two threads alone could not do; no more than two compute."""
     computing = Counter()

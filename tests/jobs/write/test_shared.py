@@ -293,6 +293,7 @@ def test_two_processes_share_an_object_very_often(tmp_path):
     assert run_peers(tmp_path, 2000, "compare", {"chunks": (6, 20)}) == 0
 
 
+@pytest.mark.slow
 def test_the_same_two_processes_lose_values_if_nothing_is_compared(tmp_path):
     """So the rounds above do overlap."""
     lost = 0
