@@ -20,11 +20,9 @@ PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --di
 # Quick tests of every layer below the jobs, for an older Python after a newer one ran everything.
 FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,_util grid indexing dtypes stores codecs formats \
     array hierarchy cli) zarr_dask
-# Left out of them: comparisons with peers, which are too old there; and times that the NumPy of an older
-# Python converts without noticing that they do not fit.
+# Left out of them: comparisons with peers, which are too old there.
 FAST_TESTS += $(addprefix --ignore=tests/,codecs/numeric/test_cast_value.py codecs/test_numcodecs.py \
-    grid/test_rectilinear.py stores/backends/test_zarr_python.py) \
-    --deselect=tests/dtypes/test_data_types.py::test_times_out_of_range_are_not_written
+    grid/test_rectilinear.py stores/backends/test_zarr_python.py)
 
 .PHONY: help venv demo check test servers test-fast test-all conformance compat docs bench bench-remote bench-sweep lint types clean
 .NOTPARALLEL:

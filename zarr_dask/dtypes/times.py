@@ -126,8 +126,12 @@ class Time(DataType):
         return result
 
     def _converted(self, array: np.ndarray) -> np.ndarray:
-        """Return an array cast by NumPy, which checks the range between arrays of times."""
-        array = array.astype(self.dtype, copy=False)
+        """Return an array cast by NumPy; before 2.5 it does not check the range between times."""
+        given, array = array, array.astype(self.dtype, copy=False)
+        if _is_exact(given.dtype, self.dtype):
+            back = array.astype(given.dtype)
+            if not np.array_equal(back.view("i8"), given.view("i8")):
+                raise OverflowError(f"a {given.dtype} is outside the range of {self.dtype}")
         if array.dtype.str != self.dtype.str:  # NumPy treats types without a unit as equal
             array = array.view(f"{array.dtype.str[0]}i8").astype("i8").view(self.dtype)
         return array
@@ -136,6 +140,15 @@ class Time(DataType):
         if not _NAT <= count < -_NAT:
             raise OverflowError(f"{count} is outside the range of 64-bit counts")
         return np.array(count, "i8").view(self.dtype)
+
+
+def _is_exact(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """True if the unit of times is finer than that of given times, and divides it."""
+    if given.kind != dtype.kind:
+        return False
+    unit, (finer, count) = np.datetime_data(given)[0], np.datetime_data(dtype)
+    known = unit in UNITS and finer in UNITS[:-1]
+    return known and count == 1 and UNITS.index(unit) < UNITS.index(finer)
 
 
 def _point(text: str, dtype: str) -> np.ndarray:
