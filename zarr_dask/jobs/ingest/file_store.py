@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -125,15 +126,15 @@ def _header_bytes(variable: Variable) -> int:
 # --- one file -------------------------------------------------------------------------------------
 
 
-class ReadOnlyKeys:
+class ReadOnlyKeys(ABC):
     """Base of stores over files: they are only read."""
 
     coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=0, largest=1 << 26)
     url: str
 
+    @abstractmethod
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
-        raise NotImplementedError
 
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
@@ -162,9 +163,9 @@ class ReadOnlyKeys:
         """Raise: nothing can be written."""
         raise self._refuse()
 
+    @abstractmethod
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
-        raise NotImplementedError
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
