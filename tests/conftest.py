@@ -186,7 +186,11 @@ def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
                 "scheduler_kwargs": {"dashboard": False},
             }
             wanted = {"threads_per_worker": 1, "processes": True, **no_dashboard, **options}
-            with dask.config.set({"distributed.worker.multiprocessing-method": FORKED}):
+            settings = {
+                "distributed.worker.multiprocessing-method": FORKED,
+                "distributed.worker.profile.enabled": False,  # it grows while memory is measured
+            }
+            with dask.config.set(settings):
                 get_mp_context()  # which sets a list of its own, the first time
                 multiprocessing.set_forkserver_preload(IMPORTED)
                 return stack.enter_context(LocalCluster(n_workers=n_workers, **wanted))

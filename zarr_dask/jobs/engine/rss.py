@@ -86,9 +86,14 @@ def _load() -> None:
 
 
 def _resident() -> int:
-    """Return the resident bytes of this process; 0 if the system does not report them."""
+    """Return the resident bytes of this process; 0 if the system does not report them.
+
+    Pages of files are left out: they are libraries, which any thread of the process may touch for
+    the first time while a task runs, and which the system drops when it needs the memory.
+    """
     try:
-        return int(_FACTS.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        resident, of_files = map(int, _FACTS.read_bytes().split()[1:3])
+        return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
