@@ -639,10 +639,49 @@ def test_handles_follow_what_another_process_has_appended(tmp_path):
     assert a[2:].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["Array", "Group"])
-def test_types_of_nodes_are_not_called(name):
-    with pytest.raises(TypeError, match=rf"zarr_dask\.open_{name.lower()}\(url\)"):
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("Array", "open_array"), ("Group", "open_group"), ("View", "lazy"), ("Writer", "attach")],
+)
+def test_types_that_functions_make_are_not_called(name, instead):
+    with pytest.raises(TypeError, match=rf"zarr_dask\..*{instead}"):
         getattr(zd, name)("o.zarr")
+
+
+def test_operators_say_what_reads():
+    array = zd.array(np.arange(4))
+    for call in (
+        lambda: array + 1,
+        lambda: 1 - array,
+        lambda: -array,
+        lambda: array > 0,
+        lambda: array.__eq__(3),
+    ):
+        with pytest.raises(TypeError, match=r"array\[\.\.\.\].*to_dask"):
+            call()
+    ones = np.ones(4)
+    for sum_ in (array + ones, ones + array, array + da.ones(4), da.ones(4) + array):
+        np.testing.assert_array_equal(sum_, np.arange(4) + 1)
+    np.testing.assert_array_equal(array * np.float64(2) == ones * 2, [False, True, False, False])
+    assert array != zd.array(np.arange(4))
+    assert {array: 1}[array] == 1
+    assert float(zd.array(2.5)) == int(zd.array(2)) + 0.5
+
+
+def test_a_node_that_is_meant_by_a_path():
+    store = {}
+    zd.save(store, temp=[1.0], salt=[2.0])
+    with pytest.raises(FileNotFoundError, match=r"has 'salt', 'temp'\. Did you mean 'temp'"):
+        zd.from_zarr(store, "tmp")
+    with pytest.raises(FileNotFoundError, match="no Zarr array or group"):
+        zd.open({}, "tmp")
+
+
+@pytest.mark.parametrize("call", [{"url": "htp://host/a"}, {"storage_options": {"anon": True}}])
+def test_what_no_store_takes_is_a_value_error(tmp_path, call):
+    with pytest.raises(ValueError, match=r"anon|Did you mean 'http'") as caught:
+        zd.open(**{"url": tmp_path, **call})
+    assert isinstance(caught.value, OSError)
 
 
 def test_an_attribute_that_is_no_json_is_named():

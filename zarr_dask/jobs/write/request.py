@@ -9,11 +9,11 @@ from typing import Any, Literal
 from zarr_dask._util.arguments import check_choice
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import Casting
 from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 from zarr_dask.journal import OnConflict
 from zarr_dask.stores.open import Location

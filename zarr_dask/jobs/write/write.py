@@ -21,6 +21,7 @@ from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import DataTypeError, MetadataError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.detect import DEFAULT_FORMAT
@@ -59,7 +60,7 @@ from zarr_dask.jobs.write.request import (
 )
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import Casting, WriteReport
+from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
 from zarr_dask.jobs.write.zarr_python_kwargs import KEYWORDS, ZarrPythonOptions, target_of
 from zarr_dask.journal import OnConflict, check_no_output
