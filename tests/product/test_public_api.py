@@ -12,6 +12,7 @@ import pickle
 import re
 import shutil
 from collections.abc import MutableMapping
+from dataclasses import fields
 from datetime import datetime
 
 import dask
@@ -19,9 +20,12 @@ import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 import zarr_dask as zd
+from zarr_dask.jobs.write.request import WriteKeywords, WriteOptions
+from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 
 # --- results as truth values ----------------------------------------------------------------------
 
@@ -715,3 +719,15 @@ def test_rechunkings_and_copies_that_have_ended_answer_the_same_call(tmp_path, j
     zd.delete(tmp_path / "b")
     assert not run().already_done
     assert zd.load(tmp_path / "b").tolist() == list(range(64))
+
+
+def test_an_option_of_a_write_is_in_one_place():
+    options = {field.name for field in fields(WriteOptions)}
+    assert set(WriteKeywords.__annotations__) == options | set(ZarrPythonOptions.__annotations__)
+    for function in (zd.plan_write, zd.to_zarr):
+        assert options < set(inspect.signature(function).parameters)
+
+
+def test_options_that_mean_nothing_to_datasets_are_refused():
+    with pytest.raises(TypeError, match="sha256"):
+        zd.to_zarr(xr.Dataset({"a": ("x", [1])}), {}, sha256=True)
