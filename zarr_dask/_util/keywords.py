@@ -67,6 +67,7 @@ _ABSENT: Mapping[str, str] = {
     "cache_attrs": "attributes are not fetched again once a node is open",
     "consolidated": "zarr_dask.consolidate writes consolidated metadata after the write",
     "lock": "every stored object has one writing task, so that no lock is needed",
+    "threads": "dask.config.set(num_workers=4), or a cluster, says how many tasks run at a time",
     "synchronizer": "every stored object has one writing task, so that no lock is needed",
     "write_empty_chunks": "chunks that hold nothing but the fill value are never stored",
 }
@@ -183,11 +184,14 @@ def explained_by(*others: Callable[..., object]) -> Callable[[Callable[P, T]], C
     return decorate
 
 
-def takes_options_of(source: Callable[..., object]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def takes_options_of(
+    source: Callable[..., object], *, but: Collection[str] = ()
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Show and explain the keywords of a class or function in place of ``**options``.
 
     The function passes its options on as they are. So an option is added and explained in one
-    place, and `help`, completion and `takes_habits` see it in the signature of each function.
+    place, and `help`, completion and `takes_habits` see it in the signature of each function. It
+    takes none of `but`.
     """
     theirs = signature(source).parameters.values()
     texts = _entries(source.__doc__ or "")
@@ -196,7 +200,7 @@ def takes_options_of(source: Callable[..., object]) -> Callable[[Callable[P, T]]
         mine = signature(function)
         own = [p for p in mine.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
         more = [p for p in mine.parameters.values() if p not in own and p.name != "options"]
-        names = {p.name for p in own}
+        names = {p.name for p in own} | {*but}
         taken = [p for p in theirs if p.kind is Parameter.KEYWORD_ONLY and p.name not in names]
         rest = [p for p in theirs if p.kind is Parameter.VAR_KEYWORD]
         both = sorted([*own, *taken], key=lambda p: p.kind)

@@ -511,7 +511,7 @@ class Array(ArrayNames):
         """
         try:
             return self.meta.data_type.cast(value)
-        except (TypeError, ValueError, ArithmeticError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise DataTypeError(
                 f"{self.where} holds {self.meta.data_type.label}, which cannot hold the given "
                 f"{type(value).__name__} ({error})."
@@ -526,8 +526,14 @@ class Array(ArrayNames):
             If the data type cannot hold them.
         """
         data_type = self.meta.data_type
-        with np.errstate(over="warn" if casting == "unsafe" else "raise"):
-            result = self.cast(values)
+        try:
+            with np.errstate(over="warn" if casting == "unsafe" else "raise"):
+                result = self.cast(values)
+        except FloatingPointError as error:
+            raise DataTypeError(
+                f"{self.where} holds {data_type.label}, which cannot hold the given values: some "
+                "would become infinite. Pass casting='unsafe' if that is meant."
+            ) from error
         given = np.asarray(values)
         if casting == "unsafe" or data_type.accepts(given.dtype, casting):
             return result
