@@ -26,6 +26,7 @@
     ├── StoreError               (OSError)            the store failed; never read as "absent"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
     │   │   └── NodeNameError    (KeyError)           ``group[0]``: no name of a node
+    │   ├── StoreArgumentError   (ValueError)         a URL or an option that no store takes
     │   ├── LinkError                                 a link that writing would have to follow
     │   ├── ListingError                              the store cannot say what it holds
     │   ├── StoreUnavailableError (ConnectionError)   a failure that may pass; retries did not help
@@ -135,6 +136,7 @@ __all__ = [
     "StepError",
     "StepNotShownWarning",
     "StepsMissingError",
+    "StoreArgumentError",
     "StoreError",
     "StoreKeyError",
     "StoreOutOfReachError",
@@ -237,7 +239,7 @@ class MetadataError(ZarrDaskError, ValueError):
         self.problems = tuple(problems)
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
         count = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
-        super().__init__(f"{where}: {count} in the metadata document:\n{lines}")
+        super().__init__(f"{where}: {count} in the metadata:\n{lines}")
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.where, self.problems)
@@ -456,6 +458,10 @@ class StoreKeyError(StoreError, ValueError):
 
 class NodeNameError(StoreKeyError, KeyError):
     """A key of an open group that cannot be the path of a node, such as ``group[0]``."""
+
+
+class StoreArgumentError(StoreError, ValueError):
+    """A scheme of a URL, or an option, that no store takes."""
 
 
 class LinkError(StoreError):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import (
     CorruptObjectError,
+    DataTypeError,
     GridError,
     MetadataChangedError,
     MetadataError,
@@ -334,6 +335,41 @@ def test_values_that_do_not_fit(values, axis):
     scalar = zd.create_array(MemoryStore(), shape=(), dtype="i4")
     with pytest.raises(GridError, match="cannot be appended"):
         scalar.append(1)
+
+
+NOT_HELD = {
+    "overflow": ("f4", np.array([1e300])),
+    "overflow in a list": ("f4", [1e300]),
+    "rounded": ("f4", np.array([0.1])),
+    "fraction": ("i8", np.array([1.5])),
+    "fraction in a list": ("i8", [1.5]),
+    "wrapped": ("i1", np.array([300])),
+    "imaginary": ("f8", np.array([1j])),
+    "cut text": ("U3", ["abcd"]),
+    "half a second": ("M8[s]", np.array(["2020-01-01T00:00:00.5"], "M8[ms]")),
+}
+
+
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize(("dtype", "values"), NOT_HELD.values(), ids=NOT_HELD)
+def test_appends_that_would_change_values(dtype, values):
+    array = zd.create_array({}, shape=(0,), dtype=dtype, chunks=2)
+    with pytest.raises(DataTypeError, match="cannot hold"):
+        array.append(values)
+    assert zd.open(array.store).shape == (0,)
+    if dtype != "f4":
+        assert array.append(values, casting="unsafe").shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [("f4", np.array([1.0, np.nan])), ("f4", [0.1]), ("i2", np.arange(3)), ("c8", np.arange(2))],
+)
+def test_appends_that_fit(dtype, values):
+    array = zd.create_array({}, shape=(0,), dtype=dtype, chunks=2)
+    np.testing.assert_array_equal(array.append(values)[...], np.asarray(values, dtype))
+    rounded = array.append(np.array([0.1]), casting="same_kind") if dtype == "f4" else array
+    assert rounded.dtype == dtype
 
 
 # --- any shapes, as NumPy -------------------------------------------------------------------------

@@ -379,7 +379,7 @@ WITH_OPTIONS = {
     "to_zarr": lambda node: zd.to_zarr(X, node, storage_options=OPTIONS, region=...),
     "copy": lambda node: zd.copy(node, "n.zarr", storage_options=OPTIONS),
     "copy to": lambda node: zd.copy("a.zarr", node, target_options=OPTIONS, overwrite=True),
-    "rechunk to": lambda node: zd.rechunk("a.zarr", node, chunks=5, storage_options=OPTIONS),
+    "rechunk to": lambda node: zd.rechunk("a.zarr", node, chunks=5, target_options=OPTIONS),
     "inventory": lambda node: zd.inventory(node, storage_options=OPTIONS),
     "verify": lambda node: zd.verify(node, storage_options=OPTIONS),
     "digest": lambda node: zd.digest(node, storage_options=OPTIONS),

@@ -12,6 +12,7 @@ import pickle
 import re
 import shutil
 from collections.abc import MutableMapping
+from dataclasses import fields
 from datetime import datetime
 
 import dask
@@ -19,9 +20,12 @@ import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 import zarr_dask as zd
+from zarr_dask.jobs.write.request import WriteKeywords, WriteOptions
+from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 
 # --- results as truth values ----------------------------------------------------------------------
 
@@ -639,10 +643,49 @@ def test_handles_follow_what_another_process_has_appended(tmp_path):
     assert a[2:].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["Array", "Group"])
-def test_types_of_nodes_are_not_called(name):
-    with pytest.raises(TypeError, match=rf"zarr_dask\.open_{name.lower()}\(url\)"):
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("Array", "open_array"), ("Group", "open_group"), ("View", "lazy"), ("Writer", "attach")],
+)
+def test_types_that_functions_make_are_not_called(name, instead):
+    with pytest.raises(TypeError, match=rf"zarr_dask\..*{instead}"):
         getattr(zd, name)("o.zarr")
+
+
+def test_operators_say_what_reads():
+    array = zd.array(np.arange(4))
+    for call in (
+        lambda: array + 1,
+        lambda: 1 - array,
+        lambda: -array,
+        lambda: array > 0,
+        lambda: array.__eq__(3),
+    ):
+        with pytest.raises(TypeError, match=r"array\[\.\.\.\].*to_dask"):
+            call()
+    ones = np.ones(4)
+    for sum_ in (array + ones, ones + array, array + da.ones(4), da.ones(4) + array):
+        np.testing.assert_array_equal(sum_, np.arange(4) + 1)
+    np.testing.assert_array_equal(array * np.float64(2) == ones * 2, [False, True, False, False])
+    assert array != zd.array(np.arange(4))
+    assert {array: 1}[array] == 1
+    assert float(zd.array(2.5)) == int(zd.array(2)) + 0.5
+
+
+def test_a_node_that_is_meant_by_a_path():
+    store = {}
+    zd.save(store, temp=[1.0], salt=[2.0])
+    with pytest.raises(FileNotFoundError, match=r"has 'salt', 'temp'\. Did you mean 'temp'"):
+        zd.from_zarr(store, "tmp")
+    with pytest.raises(FileNotFoundError, match="no Zarr array or group"):
+        zd.open({}, "tmp")
+
+
+@pytest.mark.parametrize("call", [{"url": "htp://host/a"}, {"storage_options": {"anon": True}}])
+def test_what_no_store_takes_is_a_value_error(tmp_path, call):
+    with pytest.raises(ValueError, match=r"anon|Did you mean 'http'") as caught:
+        zd.open(**{"url": tmp_path, **call})
+    assert isinstance(caught.value, OSError)
 
 
 def test_an_attribute_that_is_no_json_is_named():
@@ -676,3 +719,15 @@ def test_rechunkings_and_copies_that_have_ended_answer_the_same_call(tmp_path, j
     zd.delete(tmp_path / "b")
     assert not run().already_done
     assert zd.load(tmp_path / "b").tolist() == list(range(64))
+
+
+def test_an_option_of_a_write_is_in_one_place():
+    options = {field.name for field in fields(WriteOptions)}
+    assert set(WriteKeywords.__annotations__) == options | set(ZarrPythonOptions.__annotations__)
+    for function in (zd.plan_write, zd.to_zarr):
+        assert options < set(inspect.signature(function).parameters)
+
+
+def test_options_that_mean_nothing_to_datasets_are_refused():
+    with pytest.raises(TypeError, match="sha256"):
+        zd.to_zarr(xr.Dataset({"a": ("x", [1])}), {}, sha256=True)

@@ -6,11 +6,36 @@ it by name before anything is written.
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from os import PathLike
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
-__all__ = ["check_bools", "check_choice", "check_count", "check_resume", "check_type"]
+from zarr_dask._util.keywords import did_you_mean
+
+__all__ = ["MadeBy", "check_bools", "check_choice", "check_count", "check_resume", "check_type"]
+
+
+class MadeBy:
+    """Class whose instances functions make; it names them if it is called with a location."""
+
+    _made_by: ClassVar[str] = ""
+    """Functions that make instances, as a sentence without its end."""
+
+    def __new__(cls, *args: Any, **_: Any) -> Self:
+        """Make an instance of what has been read.
+
+        Raises
+        ------
+        TypeError
+            If it is called with a location or values, as a user would.
+        """
+        if args and isinstance(args[0], _OF_USERS):
+            raise TypeError(f"zarr_dask.{cls.__name__} is not called: zarr_dask.{cls._made_by}.")
+        return super().__new__(cls)
+
+
+_OF_USERS = (str, PathLike, dict, list, tuple, np.ndarray, int, float, type(None))
 
 
 def check_bools(**flags: object) -> None:
@@ -71,7 +96,10 @@ def check_choice(name: str, value: object, choices: Any) -> None:
     ValueError: Cannot use mode='x': expected one of ['a', 'w'].
     """
     if value not in get_args(choices):
-        raise ValueError(f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.")
+        hint = did_you_mean(value, map(str, get_args(choices)))
+        raise ValueError(
+            f"Cannot use {name}={value!r}: expected one of {list(get_args(choices))}.{hint}"
+        )
 
 
 def check_count(name: str, value: object, otherwise: str) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
+from itertools import groupby
 from typing import ParamSpec, TypeVar
 
-__all__ = ["did_you_mean", "explained_by", "takes_habits", "unknown_keyword"]
+__all__ = ["did_you_mean", "explained_by", "takes_habits", "takes_options_of", "unknown_keyword"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,6 +67,7 @@ _ABSENT: Mapping[str, str] = {
     "cache_attrs": "attributes are not fetched again once a node is open",
     "consolidated": "zarr_dask.consolidate writes consolidated metadata after the write",
     "lock": "every stored object has one writing task, so that no lock is needed",
+    "threads": "dask.config.set(num_workers=4), or a cluster, says how many tasks run at a time",
     "synchronizer": "every stored object has one writing task, so that no lock is needed",
     "write_empty_chunks": "chunks that hold nothing but the fill value are never stored",
 }
@@ -176,6 +178,43 @@ def explained_by(*others: Callable[..., object]) -> Callable[[Callable[P, T]], C
                 continue
             said.append(lines[number])
             number += 1
+        function.__doc__ = "\n".join(said)
+        return function
+
+    return decorate
+
+
+def takes_options_of(
+    source: Callable[..., object], *, but: Collection[str] = ()
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Show and explain the keywords of a class or function in place of ``**options``.
+
+    The function passes its options on as they are. So an option is added and explained in one
+    place, and `help`, completion and `takes_habits` see it in the signature of each function. It
+    takes none of `but`.
+    """
+    theirs = signature(source).parameters.values()
+    texts = _entries(source.__doc__ or "")
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        mine = signature(function)
+        own = [p for p in mine.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        more = [p for p in mine.parameters.values() if p not in own and p.name != "options"]
+        names = {p.name for p in own} | {*but}
+        taken = [p for p in theirs if p.kind is Parameter.KEYWORD_ONLY and p.name not in names]
+        rest = [p for p in theirs if p.kind is Parameter.VAR_KEYWORD]
+        both = sorted([*own, *taken], key=lambda p: p.kind)
+        function.__signature__ = mine.replace(  # type: ignore[attr-defined]
+            parameters=[*both, *(rest or more)]
+        )
+        said = []
+        for line in cleandoc(function.__doc__ or "").splitlines():
+            if line.strip() == "**options":
+                shown = [one.name for one in taken] + [f"**{one.name}" for one in rest]
+                for text, alike in groupby(shown, key=texts.__getitem__):
+                    said += [", ".join(alike), *text]
+            elif not (said and line.strip() == f"As for `{source.__name__}`."):
+                said.append(line)
         function.__doc__ = "\n".join(said)
         return function
 

@@ -38,6 +38,7 @@ from zarr_dask.array.view import (
 )
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.dtypes import bits_of
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.concurrent_edit import (
@@ -516,6 +517,36 @@ class Array(ArrayNames):
                 f"{type(value).__name__} ({error})."
             ) from error
 
+    def _checked_cast(self, values: Any, casting: Casting) -> np.ndarray:
+        """Cast values to the array's data type, without what changes them unasked.
+
+        Raises
+        ------
+        DataTypeError
+            If the data type cannot hold them.
+        """
+        data_type = self.meta.data_type
+        try:
+            with np.errstate(over="warn" if casting == "unsafe" else "raise"):
+                result = self.cast(values)
+        except FloatingPointError as error:
+            raise DataTypeError(
+                f"{self.where} holds {data_type.label}, which cannot hold the given values: some "
+                "would become infinite. Pass casting='unsafe' if that is meant."
+            ) from error
+        given = np.asarray(values)
+        if casting == "unsafe" or data_type.accepts(given.dtype, casting):
+            return result
+        kinds = given.dtype.kind + result.dtype.kind
+        rounds = not hasattr(values, "dtype") and kinds in {"ff", "fc", "cc", "fV"}
+        if rounds or (casting == "safe" and _are_kept(given, result)):
+            return result
+        raise DataTypeError(
+            f"{self.where} holds {data_type.label}, which cannot hold the given values of "
+            f"{given.dtype} as they are; convert with values.astype({str(self.dtype)!r}) if "
+            "that is meant, or pass casting='same_kind' or 'unsafe'."
+        )
+
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
         self.check_no_output()
         parts, confirm = self.meta.grid.parts(region), self.confirmation()
@@ -654,7 +685,14 @@ class Array(ArrayNames):
             self._clear_outside(changed)
         return changed
 
-    def append(self, values: Any, axis: int = 0, on_conflict: OnConflict = "error") -> Array:
+    def append(
+        self,
+        values: Any,
+        axis: int = 0,
+        on_conflict: OnConflict = "error",
+        *,
+        casting: Casting = "safe",
+    ) -> Array:
         """Write more elements at the end of the array. Returns the array itself, grown.
 
         The elements are written before the document, so that a reader never sees the array longer
@@ -664,13 +702,16 @@ class Array(ArrayNames):
         Parameters
         ----------
         values
-            Values of the array's shape, except along one dimension; cast to its data type as
-            NumPy does on assignment.
+            Values of the array's shape, except along one dimension.
         axis
             That dimension; counted from the end if negative.
         on_conflict
             What to do while another append to the array is under way: ``"error"``, or ``"wait"``
             until it has ended, and append behind its elements.
+        casting
+            Casts that are allowed, in NumPy's words. ``"safe"``: none that changes a value; floats
+            of Python are rounded. ``"same_kind"``: floats of NumPy are rounded, too. No number may
+            overflow except with ``"unsafe"``.
 
         Raises
         ------
@@ -693,7 +734,8 @@ class Array(ArrayNames):
         [[0, 0], [1, 2], [3, 4]]
         """
         check_choice("on_conflict", on_conflict, OnConflict)
-        more = self.cast(values)
+        check_choice("casting", casting, Casting)
+        more = self._checked_cast(values, casting)
         batch: AppendBatch | None = self.__dict__.get("_batch")
         if batch is not None:
             batch.append(more, axis)
@@ -818,6 +860,17 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     return write_changed_documents(
         *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
     )
+
+
+def _are_kept(values: np.ndarray, result: np.ndarray) -> bool:
+    """True if values can be told exactly from what they were cast to."""
+    before, after = values.dtype, result.dtype
+    parsed = before.kind == "O" or (before.kind in "SU" and after.kind not in "SU")
+    if parsed or before.names or after.names:
+        return True  # one by one, by a cast that raises
+    with np.errstate(invalid="ignore", over="ignore"):
+        back = (result if before.kind == "c" else result.real).astype(before)
+    return np.array_equal(back, values, equal_nan=before.kind in "fcmM")
 
 
 def _hidden(array: Array, meta: ArrayMeta) -> Array:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
+from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
+import numpy as np
+
+from zarr_dask._util.arguments import MadeBy
 from zarr_dask._util.display import Tree, html_table
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.stores.base import Store
@@ -14,16 +18,14 @@ __all__ = ["ArrayNames", "NodeNames", "facts_text", "no_attribute"]
 
 _READ_FIRST = frozenset(
     {
-        "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumsum",
-        "dot", "flatten", "imag", "max", "mean", "median", "min", "ravel", "real", "reshape",
-        "round", "std", "sum", "swapaxes", "T", "tolist", "transpose", "values", "var",
+        "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumprod",
+        "cumsum", "diagonal", "dot", "flat", "flatten", "imag", "item", "max", "mean", "median",
+        "min", "nonzero", "prod", "ravel", "real", "repeat", "reshape", "round", "sort", "squeeze",
+        "std", "sum", "swapaxes", "T", "take", "tobytes", "tolist", "trace", "transpose", "values",
+        "var", "view",
     }
 )  # fmt: skip
 _LAZY_ONLY = frozenset({"compute", "map_blocks", "map_overlap", "persist", "rechunk", "visualize"})
-
-
-_FIELDS = 4
-"""Fields that every node has: store, path, metadata and format."""
 
 
 class Located(Protocol):
@@ -40,24 +42,8 @@ class Located(Protocol):
         ...
 
 
-class NodeNames:
+class NodeNames(MadeBy):
     """Names that arrays and groups have in common with those of zarr-python."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make a node, of what has been read; users get one from `open` and `create_array`.
-
-        Raises
-        ------
-        TypeError
-            If there is only a location.
-        """
-        if 0 < len(args) + len(kwargs) < _FIELDS:  # pickles give none
-            name, kind = cls.__name__, cls.__name__.lower()
-            raise TypeError(
-                f"zarr_dask.{name} is the type of an open {kind}: zarr_dask.open_{kind}(url) opens "
-                f"one, zarr_dask.create_{kind}(url, ...) makes one."
-            )
-        return super().__new__(cls)
 
     @property
     def name(self: Located) -> str:
@@ -108,8 +94,65 @@ def no_attribute(kind: str, name: str, hints: Mapping[str, str], known: list[str
     raise AttributeError(message + ("" if name.startswith("_") else did_you_mean(name, public)))
 
 
+def _refused(symbol: str) -> Callable[..., Any]:
+    """Return a method for an operator that needs the elements."""
+
+    def method(self: Any, other: Any = None) -> Any:  # noqa: ARG001
+        if hasattr(other, "__array_ufunc__") or isinstance(other, np.generic):
+            return NotImplemented  # NumPy, dask and xarray read the array themselves
+        raise TypeError(
+            f"zarr_dask.Array has no operator {symbol}, because it reads nothing by itself. "
+            "array[...] has all values in memory, array.to_dask() computes lazily."
+        )
+
+    return method
+
+
+def _with_operators(cls: type) -> type:
+    """Let arithmetic and comparisons of a class say what to write instead."""
+    for name, symbol in _OPERATORS.items():
+        setattr(cls, f"__{name}__", _refused(symbol))
+        if name not in _ONE_WAY:
+            setattr(cls, f"__r{name}__", _refused(symbol))
+    return cls
+
+
+_OPERATORS: Mapping[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "matmul": "@", "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "neg": "-", "pos": "+", "abs": "abs", "invert": "~",
+}  # fmt: skip
+_ONE_WAY = frozenset({"lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"})
+
+
+@_with_operators
 class ArrayNames(NodeNames):
     """Names that arrays have in common with those of zarr-python."""
+
+    _made_by = "open_array(url) opens an array, create_array(url, ...) makes one"
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        """Compare by identity; numbers are refused, with which elements were meant.
+
+        Raises
+        ------
+        TypeError
+            For a number.
+        """
+        if isinstance(other, Number) and not isinstance(other, np.generic):
+            _refused("==")(self)
+        return NotImplemented
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    def __complex__(self) -> complex:
+        return complex(np.asarray(self))
 
     @property
     def cdata_shape(self: Any) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from zarr_dask._util.arguments import MadeBy
 from zarr_dask._util.buffers import thread_buffer
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.reader import ObjectSlice, Reader
@@ -322,7 +323,7 @@ def block_parser(array: SelectedArray) -> Parser:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class View(MadeBy):
     """A selection of an array that is not read until elements are needed; made by ``array.lazy``.
 
     A view can be indexed and transposed repeatedly without reading; `read`, ``np.asarray`` and dask
@@ -339,6 +340,8 @@ class View:
     >>> view.to_dask().chunks
     ((2, 1), (2, 2))
     """
+
+    _made_by = "open_array(url).lazy[...] makes a view"
 
     array: SelectedArray
     """The array that is selected from."""

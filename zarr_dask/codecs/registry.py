@@ -349,4 +349,4 @@ def _known(name: str) -> str:
     names = v3_names()
     prefixed = f"{PREFIX}{name}"
     hint = f" Did you mean {prefixed!r}?" if prefixed in names else did_you_mean(name, names)
-    return f"a known codec ({', '.join(names)}).{hint}"
+    return f"a known codec.{hint}" if hint else f"a known codec ({', '.join(names)})"

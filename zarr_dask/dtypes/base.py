@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from zarr_dask._util.json_fields import FieldReader
 
-__all__ = ["LARGEST_ITEM", "VARIABLE_BYTES", "DataType"]
+__all__ = ["LARGEST_ITEM", "VARIABLE_BYTES", "Casting", "DataType"]
+
+Casting = Literal["safe", "same_kind", "unsafe"]
+"""Casts that are allowed when values are written to an array, in NumPy's words."""
 
 VARIABLE_BYTES = 1 << 27
 """Most encoded bytes of one chunk, for types whose elements have no fixed size."""
@@ -123,6 +126,12 @@ class DataType(ABC):
     def holds(self, dtype: np.dtype[Any]) -> bool:
         """True if every value of a NumPy type is also one of this data type."""
         return np.can_cast(dtype, self.dtype, "safe")
+
+    def accepts(self, dtype: np.dtype[Any], casting: Casting = "safe") -> bool:
+        """True if values of a NumPy type may be cast to this data type."""
+        return self.holds(dtype) or (
+            casting != "safe" and bool(np.can_cast(dtype, self.dtype, casting))
+        )
 
     def cast(self, values: Any) -> np.ndarray:
         """Return values as an array of this data type, cast as NumPy does on assignment.

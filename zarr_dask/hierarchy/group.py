@@ -54,7 +54,7 @@ from zarr_dask.formats.consolidated import (
     with_consolidated,
     without_consolidated,
 )
-from zarr_dask.formats.detect import format_for_new
+from zarr_dask.formats.detect import format_for_new, format_named
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
@@ -136,6 +136,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
     ['ocean/salt']
     """
 
+    _made_by = "open_group(url) opens a group, create_group(url, ...) makes one"
+
     store: Store
     """Store that holds the group."""
     path: str
@@ -194,21 +196,9 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         except StoreKeyError as error:
             raise NodeNameError(f"{path!r} names no node of {self.where}: {error}") from None
         except NodeNotFoundError as error:
-            hint = f"{error.hint} {self._names_instead(path)}".strip()
+            beside = _names_beside(self.store, self.format, self.path, _node_name(path))
+            hint = f"{error.hint} {beside}".strip()
             raise NodeKeyError(f"{self.where}/{path}", error.looked_for, hint) from None
-
-    def _names_instead(self, path: str) -> str:
-        """Return a hint with the names that there are beside a node that is missing."""
-        above, _, name = _node_name(path).rpartition("/")
-        try:
-            names = self.node_format.child_names(self.store, join(self.path, above))
-        except (StoreError, ZarrDaskError):
-            return ""
-        if not names:
-            return ""
-        shown = ", ".join(map(repr, names[:_MOST_NAMED]))
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        return f"{above or 'The group'} has {shown}{more}.{did_you_mean(name, names)}"
 
     def _node_at(self, below: str) -> Array | Group:
         store = self.store
@@ -759,10 +749,29 @@ def _opened(
             store, path, format, options, consolidated=consolidated
         )
     except NodeNotFoundError as error:
-        raise _of_a_file(explain_incomplete(error, store, path), store) from None
+        error = _of_a_file(explain_incomplete(error, store, path), store)
+        if not path:
+            raise error from None
+        hint = f"{error.hint} {_names_beside(store, format, '', path)}".strip()
+        raise NodeNotFoundError(error.where, error.looked_for, hint) from None
     if consolidated:
         store = with_consolidated(store, path, node_format, meta, options, found)
     return _node(store, path, meta, node_format, options)
+
+
+def _names_beside(store: Store, format: str | None, path: str, below: str) -> str:
+    """Return a hint with the names that there are beside a node that is missing below a group."""
+    above, _, name = below.rpartition("/")
+    try:
+        around = format or parent_format(store, join(path, below))
+        names = format_named(around).child_names(store, join(path, above))
+    except ZarrDaskError:
+        return ""
+    if not names:
+        return ""
+    shown = ", ".join(map(repr, names[:_MOST_NAMED]))
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{above or 'The group'} has {shown}{more}.{did_you_mean(name, names)}"
 
 
 def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec
 from zarr_dask.array.resize import append_region, resize_grid
 from zarr_dask.errors import GridError, MetadataError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.engine.task_result import add_requests
 from zarr_dask.jobs.write.commit import DerivedArrays, GroupCommit, finish_claimed_commit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
@@ -248,7 +246,7 @@ def _plan(
         pyramids.append(chain.plan(region, one.method, budget))
         present = [level.array for level in one.image.levels]
         derived += [(a.meta, b) for a, b in zip(present[1:], arrays[1:], strict=True)]
-        requests.append(_request(present[0], one.axis, resume))
+        requests.append(WriteRequest(url=present[0], mode="r+", append=one.axis, resume=resume))
     coarser = replace(update_plan([image.chain], pyramids, budget), claims=())
     reports: list[WriteReport] = []
 
@@ -265,24 +263,6 @@ def _plan(
     if all(one.before is None for one in plan.plans):  # an earlier call has ended the same append
         return replace(plan, commit=None), reports
     return plan, reports
-
-
-def _request(array: Array, axis: int, resume: bool | str) -> WriteRequest:
-    return WriteRequest(
-        url=array,
-        component=None,
-        storage_options=None,
-        region=None,
-        mode="r+",
-        wanted=ArraySpec(shape=None, dtype=None, chunks=None),
-        overwrite=False,
-        append=axis,
-        casting="safe",
-        partial="refuse",
-        on_conflict="error",
-        resume=ResumeOptions(resume),
-        keywords={},
-    )
 
 
 def _sum(reports: list[WriteReport]) -> WriteReport:

@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, ValidationProblem
 
+_EXPECTED = "OME-Zarr metadata of a group, as zarr_dask.ome.write makes them"
+
 __all__ = [
     "KEYS",
     "NESTED",
@@ -488,7 +490,8 @@ def from_attributes(
     version = version or detect_version(attributes)
     if version is None:
         raise MetadataError(
-            where, [ValidationProblem("ome", ABSENT, "OME-Zarr metadata of a group")]
+            where,
+            [ValidationProblem("ome", ABSENT, _EXPECTED)],
         )
     if version not in SUPPORTED:
         raise OmeVersionError(where, version, SUPPORTED)

@@ -11,7 +11,12 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask.errors import LocationTypeError, MissingDependencyError, StoreError
+from zarr_dask.errors import (
+    LocationTypeError,
+    MissingDependencyError,
+    StoreArgumentError,
+    StoreError,
+)
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of_zarr_python
@@ -360,8 +365,8 @@ _AnyStore = TypeVar("_AnyStore", bound=Store)
 
 def _without_options(store: _AnyStore, options: Mapping[str, Any]) -> _AnyStore:
     if options:
-        raise StoreError(
-            f"storage_options {sorted(options)} mean nothing to {store.url}: local files take "
+        raise StoreArgumentError(
+            f"storage_options {sorted(options)} are not taken by {store.url}: local files take "
             "'fsync', zip archives 'largest'; stores, mappings and open nodes take none."
         )
     return store

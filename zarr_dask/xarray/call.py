@@ -9,9 +9,9 @@ from typing import Any, Literal
 import xarray as xr
 
 from zarr_dask._util.arguments import check_choice
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
-from zarr_dask.jobs.write.target import Casting
 from zarr_dask.journal import OnConflict
 from zarr_dask.stores.open import Location
 

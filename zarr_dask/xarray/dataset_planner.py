@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import ConditionalWriteError, DatasetMismatchError, NodeNotFoundError
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.detect import format_for_new, format_named, formats_at
@@ -252,7 +251,7 @@ class Planner:
             work.bare.append(array)
             return
         at = join(path, name)
-        request = replace(self._request(at), wanted=spec, keywords=keywords)
+        request = replace(self._request(at), spec=spec, keywords=keywords)
         if call.mode == "w":
             request = replace(request, mode="w")
         work.writes.append(Write(at, values_of(variable), request))
@@ -276,17 +275,10 @@ class Planner:
         return WriteRequest(
             url=self.store,
             component=path,
-            storage_options=None,
-            region=None,
             mode="w-",
-            wanted=ArraySpec(shape=None, dtype=None, chunks=None),
-            overwrite=False,
-            append=None,
             casting=call.casting,
-            partial="refuse",
-            on_conflict="error",
-            resume=call.resume,
-            keywords={},
+            resume=call.resume.resume,
+            journal=call.resume.journal,
             max_mem=call.max_mem,
             temp=call.temp,
         )

@@ -17,6 +17,7 @@ import xarray as xr
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.keywords import explained_by
 from zarr_dask._util.warnings import warn
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import ResumeError, ZarrDaskWarning
 from zarr_dask.formats.base import Format, GroupMeta, normalise_path, where
 from zarr_dask.formats.detect import formats_at
@@ -26,7 +27,6 @@ from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.commit import finish_commit, has_unfinished_commit
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import Casting
 from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, claimed
 from zarr_dask.stores.base import Store

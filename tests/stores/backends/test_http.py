@@ -250,9 +250,9 @@ def test_nobody_is_there():
 
 @pytest.mark.parametrize("options", [{"heder": {}}, {"client_kwargs": {}}])
 def test_unknown_options(options):
-    with pytest.raises(StoreError, match="mean nothing"):
+    with pytest.raises(StoreError, match="not taken"):
         open_store("http://localhost/x", options)
-    with pytest.raises(StoreError, match=r"nothing to http://localhost/x: HTTP takes"):
+    with pytest.raises(StoreError, match=r"not taken by http://localhost/x: HTTP takes"):
         open_store("http://me:hunter2@localhost/x?signature=1", options)
     with pytest.raises(StoreError, match="names no host"):
         HTTPStore.from_url("http:///x", {})

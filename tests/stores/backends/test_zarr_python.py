@@ -133,5 +133,5 @@ def test_a_dict_that_zarr_python_has_filled():
 
 
 def test_options_mean_nothing_to_a_store():
-    with pytest.raises(StoreError, match="mean nothing"):
+    with pytest.raises(StoreError, match="not taken"):
         zd.open(MemoryStore(), storage_options={"anon": True})

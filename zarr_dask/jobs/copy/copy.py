@@ -10,10 +10,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from zarr_dask._util.arguments import check_bools, check_count, check_type
-from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
@@ -41,6 +41,24 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["copy", "plan_copy"]
+
+
+class CopyOptions(TypedDict, total=False):
+    """Keyword arguments of both `plan_copy` and `copy`, for type checkers; see there."""
+
+    path: str
+    chunks: Any
+    shards: Any
+    format: str | None
+    codecs: Any
+    dtype: Any
+    region: Any
+    max_mem: str | int | None
+    temp: Location | None
+    model: CostModel | None
+    storage_options: Mapping[str, Any] | None
+    target_options: Mapping[str, Any] | None
+    read: ReadOptions | None
 
 
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
@@ -183,29 +201,19 @@ def plan_copy(
 
 
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@takes_options_of(plan_copy, but=["threads"])
 @explained_by(plan_copy)
 def copy(
     src: Location | Array | Group,
     dst: Location | Group,
     *,
-    path: str = "",
-    chunks: Any = None,
-    shards: Any = None,
-    format: str | None = None,
-    codecs: Any = None,
-    dtype: Any = None,
-    region: Any = None,
-    max_mem: str | int | None = None,
-    temp: Location | None = None,
     overwrite: bool = False,
     client: Client | None = None,
     progress: Callable[[Progress], None] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    target_options: Mapping[str, Any] | None = None,
-    read: ReadOptions | None = None,
     resume: bool = False,
     journal: Location | None = None,
     verify: bool = False,
+    **options: Unpack[CopyOptions],
 ) -> JointReport:
     """Copy an array or a hierarchy: `plan_copy`, then run.
 
@@ -215,15 +223,15 @@ def copy(
 
     Parameters
     ----------
-    src, dst, path, chunks, shards, format, codecs, dtype, region, max_mem, temp, overwrite
-        As for `plan_copy`.
-    client, storage_options, target_options, read
+    src, dst, overwrite, client
         As for `plan_copy`.
     progress
         Called after each task.
     resume, journal, verify
         As for `RechunkPlan.run`. The same arguments make the same job. Objects that were copied
         without decoding are compared byte by byte.
+    **options
+        As for `plan_copy`.
 
     Raises
     ------
@@ -242,24 +250,8 @@ def copy(
     {'unit': 'K'}
     """
     check_bools(overwrite=overwrite, resume=resume, verify=verify)
-    plan = plan_copy(
-        src,
-        dst,
-        path=path,
-        chunks=chunks,
-        shards=shards,
-        format=format,
-        codecs=codecs,
-        dtype=dtype,
-        region=region,
-        max_mem=max_mem,
-        temp=temp,
-        overwrite=overwrite or resume,  # a job that has died may have made some of it visible
-        client=client,
-        storage_options=storage_options,
-        target_options=target_options,
-        read=read,
-    )
+    again = overwrite or resume  # a job that has died may have made some of it visible
+    plan = plan_copy(src, dst, overwrite=again, client=client, **options)
     plan = replace(plan, overwrite=overwrite)
     return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
 

@@ -69,7 +69,9 @@ def format_region(region: tuple[slice, ...]) -> str:
     >>> format_region((slice(0, 10), slice(5, 6)))
     '[0:10, 5:6]'
     """
-    return "[" + ", ".join(f"{s.start}:{s.stop}" for s in region) + "]"
+    steps = ("" if s.step in {None, 1} else f":{s.step}" for s in region)
+    texts = (f"{s.start}:{s.stop}{step}" for s, step in zip(region, steps, strict=True))
+    return f"[{', '.join(texts)}]"
 
 
 @dataclass(frozen=True, slots=True)

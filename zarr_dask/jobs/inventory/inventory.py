@@ -132,7 +132,7 @@ class Inventory(InWords):
     def __str__(self) -> str:
         totals: dict[str, int] = self.to_json()["totals"]
         lines = [
-            f"survey {self.where}: {pluralize(len(self.arrays), 'array')}, "
+            f"inventory of {self.where}: {pluralize(len(self.arrays), 'array')}, "
             f"{pluralize(totals['groups'], 'group')}, {totals['objects']:,} stored objects "
             f"({format_bytes(totals['stored_bytes'])})"
         ]

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial as bound
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
-from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask.array.array import Array
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
+from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
@@ -57,8 +60,8 @@ __all__ = [
 # --- making a plan --------------------------------------------------------------------------------
 
 
-class _Options(TypedDict, total=False):
-    """Keyword arguments of both `plan_rechunk` and `rechunk`."""
+class JobOptions(TypedDict, total=False):
+    """Keyword arguments of both `plan_rechunk` and `rechunk`; see there."""
 
     chunks: Any
     shards: Any
@@ -68,20 +71,22 @@ class _Options(TypedDict, total=False):
     path: Any
     client: Client | None
     storage_options: Mapping[str, Any] | None
+    target_options: Mapping[str, Any] | None
+    read: ReadOptions | None
+    model: CostModel | None
     dtype: Any
     codecs: Any
     format: str | None
     region: Any
 
 
-class PlanOptions(_Options, total=False):
+class PlanOptions(JobOptions, total=False):
     """Keyword arguments of `plan_rechunk`; see there."""
 
-    model: CostModel | None
     threads: int | None
 
 
-class RechunkOptions(_Options, total=False):
+class RechunkOptions(JobOptions, total=False):
     """Keyword arguments of `rechunk`; see there."""
 
     progress: Callable[[Progress], None] | Literal[True] | None
@@ -112,13 +117,7 @@ def plan_rechunk(
 def plan_rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
 ) -> JointRechunkPlan: ...
-@takes_habits(
-    target_chunks="chunks",
-    target_store="target",
-    temp_store="temp",
-    zarr_format="format",
-    component="path",
-)
+@takes_habits(**_HABITS)
 def plan_rechunk(
     source: Any,
     target: Any,
@@ -131,6 +130,8 @@ def plan_rechunk(
     path: Any = "",
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    read: ReadOptions | None = None,
     model: CostModel | None = None,
     dtype: Any = None,
     codecs: Any = None,
@@ -168,7 +169,12 @@ def plan_rechunk(
     client
         A cluster; by default the current client's, or the scheduler dask is configured for.
     storage_options
+        Options of the source's store. An open array has its own: they are the target's then,
+        unless there are `target_options`.
+    target_options
         Options of the target's store.
+    read
+        How to read the source, if it is a location.
     model
         Cost model for the choice between plans.
     dtype
@@ -220,16 +226,19 @@ def plan_rechunk(
     check_bools(overwrite=overwrite)
     check_count("threads", threads, "those of the workers")
     check_type("model", model, CostModel, "zarr_dask.CostModel(...)")
+    if target_options is None and not any(map(_is_location, _listed(source))):
+        storage_options, target_options = None, storage_options
+    opened = bound(_opened, storage_options=storage_options, read=read)
     archives = Archives(replaces=overwrite and not path)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     resources = RechunkBudget(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
     if not isinstance(source, list | tuple):
         wanted = TargetSpec(chunks, shards, dtype, codecs, format, region)
-        place = archives.place(target, path, storage_options)
+        place = archives.place(target, path, target_options)
         if is_dask(source):
             form = format_for_new(place[0], format or parent_format(*place), place[1])
             return plan_dask(source, *place, form, wanted, resources, overwrite=overwrite)
-        return _plan(source, *place, wanted, resources, overwrite=overwrite)
+        return _plan(opened(source), *place, wanted, resources, overwrite=overwrite)
     each = [
         _for_each(given, len(source), name)
         for name, given in (
@@ -243,8 +252,8 @@ def plan_rechunk(
     ]
     plans = tuple(
         _plan(
-            one,
-            *archives.place(place, below, storage_options),
+            opened(one),
+            *archives.place(place, below, target_options),
             TargetSpec(cells, outer, kind, codecs, format, part),
             resources,
             overwrite=overwrite,
@@ -275,8 +284,16 @@ def _for_each(given: Any, count: int, name: str) -> list[Any]:
     return items
 
 
+def _listed(source: Any) -> Sequence[Any]:
+    return source if isinstance(source, list | tuple) else [source]
+
+
+def _is_location(source: Any) -> bool:
+    return isinstance(source, str | PathLike)
+
+
 def _plan(
-    source: Location | Array,
+    array: Array,
     store: Store,
     path: str,
     wanted: TargetSpec,
@@ -285,7 +302,6 @@ def _plan(
     overwrite: bool,
 ) -> RechunkPlan:
     """Return the plan of one array."""
-    array = _opened(source)
     node_format = target_format(array, store, path, wanted)
     new = new_array(array, store, path, node_format, wanted)
     check_source_not_target(array, new.array)
@@ -293,13 +309,17 @@ def _plan(
     return make_rechunk_plan(array, new, resources, overwrite=overwrite)
 
 
-def _opened(source: Any) -> Array:
+def _opened(
+    source: Any, storage_options: Mapping[str, Any] | None, read: ReadOptions | None
+) -> Array:
     if isinstance(source, np.ndarray):
         raise TypeError(
             f"the source is a NumPy array of shape {source.shape}, which is laid out in memory: "
             "create the new array (zarr_dask.create_array) and assign it (array[...] = values)."
         )
-    node = source if isinstance(source, Array) else open_node(source)
+    node = source
+    if not isinstance(source, Array):
+        node = open_node(source, storage_options=storage_options, read=read)
     if isinstance(node, Array):
         return node
     raise NodeTypeError(
@@ -320,48 +340,34 @@ def rechunk(
 def rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
 ) -> JointReport: ...
-@takes_habits(
-    target_chunks="chunks",
-    target_store="target",
-    temp_store="temp",
-    zarr_format="format",
-    component="path",
-)
+@takes_habits(**_HABITS)
+@takes_options_of(plan_rechunk, but=["threads"])
 @explained_by(plan_rechunk)
 def rechunk(
     source: Any,
     target: Any,
     *,
-    chunks: Any = None,
-    shards: Any = None,
-    max_mem: str | int | None = None,
-    temp: Location | None = None,
     overwrite: bool = False,
-    path: Any = "",
     client: Client | None = None,
     progress: Callable[[Progress], None] | Literal[True] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    dtype: Any = None,
-    codecs: Any = None,
-    format: str | None = None,
-    region: Any = None,
     resume: Resume = False,
     journal: Location | None = None,
     verify: bool = False,
+    **options: Any,
 ) -> RechunkReport | JointReport | DaskRechunkReport:
     """Rechunk an array, or several, within a memory limit: `plan_rechunk`, then run.
 
     Parameters
     ----------
-    source, target, chunks, shards, max_mem, temp, overwrite, path, client, storage_options
-        As for `plan_rechunk`.
-    dtype, codecs, format, region
+    source, target, overwrite, client
         As for `plan_rechunk`.
     resume, journal, verify
         As for `RechunkPlan.run`. The same arguments make the same job. For a dask array see
         `DaskRechunkPlan.run`.
     progress
         Called after each task; True for bars that count bytes, one for each stage.
+    **options
+        As for `plan_rechunk`.
 
     Raises
     ------
@@ -381,21 +387,9 @@ def rechunk(
     """
     check_bools(overwrite=overwrite, verify=verify)
     check_resume(resume)
+    again = overwrite or bool(resume)  # a job that has died may have made it visible
     plan: RechunkPlan | JointRechunkPlan | DaskRechunkPlan = plan_rechunk(
-        source,
-        target,
-        chunks=chunks,
-        shards=shards,
-        max_mem=max_mem,
-        temp=temp,
-        overwrite=overwrite or bool(resume),  # a job that has died may have made it visible
-        path=path,
-        client=client,
-        storage_options=storage_options,
-        dtype=dtype,
-        codecs=codecs,
-        format=format,
-        region=region,
+        source, target, overwrite=again, client=client, **options
     )
     if isinstance(plan, DaskRechunkPlan):
         plan = replace(plan, then=replace(plan.then, overwrite=overwrite))

@@ -90,10 +90,7 @@ class RankBuffer:
                 f"array {self.series.name!r}: the block of this rank has the shape "
                 f"{found.shape}, but its region of a step has {shape}."
             )
-        if hasattr(block, "dtype") and not (
-            array.meta.data_type.holds(block.dtype)
-            or (casting != "safe" and np.can_cast(block.dtype, array.dtype, casting))
-        ):
+        if hasattr(block, "dtype") and not array.meta.data_type.accepts(block.dtype, casting):
             raise DataTypeError(
                 f"array {self.series.name!r} holds {array.meta.data_type.label}, the block of this "
                 f"rank {block.dtype}, which does not always fit: convert it with astype, or attach "

@@ -22,11 +22,12 @@ from collections.abc import Mapping
 from functools import partial
 from secrets import randbits
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_bools, check_count
+from zarr_dask._util.arguments import MadeBy, check_bools, check_choice, check_count
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.group import Group
@@ -48,10 +49,8 @@ from zarr_dask.stores.open import Location
 
 __all__ = ["Writer"]
 
-Casting = Literal["safe", "same_kind", "unsafe"]
 
-
-class Writer:
+class Writer(MadeBy):
     """Output of a simulation, in one of its processes.
 
     Made by `Writer.create`, once, and `Writer.attach`, in every rank.
@@ -79,6 +78,11 @@ class Writer:
     5
     >>> folder.cleanup()
     """
+
+    _made_by = (
+        "Writer.create(url, arrays, owners=...) makes an output, once, and "
+        "Writer.attach(url, rank=...) opens it in each rank"
+    )
 
     def __init__(
         self,
@@ -247,9 +251,7 @@ class Writer:
             If steps before `from_step` are not stored, or the run has started with another step.
         """
         check_count("threads", threads, "one per core")
-        if casting not in get_args(Casting):
-            known = ", ".join(map(repr, get_args(Casting)))
-            raise ValueError(f"casting={casting!r}: expected one of {known}.")
+        check_choice("casting", casting, Casting)
         output = open_output(url, path, journal, storage_options)
         check_run(run, from_step)
         if rank is None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -25,7 +26,6 @@ from zarr_dask.grid.grid import Dimension, Region, cells_overlapping
 from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, place_of_target, places_of_source
 from zarr_dask.jobs.engine.grid_arguments import clipped_slices
 from zarr_dask.jobs.engine.plan import format_region
-from zarr_dask.jobs.write.target import Casting, can_cast
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import contains_or_equal
 
@@ -106,7 +106,7 @@ def check_fits(
             + "".join(f"; {one}" for one in cut)
             + (". Make the array longer (resize), or append to it." if cut else ".")
         )
-    if not can_cast(target, values.dtype, casting):
+    if not target.meta.data_type.accepts(values.dtype, casting):
         raise DataTypeError(
             f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
             f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "

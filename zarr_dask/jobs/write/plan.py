@@ -17,6 +17,7 @@ import numpy as np
 from zarr_dask._util.display import InWords, html_table
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import Shown
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.concurrent_edit import write_changed_documents
 from zarr_dask.formats.consolidated import warn_stale_consolidated
@@ -47,7 +48,7 @@ from zarr_dask.jobs.write.regroup import Regrouping, ways, written_blocks
 from zarr_dask.jobs.write.running import StartedWrite, run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import ArrayTarget, Casting, WriteReceipts, WriteReport
+from zarr_dask.jobs.write.target import ArrayTarget, WriteReceipts, WriteReport
 from zarr_dask.journal import ArrayEnd, JobLock, Journal, end_of_array, new_journal
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace

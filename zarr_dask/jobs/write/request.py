@@ -3,28 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from zarr_dask._util.arguments import check_choice
+from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
-from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.engine.resume import ResumeOptions
+from zarr_dask.dtypes.base import Casting
+from zarr_dask.hierarchy.group import Group, create_array
+from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import Casting
 from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 from zarr_dask.journal import OnConflict
 from zarr_dask.stores.open import Location
 
-__all__ = ["RunOptions", "WriteMode", "WriteOptions", "WriteRequest", "split_request"]
+__all__ = [
+    "RunKeywords",
+    "WriteKeywords",
+    "WriteMode",
+    "WriteOptions",
+    "WriteRequest",
+    "split_request",
+]
 
 WriteMode = Literal["a", "w", "w-", "r+", "swap"]
 
 
-class WriteOptions(ZarrPythonOptions, total=False):
-    """Keywords of `plan_write`."""
+@explained_by(create_array)
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Options of a write: keywords of `plan_write` and `to_zarr`.
+
+    An option is a field here, explained here, and a line of `WriteKeywords` for type checkers.
+
+    Parameters
+    ----------
+    chunks, shards
+        Grids of a new array, as a length for all dimensions, for each, or for some by name or
+        position; -1 is a whole dimension. ``"auto"``, a size such as ``"10MB"`` and False are taken
+        as by `zarr_dask.create_array`. By default one stored object per block where blocks are
+        regular.
+    codecs, fill_value, dimension_names, attributes, format
+        Of a new array; see `zarr_dask.create_array`.
+    overwrite
+        Replace an existing array; the same as ``mode="w"``.
+    append
+        A dimension, by position or by name, at whose end the existing array grows by the values.
+        Its document says so when all of them are written. The last objects that the old end cuts
+        are read, changed and written by their single task; readers of the old length see the same
+        values before and after. Of several appends to one array, one is under way at a time: it
+        claims the end of the array before it writes its first object.
+    casting
+        Casts that are allowed, in NumPy's words: ``"safe"``, only data types all of whose values
+        the target can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
+    partial
+        What to do where a region covers stored objects only in part: ``"refuse"``; let their single
+        writing task of this job read and change them (``"own"``), which is right if no other job
+        writes into the same objects meanwhile; or share them with other jobs that do the same
+        (``"compare"``): an object is put back only if it is still what was read, else the task
+        reads it again. The last needs a store that can compare: local files and memory can.
+    on_conflict
+        What an append does while another one is under way: ``"error"``, before anything is written,
+        or ``"wait"`` until it has ended; it is then planned anew, behind the elements of that one.
+        One array at a time may wait.
+    resume
+        True to resume the same call after it died: only stored objects without a valid receipt are
+        written, and only their inputs are computed. If there is nothing to resume, the job starts
+        anew. A job that has ended already answers with its report, unless it is to overwrite. A
+        name such as ``"run-7"`` declares that all calls with this name write the same
+        values, for graphs whose tokens cannot show it. False always starts anew.
+    journal
+        Location of the receipts, a path or URL outside the hierarchy; beside it by default.
+    manifest
+        A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
+        several arrays.
+    sha256
+        True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
+    confirm
+        True to ask the store for the size of each object after it has acknowledged it, with one
+        more request. Objects that it has lost, cut or put elsewhere are an error then.
+    each
+        For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
+        ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
+    max_mem
+        Maximum bytes that the tasks of one process may hold, such as ``"2GB"``, besides what
+        computing the blocks takes. By default the share that the workers' memory limit leaves, or
+        half of the machine's memory. Blocks that cross stored objects are regrouped in the graph,
+        or written as they come into an array between, from which the target is then written: the
+        faster way that fits.
+    temp
+        Location of that array, if any is needed; beside the target by default.
+    """
+
+    chunks: Any = None
+    shards: Any = None
+    codecs: Any = None
+    fill_value: Any = 0
+    dimension_names: Any = None
+    attributes: Mapping[str, Any] | None = None
+    format: str | None = None
+    overwrite: bool = False
+    append: int | str | None = None
+    casting: Casting = "safe"
+    partial: Partial = "refuse"
+    on_conflict: OnConflict = "error"
+    resume: Resume = False
+    journal: Location | None = None
+    manifest: Any = None
+    sha256: bool = False
+    confirm: bool = False
+    each: Sequence[Mapping[str, Any]] | None = None
+    max_mem: str | int | None = None
+    temp: Location | None = None
+
+
+class WriteKeywords(ZarrPythonOptions, total=False):
+    """The fields of `WriteOptions`, for type checkers."""
 
     chunks: Any
     shards: Any
@@ -38,7 +134,7 @@ class WriteOptions(ZarrPythonOptions, total=False):
     casting: Casting
     partial: Partial
     on_conflict: OnConflict
-    resume: bool | str
+    resume: Resume
     journal: Location | None
     manifest: Any
     sha256: bool
@@ -48,36 +144,56 @@ class WriteOptions(ZarrPythonOptions, total=False):
     temp: Location | None
 
 
-class RunOptions(WriteOptions, total=False):
-    """Keywords of `to_zarr`."""
+class RunKeywords(WriteKeywords, total=False):
+    """Keywords of `to_zarr`, for type checkers."""
 
     progress: WriteProgress | None
     window: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteRequest:
-    """Arguments of a write of one array; see `plan_write`."""
+class WriteRequest(WriteOptions):
+    """A write of one array, or of each of several: where to, and the options."""
 
     url: Location | Array | Group
-    component: str | None
-    storage_options: Mapping[str, Any] | None
-    region: Any
-    mode: WriteMode
-    wanted: ArraySpec
-    overwrite: bool
-    append: int | str | None
-    casting: Casting
-    partial: Partial
-    on_conflict: OnConflict
-    resume: ResumeOptions
-    keywords: Mapping[str, Any]
+    component: str | None = None
+    storage_options: Mapping[str, Any] | None = None
+    region: Any = None
+    mode: WriteMode = "a"
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords of zarr-python."""
+    spec: ArraySpec | None = None
+    """The new array, in place of what the options say of it."""
     overlap: int = 0
     """Elements at the end of the array that an append replaces."""
-    max_mem: str | int | None = None
-    temp: Location | None = None
+    ended: tuple[str, ...] = ()
+    """As in `ResumeOptions`."""
     is_between: bool = False
     """True if the array is itself one between, into which blocks are written as they come."""
+
+    @property
+    def wanted(self) -> ArraySpec:
+        """The new array, as the options describe it."""
+        if self.spec is not None:
+            return self.spec
+        return ArraySpec(
+            shape=None,
+            dtype=None,
+            chunks=self.chunks,
+            shards=self.shards,
+            codecs=self.codecs,
+            fill_value=self.fill_value,
+            dimension_names=self.dimension_names,
+            attributes={} if self.attributes is None else self.attributes,
+            format=self.format,
+        )
+
+    @property
+    def journals(self) -> ResumeOptions:
+        """The options that concern journals."""
+        return ResumeOptions(
+            self.resume, self.journal, self.manifest, self.sha256, self.ended, confirm=self.confirm
+        )
 
     @property
     def creates(self) -> bool:
@@ -91,7 +207,7 @@ class WriteRequest:
         check_choice("casting", self.casting, Casting)
         check_choice("partial", self.partial, Partial)
         check_choice("on_conflict", self.on_conflict, OnConflict)
-        self.resume.check()
+        self.journals.check()
         if self.region is not None and self.mode in {"w", "w-"}:
             raise ValueError(
                 f"region= writes into an array that exists; mode={self.mode!r} makes one. Leave "
@@ -119,10 +235,8 @@ _OF_EACH = ("chunks", "shards", "codecs", "fill_value", "dimension_names", "attr
 """Options of `plan_write` that may differ between the arrays of one call."""
 
 
-def split_request(
-    request: WriteRequest, count: int, each: Sequence[Mapping[str, Any]] | None = None
-) -> list[WriteRequest]:
-    """Requests for several arrays; `each` is as for `plan_write`.
+def split_request(request: WriteRequest, count: int) -> list[WriteRequest]:
+    """Return the requests of several arrays.
 
     Raises
     ------
@@ -144,31 +258,24 @@ def split_request(
     if len(regions) != count:
         raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
     manifests = [None] * count
-    if request.resume.manifest is not None:
-        manifests = _for_each(_several(request.resume.manifest), count, "manifest")
+    if request.manifest is not None:
+        manifests = _for_each(_several(request.manifest), count, "manifest")
         if len(set(map(str, manifests))) < count:
             raise ValueError("manifest names one place twice: each array has a file of its own.")
-    wanted = [request.wanted] * count if each is None else _specs(request.wanted, count, each)
+    each = [{}] * count if request.each is None else _checked_each(request.each, count)
     return [
-        replace(
-            request,
-            url=u,
-            component=c,
-            region=r,
-            wanted=w,
-            resume=replace(request.resume, manifest=m),
-        )
-        for u, c, r, m, w in zip(urls, components, regions, manifests, wanted, strict=True)
+        replace(request, url=u, component=c, region=r, manifest=m, each=None, **one)
+        for u, c, r, m, one in zip(urls, components, regions, manifests, each, strict=True)
     ]
 
 
-def _specs(spec: ArraySpec, count: int, each: Sequence[Mapping[str, Any]]) -> list[ArraySpec]:
+def _checked_each(each: Sequence[Mapping[str, Any]], count: int) -> Sequence[Mapping[str, Any]]:
     if len(each) != count:
         raise ValueError(f"each has {len(each)} items for {count} dask arrays.")
     unknown = sorted({name for one in each for name in one if name not in _OF_EACH})
     if unknown:
         raise TypeError(f"each= has the keywords {unknown}; only {list(_OF_EACH)} may differ.")
-    return [replace(spec, **one) for one in each]
+    return each
 
 
 def _several(manifest: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from zarr_dask._util.display import InWords
 from zarr_dask.array.array import Array, object_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
 from zarr_dask.array.writer import write_object_part
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -60,17 +61,7 @@ from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.retry import counting_retries
 
-__all__ = ["ArrayTarget", "Casting", "Commit", "Finalizer", "WriteReport", "can_cast"]
-
-Casting = Literal["safe", "same_kind", "unsafe"]
-"""Casts that are allowed when values are written to an array, in NumPy's words."""
-
-
-def can_cast(array: Array, dtype: np.dtype[Any], casting: Casting) -> bool:
-    """True if values of a NumPy type may be written to an array."""
-    if array.meta.data_type.holds(dtype):
-        return True
-    return casting != "safe" and np.can_cast(dtype, array.dtype, casting)
+__all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -370,7 +361,7 @@ class ArrayTarget:
                 f"a block for the region {format_region(region)} of {self.array.where} has the "
                 f"shape {found.shape}, but dask said {shape}; give map_blocks the right chunks=."
             )
-        if not can_cast(self.array, found.dtype, self.casting):
+        if not self.array.meta.data_type.accepts(found.dtype, self.casting):
             raise DataTypeError(
                 f"a block for {self.array.where} has the data type {found.dtype}, but dask said "
                 f"{self.array.dtype}; give map_blocks the right dtype=, or convert with astype."

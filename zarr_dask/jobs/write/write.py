@@ -18,15 +18,14 @@ from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 from zarr_dask._util.arguments import check_bools
-from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import DataTypeError, MetadataError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
-from zarr_dask.hierarchy.group import Group, create_array, open_array
+from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
@@ -35,7 +34,7 @@ from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
 from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.memory_budget import JobBudget
-from zarr_dask.jobs.engine.resume import Resume, ResumeOptions, find_finished_append, plan_resume
+from zarr_dask.jobs.engine.resume import Resume, find_finished_append, plan_resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.checks import (
     check_disjoint_targets,
@@ -48,10 +47,11 @@ from zarr_dask.jobs.write.checks import (
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.lazy_values import are_several, as_dask
-from zarr_dask.jobs.write.plan import Partial, WritePlan
+from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.regroup import check_fits_budget, cost_model_for, ways, written_blocks
 from zarr_dask.jobs.write.request import (
-    RunOptions,
+    RunKeywords,
+    WriteKeywords,
     WriteMode,
     WriteOptions,
     WriteRequest,
@@ -59,10 +59,10 @@ from zarr_dask.jobs.write.request import (
 )
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import Casting, WriteReport
+from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
-from zarr_dask.jobs.write.zarr_python_kwargs import KEYWORDS, ZarrPythonOptions, target_of
-from zarr_dask.journal import OnConflict, check_no_output
+from zarr_dask.jobs.write.zarr_python_kwargs import KEYWORDS, target_of
+from zarr_dask.journal import check_no_output
 from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.open import Location
@@ -98,7 +98,7 @@ def plan_write(
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
-    **options: Unpack[WriteOptions],
+    **options: Unpack[WriteKeywords],
 ) -> WritePlan: ...
 @overload
 def plan_write(
@@ -108,10 +108,10 @@ def plan_write(
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
-    **options: Unpack[WriteOptions],
+    **options: Unpack[WriteKeywords],
 ) -> JointWritePlan: ...
 @takes_habits((*KEYWORDS, "name"), **_HABITS)
-@explained_by(create_array)
+@takes_options_of(WriteOptions)
 def plan_write(
     arr: Any,
     url: Any,
@@ -119,28 +119,7 @@ def plan_write(
     storage_options: Mapping[str, Any] | None = None,
     region: Any = None,
     mode: WriteMode = "a",
-    *,
-    chunks: Any = None,
-    shards: Any = None,
-    codecs: Any = None,
-    fill_value: Any = 0,
-    dimension_names: Any = None,
-    attributes: Mapping[str, Any] | None = None,
-    format: str | None = None,
-    overwrite: bool = False,
-    append: int | str | None = None,
-    casting: Casting = "safe",
-    partial: Partial = "refuse",
-    on_conflict: OnConflict = "error",
-    resume: Resume = False,
-    journal: Location | None = None,
-    manifest: Any = None,
-    sha256: bool = False,
-    confirm: bool = False,
-    each: Sequence[Mapping[str, Any]] | None = None,
-    max_mem: str | int | None = None,
-    temp: Location | None = None,
-    **keywords: Unpack[ZarrPythonOptions],
+    **keywords: Any,
 ) -> WritePlan | JointWritePlan:
     """Plan how to write a dask array, or several; nothing is written.
 
@@ -164,61 +143,8 @@ def plan_write(
         exists, ``"r+"`` writes into an existing array. ``"swap"`` replaces a local array, which may
         also be the source: the new one is written beside it and takes its place when it is
         complete.
-    chunks, shards
-        Grids of a new array, as a length for all dimensions, for each, or for some by name or
-        position; -1 is a whole dimension. ``"auto"``, a size such as ``"10MB"`` and False are taken
-        as by `zarr_dask.create_array`. By default one stored object per block where blocks are
-        regular.
-    codecs, fill_value, dimension_names, attributes, format
-        Of a new array; see `zarr_dask.create_array`.
-    overwrite
-        Replace an existing array; the same as ``mode="w"``.
-    append
-        A dimension, by position or by name, at whose end the existing array grows by the values.
-        Its document says so when all of them are written. The last objects that the old end cuts
-        are read, changed and written by their single task; readers of the old length see the same
-        values before and after. Of several appends to one array, one is under way at a time: it
-        claims the end of the array before it writes its first object.
-    casting
-        Casts that are allowed, in NumPy's words: ``"safe"``, only data types all of whose values
-        the target can hold; ``"same_kind"``, also wider ones of its kind; ``"unsafe"``, all.
-    partial
-        What to do where a region covers stored objects only in part: ``"refuse"``; let their single
-        writing task of this job read and change them (``"own"``), which is right if no other job
-        writes into the same objects meanwhile; or share them with other jobs that do the same
-        (``"compare"``): an object is put back only if it is still what was read, else the task
-        reads it again. The last needs a store that can compare: local files and memory can.
-    on_conflict
-        What an append does while another one is under way: ``"error"``, before anything is written,
-        or ``"wait"`` until it has ended; it is then planned anew, behind the elements of that one.
-        One array at a time may wait.
-    resume
-        True to resume the same call after it died: only stored objects without a valid receipt are
-        written, and only their inputs are computed. If there is nothing to resume, the job starts
-        anew. A job that has ended already answers with its report, unless it is to overwrite. A
-        name such as ``"run-7"`` declares that all calls with this name write the same
-        values, for graphs whose tokens cannot show it. False always starts anew.
-    journal
-        Location of the receipts, a path or URL outside the hierarchy; beside it by default.
-    manifest
-        A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
-        several arrays.
-    sha256
-        True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
-    confirm
-        True to ask the store for the size of each object after it has acknowledged it, with one
-        more request. Objects that it has lost, cut or put elsewhere are an error then.
-    each
-        For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
-        ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
-    max_mem
-        Maximum bytes that the tasks of one process may hold, such as ``"2GB"``, besides what
-        computing the blocks takes. By default the share that the workers' memory limit leaves, or
-        half of the machine's memory. Blocks that cross stored objects are regrouped in the graph,
-        or written as they come into an array between, from which the target is then written: the
-        faster way that fits.
-    temp
-        Location of that array, if any is needed; beside the target by default.
+    **options
+        As for `WriteOptions`.
     **keywords
         Keywords that dask passes to zarr-python: ``compressor``, ``compressors``, ``filters``,
         ``serializer``, ``order``, ``zarr_format``, ``dimension_separator``, ``chunk_key_encoding``.
@@ -268,41 +194,25 @@ def plan_write(
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"], each=each).tasks
     20
     """
-    check_bools(overwrite=overwrite, sha256=sha256, confirm=confirm)
-    replaces = (overwrite or mode == "w") and not component
-    place, options = Archives(replaces=replaces).instead_of(url, storage_options)
+    others = {name: keywords.pop(name) for name in (*KEYWORDS, "name") if name in keywords}
     request = WriteRequest(
-        url=place,
+        url=url,
         component=component,
-        storage_options=options,
+        storage_options=storage_options,
         region=region,
         mode=mode,
-        wanted=ArraySpec(
-            shape=None,
-            dtype=None,
-            chunks=chunks,
-            shards=shards,
-            codecs=codecs,
-            fill_value=fill_value,
-            dimension_names=dimension_names,
-            attributes={} if attributes is None else attributes,
-            format=format,
-        ),
-        overwrite=overwrite,
-        append=append,
-        casting=casting,
-        partial=partial,
-        on_conflict=on_conflict,
-        resume=ResumeOptions(resume, journal, manifest, sha256, confirm=confirm),
-        keywords=keywords,
-        max_mem=max_mem,
-        temp=temp,
+        keywords=others,
+        **keywords,
     )
+    check_bools(overwrite=request.overwrite, sha256=request.sha256, confirm=request.confirm)
+    archives = Archives(replaces=(request.overwrite or mode == "w") and not component)
+    place, storage_options = archives.instead_of(url, storage_options)
+    request = replace(request, url=place, storage_options=storage_options)
     if not are_several(arr):
-        if each is not None:
+        if request.each is not None:
             raise TypeError("each= is about several arrays; name the options of a single one.")
         return _plan(arr, request)
-    return plan_several(arr, split_request(request, len(arr), each))
+    return plan_several(arr, split_request(request, len(arr)))
 
 
 def plan_several(
@@ -326,7 +236,7 @@ def plan_several(
     for values, asked in zip(arrays, requests, strict=True):
         # the journal of the first one is the last one to go
         ended = plans[0].resume.ended_with if plans else ()
-        plan = _plan(values, replace(asked, resume=replace(asked.resume, ended=ended)))
+        plan = _plan(values, replace(asked, ended=ended))
         defers = commit is not None and not puts_metadata_first(plan.target.store)
         plans.append(replace(plan, deferred=True) if defers else plan)
     check_disjoint_targets(plans)
@@ -363,26 +273,12 @@ def plan_blocks(room: StagingFolder, values: da.Array, *, resume: Resume) -> Wri
     between = room.between
     request = WriteRequest(
         url=room.array,
-        component=None,
-        storage_options=None,
-        region=None,
-        mode="a",
-        wanted=ArraySpec(
-            shape=None,
-            dtype=None,
-            chunks=between.chunks,
-            shards=between.shards,
-            codecs=between.codecs,
-            attributes={},
-            format=DEFAULT_FORMAT.name,
-        ),
-        overwrite=False,
-        append=None,
-        casting="safe",
-        partial="refuse",
-        on_conflict="error",
-        resume=ResumeOptions(resume, room.journal if resume else None),
-        keywords={},
+        chunks=between.chunks,
+        shards=between.shards,
+        codecs=between.codecs,
+        format=DEFAULT_FORMAT.name,
+        resume=resume,
+        journal=room.journal if resume else None,
         is_between=True,
     )
     return _plan(values, request)
@@ -425,7 +321,7 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
         target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
     target, region = append_target(target, values, request.append, site, request.overlap)
-    ended = find_finished_append(values, replace(target, meta=before), region, request.resume)
+    ended = find_finished_append(values, replace(target, meta=before), region, request.journals)
     if ended is not None:  # only its journal is left
         return _ResolvedTarget(replace(target, meta=before), ended, site, None, ended)
     return _ResolvedTarget(target, region, site, before)
@@ -455,7 +351,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         creates=request.creates and swap is None,
         grows=request.append is not None,
         grown=ended is not None,
-        options=request.resume,
+        options=request.journals,
         swap=swap,
         free_beside=site.free_beside,
         waits=request.on_conflict == "wait",
@@ -482,7 +378,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
         site=site,
-        anew=bound(_plan, arr, given) if request.resume.resume else None,
+        anew=bound(_plan, arr, given) if request.resume else None,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
     )
     if not plan.has_ended and not request.is_between:
@@ -511,7 +407,7 @@ def _within_budget(plan: WritePlan, request: WriteRequest) -> WritePlan:
         ways=found,
         budget=budget,
         between=between,
-        plan_blocks=bound(plan_blocks, resume=request.resume.resume),
+        plan_blocks=bound(plan_blocks, resume=request.resume),
     )
 
 
@@ -525,7 +421,7 @@ def _between(
         if request.temp is not None:
             raise
         return None, None
-    if found[0].base is None and request.resume.resume:
+    if found[0].base is None and request.resume:
         return None, None  # what is in memory is gone with the process
     return found
 
@@ -560,7 +456,7 @@ def to_zarr(
     compute: Literal[True] = True,
     return_stored: Literal[False] = False,
     mode: WriteMode = "a",
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> tuple[WriteReport, ...]: ...
 @overload
 def to_zarr(
@@ -572,7 +468,7 @@ def to_zarr(
     compute: Literal[True] = True,
     return_stored: Literal[False] = False,
     mode: WriteMode = "a",
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> WriteReport: ...
 @overload
 def to_zarr(
@@ -584,9 +480,10 @@ def to_zarr(
     compute: bool = True,
     return_stored: bool = False,
     mode: WriteMode = "a",
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> Any: ...
 @takes_habits((*KEYWORDS, "name"), _is_of_xarray, **_HABITS)
+@takes_options_of(plan_write)
 @explained_by(plan_write, WritePlan.run)
 def to_zarr(
     arr: Any,
@@ -598,29 +495,9 @@ def to_zarr(
     return_stored: bool = False,
     mode: WriteMode = "a",
     *,
-    chunks: Any = None,
-    shards: Any = None,
-    codecs: Any = None,
-    fill_value: Any = 0,
-    dimension_names: Any = None,
-    attributes: Mapping[str, Any] | None = None,
-    format: str | None = None,
-    overwrite: bool = False,
-    append: int | str | None = None,
-    casting: Casting = "safe",
-    partial: Partial = "refuse",
-    on_conflict: OnConflict = "error",
-    resume: Resume = False,
-    journal: Location | None = None,
-    manifest: Any = None,
-    sha256: bool = False,
-    confirm: bool = False,
-    each: Sequence[Mapping[str, Any]] | None = None,
-    max_mem: str | int | None = None,
-    temp: Location | None = None,
     progress: WriteProgress | None = None,
     window: int | None = None,
-    **keywords: Unpack[ZarrPythonOptions],
+    **options: Any,
 ) -> Any:
     """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
 
@@ -634,15 +511,9 @@ def to_zarr(
         ``compute()`` writes.
     return_stored
         True to return the stored array as a dask array, after writing it.
-    chunks, shards, codecs, fill_value, dimension_names, attributes, format, overwrite
-        As for `plan_write`.
-    append, casting, partial, on_conflict
-        As for `plan_write`.
-    resume, journal, manifest, sha256, confirm, each, max_mem, temp
-        As for `plan_write`.
     progress, window
         As for `WritePlan.run`.
-    **keywords
+    **options
         As for `plan_write`.
 
     Returns
@@ -671,59 +542,18 @@ def to_zarr(
     (500, 400)
     """
     if _is_of_xarray(arr):
-        given: dict[str, Any] = {
-            "region": region,
-            "chunks": chunks,
-            "shards": shards,
-            "codecs": codecs,
-        }
-        given |= {"format": format, "append": append, "journal": journal}
-        given |= {"max_mem": max_mem, "temp": temp}
-        given["partial"] = None if partial == "refuse" else partial
+        given = {**options, "region": region, "progress": progress, "window": window}
+        replaces = given.pop("overwrite", False)
         return arr.zd.to_zarr(
             url,
-            "w" if overwrite else None if mode == "a" else mode,
+            "w" if replaces else None if mode == "a" else mode,
             component,
             storage_options=storage_options,
             compute=compute,
-            casting=casting,
-            on_conflict=on_conflict,
-            resume=resume,
-            progress=progress,
-            window=window,
-            **keywords,
             **{name: value for name, value in given.items() if value is not None},
         )
     check_bools(compute=compute, return_stored=return_stored)
-    plan = plan_write(
-        arr,
-        url,
-        component,
-        storage_options,
-        region,
-        mode,
-        chunks=chunks,
-        shards=shards,
-        codecs=codecs,
-        fill_value=fill_value,
-        dimension_names=dimension_names,
-        attributes=attributes,
-        format=format,
-        overwrite=overwrite,
-        append=append,
-        casting=casting,
-        partial=partial,
-        on_conflict=on_conflict,
-        resume=resume,
-        journal=journal,
-        manifest=manifest,
-        sha256=sha256,
-        confirm=confirm,
-        each=each,
-        max_mem=max_mem,
-        temp=temp,
-        **keywords,
-    ).at_once()
+    plan = plan_write(arr, url, component, storage_options, region, mode, **options).at_once()
     if not compute and not return_stored:
         return plan.collection()
     report = plan.run(progress=progress, window=window)

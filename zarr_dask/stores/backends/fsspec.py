@@ -29,6 +29,7 @@ from zarr_dask.errors import (
     ListingError,
     MissingDependencyError,
     ReadOnlyError,
+    StoreArgumentError,
     StoreError,
     StoreUnavailableError,
     ZarrDaskError,
@@ -739,7 +740,8 @@ def _no_store(url: str, options: str, error: BaseException) -> StoreError:
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES and "::" not in url:
         hint = did_you_mean(scheme, SCHEMES)
-    return StoreError(f"no store at {url}: {words.rstrip('.')}.{hint}")
+    kind = StoreArgumentError if isinstance(error, ValueError | TypeError) else StoreError
+    return kind(f"no store at {url}: {words.rstrip('.')}.{hint}")
 
 
 @lru_cache(maxsize=64)

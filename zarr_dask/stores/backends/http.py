@@ -23,7 +23,13 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from zarr_dask._util.threads import MOST_AT_ONCE, request_slots
-from zarr_dask.errors import ListingError, ReadOnlyError, StoreError, StoreUnavailableError
+from zarr_dask.errors import (
+    ListingError,
+    ReadOnlyError,
+    StoreArgumentError,
+    StoreError,
+    StoreUnavailableError,
+)
 from zarr_dask.stores.backends.http_ranges import (
     ContentRange,
     parse_content_range,
@@ -132,13 +138,13 @@ class HTTPStore(ConditionalGetMixin):
         """
         unknown = sorted(options.keys() - {"headers", "timeout", "largest"})
         if unknown:
-            raise StoreError(
-                f"storage_options {unknown} mean nothing to {redact_url(url)}: HTTP takes "
+            raise StoreArgumentError(
+                f"storage_options {unknown} are not taken by {redact_url(url)}: HTTP takes "
                 "'headers' (an object of strings), 'timeout' (seconds) and 'largest' (bytes of a "
                 "value)."
             )
         if not urlsplit(url).hostname:
-            raise StoreError(f"{redact_url(url)!r} names no host.")
+            raise StoreArgumentError(f"{redact_url(url)!r} names no host.")
         headers = json.dumps(dict(options.get("headers", {})), sort_keys=True)
         policy = policy or DEFAULT
         place = redact_url(url)

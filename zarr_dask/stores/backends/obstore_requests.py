@@ -29,6 +29,7 @@ from zarr_dask.errors import (
     ConditionalWriteError,
     ListingError,
     MissingDependencyError,
+    StoreArgumentError,
     StoreError,
     StoreKeyError,
     StoreUnavailableError,
@@ -680,7 +681,7 @@ def _client(
     try:
         return obstore, client_of(place, options, timeout, retries)
     except (ValueError, TypeError, _errors("BaseError")) as error:
-        raise StoreError(f"no store at {place.url}: {_words(error)}") from _public(error)
+        raise StoreArgumentError(f"no store at {place.url}: {_words(error)}") from _public(error)
 
 
 class _Renewal:
