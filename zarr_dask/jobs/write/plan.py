@@ -35,6 +35,7 @@ from zarr_dask.jobs.engine import (
     find_workers,
     forks_for,
     runs_elsewhere,
+    runs_processes,
 )
 from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.memory_budget import JobBudget
@@ -52,6 +53,7 @@ from zarr_dask.journal import ArrayEnd, JobLock, Journal, end_of_array, new_jour
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.capabilities import capabilities_of
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -420,8 +422,15 @@ class WritePlan(InWords):
         only = None
         if done is not None:
             only = missing_blocks(target, self.blocks, self.region, done)
-        records = None if journal is None else self._records(journal, ends=ends)
-        elsewhere = not is_remote(target.store) and runs_elsewhere(client)
+        is_elsewhere = runs_elsewhere(client)
+        records = None
+        if journal is not None:
+            # the last task reads the receipts of all processes for a manifest
+            alone = held and not (is_elsewhere and resume.options.manifest)
+            can_append = capabilities_of(journal.store).append
+            journal = replace(journal, gathers=alone and not (can_append or runs_processes()))
+            records = self._records(journal, ends=ends)
+        elsewhere = not is_remote(target.store) and is_elsewhere
         room = self._room()
         made = ArrayTarget(
             target,
