@@ -33,7 +33,9 @@ __all__ = ["verify"]
     metavar="URL",
     help="Location of the journals of open jobs; beside the data by default.",
 )
-@click.option("--sweep", is_flag=True, help="Remove temporary files that killed writers left.")
+@click.option(
+    "--sweep", is_flag=True, help="Remove what killed writers left, unfinished uploads too."
+)
 @click.option(
     "--plot",
     type=PictureType(),
