@@ -44,6 +44,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.jobs.engine import find_workers, run_tasks
+from zarr_dask.jobs.engine.measured import measuring
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.jobs.verify.expected import ExpectedObjects, OpenJobs, ReceiptedObject, sha256_of
 from zarr_dask.jobs.verify.orphans import OrphanedKeys
@@ -152,26 +153,38 @@ def verify(
     check_bools(sweep=sweep)
     expected = "a path or URL, or what a job has stored (zarr_dask.Manifest)"
     check_type("manifest", manifest, str | PathLike | ExpectedObjects, expected)
-    try:
-        job = _VerificationState.of(url, path, deep, storage_options, read)
-    except NodeNotFoundError:
-        if not sweep:
-            raise
-        swept = _VerificationState.of_leftovers(url, path, deep, storage_options)
-        swept.journal = journal
-        swept.find_open_jobs(sweep=True)
-        swept.find_leftovers(sweep=True)
-        if not (swept.swept or swept.findings):
-            raise
-        return swept.report()
-    job.journal = journal
+    with measuring() as measured:
+        try:
+            job = _VerificationState.of(url, path, deep, storage_options, read)
+        except NodeNotFoundError:
+            if not sweep:
+                raise
+            job = _VerificationState.of_leftovers(url, path, deep, storage_options)
+            job.journal = journal
+            if not job.sweep_leftovers():
+                raise
+            report = job.report()
+        else:
+            job.journal = journal
+            report = _verified(job, manifest, client, sweep=sweep)
+    return replace(report, traffic=measured.traffic)
+
+
+def _verified(
+    job: _VerificationState,
+    manifest: ExpectedObjects | str | PathLike[str] | None,
+    client: Client | None,
+    *,
+    sweep: bool,
+) -> VerifyReport:
+    """Return the report about a node."""
     kept = (
         Manifest.at(ManifestPlace.of(manifest, job.store))
         if isinstance(manifest, str | PathLike)
         else manifest
     )
     job.check_numbers()
-    begun = job.open_jobs.receipts() if kept is None and deep == "receipts" else None
+    begun = job.open_jobs.receipts() if kept is None and job.deep == "receipts" else None
     job.list_keys()
     receipts = begun if kept is None else kept
     objects = () if receipts is None else tuple(receipts.objects)  # it may be an iterator
@@ -540,6 +553,12 @@ class _VerificationState:
                 how += " removes it"
             reason = f"a job of kind {job.kind!r}, begun {job.begun}, {how}"
             self.add(Finding("journal", path, journal.prefix, reason=reason))
+
+    def sweep_leftovers(self) -> bool:
+        """Remove leftovers of jobs and writers; return True if there are or were any."""
+        self.find_open_jobs(sweep=True)
+        self.find_leftovers(sweep=True)
+        return bool(self.swept or self.findings)
 
     def find_leftovers(self, *, sweep: bool) -> None:
         """Report leftovers of killed writers."""

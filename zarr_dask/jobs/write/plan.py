@@ -41,6 +41,7 @@ from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.memory_budget import JobBudget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
@@ -72,7 +73,7 @@ _MOST_LISTED = 1000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WritePlan(InWords):
+class WritePlan(Priced, InWords):
     """Everything that a write will do; made by `plan_write`."""
 
     values: da.Array
@@ -197,6 +198,11 @@ class WritePlan(InWords):
             return 0
         same = prod(map(_in_common, self.values.chunks, self.blocks))
         return (int(self.values.size) - same) * self.target.meta.data_type.typical_itemsize
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of the writing tasks by kind; not those of what makes the blocks."""
+        return {"read": len(self.partial), "write": self.objects}
 
     def __str__(self) -> str:
         return self.explain()

@@ -576,7 +576,7 @@ class FsspecStore:
         page: Page = _run(fs, list_page(fs, folder, token, deep=deep))
         return page
 
-    def list_uploads(self, prefix: str) -> list[UnfinishedUpload]:
+    def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
         """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`; only S3 keeps them."""
         fs, root = self._file_system()
         if not is_s3(fs):

@@ -218,7 +218,7 @@ class ObstoreStore:
         """See `zarr_dask.stores.base.list_sizes`."""
         return self._served().list_sizes(prefix)
 
-    def list_uploads(self, prefix: str) -> list[UnfinishedUpload]:
+    def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
         """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`; through s3fs.
 
         Raises
