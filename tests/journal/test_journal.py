@@ -26,12 +26,14 @@ from zarr_dask.journal import (
     given_place,
     new_journal,
     open_journals,
+    receipt_batches,
 )
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
 from zarr_dask.stores.base import is_key
 from zarr_dask.stores.open import canonical_location, open_store
+from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.wrapper import StoreWrapper
 from zarr_dask.stores.wrappers.base import PrefixStore
 
@@ -237,6 +239,7 @@ def test_receipts_of_several_arrays_have_the_same_keys(tmp_path, kind):
 
 def test_a_process_appends_to_one_file_and_a_task_puts_one_object(tmp_path):
     files, objects = map(begun, journals(tmp_path))
+    objects = replace(objects, gathers=False)
     for number in range(10):
         files.add(receipt(number))
         objects.add(receipt(number))
@@ -245,6 +248,63 @@ def test_a_process_appends_to_one_file_and_a_task_puts_one_object(tmp_path):
     assert len(list(objects.store.list())) == 11
     objects.merge()
     assert len(list(objects.store.list())) == 2
+
+
+def many(count: int) -> Receipt:
+    return Receipt("job", "first", tuple(StoredObject(f"c/{n}", 1, 7) for n in range(count)))
+
+
+def test_receipts_are_gathered_where_each_would_be_a_request(tmp_path, monkeypatch):
+    journal = begun(journals(tmp_path)[1])
+
+    def stored() -> int:
+        return sum("receipts" in key for key in journal.store.list())
+
+    monkeypatch.setattr(receipt_batches, "_SHORT", 1000.0)
+    for number in range(100):
+        journal.add(receipt(number))
+    assert stored() == 0
+    assert len({*journal.receipts()}) == 100
+    journal.flush()
+    journal.flush()
+    assert stored() == 1
+    monkeypatch.setattr(receipt_batches, "_SHORT", 0.0)
+    for number in range(100):
+        journal.add(receipt(number))
+    assert stored() == 1 + 100 // receipt_batches._MANY
+    assert len({*journal.receipts()}) == 100
+    journal.merge()
+    assert stored() == 1
+
+
+def test_receipts_of_a_task_that_took_long_are_stored_at_once(tmp_path, monkeypatch):
+    journal = begun(journals(tmp_path)[1])
+    with in_task():
+        journal.add(receipt(1))
+        monkeypatch.setattr(receipt_batches, "_LONG", 0.0)
+        journal.add(receipt(2))
+    assert {*replace(journal, run_id="another process").receipts()} == {receipt(1), receipt(2)}
+
+
+def test_receipts_that_cannot_be_stored_fail_the_task_and_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(receipt_batches, "_LONG", 0.0)
+    journal = begun(journals(tmp_path)[1])
+    refusing = replace(journal, store=ReadOnly(journal.store))
+    with pytest.raises(StoreError):
+        refusing.add(many(3))
+    refusing.flush_after_failure()
+    assert list(journal.receipts()) == [many(3)]
+    journal.flush()
+    assert list(replace(journal, run_id="another process").receipts()) == [many(3)]
+
+
+def test_only_so_many_jobs_gather_receipts(tmp_path):
+    journal = begun(journals(tmp_path)[1])
+    journal.add(receipt(0))
+    for number in range(receipt_batches._MOST_JOBS):
+        replace(journal, run_id=f"other {number}").add(receipt(number))
+    assert list(journal.receipts()) == []
+    assert len(receipt_batches.GATHERED._batches) <= receipt_batches._MOST_JOBS
 
 
 def test_begin_forgets_what_an_older_job_has_left(tmp_path):
@@ -423,7 +483,7 @@ def test_a_receipt_that_cannot_be_kept_is_an_error():
         new_journal(JournalLocation(HookStore(MemoryStore(), full), ""), JobRecord("w", "t", ""))
     )
     with pytest.raises(StoreError, match="no space"):
-        journal.add(receipt(1))
+        replace(journal, gathers=False).add(receipt(1))
 
 
 def test_the_fsync_of_the_store_holds_for_its_journal(tmp_path, monkeypatch):
@@ -487,7 +547,7 @@ class MergedMeanwhile(StoreWrapper):
 
 def test_receipts_that_are_merged_while_they_are_read_are_found():
     values = MemoryStore()
-    journal = Journal(values, "jobs/", "token", "run_id")
+    journal = Journal(values, "jobs/", "token", "run_id", gathers=False)
     for number in range(3):
         item = StoredObject(f"c/{number}", 4, 0)
         journal.add(Receipt("token", "run_id", (item,)))

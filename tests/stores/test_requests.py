@@ -63,7 +63,7 @@ def test_reports_of_jobs_have_time_and_requests(options):
     source = zd.open_array(f"{url}/a", storage_options=options)
     report = zd.rechunk(source, f"{url}/b", chunks=(8, 2), storage_options=options)
     assert report.objects == 3
-    assert report.requests["write"] == report.objects + report.tasks  # each task leaves a receipt
+    assert report.requests["write"] == report.objects  # receipts of so short a job are not stored
     assert report.requests["read"] >= 2
     assert report.to_json()["requests"] == report.requests
     assert "requests to services:" in report.explain()

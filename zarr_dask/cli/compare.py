@@ -9,6 +9,7 @@ import click
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.output import answer, echo, terminal_safe
+from zarr_dask.cli.price import price_option, say_price
 from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 
@@ -30,6 +31,7 @@ __all__ = ["compare"]
     "--attributes/--no-attributes", default=True, help="Compare attributes too (the default)."
 )
 @click.option("--digest", is_flag=True, help="Work out digests of the values on the way.")
+@price_option
 @cluster_options()
 def compare(
     a: str,
@@ -60,7 +62,7 @@ def compare(
     for one in found.arrays:
         if one.digest is not None:
             echo(f"  {one.digest}  {terminal_safe(one.path or '/')}")
-    answer(found.to_json(), found.exit_code)
+    answer({**found.to_json(), **say_price(found)}, found.exit_code)
 
 
 def _opened(url: str, options: dict[str, Any] | None) -> str | zd.Array | zd.Group:

@@ -133,6 +133,6 @@ def ingest(
             report = plan.run(client, advance, resume=resume, verify=verify)
         if isinstance(report, AppendReport):
             echo(str(report))
-            answer(report.to_json())
         else:
             say_report(report)
+        answer(report.to_json())

@@ -11,6 +11,7 @@ import click
 
 from zarr_dask.cli.cluster import cluster_options
 from zarr_dask.cli.errors import Decorated
+from zarr_dask.cli.price import price_option
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.v3draft import DRAFTS
@@ -248,6 +249,7 @@ _JOB_OPTIONS = [
     click.option("--path", default="", help="Path of the new array below DST."),
     click.option("--temp", metavar="URL", help="Location of intermediate data, if any is needed."),
     click.option("--overwrite", is_flag=True, help="Replace what is at DST."),
+    price_option,
     cluster_options(),
 ]
 

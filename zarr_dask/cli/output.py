@@ -162,7 +162,6 @@ def say_report(report: ReportBase) -> None:
     echo(wrapped(f"done: {first}", "  "))
     for line in rest:
         echo(line)
-    answer(report.to_json())
 
 
 def write_output(text: str, file: Path) -> None:

@@ -173,7 +173,11 @@ def _do(
             if not stop():
                 done.append(number)
 
-    parallel_for(copy, numbers, threads)
+    try:
+        parallel_for(copy, numbers, threads)
+    finally:
+        if job.journal is not None:
+            job.journal.flush()
     return len(done), sum(retried)
 
 

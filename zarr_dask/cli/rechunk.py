@@ -26,6 +26,7 @@ from zarr_dask.cli.output import (
     write_output,
 )
 from zarr_dask.cli.pictures import PictureType, save_picture
+from zarr_dask.cli.price import say_price
 from zarr_dask.cli.progress import rechunk_progress
 from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
@@ -82,6 +83,7 @@ def run_plan(
         On Ctrl-C or SIGTERM; the message says how to resume.
     """
     say_plan(plan)
+    say_price(plan)
     state = (
         f"{plan.where} is not complete. Run the same command again with --resume to go on, or "
         "without it to start over."
@@ -89,6 +91,7 @@ def run_plan(
     with handle_signals(state), rechunk_progress(plan, verify=verify) as advance:
         report = plan.run(client, advance, resume=resume, verify=verify)
     say_report(report)
+    answer({**report.to_json(), **say_price(report)})
 
 
 @click.command(
@@ -131,8 +134,10 @@ def show_plan(
     Only the plan itself is printed if it is written to standard output.
     """
     to_stdout = output is not None and str(output) == "-"
+    price = {}
     if not to_stdout:
         say_plan(plan)
+        price = say_price(plan)
     if output is not None:
         write_output(plan.to_json(), output)  # the file is not affected by refusals
     if plot is not None:
@@ -150,6 +155,7 @@ def show_plan(
                 {"number": n, "tasks": s.tasks} for n, s in enumerate(plan.as_job().stages, 1)
             ],
             "explanation": plan.explain(),
+            **price,
         }
     )
 

@@ -11,6 +11,7 @@ import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.pictures import PictureType, save_picture
+from zarr_dask.cli.price import price_option, say_price
 from zarr_dask.cli.settings import storage_options
 from zarr_dask.cli.signals import handle_signals
 
@@ -33,12 +34,15 @@ __all__ = ["verify"]
     metavar="URL",
     help="Location of the journals of open jobs; beside the data by default.",
 )
-@click.option("--sweep", is_flag=True, help="Remove temporary files that killed writers left.")
+@click.option(
+    "--sweep", is_flag=True, help="Remove what killed writers left, unfinished uploads too."
+)
 @click.option(
     "--plot",
     type=PictureType(),
     help="Draw a heat map into this file; needs matplotlib.",
 )
+@price_option
 @cluster_options()
 def verify(
     url: str,
@@ -67,4 +71,4 @@ def verify(
         echo(terminal_safe(line))
     if plot is not None:
         save_picture(report.plot(), plot)
-    answer(report.to_json(), report.exit_code)
+    answer({**report.to_json(), **say_price(report)}, report.exit_code)

@@ -5,7 +5,7 @@ A journal is a folder of its own in a `zarr_dask.journal.location.JournalLocatio
     __job-<16 hex digits>/
         job.json                       the description of the job (`JobRecord`), while it is open
         receipts-<host>-<pid>-<..>     one file per process, append-only
-        receipts-task-<..>             in stores that cannot append: one object per task
+        receipts-batch-<..>            in stores that cannot append: receipts of some seconds
         receipts-<stage>@<from>-<to>@<..>  of a process that does these tasks of a stage only
         held                           locked by the processes that work on it
         held-<16 hex digits>           which process that is, where locks are known to one host
@@ -34,6 +34,7 @@ from typing import Any
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked, is_locked, lock_job
+from zarr_dask.journal.receipt_batches import GATHERED, Batch
 from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.fsync import forget_folders
@@ -41,6 +42,7 @@ from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Buffer, Store, append_or_none
 from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
 from zarr_dask.stores.no_follow import folder_in, forget_reached
+from zarr_dask.stores.patience import in_foreground, task_begun
 
 __all__ = [
     "LAST",
@@ -157,6 +159,9 @@ class Journal:
     run_id: str
     part: StagePart | None = None
     """The only tasks whose receipts are read and written; None for all of the job."""
+    gathers: bool = True
+    """True if receipts are stored together where the store cannot append; see
+    `zarr_dask.journal.receipt_batches`. False where nobody could ask the processes for theirs."""
 
     @property
     def url(self) -> str:
@@ -165,6 +170,7 @@ class Journal:
 
     def begin(self, job: JobRecord) -> None:
         """Open the journal, removing what an older job has left in it."""
+        GATHERED.take(self.batch_key)
         self.store.delete_prefix(self.prefix)
         self.note(job)
         self._put_readme()
@@ -213,21 +219,56 @@ class Journal:
             If it cannot be written. The task must fail then, because its work would be lost.
         """
         line = receipt.to_line()
-        files = f"{self.prefix}{_RECEIPTS}{'' if self.part is None else self.part.label}"
         appendable = append_or_none(self.store)
         if appendable is not None:
-            appendable.append(f"{files}{_name_of_process(os.getpid())}", line)
-            return
-        # a task that runs again replaces its own, and not those of other arrays or stages
-        names = [receipt.run_id, *(item.key for item in receipt.objects), *receipt.empty]
-        name = sha256(",".join(names).encode()).hexdigest()[:16]
-        self.store.set(f"{files}task-{name}", [line])
+            appendable.append(f"{self._files}{_name_of_process(os.getpid())}", line)
+        elif self.gathers:
+            count = len(receipt.objects) + len(receipt.empty)
+            due = GATHERED.add(self.batch_key, Batch([line], count, task_begun()))
+            if due is not None:
+                self._put(due)
+        else:
+            # a task that runs again replaces its own, and not those of other arrays or stages
+            names = [receipt.run_id, *(item.key for item in receipt.objects), *receipt.empty]
+            name = sha256(",".join(names).encode()).hexdigest()[:16]
+            self.store.set(f"{self._files}task-{name}", [line])
+
+    def flush(self) -> None:
+        """Store the receipts that this process has gathered."""
+        batch = GATHERED.take(self.batch_key)
+        if batch.lines:
+            self._put(batch)
+
+    def flush_after_failure(self) -> None:
+        """Store the receipts that this process has gathered, if the store responds soon."""
+        with suppress(StoreError), in_foreground():  # the first error is what matters
+            self.flush()
+
+    def _put(self, batch: Batch) -> None:
+        name = f"batch-{_name_of_process(os.getpid())}-{token_hex(4)}"
+        try:
+            self.store.set(f"{self._files}{name}", batch.lines)
+        except BaseException:
+            GATHERED.keep(self.batch_key, batch)  # other tasks have ended, relying on it
+            raise
+
+    @property
+    def _files(self) -> str:
+        """Start of the keys of receipts."""
+        return f"{self.prefix}{_RECEIPTS}{'' if self.part is None else self.part.label}"
+
+    @property
+    def batch_key(self) -> tuple[str, ...]:
+        """Identifies the receipts of this job that a process has gathered."""
+        return self.store.url, self._files, self.run_id
 
     def receipts(self) -> Iterator[Receipt]:
         """Yield the receipts, including those of other creations; some may be repeated.
 
-        Receipts that another process merges meanwhile are found in the merged object.
+        Receipts that another process merges meanwhile are found in the merged object. Those that
+        this process has gathered are included, those of others are not.
         """
+        yield from parse_receipts(GATHERED.lines(self.batch_key))
         asked: set[str] = set()
         while True:
             found = {key for key in self.store.list(self.prefix) if self._is_receipts(key)}
@@ -329,6 +370,7 @@ class Journal:
 
     def remove(self) -> None:
         """End the job: remove the journal, and folders that have become empty."""
+        GATHERED.take(self.batch_key)
         self.store.delete(f"{self.prefix}{_DOCUMENT}")
         with suppress(StoreError):  # a late task may add to it; the job is over anyway
             self.store.delete_prefix(self.prefix)

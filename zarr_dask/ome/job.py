@@ -24,6 +24,7 @@ from zarr_dask.jobs.engine import (
     find_workers,
     forks_for,
     run_tasks,
+    runs_processes,
 )
 from zarr_dask.jobs.engine.lifecycle import job_lock
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
@@ -73,6 +74,8 @@ def run_plan(
     check_reachable_from_workers(plan.store, client)
     job = start_or_resume(plan, resume, journal)
     done = job.receipts()
+    if job.journal is not None and (workers.client is not None or runs_processes()):
+        job = replace(job, journal=replace(job.journal, gathers=False))
     with job_lock(job.journal):
         with ExitStack() as stack:
             told = progress

@@ -18,10 +18,19 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["SERVICES", "Services", "in_foreground", "in_task", "is_foreground", "is_task"]
+__all__ = [
+    "SERVICES",
+    "Services",
+    "in_foreground",
+    "in_task",
+    "is_foreground",
+    "is_task",
+    "task_begun",
+]
 
 _TASK, _FOREGROUND = "task", "foreground"
 _KIND: ContextVar[str | None] = ContextVar("zarr_dask_patience", default=None)
+_BEGUN: ContextVar[float | None] = ContextVar("zarr_dask_task_begun", default=None)
 _LOG = logging.getLogger("zarr_dask")
 _SILENT = 2.0  # seconds of waiting for one request before it is worth a warning
 _WARN_EVERY = 5.0  # seconds between two warnings of this process
@@ -38,11 +47,13 @@ def in_task() -> Iterator[None]:
     ...     is_task()
     True
     """
+    begun = _BEGUN.set(task_begun())
     token = _KIND.set(_TASK)
     try:
         yield
     finally:
         _KIND.reset(token)
+        _BEGUN.reset(begun)
 
 
 @contextmanager
@@ -68,6 +79,11 @@ def in_foreground() -> Iterator[None]:
 def is_task() -> bool:
     """True inside a task."""
     return _KIND.get() == _TASK
+
+
+def task_begun() -> float:
+    """Return the time by `time.monotonic` when the current task began; now outside of tasks."""
+    return _BEGUN.get() or time.monotonic()
 
 
 def is_foreground() -> bool:

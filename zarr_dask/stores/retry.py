@@ -58,7 +58,9 @@ __all__ = [
     "Retrying",
     "call_with_retries",
     "cas_put_with_retries",
+    "counting_requests",
     "counting_retries",
+    "current_count",
     "described_policy",
     "note_requests",
     "note_retries",
@@ -239,6 +241,21 @@ class Retries:
             self.count += requests
             self.seconds += waiting
 
+    def add(self, other: Retries) -> None:
+        """Add what was counted elsewhere; safe to call from many threads."""
+        with self._lock:
+            self.count += other.count
+            self.seconds += other.seconds
+            self.requests.update(other.requests)
+
+    def __getstate__(self) -> tuple[int, float, dict[str, int]]:
+        """Return the counts alone: a lock belongs to one process."""
+        return self.count, self.seconds, dict(self.requests)
+
+    def __setstate__(self, counts: tuple[int, float, dict[str, int]]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.count, self.seconds, self.requests = counts[0], counts[1], Counter(counts[2])
+
     def note_request(self, kind: str, count: int) -> None:
         """Count some requests of a kind; safe to call from many threads."""
         with self._lock:
@@ -246,6 +263,22 @@ class Retries:
 
 
 _COUNTED: ContextVar[Retries | None] = ContextVar("zarr_dask_retries", default=None)
+
+
+def current_count() -> Retries | None:
+    """Return the innermost count of this context, for work that is done elsewhere."""
+    return _COUNTED.get()
+
+
+@contextmanager
+def counting_requests() -> Iterator[Retries]:
+    """Do the same as `counting_retries`; whoever is waited for, a user or a task, stays so."""
+    retries = Retries()
+    token = _COUNTED.set(retries)
+    try:
+        yield retries
+    finally:
+        _COUNTED.reset(token)
 
 
 @contextmanager
@@ -268,13 +301,8 @@ def counting_retries() -> Iterator[Retries]:
     >>> retries.count
     0
     """
-    retries = Retries()
-    token = _COUNTED.set(retries)
-    try:
-        with in_task():
-            yield retries
-    finally:
-        _COUNTED.reset(token)
+    with counting_requests() as retries, in_task():
+        yield retries
 
 
 def note_retries(requests: int, waiting: float = 0.0) -> None:

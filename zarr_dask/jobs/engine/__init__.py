@@ -21,6 +21,7 @@ from zarr_dask.jobs.engine.workers import (
     find_workers,
     forks_for,
     runs_elsewhere,
+    runs_processes,
 )
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "run_batches",
     "run_tasks",
     "runs_elsewhere",
+    "runs_processes",
     "subscribe_events",
 ]

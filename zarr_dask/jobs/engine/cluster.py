@@ -15,12 +15,21 @@ from zarr_dask.errors import SchedulerError, WorkerLostError
 from zarr_dask.jobs.engine.credentials import share_graph
 from zarr_dask.jobs.engine.throttle import SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers
+from zarr_dask.journal import Journal
+from zarr_dask.journal.receipt_batches import GATHERED, Batch, take_gathered
 from zarr_dask.stores.secrets import references_of
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
 
-__all__ = ["LoggedTask", "ask_scheduler", "compute_on_cluster", "run_window", "subscribe_events"]
+__all__ = [
+    "LoggedTask",
+    "ask_scheduler",
+    "compute_on_cluster",
+    "run_window",
+    "subscribe_events",
+    "take_receipts",
+]
 
 _ENDED = {"memory", "error", "released", "forgotten"}
 """States of finished tasks that a worker still keeps."""
@@ -87,6 +96,22 @@ def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
     from distributed import as_completed
 
     return as_completed(futures, loop=client.loop, with_results=True, raise_errors=False)
+
+
+def take_receipts(journal: Journal, client: Client) -> set[str]:
+    """Take over the receipts that workers have gathered; see `zarr_dask.journal.receipt_batches`.
+
+    Returns
+    -------
+    set[str]
+        The addresses of the workers that have handed over theirs. Those of other ones are lost.
+    """
+    job = journal.batch_key
+    answers = client.sync(client.run, take_gathered, job, on_error="return")
+    found = {at: batch for at, batch in answers.items() if isinstance(batch, Batch)}
+    for batch in found.values():
+        GATHERED.keep(job, batch)
+    return {*found}
 
 
 def _wait_for_workers(client: Client, *names: str) -> None:

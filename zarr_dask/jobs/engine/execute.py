@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from zarr_dask._util.threads import cpu_count, parallel_for
 from zarr_dask.errors import MemoryBudgetError, StoreError, ZarrDaskError
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
 from zarr_dask.jobs.engine.array_job import Compared, CopyComparison
+from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, call_indexed
 from zarr_dask.jobs.engine.lifecycle import alone, finished, job_lock, resume, start_job
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
@@ -27,8 +28,10 @@ from zarr_dask.jobs.engine.report import (
     StageEstimate,
     TaskStatistics,
 )
+from zarr_dask.jobs.engine.workers import runs_processes
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.journal.finished import put_record
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.retry import counting_retries
 
@@ -244,6 +247,10 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.ledger = TaskStatistics(len(self.plan.stages))
+        journal = self.job.journal
+        if journal is not None:
+            gathers = not (capabilities_of(journal.store).append or runs_processes())
+            self.job = replace(self.job, journal=replace(journal, gathers=gathers))
 
     def to_its_end(
         self, comparisons: Sequence[CopyComparison], *, resumed: bool, resumable: bool
@@ -255,6 +262,8 @@ class _Run:
                 self.copy()
                 self.compare(comparisons)
             except BaseException as error:
+                with suppress(OSError, RuntimeError):  # the cluster may have gone
+                    self._take_receipts()
                 if not resumable or job.journal is None or not isinstance(error, Exception):
                     with suppress(StoreError):  # the first error is what matters
                         job.remove_intermediates()
@@ -274,10 +283,29 @@ class _Run:
     def copy(self) -> None:
         """Run all remaining tasks, stage by stage."""
         totals = self.plan.totals
-        for number, tasks in enumerate(self.job.left()):
-            if tasks:
+        for number, left in enumerate(self.job.left()):
+            tasks = left
+            while tasks:
+                known = self._workers()
                 self._stage(number, tasks, totals[number])
+                is_lost = not known <= self._take_receipts()  # with a worker that has died
+                tasks = self.job.missing(number) if is_lost else ()
+            if left:
                 self.job.tidy_up(number)
+
+    def _workers(self) -> set[str]:
+        """Return the addresses of the workers of a cluster, if they gather receipts."""
+        client, journal = self.workers.client, self.job.journal
+        if client is None or journal is None or not journal.gathers:
+            return set()
+        return {*client.scheduler_info(n_workers=-1)["workers"]}
+
+    def _take_receipts(self) -> set[str]:
+        """Take over the receipts that workers have gathered; return the addresses of these."""
+        client, journal = self.workers.client, self.job.journal
+        if client is None or journal is None or not journal.gathers:
+            return set()
+        return take_receipts(journal, client)
 
     def _stage(self, number: int, tasks: Sequence[int], total: int) -> None:
         def note(result: tuple[int, Any]) -> None:

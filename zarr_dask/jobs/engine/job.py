@@ -28,6 +28,7 @@ from zarr_dask.jobs.engine.array_job import (
 )
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.task_result import CopyResult
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.journal import STAGES, JobRecord, Journal, StagePart
@@ -113,7 +114,7 @@ class PlanStage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArraysPlan(ABC):
+class ArraysPlan(Priced, ABC):
     """The work on N arrays, as a value."""
 
     members: tuple[ArrayPlan, ...]
@@ -195,6 +196,11 @@ class ArraysPlan(ABC):
     def costs(self) -> Costs:
         """Costs of all tasks together."""
         return sum((stage.costs for stage in self.stages), Costs())
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of all tasks by kind."""
+        return self.costs.by_kind
 
     @property
     def token(self) -> str:

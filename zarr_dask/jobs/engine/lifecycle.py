@@ -8,14 +8,7 @@ plan's token. A plan that is `bound` to a journal is a job (`BoundJob`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    closing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -186,9 +179,22 @@ def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     return job
 
 
-def job_lock(journal: Journal | None) -> AbstractContextManager[object]:
-    """Hold the journal of a job within a ``with`` statement: this process works on the job."""
-    return nullcontext() if journal is None else closing(journal.lock())
+@contextmanager
+def job_lock(journal: Journal | None) -> Iterator[None]:
+    """Hold the journal of a job within a ``with`` statement: this process works on the job.
+
+    Receipts that it has gathered are stored at the end, unless the journal was removed.
+    """
+    if journal is None:
+        yield
+        return
+    with closing(journal.lock()):
+        try:
+            yield
+        except BaseException:
+            journal.flush_after_failure()
+            raise
+        journal.flush()
 
 
 @contextmanager

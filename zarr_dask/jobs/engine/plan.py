@@ -96,6 +96,11 @@ class Costs:
         """Read and write requests together."""
         return self.reads + self.writes
 
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Requests by kind, as reports count them."""
+        return {"read": self.reads, "write": self.writes}
+
     def __add__(self, other: Costs) -> Costs:
         return Costs(
             self.decoded + other.decoded,

@@ -16,6 +16,7 @@ from typing import Any
 
 from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 
 __all__ = [
@@ -102,7 +103,7 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ReportBase(InWords):
+class ReportBase(Priced, InWords):
     """Measurements of a job's tasks, beside the predictions."""
 
     seconds: float

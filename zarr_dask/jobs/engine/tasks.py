@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from zarr_dask.jobs.engine.cluster import (
     LoggedTask,
@@ -23,7 +23,7 @@ from zarr_dask.jobs.engine.session_forks import ForkResult, SessionForks
 from zarr_dask.jobs.engine.throttle import SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers, forks_for
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.patience import in_task
+from zarr_dask.stores.retry import Retries, counting_retries, current_count
 
 __all__ = ["InTask", "IndexedArguments", "compute", "run_tasks"]
 
@@ -65,22 +65,36 @@ def run_tasks(
         forks.merge()
         return
     waiting, function = iter(arguments), InTask(function)
+    counted = current_count()
+
+    def take(found: Any) -> None:
+        if counted is not None:
+            counted.add(found.counted)
+        on_result(found.result)
+
     if workers.client is None:
         while some := list(islice(waiting, LOCAL_WINDOW)):
-            run_local(IndexedArguments(function, some), range(len(some)), on_result, name)
+            run_local(IndexedArguments(function, some), range(len(some)), take, name)
         return
     client = workers.client
     window = SubmissionWindow(client, workers.threads)
     if on_begin is None:
-        run_window(function, waiting, client, window, on_result, name, {})
+        run_window(function, waiting, client, window, take, name, {})
         return
     topic = f"{name}-{token_hex(8)}"
     with subscribe_events(workers, topic, on_begin):
-        run_window(LoggedTask(function, topic), waiting, client, window, on_result, name, {})
+        run_window(LoggedTask(function, topic), waiting, client, window, take, name, {})
 
 
 def _taking(forks: SessionForks, on_result: Callable[[Any], None]) -> Callable[[ForkResult], None]:
     return lambda forked: on_result(forks.take(forked))
+
+
+class _Counted(NamedTuple):
+    """The result of a task, and the requests that it has not counted itself."""
+
+    result: Any
+    counted: Retries
 
 
 @dataclass(frozen=True)
@@ -89,10 +103,10 @@ class InTask:
 
     function: Callable[[Any], Any]
 
-    def __call__(self, argument: Any) -> Any:
+    def __call__(self, argument: Any) -> _Counted:
         """Call the function."""
-        with in_task():
-            return self.function(argument)
+        with counting_retries() as counted:
+            return _Counted(self.function(argument), counted)
 
 
 def _called(call: Callable[[], Any]) -> Any:

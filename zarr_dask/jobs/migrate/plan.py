@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from threading import Lock
-from time import perf_counter
+from typing import Any
 
 from zarr_dask._util.display import InWords
 from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
+from zarr_dask.jobs.engine.measured import Measured, Traffic, measuring
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.thread_map import each_abreast, transfers_for
 from zarr_dask.jobs.migrate.nodes import (
@@ -40,7 +41,7 @@ _BYTES_AT_A_TIME = 1 << 27
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MigrationReport(InWords):
+class MigrationReport(Measured, InWords):
     """Result of a migration."""
 
     nodes: int
@@ -53,7 +54,13 @@ class MigrationReport(InWords):
     """Bytes of the copied objects."""
     removed: int
     """Old metadata keys and stored objects removed."""
-    seconds: float
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+    """Time and requests."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        counts = ("nodes", "documents", "objects", "nbytes", "removed")
+        return {**{name: getattr(self, name) for name in counts}, **self.traffic_to_json()}
 
     def __str__(self) -> str:
         objects = pluralize(self.objects, "stored object")
@@ -176,14 +183,13 @@ class MigrationPlan(InWords):
         """
         if self.refusals:
             raise MigrationError(self.where, self.refusals)
-        begun = perf_counter()
-        copied = self._copy_objects(progress)
-        self._check_unchanged()
-        written = self._write_documents()
-        self._verify_documents()
-        removed = self._remove_old() if self.remove_old else 0
-        seconds = perf_counter() - begun
-        return MigrationReport(len(self.nodes), written, *copied, removed, seconds)
+        with measuring() as measured:
+            copied = self._copy_objects(progress)
+            self._check_unchanged()
+            written = self._write_documents()
+            self._verify_documents()
+            removed = self._remove_old() if self.remove_old else 0
+        return MigrationReport(len(self.nodes), written, *copied, removed, measured.traffic)
 
     def _copy_objects(self, progress: Callable[[int], None] | None) -> tuple[int, int]:
         """Copy all stored objects; return their number and bytes.

@@ -23,6 +23,7 @@ from zarr_dask.jobs.engine.execute import execute_plan
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, pluralize
 from zarr_dask.jobs.engine.planned_array import is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.report import Progress, RechunkReport
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
@@ -57,7 +58,7 @@ READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes
 
 
 @dataclass(frozen=True, repr=False)
-class RechunkPlan(InWords):
+class RechunkPlan(Priced, InWords):
     """Everything that a rechunking will do; made by `plan_rechunk`."""
 
     source: Array
@@ -103,6 +104,11 @@ class RechunkPlan(InWords):
     def costs(self) -> Costs:
         """Costs of all stages together."""
         return sum((stage.costs for stage in self.stages), Costs())
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of all stages by kind."""
+        return self.costs.by_kind
 
     @property
     def totals(self) -> list[int]:

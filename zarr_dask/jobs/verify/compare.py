@@ -30,6 +30,7 @@ from zarr_dask.grid.grid import Grid, Region, Shape, view_region
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, read_box, run_boxes, sampled
+from zarr_dask.jobs.engine.measured import Measured, Traffic, measuring
 from zarr_dask.jobs.verify.digest import Sum, add_hashes, digest_text, sum_of
 from zarr_dask.stores.open import Location
 
@@ -84,7 +85,7 @@ class ArrayComparison:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(InWords):
+class Comparison(Measured, InWords):
     """Result of a comparison; made by `zarr_dask.compare`. ``bool(result)`` is `equal`."""
 
     a: str
@@ -92,6 +93,8 @@ class Comparison(InWords):
     arrays: tuple[ArrayComparison, ...]
     differences: tuple[Difference, ...]
     sample: float | None = None
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+    """Time and requests."""
 
     @property
     def equal(self) -> bool:
@@ -117,8 +120,9 @@ class Comparison(InWords):
         Returns
         -------
         dict
-            ``compare_version`` (1), ``a``, ``b``, ``equal``, ``sample``, ``differences`` and
-            ``arrays``, lists with the members of `Difference` and `ArrayComparison`.
+            ``compare_version`` (1), ``a``, ``b``, ``equal``, ``sample``, ``seconds``, ``requests``
+            (numbers by kind), ``retried``, ``waited``, and ``differences`` and ``arrays``, lists
+            with the members of `Difference` and `ArrayComparison`.
         """
         return {
             "compare_version": 1,
@@ -126,6 +130,7 @@ class Comparison(InWords):
             "b": self.b,
             "equal": self.equal,
             "sample": self.sample,
+            **self.traffic_to_json(),
             "differences": [
                 {"kind": d.kind, "path": d.path, "a": d.a, "b": d.b} for d in self.differences
             ],
@@ -156,6 +161,7 @@ class Comparison(InWords):
         elements = sum(one.elements for one in self.arrays)
         verdict = "equal" if self.equal else "different"
         part = "" if self.sample is None else ", a sample"
+        lines += self.traffic_lines()
         lines.append(f"  {verdict} ({elements:,} elements compared{part})")
         return "\n".join(lines)
 
@@ -230,21 +236,21 @@ def compare(
             f"storage_options {sorted(storage_options)} are for a path or URL, and neither of the "
             "two is one."
         )
-    left, right = (_opened(one, storage_options, read) for one in (a, b))
     given: Any = sample
     if isinstance(given, np.number):
         sample = given.item()  # the report must be JSON
     job = _ComparisonState(sample, client, equal_nan, attributes, digest)
-    if isinstance(left, Group) != isinstance(right, Group):
-        kinds = ["a group" if isinstance(one, Group) else "an array" for one in (left, right)]
-        raise NodeTypeError(f"{_place(left)} is {kinds[0]}, {_place(right)} {kinds[1]}.")
-    if isinstance(left, Group) and isinstance(right, Group):
-        job.groups(left, right)
-    else:
-        job.arrays_at("", left, right)
-    return Comparison(
-        _place(left), _place(right), tuple(job.arrays), tuple(job.differences), sample
-    )
+    with measuring() as measured:
+        left, right = (_opened(one, storage_options, read) for one in (a, b))
+        if isinstance(left, Group) != isinstance(right, Group):
+            kinds = ["a group" if isinstance(one, Group) else "an array" for one in (left, right)]
+            raise NodeTypeError(f"{_place(left)} is {kinds[0]}, {_place(right)} {kinds[1]}.")
+        if isinstance(left, Group) and isinstance(right, Group):
+            job.groups(left, right)
+        else:
+            job.arrays_at("", left, right)
+    found = tuple(job.arrays), tuple(job.differences)
+    return Comparison(_place(left), _place(right), *found, sample, measured.traffic)
 
 
 def _opened(one: Any, storage_options: Mapping[str, Any] | None, read: ReadOptions | None) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from zarr_dask._util.display import InWords
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Shape
+from zarr_dask.jobs.engine.measured import Measured, Traffic
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
@@ -100,7 +101,7 @@ def _binned(image: np.ndarray, rows: int, columns: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, repr=False)
-class VerifyReport(InWords):
+class VerifyReport(Measured, InWords):
     """Result for everything below a location; made by `zarr_dask.verify`.
 
     ``bool(report)`` is `ok`, so that ``if zd.verify(url):`` means what it says.
@@ -120,6 +121,8 @@ class VerifyReport(InWords):
     """Number of temporary files that were removed."""
     receipts: bool = False
     """True if receipts of jobs tell which absent objects were lost."""
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+    """Time and requests."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -163,7 +166,8 @@ class VerifyReport(InWords):
         dict
             ``verify_version`` (1), ``where``, ``deep``, ``ok``, ``listed``, ``swept``, ``objects``
             and ``chunks`` (numbers by state), ``unpublished`` (a number), ``counts`` (findings by
-            kind), ``arrays`` and ``findings`` (lists of objects).
+            kind), ``seconds``, ``requests`` (numbers by kind), ``retried``, ``waited``, ``arrays``
+            and ``findings`` (lists of objects).
         """
         return {
             "verify_version": 1,
@@ -176,6 +180,7 @@ class VerifyReport(InWords):
             "chunks": self.chunks,
             "unpublished": self.unpublished,
             "counts": dict(self.counts),
+            **self.traffic_to_json(),
             "arrays": [array.to_json() for array in self.arrays],
             "findings": [
                 {
@@ -204,6 +209,7 @@ class VerifyReport(InWords):
                 f"  {pluralize(self.unpublished, 'stored object')} of steps that an open output "
                 "has not published yet"
             )
+        lines += self.traffic_lines()
         for array in self.arrays:
             if not array.ok:
                 lines.append(f"  {array.path or '/'}: {_numbers(array.objects)}")

@@ -1,4 +1,4 @@
-"""Leftovers of killed writers: temporary files, and folders of swaps."""
+"""Leftovers of killed writers: temporary files, folders of swaps, and unfinished uploads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import os
 from pathlib import Path
 from time import time
 
+from zarr_dask._util.warnings import warn
+from zarr_dask.errors import MissingDependencyError, StoreError
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.jobs.verify.scan import Finding
 from zarr_dask.journal.swap import left_beside
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.unfinished_uploads import uploads_below
 from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["find_leftovers"]
@@ -27,12 +30,11 @@ _LEFT = {
 
 
 def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Finding], int]:
-    """Find temporary files of killed writers, and folders of swaps.
+    """Find temporary files of killed writers, folders of swaps and, to sweep them, uploads.
 
     Return the findings, and the number of leftovers that were removed with `sweep`.
     """
-    found: list[Finding] = []
-    swept = 0
+    found, swept = _find_uploads(store, prefix_of(path)) if sweep else ([], 0)
     while isinstance(store, StoreWrapper) and not hasattr(store, "prefix"):
         store = store.store
     if isinstance(store, ZipStore):  # a writer of an archive puts them beside it
@@ -55,4 +57,31 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Findin
         elif left.state != "running":
             reason = f"the folder of a job with mode='swap' {_LEFT[left.state]}"
             found.append(Finding("temporary", "", left.folder, reason=reason))
+    return found, swept
+
+
+def _find_uploads(store: Store, prefix: str) -> tuple[list[Finding], int]:
+    """Remove old unfinished uploads; return findings about the others, and the number removed."""
+    place = uploads_below(store, prefix)
+    if place is None:
+        return [], 0
+    uploading, below = place
+    found: list[Finding] = []
+    swept = 0
+    try:
+        for upload in uploading.list_uploads(below):
+            age = time() - upload.begun
+            if age > _OLD:
+                uploading.abort_upload(upload)
+                swept += 1
+                continue
+            key = f"{prefix}{upload.key.removeprefix(below)}"
+            reason = f"an unfinished upload, {age:.0f} s old; sweep=True removes it after an hour"
+            found.append(Finding("temporary", prefix.rstrip("/"), key, reason=reason))
+    except (StoreError, MissingDependencyError) as error:
+        warn(
+            f"{store.url}: unfinished uploads could not be looked for, which a service keeps and "
+            f"charges for ({error}). They are listed by s3fs; the right s3:ListBucketMultipart"
+            "Uploads is needed."
+        )
     return found, swept

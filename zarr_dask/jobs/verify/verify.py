@@ -35,6 +35,7 @@ from zarr_dask.errors import (
     ListingError,
     ManifestError,
     MetadataError,
+    NodeNotFoundError,
 )
 from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
@@ -43,6 +44,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.jobs.engine import find_workers, run_tasks
+from zarr_dask.jobs.engine.measured import measuring
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.jobs.verify.expected import ExpectedObjects, OpenJobs, ReceiptedObject, sha256_of
 from zarr_dask.jobs.verify.orphans import OrphanedKeys
@@ -113,7 +115,8 @@ def verify(
         Value of ``journal=`` of jobs that have not ended, or of an open output of a simulation, so
         that their journals are found. Journals beside the hierarchy are always found.
     sweep
-        Remove temporary files of killed writers, if they are older than an hour.
+        Remove what killed writers have left, if it is older than an hour: temporary files, and
+        unfinished uploads to S3. There need not be a node at the location then.
     client
         A cluster; by default the current client, or else dask's configured scheduler.
     storage_options, read
@@ -150,14 +153,38 @@ def verify(
     check_bools(sweep=sweep)
     expected = "a path or URL, or what a job has stored (zarr_dask.Manifest)"
     check_type("manifest", manifest, str | PathLike | ExpectedObjects, expected)
-    job = replace(_VerificationState.of(url, path, deep, storage_options, read), journal=journal)
+    with measuring() as measured:
+        try:
+            job = _VerificationState.of(url, path, deep, storage_options, read)
+        except NodeNotFoundError:
+            if not sweep:
+                raise
+            job = _VerificationState.of_leftovers(url, path, deep, storage_options)
+            job.journal = journal
+            if not job.sweep_leftovers():
+                raise
+            report = job.report()
+        else:
+            job.journal = journal
+            report = _verified(job, manifest, client, sweep=sweep)
+    return replace(report, traffic=measured.traffic)
+
+
+def _verified(
+    job: _VerificationState,
+    manifest: ExpectedObjects | str | PathLike[str] | None,
+    client: Client | None,
+    *,
+    sweep: bool,
+) -> VerifyReport:
+    """Return the report about a node."""
     kept = (
         Manifest.at(ManifestPlace.of(manifest, job.store))
         if isinstance(manifest, str | PathLike)
         else manifest
     )
     job.check_numbers()
-    begun = job.open_jobs.receipts() if kept is None and deep == "receipts" else None
+    begun = job.open_jobs.receipts() if kept is None and job.deep == "receipts" else None
     job.list_keys()
     receipts = begun if kept is None else kept
     objects = () if receipts is None else tuple(receipts.objects)  # it may be an iterator
@@ -179,7 +206,8 @@ class _VerificationState:
     path: str
     """Full path of the node."""
     deep: Depth
-    node: Array | Group
+    node: Array | Group | None
+    """None where there is none, and only leftovers are looked for."""
     arrays: list[Array]
     findings: list[Finding]
     counts: Counter[str]
@@ -246,6 +274,17 @@ class _VerificationState:
             job.add(finding)
         return job
 
+    @staticmethod
+    def of_leftovers(
+        url: Location | Array | Group,
+        path: str,
+        deep: Depth,
+        storage_options: Mapping[str, Any] | None,
+    ) -> _VerificationState:
+        """Return the state for a location without a node."""
+        store, path = resolve_node(url, path, storage_options)
+        return _VerificationState(store, path, deep, None, [], [], Counter(), OrphanedKeys(False))
+
     def add(self, finding: Finding) -> None:
         """Record a problem."""
         self.counts[finding.kind] += 1
@@ -295,7 +334,8 @@ class _VerificationState:
             self.add(Finding("orphan", path, first, reason=reason))
 
     def _keys(self) -> Iterator[str]:
-        formats = {one.node_format.name: one.node_format for one in [self.node, *self.arrays]}
+        nodes = [*self.arrays] if self.node is None else [self.node, *self.arrays]
+        formats = {one.node_format.name: one.node_format for one in nodes}
         prefixes = {p for one in formats.values() for p in one.prefixes(self.path)}
         for prefix in sorted(prefixes):
             if not any(prefix != other and prefix.startswith(other) for other in prefixes):
@@ -513,6 +553,12 @@ class _VerificationState:
                 how += " removes it"
             reason = f"a job of kind {job.kind!r}, begun {job.begun}, {how}"
             self.add(Finding("journal", path, journal.prefix, reason=reason))
+
+    def sweep_leftovers(self) -> bool:
+        """Remove leftovers of jobs and writers; return True if there are or were any."""
+        self.find_open_jobs(sweep=True)
+        self.find_leftovers(sweep=True)
+        return bool(self.swept or self.findings)
 
     def find_leftovers(self, *, sweep: bool) -> None:
         """Report leftovers of killed writers."""

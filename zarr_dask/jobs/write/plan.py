@@ -36,11 +36,13 @@ from zarr_dask.jobs.engine import (
     find_workers,
     forks_for,
     runs_elsewhere,
+    runs_processes,
 )
 from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.memory_budget import JobBudget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
@@ -53,6 +55,7 @@ from zarr_dask.journal import ArrayEnd, JobLock, Journal, end_of_array, new_jour
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.capabilities import capabilities_of
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -71,7 +74,7 @@ _MOST_LISTED = 1000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WritePlan(InWords):
+class WritePlan(Priced, InWords):
     """Everything that a write will do; made by `plan_write`."""
 
     values: da.Array
@@ -196,6 +199,11 @@ class WritePlan(InWords):
             return 0
         same = prod(map(_in_common, self.values.chunks, self.blocks))
         return (int(self.values.size) - same) * self.target.meta.data_type.typical_itemsize
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of the writing tasks by kind; not those of what makes the blocks."""
+        return {"read": len(self.partial), "write": self.objects}
 
     def __str__(self) -> str:
         return self.explain()
@@ -421,8 +429,15 @@ class WritePlan(InWords):
         only = None
         if done is not None:
             only = missing_blocks(target, self.blocks, self.region, done)
-        records = None if journal is None else self._records(journal, ends=ends)
-        elsewhere = not is_remote(target.store) and runs_elsewhere(client)
+        is_elsewhere = runs_elsewhere(client)
+        records = None
+        if journal is not None:
+            # the last task reads the receipts of all processes for a manifest
+            alone = held and not (is_elsewhere and resume.options.manifest)
+            can_append = capabilities_of(journal.store).append
+            journal = replace(journal, gathers=alone and not (can_append or runs_processes()))
+            records = self._records(journal, ends=ends)
+        elsewhere = not is_remote(target.store) and is_elsewhere
         room = self._room()
         made = ArrayTarget(
             target,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from zarr_dask.array.array import Array
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.handles import tell_growth
+from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.jobs.engine.visibility import check_array_seen
@@ -94,6 +95,15 @@ class StartedWrite:
         """
         if self.shown is not None:
             check_array_seen(self.shown)
+
+    def keep_receipts(self, client: Client | None) -> None:
+        """Store the receipts that have been gathered, after a failure."""
+        if self.journal is None:
+            return
+        if client is not None and self.journal.gathers:
+            with suppress(OSError, RuntimeError):  # the cluster may have gone
+                take_receipts(self.journal, client)
+        self.journal.flush_after_failure()
 
     def stop(self) -> None:
         """Remove output that cannot be resumed."""
@@ -197,13 +207,15 @@ def run_plans(
     lends = max((plan.largest_block for plan in plans if is_remote(plan.target.store)), default=0)
     is_written = False
     targets = [(plan.target.store, plan.target.path) for plan in plans]
-    check_workers(find_workers(client).client, targets)
+    cluster = find_workers(client).client
+    check_workers(cluster, targets)
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = _reports(plans, begun, results, since)
         is_written = True
     except BaseException:
         for plan, one in zip(plans, begun, strict=False):
+            one.keep_receipts(cluster)
             one.stop()
             plan.withdraw()
         raise

@@ -35,6 +35,7 @@ from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine.last_tokens import BoundedSet
 from zarr_dask.jobs.engine.overlap_pool import acquire_compute_slot, release_compute_slot
 from zarr_dask.jobs.engine.plan import format_bytes, format_region, pluralize
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.task_result import add_requests, format_requests
 from zarr_dask.jobs.engine.visibility import check_begun_once, check_job_seen_once
 from zarr_dask.jobs.write.append_state import (
@@ -65,7 +66,7 @@ __all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WriteReport(InWords):
+class WriteReport(Priced, InWords):
     """Result of a write."""
 
     objects: int = 0

@@ -43,9 +43,11 @@ from zarr_dask.stores.backends.fsspec_open_file import (
 )
 from zarr_dask.stores.backends.fsspec_s3 import (
     Page,
+    abort_upload,
     config_for,
     is_s3,
     list_page,
+    list_uploads,
     lists,
     read_parts,
 )
@@ -87,6 +89,7 @@ from zarr_dask.stores.secrets import (
     seal_credentials,
     unseal_credentials,
 )
+from zarr_dask.stores.unfinished_uploads import UnfinishedUpload
 from zarr_dask.stores.url_secrets import check_endpoints, restore_query, split_credentials
 
 __all__ = ["FsspecStore"]
@@ -573,6 +576,22 @@ class FsspecStore:
     def _page(fs: Any, folder: str, token: str | None, *, deep: bool) -> Page:
         page: Page = _run(fs, list_page(fs, folder, token, deep=deep))
         return page
+
+    def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
+        """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`; only S3 keeps them."""
+        fs, root = self._file_system()
+        if not is_s3(fs):
+            return []
+        folder = join(root, prefix.rstrip("/"))
+        start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
+        found = self._do("list", prefix, lambda: _run(fs, list_uploads(fs, folder)))
+        return [UnfinishedUpload(key[start:], *more) for key, *more in found or ()]
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`."""
+        fs, root = self._writable(upload.key)
+        path = join(root, upload.key)
+        self._do("delete", upload.key, lambda: _run(fs, abort_upload(fs, path, upload.upload_id)))
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""

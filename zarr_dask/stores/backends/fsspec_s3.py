@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -25,7 +26,17 @@ from zarr_dask.stores.backends.http_ranges import (
 from zarr_dask.stores.base import Range, TaggedBytes
 from zarr_dask.stores.error_mapping import codes_of, statuses_of
 
-__all__ = ["Page", "S3Request", "config_for", "is_s3", "list_page", "lists", "read_parts"]
+__all__ = [
+    "Page",
+    "S3Request",
+    "abort_upload",
+    "config_for",
+    "is_s3",
+    "list_page",
+    "list_uploads",
+    "lists",
+    "read_parts",
+]
 
 S3Request = tuple[str, Range, Hashable]
 """Full path, range, and the tag that the value must have."""
@@ -126,6 +137,32 @@ async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> P
         [one["Prefix"] for one in found.get("CommonPrefixes", ())],
         found["NextContinuationToken"] if found.get("IsTruncated") else None,
     )
+
+
+async def list_uploads(fs: Any, folder: str) -> list[tuple[str, str, float]]:
+    """Return keys, ids and times of the unfinished uploads below a folder."""
+    bucket, key, _ = fs.split_path(f"{folder}/")
+    found: list[tuple[str, str, float]] = []
+    asked: dict[str, Any] = {"Bucket": bucket, "Prefix": key.lstrip("/")}
+    while True:
+        page = await fs._call_s3("list_multipart_uploads", **asked)  # noqa: SLF001
+        found += [
+            (one["Key"], one["UploadId"], one["Initiated"].timestamp())
+            for one in page.get("Uploads", ())
+        ]
+        if not page.get("IsTruncated"):
+            return found
+        asked["KeyMarker"] = page["NextKeyMarker"]
+        asked["UploadIdMarker"] = page["NextUploadIdMarker"]
+
+
+async def abort_upload(fs: Any, path: str, upload_id: str) -> None:
+    """Remove the parts of an upload, if it is still there."""
+    bucket, key, _ = fs.split_path(path)
+    with suppress(FileNotFoundError):
+        await fs._call_s3(  # noqa: SLF001
+            "abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id
+        )
 
 
 async def lists(fs: Any, path: str) -> bool:

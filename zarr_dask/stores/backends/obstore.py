@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from zarr_dask.errors import MissingDependencyError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.fsspec import FsspecStore
@@ -37,6 +38,7 @@ from zarr_dask.stores.secrets import (
     seal_credentials,
     unseal_credentials,
 )
+from zarr_dask.stores.unfinished_uploads import UnfinishedUpload
 from zarr_dask.stores.url_secrets import check_endpoints, check_no_login
 
 __all__ = ["ObstoreStore"]
@@ -215,6 +217,24 @@ class ObstoreStore:
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`."""
         return self._served().list_sizes(prefix)
+
+    def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
+        """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`; through s3fs.
+
+        Raises
+        ------
+        MissingDependencyError
+            If s3fs is not installed: obstore does not know them.
+        """
+        is_s3 = urlsplit(self.url).scheme in {"s3", "s3a"}
+        return self._by_fsspec().list_uploads(prefix) if is_s3 else []
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`."""
+        self._by_fsspec().abort_upload(upload)
+
+    def _by_fsspec(self) -> FsspecStore:
+        return FsspecStore(self.url, reveal_credentials(self.options, self.url), self.policy)
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
