@@ -19,6 +19,7 @@ from zarr_dask.ome.append_blocks import append
 from zarr_dask.ome.convert_tiff import convert
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
+from zarr_dask.ome.label_blocks import label
 from zarr_dask.ome.migrate_hierarchy import (
     OmeMigration,
     OmeMigrationReport,
@@ -51,6 +52,7 @@ __all__ = [
     "convert",
     "detect_version",
     "from_attributes",
+    "label",
     "migrate",
     "open",
     "open_plate",
