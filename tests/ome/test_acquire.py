@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.support.kill_roles import PATIENCE, kill, start
+from tests.support.kill_roles import PATIENCE, kill, start, until
 from tests.support.leftovers import left_in
 from tests.support.ome_roles import TAKEN, acquire, taken
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, StoreError
@@ -109,26 +109,39 @@ def test_killed(tmp_path, changes):
     check_equals(url, taken(2))
 
 
+def planes_put(url):
+    """Number of planes that the image shows, or that are kept beside it."""
+    kept = [*url.with_name(f"{url.name}.zarr-dask").glob("__acquire/*/*")]
+    shown = max(lengths(url)) if (url / "zarr.json").exists() else 0
+    return shown * 6 + len([path for path in kept if path.name[0].isdecimal()])
+
+
+TIMES = 60
+
+
 @pytest.mark.slow
 def test_killed_many_times(tmp_path):
     seed = int(time.time())
     print(f"seed {seed}")
-    draw, url, kills, before = random.Random(seed), tmp_path / "image", 0, 0
-    while kills < 50:
-        client = start(acquire, str(url), 400)
-        time.sleep(0.05 + draw.random() * 0.5)
-        assert client.is_alive(), client.exitcode
-        kill(client)
-        kills += 1
+    draw, url, before = random.Random(seed), tmp_path / "image", 0
+    expected = taken(TIMES)
+    for _ in range(50):
+        client = start(acquire, str(url), TIMES)
+        try:
+            wanted = planes_put(url) + draw.randrange(1, 5)
+            until(lambda wanted=wanted: planes_put(url) >= wanted, client)
+            time.sleep(draw.random() * 0.02)
+        finally:
+            kill(client)
         if not (url / "zarr.json").exists():
             continue
         found = lengths(url)
         assert len(found) == 1
         assert max(found) >= before
         before = max(found)
-        np.testing.assert_array_equal(zd.ome.open(url).level(0)[...], taken(400)[:before])
-    acquire(str(url), before + 2)
-    check_equals(url, taken(400)[: before + 2])
+        np.testing.assert_array_equal(zd.ome.open(url).level(0)[...], expected[:before])
+    acquire(str(url), TIMES)
+    check_equals(url, expected)
 
 
 def test_what_fails_in_the_background_is_told_and_tried_again(tmp_path):

@@ -9,7 +9,7 @@ their arrays, `downsample` makes coarser pixels, and `pyramid` plans the super-c
 execute it. `update_levels` and `coarser` bring coarser levels up to date.
 """
 
-from zarr_dask.ome.acquire_planes import Acquisition, acquire
+from zarr_dask.ome.acquire_planes import LiveImage, acquire
 from zarr_dask.ome.add_labels_levels import (
     add_level,
     plan_add_level,
@@ -38,10 +38,10 @@ from zarr_dask.ome.write import plan_write, write
 from zarr_dask.ome.write_plates import plan_write_plate, write_plate
 
 __all__ = [
-    "Acquisition",
     "Image",
     "LabelImage",
     "Level",
+    "LiveImage",
     "Metadata",
     "Method",
     "OmeMigration",

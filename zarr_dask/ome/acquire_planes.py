@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
 
-__all__ = ["Acquisition", "acquire"]
+__all__ = ["LiveImage", "acquire"]
 
 _FOLDER = "__acquire/"
 
@@ -142,7 +142,7 @@ class _Read:
 
 
 @dataclass(eq=False)
-class Acquisition:
+class LiveImage:
     """An image that is being taken; made by `zarr_dask.ome.acquire`."""
 
     image: Image
@@ -333,7 +333,7 @@ def acquire(
     client: Client | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Acquisition:
+) -> LiveImage:
     """Begin to take an image plane by plane, or continue it; also in several processes.
 
     Readers see an image of all time points that are complete, with all levels, at any moment. A
@@ -364,7 +364,7 @@ def acquire(
 
     Returns
     -------
-    Acquisition
+    LiveImage
         Takes planes by its method ``put``, in a ``with`` statement.
 
     Raises
@@ -405,7 +405,7 @@ def acquire(
     rest = tuple(n for name, n in zip(axes, lengths, strict=True) if name != axis)
     dtype_here = image.levels[0].array.dtype
     planes = _Planes(*room, rest[:-2], rest[-2:], dtype_here)
-    return Acquisition(image, axis, planes, budget, client)
+    return LiveImage(image, axis, planes, budget, client)
 
 
 def _make(plan: ImageWritePlan) -> None:
