@@ -23,16 +23,19 @@ def run(*words, code=0):
     return result.output
 
 
+COMMANDS = ["convert", "info", "pyramid", "thumbnail", "validate", "view"]
+
+
 def test_every_command_has_a_short_help():
     group = main.commands["ome"]
-    assert sorted(group.commands) == ["convert", "info", "pyramid", "thumbnail", "validate"]
+    assert sorted(group.commands) == COMMANDS
     context = click.Context(group)
     for command in group.commands.values():
         assert not command.get_short_help_str(limit=60).endswith("..."), command.name
         assert command.get_help(context)
 
 
-@pytest.mark.parametrize("command", ["convert", "info", "pyramid", "thumbnail", "validate"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_80_columns(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert max(map(len, run(command, "--help").splitlines())) <= 80

@@ -76,3 +76,39 @@ def migrate_until(root: str, removals: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     zd.ome.migrate(HookStore(LocalStore(root), die), remove_old=True)
+
+
+TAKEN: dict[str, Any] = {
+    "shape": {"c": 2, "z": 3, "y": 33, "x": 40},
+    "dtype": "u2",
+    "chunks": (1, 1, 2, 16, 16),
+    "levels": 3,
+    "name": "taken",
+}
+"""An image that is acquired; its chunks hold several planes."""
+
+
+def taken(times: int) -> np.ndarray:
+    """The pixels of such an image; some planes are dark."""
+    values = np.random.default_rng(8).integers(1, 60000, (times, 2, 3, 33, 40), "u2")
+    values[::2, 1, 2] = 0
+    return values
+
+
+def acquire(root: str, times: int, changes: int = -1, channels: tuple[int, ...] = (0, 1)) -> None:
+    """Take what is missing of some channels, and be killed after so many changes of the image."""
+    left = [changes]
+
+    def die(verb: str, key: str) -> None:
+        if verb in {"set", "set_if", "delete"}:
+            left[0] -= 1
+            if left[0] == -1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    values = taken(times)
+    store = HookStore(LocalStore(root), die) if changes >= 0 else LocalStore(root)
+    with dask.config.set(scheduler="sync"), zd.ome.acquire(store, **TAKEN) as image:
+        for time_point in range(times):
+            for place in image.missing(time_point):
+                if place["c"] in channels:
+                    image.put(values[place["t"], place["c"], place["z"]], **place)

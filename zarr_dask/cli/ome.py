@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,6 +206,37 @@ def thumbnail(url: str, out: Path, path: str, size: int) -> None:
     height, width, _ = pixels.shape
     echo(f"{terminal_safe(str(out))}: {width} x {height} pixels")
     answer({"file": str(out), "width": width, "height": height})
+
+
+@ome.command()
+@click.argument("url")
+@click.argument("path", default="")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of this machine; by default a free one.",
+)
+@click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
+def view(url: str, path: str, *, port: int, browser: bool) -> None:
+    """Show an image or a plate in a browser.
+
+    The viewer is neuroglancer: pip install "zarr-dask[view]". The page is served until the command
+    is interrupted, to this machine alone. PATH is the path of the group below URL.
+    """
+    import webbrowser
+
+    from zarr_dask.ome.serve import serve
+
+    with serve(url, path, port=port, storage_options=storage_options(url)) as server:
+        echo(f"page: {server.url}")
+        echo(f"data: {server.data}")
+        echo("It is served until this command is interrupted (Ctrl-C).")
+        if browser:
+            webbrowser.open(server.url)
+        with suppress(KeyboardInterrupt):
+            server.closed.wait()
+    answer({"page": server.url, "data": server.data})
 
 
 ome.add_command(convert)

@@ -9,6 +9,7 @@ their arrays, `downsample` makes coarser pixels, and `pyramid` plans the super-c
 execute it. `update_levels` and `coarser` bring coarser levels up to date.
 """
 
+from zarr_dask.ome.acquire_planes import LiveImage, acquire
 from zarr_dask.ome.add_labels_levels import (
     add_level,
     plan_add_level,
@@ -19,6 +20,7 @@ from zarr_dask.ome.append_blocks import append
 from zarr_dask.ome.convert_tiff import convert
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
+from zarr_dask.ome.label_blocks import label
 from zarr_dask.ome.migrate_hierarchy import (
     OmeMigration,
     OmeMigrationReport,
@@ -39,6 +41,7 @@ __all__ = [
     "Image",
     "LabelImage",
     "Level",
+    "LiveImage",
     "Metadata",
     "Method",
     "OmeMigration",
@@ -46,11 +49,13 @@ __all__ = [
     "Plate",
     "Violation",
     "Well",
+    "acquire",
     "add_level",
     "append",
     "convert",
     "detect_version",
     "from_attributes",
+    "label",
     "migrate",
     "open",
     "open_plate",

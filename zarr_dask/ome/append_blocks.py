@@ -15,7 +15,7 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.resize import append_region, resize_grid
-from zarr_dask.errors import GridError, MetadataError, ValidationProblem
+from zarr_dask.errors import AppendConflictError, GridError, MetadataError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
@@ -116,13 +116,54 @@ def append(
     >>> [level.shape for level in zd.ome.open(store).levels]
     [(3, 300, 400), (3, 150, 200)]
     """
-    image = _opened(url, path, storage_options)
+    return append_at(
+        _opened(url, path, storage_options),
+        block,
+        axis,
+        None,
+        labels=labels,
+        method=method,
+        budget=Budget.of(max_mem, client),
+        client=client,
+        progress=progress,
+        on_conflict=on_conflict,
+        resume=resume,
+    )
+
+
+def append_at(
+    image: Image,
+    block: Any,
+    axis: str,
+    start: int | None,
+    *,
+    labels: Mapping[str, Any] | None = None,
+    method: str | Method | Reduce | None = None,
+    budget: Budget,
+    client: Client | None = None,
+    progress: WriteProgress | None = None,
+    on_conflict: OnConflict = "error",
+    resume: bool | str = False,
+) -> WriteReport:
+    """Append pixels as `append` does, to an axis of the length `start`; None for any length.
+
+    Raises
+    ------
+    AppendConflictError
+        If the axis has another length by now.
+    ZarrDaskError
+        See `append`.
+    """
     group = image.group
     claims = [group.path, *(label.group.path for label in image.labels.values())]
     with claim_images(group.store, claims, on_conflict):
         finish_claimed_commit(group.store, group.path, group.node_format)
         image = _opened(group, "", None)
-        budget = Budget.of(max_mem, client)
+        if start is not None and image.levels[0].shape[image.axes.index(axis)] != start:
+            raise AppendConflictError(
+                f"{group.where} has no longer {start} elements along {axis!r}: something else has "
+                "appended to it."
+            )
         growing = _growing(image, block, axis, labels or {}, method)
         plan, coarser = _plan(image, growing, budget, client, resume)
         reports = plan.run(client, progress)

@@ -37,7 +37,13 @@ from zarr_dask.stores.wrapper import is_in_memory
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["StagingArray", "StagingFolder", "grids_between", "plan_staging"]
+__all__ = [
+    "StagingArray",
+    "StagingFolder",
+    "grids_between",
+    "plan_staging",
+    "temporary_base",
+]
 
 _FORMAT = DEFAULT_FORMAT.name
 """Format of the intermediate array."""
@@ -151,7 +157,7 @@ def plan_staging(
     DataTypeError, MetadataError
         If it cannot hold the values.
     """
-    base, prefix = _base_for(target, temp)
+    base, prefix = temporary_base(target, temp)
     blocks = tuple(max(sizes, default=0) or 1 for sizes in values.chunks)
     spec = ArraySpec(shape=None, dtype=None, chunks=blocks, format=_FORMAT)
     data_type = new_array(values, open_store({}), "", spec, {}, _FORMAT).meta.data_type
@@ -225,7 +231,7 @@ def _divisors(length: int) -> list[int]:
     return sorted({*small, *(length // d for d in small)})
 
 
-def _base_for(target: Array, temp: Location | None) -> tuple[Store | None, str]:
+def temporary_base(target: Array, temp: Location | None) -> tuple[Store | None, str]:
     """Return the store for the intermediate array, and the prefix of its folder's name.
 
     Raises

@@ -1,0 +1,138 @@
+"""Labels computed by blocks: one id for each object, as if the image were one block."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from scipy.ndimage import gaussian_filter
+from scipy.ndimage import label as components
+
+import zarr_dask as zd
+from tests.support.leftovers import left_in
+from tests.support.ome_levels import check_levels
+from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeExistsError
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def blobs(*shape, width=2.0):
+    noise = np.random.default_rng(3).standard_normal(shape)
+    return (gaussian_filter(noise, width) * 1000 + 500).clip(0, 1000).astype("u2")
+
+
+def bright(pixels):
+    return components(pixels > 530)[0]
+
+
+def same_objects(found, expected):
+    """Check that labels differ in their ids only, which are 1, 2, ..."""
+    pairs = np.unique(np.stack([found.ravel(), expected.ravel()], -1), axis=0)
+    assert len(pairs) == len(np.unique(found)) == len(np.unique(expected))
+    assert (0, 0) in set(map(tuple, pairs.tolist()))
+    np.testing.assert_array_equal(np.unique(found), np.arange(len(pairs)))
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape", "blocks"),
+    [("yx", (90, 110), {"y": 32, "x": 40}), ("zyx", (13, 40, 45), {"z": 5, "y": 16})],
+)
+def test_components_of_an_image(tmp_path, axes, shape, blocks):
+    values = blobs(*shape)
+    zd.ome.write(values, tmp_path / "image", axes=axes, chunks=(16,) * len(axes), levels=2)
+    plan = zd.ome.plan_write(values, {}, axes=axes, chunks=(16,) * len(axes), levels=2)
+    zd.ome.label(tmp_path / "image", bright, "cells", blocks=blocks)
+    cells = zd.ome.open(tmp_path / "image").labels["cells"]
+    same_objects(cells.level(0)[...], bright(values))
+    check_levels(tmp_path / "image/labels/cells", plan, cells.level(0)[...], "mode")
+    assert zd.ome.validate(tmp_path / "image") == []
+    assert left_in(tmp_path) == {"image"}
+
+
+def test_ids_do_not_depend_on_the_scheduler():
+    values = blobs(60, 70)
+    found = []
+    for scheduler in ("sync", "threads"):
+        store = {}
+        zd.ome.write(values, store, axes="yx", chunks=(16, 16))
+        with dask.config.set(scheduler=scheduler):
+            zd.ome.label(store, bright, overlap=3, blocks={"y": 16, "x": 16})
+        found.append(zd.ome.open(store).labels["labels"].level(0)[...])
+    np.testing.assert_array_equal(*found)
+
+
+def discs(pixels):
+    """Labels of bright discs, each around its own centre, so that neighbours stay apart."""
+    y, x = np.nonzero(pixels == 9)
+    labels = np.zeros(pixels.shape, "i4")
+    rows, columns = np.indices(pixels.shape)
+    for number, centre in enumerate(zip(y, x, strict=True), 1):
+        labels[np.hypot(rows - centre[0], columns - centre[1]) <= 4.6] = number
+    return labels
+
+
+@pytest.mark.parametrize("overlap", [10, {"y": 10, "x": 12}])
+def test_neighbours_that_touch_stay_apart(overlap):
+    """Each object is seen whole from both sides of a border, and has one id."""
+    pixels = np.zeros((64, 96), "u1")
+    pixels[5::10, 5::10] = 9
+    store = {}
+    zd.ome.write(pixels, store, axes="yx", chunks=(16, 16))
+    zd.ome.label(store, discs, overlap=overlap, blocks={"y": 16, "x": 32})
+    same_objects(zd.ome.open(store).labels["labels"].level(0)[...], discs(pixels))
+
+
+def test_time_points_and_channels():
+    """Each time point has objects of its own; a channel is chosen by its label or number."""
+    values = np.stack([np.stack([blobs(40, 50) * 0, blobs(40, 50)])] * 2)
+    store = {}
+    names = [{"label": "dark"}, {"label": "nuclei"}]
+    zd.ome.write(values, store, axes="tcyx", chunks=(1, 1, 16, 16), channels=names)
+    expected = np.stack([bright(values[0, 1])] * 2).astype("u4")
+    expected[1][expected[1] > 0] += expected[0].max()
+    chosen = {"nuclei": "nuclei", "number": 1}
+    for name, channel in chosen.items():
+        zd.ome.label(store, bright, name, channel=channel, blocks={"y": 16, "x": 16})
+    zd.ome.label(store, lambda x: bright(x[1]), "all", blocks={"y": 16, "x": 16})
+    labels = zd.ome.open(store).labels
+    for name in (*chosen, "all"):
+        assert labels[name].axes == ("t", "y", "x")
+        same_objects(labels[name].level(0)[...], expected)
+
+
+def test_nothing_to_label():
+    store = {}
+    zd.ome.write(np.zeros((30, 30), "u2"), store, axes="yx", chunks=(16, 16))
+    zd.ome.label(store, bright)
+    assert not zd.ome.open(store).labels["labels"].level(0)[...].any()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"overlap": 20}, GridError, "more than a block of 16"),
+        ({"overlap": {"t": 1}}, MetadataError, "axes of space"),
+        ({"channel": 0}, MetadataError, "channel"),
+        ({"blocks": {"y": 0}}, MetadataError, "integers from 1"),
+        ({"method": "mean"}, ValueError, "another label"),
+        ({"name": "a/b"}, MetadataError, "without"),
+        ({"name": "there"}, NodeExistsError, "there"),
+        ({"function": lambda x: x * 1.0}, DataTypeError, "integers"),
+        ({"function": lambda x: x.astype("i4") - 5}, DataTypeError, "0 is the least"),
+        ({"function": lambda x: x[:3]}, GridError, "expected"),
+    ],
+)
+def test_refused_with_nothing_left(tmp_path, options, error, says):
+    zd.ome.write(blobs(40, 40), tmp_path / "image", axes="yx", chunks=(16, 16))
+    zd.ome.write_labels(tmp_path / "image", np.ones((40, 40), "u1"), "there")
+    function = options.pop("function", bright)
+    blocks = {"y": 16, "x": 16} | options.pop("blocks", {})
+    with pytest.raises(error, match=says):
+        zd.ome.label(tmp_path / "image", function, **{"blocks": blocks, "name": "n"} | options)
+    assert left_in(tmp_path) == {"image"}
+    assert list(zd.ome.open(tmp_path / "image").labels) == ["there"]
+    assert left_in(tmp_path / "image/labels") == {"there", "zarr.json"}
