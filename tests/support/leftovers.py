@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,13 @@ if TYPE_CHECKING:
 def open_below(place: Path) -> set[str]:
     """Files of jobs that have not ended; jobs that have leave a record and a text."""
     files = [path for path in place.rglob("*") if path.is_file()]
-    return {path.name for path in files if not path.name.startswith(("__done-", "README"))}
+    return {path.name for path in files if not _is_of_the_past(path)}
+
+
+def _is_of_the_past(path: Path) -> bool:
+    if path.name == "held" and path.parent.name == "__append":
+        return json.loads(path.read_text())["ended"] is not None
+    return path.name.startswith(("__done-", "README"))
 
 
 def left_in(place: Path) -> set[str]:

@@ -18,7 +18,14 @@ to do. Writes, rechunkings and simulation output have the same journals.
 ==============  ==============================================================
 """
 
-from zarr_dask.journal.claims import ArrayEnd, Claim, OnConflict, claimed, end_of_array
+from zarr_dask.journal.claims import (
+    ArrayEnd,
+    Claim,
+    OnConflict,
+    claimed,
+    end_of_array,
+    ended_append,
+)
 from zarr_dask.journal.incomplete import explain_incomplete, jobs_creating
 from zarr_dask.journal.journal import (
     LAST,
@@ -69,6 +76,7 @@ __all__ = [
     "default_place",
     "discard_journals",
     "end_of_array",
+    "ended_append",
     "explain_incomplete",
     "forget_nodes_above",
     "given_place",

@@ -11,6 +11,10 @@ kernel undoes that when a process dies: a claim that nobody holds is taken over 
 Each one adds itself to those who had the claim before, so that tasks which come late
 (``compute=False``) know that theirs was taken.
 
+An append with ``resume=`` leaves the record when it ends, with its report (`EndedAppend`): its
+process may be killed after the journal has gone, and the same call must not append once more then.
+The record goes with the next change of the length, and when its process ends in good order.
+
 Object stores create the record on the condition that there is none. Nobody can tell whether its
 process lives: it stays until the append has ended, by success or by an error, or goes on
 (``resume=``), or until somebody removes it. Arrays in memory are claimed in the process.
@@ -22,20 +26,21 @@ only the document is compared when the array grows: of two appends, one ends wit
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import uniform
 from secrets import token_hex
 from time import monotonic, sleep
-from typing import Literal
+from typing import Any, Literal
 
 from zarr_dask.errors import (
     AppendConflictError,
@@ -47,6 +52,7 @@ from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import remove_empty_folders
 from zarr_dask.journal.location import default_place
 from zarr_dask.journal.lock import HELD, JobLock
+from zarr_dask.stores.backends.fsync import fsync_names
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.posix_io import close_read, read_at
@@ -56,9 +62,18 @@ from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import folder_in, open_in
 from zarr_dask.stores.open import unwrap_with_path
+from zarr_dask.stores.process_identity import Owner
 from zarr_dask.stores.wrapper import forkable
 
-__all__ = ["ArrayEnd", "Claim", "OnConflict", "claimed", "end_of_array"]
+__all__ = [
+    "ArrayEnd",
+    "Claim",
+    "EndedAppend",
+    "OnConflict",
+    "claimed",
+    "end_of_array",
+    "ended_append",
+]
 
 OnConflict = Literal["wait", "error"]
 """Ways of an append to act while another one is under way."""
@@ -73,6 +88,33 @@ _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST
 _IN_MEMORY: dict[tuple[str, str], _InMemory] = {}
 """Appends to arrays in the memory of this process."""
 _MEMORY_LOCK = threading.Lock()
+_LEFT: dict[tuple[str, str], tuple[int, ArrayEnd]] = {}
+"""Ends of arrays that hold the record of an append which a process, by its number, has ended."""
+
+
+@dataclass(frozen=True)
+class EndedAppend:
+    """An append that has ended, in the record of its claim."""
+
+    shape: tuple[int, ...]
+    """Of the array, which it has made so long."""
+    at: str
+    """Time of its end, in UTC."""
+    report: Mapping[str, Any]
+    """Fields of its report."""
+    owner: Owner
+    """The process that waited for it."""
+
+    @staticmethod
+    def parsed(fields: Any) -> EndedAppend | None:
+        """Return what a record says of the end; None if it says nothing that this may have put."""
+        if not isinstance(fields, dict):
+            return None
+        owner = Owner.parse(json.dumps(fields.get("owner")).encode())
+        report = fields["report"]
+        if owner is None or not isinstance(report, dict):
+            return None
+        return EndedAppend(tuple(map(int, fields["shape"])), str(fields["at"]), report, owner)
 
 
 @dataclass(frozen=True)
@@ -86,6 +128,8 @@ class _Record:
     host: str = field(default_factory=socket.gethostname)
     process: int = field(default_factory=os.getpid)
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    ended: EndedAppend | None = None
+    """Its end, if it may be called again; whoever comes next has the claim then."""
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} since {self.begun}"
@@ -102,7 +146,8 @@ class _Record:
                 return None
             told = {name: str(document[name]) for name in ("job", "host", "begun")}
             tokens = tuple(map(str, document["tokens"]))
-            return _Record(tokens, process=int(document["process"]), **told)
+            ended = EndedAppend.parsed(document.get("ended"))
+            return _Record(tokens, process=int(document["process"]), ended=ended, **told)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
@@ -212,6 +257,57 @@ class ArrayEnd:
                 if cas_store_or_none(self.store, self._key) is not None:
                     self.store.delete(self._key)
 
+    def note_ended(self, shape: tuple[int, ...], report: Mapping[str, Any]) -> None:
+        """Record that the append has ended, in the place of its claim, which is free from then on.
+
+        Where there is no record, or it cannot be written, none is kept.
+        """
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        ended = EndedAppend(shape, at, report, Owner.here(locked=False))
+        self._change(lambda record: replace(record, ended=ended))
+        if not _LEFT:
+            atexit.register(_acknowledge)
+        _LEFT[self.store.identity, self._key] = (os.getpid(), self)
+
+    def acknowledge(self) -> None:
+        """Say that the caller of an append that has ended knows of it, and does not repeat it."""
+        if not self.lasts:
+            self.leave()
+            return
+        self._change(
+            lambda record: replace(record, ended=record.ended and replace(record.ended, shape=()))
+        )
+
+    def _change(self, change: Callable[[_Record], _Record]) -> None:
+        """Change the record, if there is one, and it is still that of this append."""
+        store = self.store
+        if isinstance(store, MemoryStore):
+            return
+        with suppress(StoreError, OSError):
+            if self.lasts:
+                tagged = cas_store_or_none(store, self._key)
+                if tagged is None:
+                    return
+                value, tag = tagged.get_tagged(self._key)
+                found = _Record.parsed(value)
+                if found is not None and found.tokens[-1:] == (self.token,):
+                    tagged.set_if(self._key, [change(found).to_json()], tag)
+            elif isinstance(store, LocalStore):
+                with folder_lock(f"{store.root}/{self.prefix}".rstrip("/")):
+                    self._change_file(store, change)
+
+    def _change_file(self, store: LocalStore, change: Callable[[_Record], _Record]) -> None:
+        """Change the record in its place: it is the file that is locked."""
+        descriptor = open_in(store.root, self._key, os.O_RDWR)
+        try:
+            found = _record_in(descriptor)
+            if found is not None and found.tokens[-1:] == (self.token,):
+                _write(descriptor, change(found))
+                os.fsync(descriptor)  # before the journal goes
+                fsync_names(f"{store.root}/{self.prefix}".rstrip("/"), store.root)
+        finally:
+            close_read(descriptor)
+
     def _conflict(self, who: object, *, lives: bool) -> AppendConflictError:
         how = (
             ""
@@ -291,7 +387,8 @@ class ArrayEnd:
         return tokens[-1:] != (self.token,)
 
     def _behind(self, found: _Record | None) -> _Record:
-        return _Record((*(() if found is None else found.tokens), self.token), self.job)
+        before = () if found is None or found.ended is not None else found.tokens
+        return _Record((*before, self.token), self.job)
 
     def _leave_file(self, store: LocalStore, *, alone: bool) -> None:
         file = Path(store.root, self._key)
@@ -318,8 +415,9 @@ class ArrayEnd:
         found = _Record.parsed(value)
         if found is not None and found.tokens[-1:] == (self.token,):
             return Claim()
+        is_over = found is not None and found.ended is not None
         same = found is not None and self.job and found.job == self.job
-        if same and tagged.set_if(self._key, mine, tag):
+        if (is_over or same) and tagged.set_if(self._key, mine, tag):
             return Claim(is_new=True)
         return self._conflict(found or "it has just ended", lives=False)
 
@@ -384,6 +482,37 @@ def claimed(store: Store, path: str, on_conflict: OnConflict = "error") -> Itera
     finally:
         end.leave(alone=not has_ended)
         claim.close()
+
+
+def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> EndedAppend | None:
+    """Return the end of an append whose process was killed before it could say so; None if none is.
+
+    Parameters
+    ----------
+    store, path, shape
+        The array as it is now.
+    job
+        Tells what was appended (`JobRecord.content_token`).
+    """
+    end = end_of_array(store, path, "")
+    if end is None or isinstance(end.store, MemoryStore):
+        return None
+    try:
+        found = _Record.parsed(end.store.get(f"{end.prefix}{HELD}"))
+    except StoreError:
+        return None  # what lies beside may not be ours to read
+    if found is None or found.ended is None or found.job != job or found.ended.shape != shape:
+        return None
+    return None if found.ended.owner.is_running() else found.ended
+
+
+def _acknowledge() -> None:
+    """Remove the records of appends that this process has ended: it knows, and ends in order."""
+    while _LEFT:
+        process, end = _LEFT.popitem()[1]
+        with suppress(StoreError, OSError, RuntimeError):  # threads may not begin any more
+            if process == os.getpid():
+                end.acknowledge()
 
 
 def _is_nobodys(descriptor: int) -> bool:

@@ -952,6 +952,52 @@ def test_several_jobs_that_die_while_their_journals_go_are_not_done_twice(
     assert left_in(tmp_path) == {"r"}
 
 
+APPEND = """
+import os, sys, dask, dask.array as da, zarr_dask as zd
+from zarr_dask.journal import Journal
+
+def remove_and_die(journal, remove=Journal.remove):
+    remove(journal)
+    os._exit(9)
+
+if sys.argv[2] == "killed":
+    Journal.remove = remove_and_die
+with dask.config.set(scheduler="sync"):
+    zd.to_zarr(da.arange(4, chunks=2), sys.argv[1], append=0, resume=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "in order"])
+def test_an_append_killed_when_its_journal_has_gone_is_not_done_twice(tmp_path, how):
+    """What remains tells the next process; this one knows what it has appended itself."""
+    place, values = tmp_path / "a", da.arange(4, chunks=2)
+    zd.to_zarr(da.full((2,), 7, chunks=2), place)
+    code = subprocess.call([sys.executable, "-c", APPEND, str(place), how])
+    assert code == (9 if how == "killed" else 0)
+    assert (tmp_path / "a.zarr-dask").exists() == (how == "killed")
+    wanted = [7, 7, 0, 1, 2, 3]
+    for number in range(3):
+        report = zd.to_zarr(values, place, append=0, resume=True)
+        assert bool(report.already_done) == (how == "killed" and number == 0)
+        wanted += [] if report.already_done else [0, 1, 2, 3]
+        assert zd.open_array(place)[...].tolist() == wanted
+        assert left_in(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize("changes", ["appends", "resizes"])
+def test_what_was_appended_is_appended_again_where_it_has_gone(tmp_path, changes):
+    place, values = tmp_path / "a", da.arange(4, chunks=2)
+    zd.to_zarr(da.full((2,), 7, chunks=2), place)
+    subprocess.call([sys.executable, "-c", APPEND, str(place), "killed"])
+    array = zd.open_array(place, mode="r+")
+    if changes == "resizes":
+        array.resize(2, prune=True)
+    array.append([5, 6, 7, 8])
+    wanted = array[...].tolist()
+    assert not zd.to_zarr(values, place, append=0, resume=True).already_done
+    assert zd.open_array(place)[...].tolist() == [*wanted, 0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("deaths", [1, 2, 3])
 def test_appends_of_which_one_is_done_may_die_again_and_again(tmp_path, monkeypatch, deaths):
     """Each call that goes on finds one array longer by its own work, however many died since."""

@@ -30,6 +30,7 @@ from zarr_dask.journal import (
     JournalLocation,
     check_resumable,
     default_place,
+    ended_append,
     given_place,
     new_journal,
 )
@@ -253,6 +254,9 @@ def plan_resume(
     finished = None
     if resume and same is None and creates and not anew and place is not None:
         finished = finished_job(place.store, place.prefix, target.store, job)
+    if resume and same is None and grown:
+        ended = ended_append(target.store, target.path, job.content_token, target.shape)
+        finished = None if ended is None else Finished(ended.at, ended.report, {})
     return ResumePlan(
         finished=finished,
         job=job,
@@ -319,7 +323,7 @@ def find_finished_append(
     """Return the region of an append that died after the array had grown; None if there is none.
 
     Otherwise the same call would append the values once more. Only the end of the job is left to
-    do, or the other arrays of the same call.
+    do, or the other arrays of the same call; nothing if its process was killed after that.
 
     Parameters
     ----------
@@ -345,9 +349,10 @@ def find_finished_append(
         return back
     place = _place(present, options.journal, required=True)
     found = _open_at(present, place, needed=True)
-    return (
-        back if any(_is_same(job, other) and other.append_committed for _, other in found) else None
-    )
+    if any(_is_same(job, other) and other.append_committed for _, other in found):
+        return back
+    ended = ended_append(present.store, present.path, job.content_token, present.shape)
+    return None if ended is None else back
 
 
 def _job(

@@ -50,8 +50,8 @@ from zarr_dask.jobs.write.regroup import Regrouping, ways, written_blocks
 from zarr_dask.jobs.write.running import StartedWrite, run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import ArrayTarget, WriteReceipts, WriteReport
-from zarr_dask.journal import ArrayEnd, JobLock, Journal, end_of_array, new_journal
+from zarr_dask.jobs.write.target import ArrayTarget, Casting, WriteReceipts, WriteReport
+from zarr_dask.journal import ArrayEnd, JobLock, JobRecord, Journal, end_of_array, new_journal
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
@@ -480,6 +480,7 @@ class WritePlan(Priced, InWords):
             staged=None if first is None or self._is_chained(held=held) else first.write,
             room=room,
             resumes=bool(resume.options.resume),
+            appended=self._appended,
         )
 
     def _records(self, journal: Journal, *, ends: bool) -> WriteReceipts:
@@ -623,7 +624,20 @@ class WritePlan(Priced, InWords):
             names = {one.name for one in fields(WriteReport)}
             known = {name: value for name, value in record.report.items() if name in names}
             finished = WriteReport(**{**known, "already_done": record.ended})
-        return StartedWrite(write, journal, self.nbytes, swap=self.swap, finished=finished)
+        return StartedWrite(
+            write,
+            journal,
+            self.nbytes,
+            swap=self.swap,
+            finished=finished,
+            appended=self._appended,
+        )
+
+    @property
+    def _appended(self) -> JobRecord | None:
+        """The job, if it makes the array longer and may be called again."""
+        job = self.resume.job
+        return job if job.resume and job.extra.get("grows") else None
 
     @closes_zip_targets(lambda plan: [plan.target.store])
     def run(

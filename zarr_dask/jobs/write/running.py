@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from secrets import token_hex
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -20,7 +21,7 @@ from zarr_dask.jobs.engine.workers import find_workers
 from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import ArrayTarget, Commit, Finalizer, WriteReport
-from zarr_dask.journal import ArrayEnd, Claim, JobLock, Journal
+from zarr_dask.journal import ArrayEnd, Claim, JobLock, JobRecord, Journal, end_of_array
 from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
@@ -68,6 +69,8 @@ class StartedWrite:
     """Folder of the array between, which goes when the job ends."""
     resumes: bool = False
     """True if the same call may go on with what is left after a failure."""
+    appended: JobRecord | None = None
+    """The job, if it makes an array longer and may be called again."""
 
     def record(self, report: WriteReport) -> None:
         """Keep the report of a job that may be called again after its end."""
@@ -113,9 +116,30 @@ class StartedWrite:
             with suppress(StoreError):  # the first error is what matters
                 self.room.remove()
 
-    def let_go(self, *, alone: bool = False) -> None:
-        """Let others append to an array that grows; see `ArrayEnd.leave`."""
-        if self.end is not None:
+    def note_append(self, target: Array, report: WriteReport) -> bool:
+        """Record the end of an append that may be called again; return True if a record stays.
+
+        Its journal is about to go, and nothing else tells the same call that the array has grown.
+        """
+        job = self.appended
+        if job is None:
+            return False
+        end, claim = self.end, Claim()
+        if end is None:  # only the end was left to do
+            end = end_of_array(target.store, target.path, token_hex(8), job.content_token)
+            with suppress(StoreError):  # an append that is under way makes it longer
+                claim = Claim() if end is None else end.claim()
+        if end is not None:
+            end.note_ended(target.shape, asdict(report))
+        claim.close()
+        return end is not None
+
+    def let_go(self, *, alone: bool = False, keeps: bool = False) -> None:
+        """Let others append to an array that grows; see `ArrayEnd.leave`.
+
+        The record of an append that has ended stays (`keeps`).
+        """
+        if self.end is not None and not keeps:
             self.end.leave(alone=alone)
         self.claim.close()
 
@@ -225,8 +249,16 @@ def run_plans(
                 held.close()
             if not is_written:
                 one.let_go(alone=True)  # now: who waits must find nothing held
+    kept: list[bool] = [False] * len(begun)
     try:
-        return make_finalizer(begun, commit)(tuple(reports))
+        finalizer = make_finalizer(begun, commit)
+        finalizer.show()
+        kept = [
+            one.note_append(plan.target, report)
+            for plan, one, report in zip(plans, begun, reports, strict=True)
+        ]
+        finalizer.end()
+        return tuple(reports)
     finally:
-        for one in begun:
-            one.let_go()
+        for one, is_kept in zip(begun, kept, strict=True):
+            one.let_go(keeps=is_kept)

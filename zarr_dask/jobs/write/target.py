@@ -602,6 +602,12 @@ class Finalizer:
     @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
         """Return the reports unchanged."""
+        self.show()
+        self.end()
+        return reports
+
+    def show(self) -> None:
+        """Make everything visible, and record the end in the first journal."""
         if self.commit is not None:
             self.commit.show(self.targets)
         if len(self.journals) > 1:
@@ -610,6 +616,9 @@ class Finalizer:
             found = journal.job()
             if found is not None and found.run_id != journal.run_id:
                 journal.check_ours()
+
+    def end(self) -> None:
+        """Remove what the jobs have left, their journals last."""
         for swap in self.swaps:
             swap.remove()  # what a task that was killed has left of the old array
         for token in self.tokens:
@@ -620,4 +629,3 @@ class Finalizer:
             journal.remove()
         for swap in self.swaps:
             swap.forget()
-        return reports
