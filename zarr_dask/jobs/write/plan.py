@@ -472,7 +472,7 @@ class WritePlan(InWords):
         return WriteReceipts(
             journal,
             options.needs_journal,
-            options.manifest_place(self.target.store),
+            options.manifest_place(self.target),
             options.sha256,
             ends,
             self.creates,

@@ -143,10 +143,12 @@ def split_request(
     regions = request.region if isinstance(request.region, list) else [request.region] * count
     if len(regions) != count:
         raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
-    manifests = [None] * count
+    manifests: list[Any] = [None] * count
     if request.resume.manifest is not None:
-        manifests = _for_each(_several(request.resume.manifest), count, "manifest")
-        if len(set(map(str, manifests))) < count:
+        wish = request.resume.manifest
+        manifests = _for_each(wish if wish is True else _several(wish), count, "manifest")
+        named = [one for one in manifests if one is not True]
+        if len(set(map(str, named))) < len(named):
             raise ValueError("manifest names one place twice: each array has a file of its own.")
     wanted = [request.wanted] * count if each is None else _specs(request.wanted, count, each)
     return [

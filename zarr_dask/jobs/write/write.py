@@ -202,7 +202,8 @@ def plan_write(
         Location of the receipts, a path or URL outside the hierarchy; beside it by default.
     manifest
         A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
-        several arrays.
+        several arrays. True keeps them beside the hierarchy, where `ReadOptions.verify` finds
+        them; what later calls with True write is added there.
     sha256
         True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
     confirm
