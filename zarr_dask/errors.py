@@ -22,6 +22,7 @@
     ├── SelectionError           (IndexError)         outside the array, or of an unsupported kind
     ├── CorruptObjectError       (ValueError)         stored bytes that do not decode
     │   └── ChecksumError                             bytes that do not match their checksum
+    │       └── ManifestMismatchError                 another object than the manifest lists
     ├── ChunkMissingError        (FileNotFoundError)  an absent chunk under ``missing="error"``
     ├── StoreError               (OSError)            the store failed; never read as "absent"
     │   ├── StoreKeyError        (ValueError)         a key that no store may hold
@@ -109,6 +110,7 @@ __all__ = [
     "ListingError",
     "LocationTypeError",
     "ManifestError",
+    "ManifestMismatchError",
     "MemoryBudgetError",
     "MetadataChangedError",
     "MetadataError",
@@ -419,6 +421,19 @@ class CorruptObjectError(_AtChunkError, ZarrDaskError, ValueError):
 
 class ChecksumError(CorruptObjectError):
     """Stored bytes do not match their checksum."""
+
+
+class ManifestMismatchError(ChecksumError):
+    """A stored object is not what the manifest says; read with `ReadOptions.verify`."""
+
+    def _message(self) -> str:
+        if not self.key:
+            return self.reason
+        return (
+            f"{self.where}: {self._object} is not what its manifest says: {self.reason}. It was "
+            "damaged, lost, exchanged, or written again by what keeps no manifest. Restore it, or "
+            "write it again with manifest=."
+        )
 
 
 class ChunkMissingError(_AtChunkError, ZarrDaskError, FileNotFoundError):

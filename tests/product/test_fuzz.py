@@ -11,8 +11,9 @@ import sys
 
 import pytest
 
-from tests.support.fuzz.child import MEMORY, SECONDS
+from tests.support.fuzz.child import MEMORY, SECONDS, attempt
 from tests.support.fuzz.mutate import hostile_bytes, hostile_json
+from tests.support.fuzz.records import record_targets
 from tests.support.fuzz.targets import all_targets, names_covered
 from tests.support.paths import ROOT
 from zarr_dask.codecs.numcodecs import FILTERS
@@ -67,6 +68,22 @@ def test_hostile_inputs_are_refused_and_valid_ones_are_not(target):
         except ZarrDaskError:
             refused += 1
     assert refused > 0
+
+
+@pytest.fixture(scope="module")
+def records():
+    return record_targets()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("count", [3, pytest.param(500, marks=pytest.mark.slow)])
+def test_records_of_jobs_that_strangers_have_made(records, count):
+    for target in records:
+        target.decode(target.samples[-1])
+        for number in range(count):
+            place = f"{target.name}#{number}"
+            _, failure = attempt(target, place)
+            assert not failure, f"{place}: {failure}"
 
 
 def test_inputs_differ():

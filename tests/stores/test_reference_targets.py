@@ -81,6 +81,24 @@ def test_a_document_of_the_users_own_leads_where_it_says(served, tmp_path):
         zd.open_array(place, "a", storage_options=elsewhere)[...]
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"version": 1, "templates": {"u": "{{ x }}"}, "refs": {"c/0": ["{{u.__globals__}}", 0, 1]}},
+        {"version": 1, "templates": {"u": "{% for i in range(9) %}{% endfor %}{{1}}"}, "refs": {}},
+        {"version": 1, "refs": [1]},
+        {"version": 2, "refs": {}},
+        {"c/0": [{"a": 1}]},
+        [1],
+    ],
+)
+def test_documents_that_are_none_are_errors_of_the_store(document, tmp_path):
+    path = tmp_path / "refs.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=r"malformed|programs of their author"):
+        zd.open_array("reference://", storage_options={"fo": str(path)})
+
+
 @pytest.mark.parametrize("entry", [["a"] * 9, [], 3, "base64:x"])
 def test_malformed_entries_are_errors_of_the_store(entry, tmp_path):
     document = {

@@ -27,6 +27,7 @@ from zarr_dask.array.reader import Reader
 from zarr_dask.array.resize import append_region, checked_extents, prune_outside, resize_grid
 from zarr_dask.array.revalidate import Confirmation, Shown, Standing
 from zarr_dask.array.source import ArraySource
+from zarr_dask.array.verification import ObjectCheck
 from zarr_dask.array.view import (
     IndexAccessor,
     View,
@@ -305,9 +306,9 @@ class Array(ArrayNames):
     def reader(self) -> Reader:
         """Reader of the elements (`zarr_dask.array.reader`)."""
         prefix = self.node_format.data_prefix(self.path)
-        return Reader(
-            self.store, self.path, prefix, self.meta, self.options, standing=self._standing
-        )
+        verify, place = self.options.verify, (self.store, self.path, prefix)
+        check = ObjectCheck.of(*place, verify) if verify else None
+        return Reader(*place, self.meta, self.options, standing=self._standing, check=check)
 
     @property
     def _standing(self) -> Standing | None:

@@ -32,9 +32,10 @@ from zarr_dask._util.arguments import check_count
 from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
 from zarr_dask.array.revalidate import Standing
+from zarr_dask.array.verification import ObjectCheck
 from zarr_dask.codecs.base import ChunkRead
 from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk
-from zarr_dask.codecs.fetch import Fetch, drive_fetch
+from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
 from zarr_dask.errors import (
     ChunkMissingError,
     CorruptObjectError,
@@ -148,6 +149,12 @@ class _Object(NamedTuple):
     """True if all of its bytes are requested at once."""
     absence: _Absence
 
+    @property
+    def regions(self) -> Sequence[ChunkRead]:
+        """The parts, each with its region."""
+        everything = tuple(slice(0, length, 1) for length in self.bound.spec.shape)
+        return [ChunkRead(region or everything, out) for region, out in self.cuts]
+
 
 class Reader:
     """Reader of one array, with everything that its stored objects share.
@@ -166,6 +173,8 @@ class Reader:
         The document that the array was opened with; None for an array that has none yet.
     sparing
         See `sparing`.
+    check
+        Compares objects with a manifest; None for `ReadOptions.verify` False.
     """
 
     def __init__(
@@ -178,7 +187,9 @@ class Reader:
         *,
         standing: Standing | None = None,
         sparing: bool = False,
+        check: ObjectCheck | None = None,
     ) -> None:
+        self._check = check
         self._store, self._path, self._prefix = store, path, prefix
         self._meta, self._grid, self._keys = meta, meta.grid, meta.chunk_key_encoding
         self._options = options
@@ -222,7 +233,14 @@ class Reader:
         for others, reading raises `NotPartiallyDecodableError`.
         """
         place = (self._store, self._path, self._prefix)
-        return Reader(*place, self._meta, self._options, standing=self._standing, sparing=True)
+        return Reader(
+            *place,
+            self._meta,
+            self._options,
+            standing=self._standing,
+            sparing=True,
+            check=self._check,
+        )
 
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Put a region of the array into `out`, which has its shape and the array's data type."""
@@ -285,6 +303,9 @@ class Reader:
     ) -> None:
         """Read a region of one object: a short form of `_read` that saves small reads a third."""
         bound = self._meta.bound(coords)
+        if self._check is not None:
+            self._read(self._part(out, coords, inside, whole, absence))
+            return
         if out.shape == bound.spec.shape:
             inside = None
         elif not whole and (
@@ -324,6 +345,8 @@ class Reader:
 
     def _in_part(self, bound: BoundCodecChain, cuts: Sequence[ChunkRead]) -> bool:
         """True if an object can be read without requesting all of its bytes."""
+        if self._check is not None:
+            return False
         peeks = self._peeks or self._reading.sparing
         return bound.partial or (peeks and bound.worth_partial_read(cuts))
 
@@ -400,14 +423,16 @@ class Reader:
     def _attempt(self, wanted: _Object, *, again: bool) -> None:
         """Read an object; `again` ignores cached indices."""
         whole, bound, cuts, present = wanted.whole, wanted.bound, wanted.cuts, False
-        if whole:
+        if self._check is not None:
+            with open_value(self._store, wanted.key) as value:
+                present = drive_fetch(self._fetch_checked(wanted, self._check), value.get_ranges)
+        elif whole:
             most = bound.size.most
             buffer = self._get_start(wanted.key, most + 1)
             present = buffer is not None
             if buffer is not None and len(buffer) > most and bound.partial:
                 whole = False  # a shard may have gaps of any size
-                everything = tuple(slice(0, length, 1) for length in bound.spec.shape)
-                cuts = [ChunkRead(region or everything, out) for region, out in cuts]
+                cuts = wanted.regions
             elif buffer is not None:
                 bound.decode_cuts(buffer, cuts, self._reading)
         if not whole:
@@ -421,7 +446,23 @@ class Reader:
             self._fill(wanted)
 
     def _fetch(self, wanted: _Object) -> Fetch[bool]:
+        if self._check is not None:
+            return self._fetch_checked(wanted, self._check)
         return wanted.bound.read_cuts(wanted.cuts, self._reading, whole=wanted.whole)
+
+    def _fetch_checked(self, wanted: _Object, check: ObjectCheck) -> Fetch[bool]:
+        """Request all bytes of an object, and decode them if they are what the manifest says."""
+        received = yield (check.wanted(wanted.key),)
+        buffer = None if received is None else next(iter(received))
+        check.compare(wanted.key, buffer)
+        if buffer is None:
+            return False
+        bound = wanted.bound
+        if len(buffer) > bound.size.most and bound.partial:  # a shard may have gaps of any size
+            fetch = bound.read_cuts(wanted.regions, self._reading, whole=False)
+            return drive_fetch_from_bytes(fetch, buffer)
+        bound.decode_cuts(buffer, wanted.cuts, self._reading)
+        return True
 
     def _fill(self, wanted: _Object) -> None:
         """Fill the parts of an absent object with the fill value."""

@@ -77,7 +77,10 @@ class ArraySource:
         """True if it is worth prefetching the indices of shards."""
         array = self.array
         in_shards = array.meta.largest_bound().partial
-        return in_shards and not array.options.index_cache and can_read_ahead(array.store)
+        options = array.options
+        if options.index_cache or options.verify:
+            return False
+        return in_shards and can_read_ahead(array.store)
 
     @property
     def store(self) -> Store:

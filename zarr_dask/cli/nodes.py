@@ -22,6 +22,10 @@ from zarr_dask.errors import MetadataError
 __all__ = ["consolidate", "create", "delete", "digest", "head", "ls"]
 
 _PATH = click.argument("path", default="")
+_VERIFY = click.option(
+    "--verify", is_flag=True, help="Compare what is read with the manifest kept beside it."
+)
+_MANIFEST = click.option("--manifest", metavar="FILE", help="Compare what is read with this one.")
 
 
 class _ShapeType(click.ParamType[tuple[int, ...]]):
@@ -173,11 +177,15 @@ def consolidate(url: str, path: str) -> None:
 @click.command()
 @click.argument("url")
 @_PATH
+@_VERIFY
+@_MANIFEST
 @cluster_options()
 def digest(
     url: str,
     path: str,
     *,
+    verify: bool,
+    manifest: str | None,
     scheduler: str | None,
     scheduler_file: str | None,
     workers: int | None,
@@ -187,7 +195,8 @@ def digest(
     Equal values have the same digest in any layout, format and encoding. All chunks are read. PATH
     is the path of an array or a group below URL.
     """
-    node = zd.open(url, path, storage_options=storage_options(url))
+    read = zd.ReadOptions(verify=manifest or verify)
+    node = zd.open(url, path, storage_options=storage_options(url), read=read)
     arrays = [("", node)] if isinstance(node, zd.Array) else list(node.arrays(recursive=True))
     found: dict[str, str] = {}
     with (
@@ -243,12 +252,17 @@ Examples:
 @click.option(
     "--region", type=RegionType(), help="Print this part instead: 0:3,: or by name time=0:3."
 )
-def head(url: str, path: str, *, number: int, region: Any) -> None:
+@_VERIFY
+@_MANIFEST
+def head(
+    url: str, path: str, *, number: int, region: Any, verify: bool, manifest: str | None
+) -> None:
     """Print the first values of an array.
 
     Only the chunks that hold them are read. PATH is the path of the array below URL.
     """
-    array = zd.open_array(url, path, storage_options=storage_options(url))
+    read = zd.ReadOptions(verify=manifest or verify)
+    array = zd.open_array(url, path, storage_options=storage_options(url), read=read)
     if region is None:
         parts: Any = tuple(slice(0, number) for _ in array.shape)
     elif isinstance(region, dict):

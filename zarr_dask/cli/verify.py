@@ -29,6 +29,7 @@ __all__ = ["verify"]
     "against the receipts of jobs.",
 )
 @click.option("--manifest", metavar="FILE", help="Manifest of the jobs that wrote the data.")
+@click.option("--kept", is_flag=True, help="Use the manifests that are kept beside the arrays.")
 @click.option(
     "--journal",
     metavar="URL",
@@ -52,6 +53,8 @@ def verify(
     scheduler: str | None,
     scheduler_file: str | None,
     workers: int | None,
+    kept: bool,
+    manifest: str | None,
     **options: Any,
 ) -> None:
     """Find damaged, lost and leftover objects.
@@ -65,7 +68,12 @@ def verify(
         handle_signals("not everything was looked at."),
     ):
         report = zd.verify(
-            url, path, client=client, storage_options=storage_options(url), **options
+            url,
+            path,
+            client=client,
+            storage_options=storage_options(url),
+            manifest=manifest or kept,
+            **options,
         )
     for line in str(report).splitlines():
         echo(terminal_safe(line))

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -100,6 +101,12 @@ class ReadOptions:
         it costs no more than listing a folder; otherwise there is one listing for each group. A
         full listing includes the keys of all chunks, and saves requests if there are many groups
         and few chunks. Links to groups above are then omitted.
+    verify
+        Compare all bytes of every stored object that is read with a manifest: its path or URL, or
+        True for the manifest beside the node, which ``to_zarr(manifest=True)`` keeps there. An
+        object that was damaged, exchanged for another or an older one, or lost is a
+        `ManifestMismatchError`; one that the manifest does not list is a `ManifestError`. Stored
+        objects are read whole.
 
     Raises
     ------
@@ -126,8 +133,11 @@ class ReadOptions:
     limits: Limits = DEFAULT_LIMITS
     index_cache: int = 0
     walk_by_full_listing: bool = False
+    verify: bool | str | os.PathLike[str] = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.verify, bool):
+            object.__setattr__(self, "verify", _lasting_location("verify", self.verify))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits={self.limits!r}: expected zarr_dask.Limits(...).")
         flags = ("consolidated", "fallback_dtypes", "allow_pickle", "walk_by_full_listing")
@@ -162,6 +172,14 @@ class ReadOptions:
     def reading(self) -> DecodeOptions:
         """Options that the codecs need."""
         return DecodeOptions(absent_is_error=self.missing == "error")
+
+
+def _lasting_location(name: str, location: Any) -> str:
+    """Return a path or URL that means the same in every process and working directory."""
+    if not isinstance(location, str | os.PathLike) or not os.fspath(location):
+        raise TypeError(f"{name}={location!r}: expected True, False, a path or a URL.")
+    text = os.fspath(location)
+    return text if "://" in text else str(Path(text).absolute())
 
 
 @dataclass(frozen=True, slots=True)

@@ -413,10 +413,12 @@ _README = b"""This folder belongs to the Zarr hierarchy of the same name, withou
 
 zarr_dask keeps here what running jobs have written so far (__job-...), so that a job
 that was killed can go on (resume=True), and small records of jobs that have ended
-(__done-...), so that the same call answers "already done" instead of writing again.
+(__done-...), so that the same call answers "already done" instead of writing again,
+and the checksums of stored objects (__manifest) that manifest=True asks for.
 
 May it be removed? Yes, if no job is running: the data do not need it. A job that was
-killed then begins anew. "zarr-dask status" tells which jobs there are.
+killed then begins anew, and reads cannot be verified. "zarr-dask status" tells
+which jobs there are.
 """
 
 

@@ -13,17 +13,21 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import ManifestError
+from zarr_dask.formats.base import Format, where
+from zarr_dask.journal.location import check_behind_no_link, default_place
 from zarr_dask.journal.receipts import Receipts, StoredObject, checked_keys
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.compare_and_swap import cas_update
 from zarr_dask.stores.open import open_store, open_with_options_of
 
 __all__ = ["Manifest", "ManifestPlace"]
 
 _FORMAT = "zarr-dask manifest 1"
+_NAME = "__manifest"
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,35 @@ class ManifestPlace:
 
     store: Store
     key: str
+    beside: bool = False
+    """True if it is the manifest beside a node, which later jobs add to."""
 
     @property
     def url(self) -> str:
         """URL of the manifest, for messages."""
         return f"{self.store.url}/{self.key}"
+
+    @staticmethod
+    def of_node(manifest: bool | str | os.PathLike[str], store: Store, path: str) -> ManifestPlace:
+        """Return the location that a path or URL names; for True the one beside a node.
+
+        Raises
+        ------
+        ManifestError
+            If there is no place beside the node.
+        LinkError
+            If the place beside it lies behind a link.
+        """
+        if manifest is not True:
+            return ManifestPlace.of(manifest, store)  # type: ignore[arg-type]
+        beside = default_place(store, path)
+        if beside is None:
+            raise ManifestError(
+                f"{where(store, path)} has no place beside it for a manifest: it is in memory, in "
+                "an archive, or the root of a bucket. Give a path or URL instead of True."
+            )
+        check_behind_no_link(beside)
+        return ManifestPlace(beside.store, f"{beside.prefix}{_NAME}", beside=True)
 
     @staticmethod
     def of(
@@ -75,6 +103,25 @@ class ManifestPlace:
         return ManifestPlace(open_with_options_of(folder, like), name)
 
 
+class ManifestArray(Protocol):
+    """Interface of an array that may have a manifest beside it."""
+
+    @property
+    def store(self) -> Store:
+        """Store that holds the array."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Path below the root of the store."""
+        ...
+
+    @property
+    def node_format(self) -> Format:
+        """Format of its metadata."""
+        ...
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The stored objects that a job wrote.
@@ -94,6 +141,8 @@ class Manifest:
     """Store and path of the array or group that was written."""
     digest: str = ""
     """`zarr_dask.digest` of the values, if it was computed."""
+    prefix: str | None = None
+    """Common prefix of the keys of the array's stored objects; None if it is not known."""
 
     @staticmethod
     def of(
@@ -104,7 +153,8 @@ class Manifest:
         for item in receipts.objects.values():
             found[prefix + item.key] = replace(item, key=prefix + item.key)
         objects = tuple(found[key] for key in sorted(found))
-        return Manifest(objects, frozenset(prefix + key for key in receipts.empty), array)
+        empty = frozenset(prefix + key for key in receipts.empty)
+        return Manifest(objects, empty, array, prefix=prefix)
 
     @staticmethod
     def read(
@@ -129,6 +179,20 @@ class Manifest:
         return Manifest.at(ManifestPlace.of(location, storage_options=storage_options))
 
     @staticmethod
+    def beside(arrays: Iterable[ManifestArray]) -> Manifest:
+        """Return the manifests that are kept beside arrays, as one with the keys of their store."""
+        objects: list[StoredObject] = []
+        empty: set[str] = set()
+        for array in arrays:
+            kept = Manifest.at(ManifestPlace.of_node(True, array.store, array.path))
+            prefix = array.node_format.data_prefix(array.path)
+            theirs = prefix if kept.prefix is None else kept.prefix
+            below = [item for item in kept.objects if item.key.startswith(theirs)]
+            objects += (replace(item, key=_moved(item.key, theirs, prefix)) for item in below)
+            empty |= {_moved(key, theirs, prefix) for key in kept.empty}
+        return Manifest(tuple(objects), frozenset(empty))
+
+    @staticmethod
     def at(place: ManifestPlace) -> Manifest:
         """Read the manifest at a location; see `read`."""
         text = place.store.get(place.key)
@@ -143,12 +207,32 @@ class Manifest:
         """Write the manifest to a location."""
         place.store.set(place.key, [self.to_text()])
 
+    def add_to(self, place: ManifestPlace) -> None:
+        """Put what is listed into the manifest at a location, instead of what it says of it."""
+        cas_update(place.store, place.key, lambda: self._added_to(place).to_text())
+
+    def _added_to(self, place: ManifestPlace) -> Manifest:
+        if place.store.size(place.key) is None:
+            return self
+        old, mine = Manifest.at(place), self.prefix or ""
+        theirs = mine if old.prefix is None else old.prefix
+        found = {item.key: item for item in old.objects}
+        new = {_moved(item.key, mine, theirs): item for item in self.objects}
+        empty = {_moved(key, mine, theirs) for key in self.empty}
+        kept = {key: item for key, item in found.items() if key not in empty}
+        kept |= {key: replace(item, key=key) for key, item in new.items()}
+        objects = tuple(kept[key] for key in sorted(kept))
+        return replace(
+            old, objects=objects, empty=(old.empty - new.keys()) | empty, digest="", prefix=theirs
+        )
+
     def to_text(self) -> bytes:
         """Return the manifest as a text."""
         rows: dict[str, list[Any]] = {key: [key] for key in self.empty}
         rows |= {item.key: item.to_row() for item in self.objects}
-        digest = {"digest": self.digest} if self.digest else {}
-        lines = [_line({"format": _FORMAT, "array": self.array, **digest})]
+        more = {"digest": self.digest or None, "prefix": self.prefix}
+        told = {name: value for name, value in more.items() if value is not None}
+        lines = [_line({"format": _FORMAT, "array": self.array, **told})]
         lines += [_line(rows[key]) for key in sorted(rows)]
         body = b"".join(lines)
         return body + _line({"lines": len(lines), "crc32c": crc32c(body)})
@@ -171,8 +255,10 @@ class Manifest:
             if header["format"] != _FORMAT or not whole:
                 raise ManifestError("this is no whole manifest; its last line does not sum it up.")
             objects, empty = _rows(rows)
-            digest = str(header.get("digest", ""))
-            return Manifest(objects, empty, str(header["array"]), digest)
+            digest, prefix = str(header.get("digest", "")), header.get("prefix")
+            if not isinstance(prefix, str | None):
+                raise ManifestError(f"its prefix is {prefix!a:.80}, which is none.")
+            return Manifest(objects, empty, str(header["array"]), digest, prefix)
         except (
             ValueError,
             TypeError,
@@ -202,6 +288,11 @@ class Manifest:
                 f"manifest, {without[0]!r} for one; write with sha256=True to have them computed."
             )
         return "".join(f"{item.sha256}  {item.key}\n" for item in self.objects)
+
+
+def _moved(key: str, prefix: str, other: str) -> str:
+    """Return a key below a prefix as one below another prefix."""
+    return other + key[len(prefix) :] if key.startswith(prefix) else key
 
 
 def _rows(rows: Sequence[Any]) -> tuple[tuple[StoredObject, ...], frozenset[str]]:

@@ -58,6 +58,27 @@ class StoredObject:
         """True if a checksum was computed; not for objects that a service has copied itself."""
         return bool(self.crc32c) or (self.sha256, self.crc32) != (None, None)
 
+    def difference(self, said: Any) -> str:
+        """Return how an object differs from a receipt of it; empty if it does not.
+
+        Parameters
+        ----------
+        said
+            The receipt: anything with ``nbytes`` and ``crc32c``, and ``sha256`` and ``crc32`` if
+            it has these checksums too.
+        """
+        if self.nbytes != said.nbytes:
+            return f"it has {self.nbytes} bytes, its receipt says {said.nbytes}"
+        if not getattr(said, "has_checksum", True):
+            return ""
+        if self.crc32c != said.crc32c:
+            return f"its CRC-32C is {self.crc32c:#010x}, its receipt says {said.crc32c:#010x}"
+        if getattr(said, "crc32", None) not in {None, self.crc32}:
+            return "its CRC-32 is another than its receipt says"
+        if getattr(said, "sha256", None) not in {None, self.sha256}:
+            return f"its SHA-256 is {self.sha256}, its receipt says {said.sha256}"
+        return ""
+
     def to_row(self) -> list[Any]:
         """Return the object as a list for JSON."""
         row: list[Any] = [self.key, self.nbytes, self.crc32c, self.sha256, self.crc32]

@@ -30,13 +30,14 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         region = None
     grid = array.meta.grid.window(part)
     bound = array.meta.largest_bound()
-    chunk = array.chunks if bound.partial else array.write_chunks
+    in_part = bound.partial and not array.options.verify  # which reads stored objects whole
+    chunk = array.chunks if in_part else array.write_chunks
     cut = None
-    if bound.partial:
+    if in_part:
         cut = Grid.regular(array.shape, chunk).window(part)
     elif not all(isinstance(dimension, Fixed) for dimension in grid.dimensions):
         cut = grid
-    uneven = not bound.partial and array.meta.grid.cell_shape is None
+    uneven = not in_part and array.meta.grid.cell_shape is None
     itemsize = array.meta.data_type.typical_itemsize
     speeds = speeds_of(array.meta.codecs)
     kind = repr(array.meta.data_type)
@@ -63,7 +64,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         stored=stored,
         clipped=clipped,
         lead=lead if uneven else None,
-        indices=_depth(array.meta.codecs.codecs) if bound.partial else 0,
+        indices=_depth(array.meta.codecs.codecs) if in_part else 0,
         in_flight=_in_flight(array.store),
         streams_chunks=bound.streams_chunks and supports_streaming_put(array.store),
         encoder_state_nbytes=bound.encoder_state_nbytes,
@@ -72,7 +73,8 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         byteswap_nbytes=bound.byteswap_nbytes,
         variable=array.meta.data_type.variable,
         partial_decode_nbytes=bound.partial_decode_nbytes
-        if supports_cheap_random_reads(array.store) and cut is None and not uneven
+        if supports_cheap_random_reads(array.store)
+        and not (cut is not None or uneven or array.options.verify)
         else 0,
     )
 

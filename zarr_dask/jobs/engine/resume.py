@@ -38,7 +38,7 @@ from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.stores.base import Store, list_sizes
+from zarr_dask.stores.base import list_sizes
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.local_paths import check_file
 from zarr_dask.stores.open import Location, canonical_location
@@ -73,7 +73,7 @@ class ResumeOptions:
 
     resume: Resume = False
     journal: Location | None = None
-    manifest: str | os.PathLike[str] | None = None
+    manifest: bool | str | os.PathLike[str] | None = None
     sha256: bool = False
     ended: tuple[str, ...] = ()
     """`JobRecord.content_token` of the arrays that the first array of the same call records as
@@ -96,9 +96,11 @@ class ResumeOptions:
         """
         check_resume(self.resume)
 
-    def manifest_place(self, target: Store) -> ManifestPlace | None:
+    def manifest_place(self, target: Array) -> ManifestPlace | None:
         """Return the location of the manifest, which keeps the receipts after the job."""
-        return None if self.manifest is None else ManifestPlace.of(self.manifest, target)
+        if self.manifest is None:
+            return None
+        return ManifestPlace.of_node(self.manifest, target.store, target.path)
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ def plan_resume(
     resume, required = options.resume, options.needs_journal
     if resume:
         check_resumable(target.store, target.where)
-    manifest = options.manifest_place(target.store)
+    manifest = options.manifest_place(target)
     if manifest is not None:
         _check_outside(target, manifest)
         check_file(manifest.store, manifest.key, "manifest=")

@@ -53,7 +53,7 @@ __all__ = [
 VERSION = 2
 """Version of plans in JSON."""
 
-READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes")
+READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes", "verify")
 """The `ReadOptions` that determine the values read; the others only allow or refuse reading."""
 
 

@@ -89,7 +89,7 @@ def verify(
     path: str = "",
     deep: Depth = "index",
     *,
-    manifest: ExpectedObjects | str | PathLike[str] | None = None,
+    manifest: ExpectedObjects | str | PathLike[str] | bool | None = None,
     journal: Location | None = None,
     sweep: bool = False,
     client: Client | None = None,
@@ -109,8 +109,9 @@ def verify(
         ``"receipts"`` computes checksums of all bytes and compares them with `manifest`, or else
         with the journals of jobs that have not ended and of open outputs of simulations.
     manifest
-        Manifest of the jobs that wrote the arrays, or its path or URL. With it, an absent object is
-        known to be absent on purpose or lost; without it, this is unknown.
+        Manifest of the jobs that wrote the arrays, or its path or URL; True for those that are kept
+        beside the arrays. With it, an absent object is known to be absent on purpose or lost;
+        without it, this is unknown.
     journal
         Value of ``journal=`` of jobs that have not ended, or of an open output of a simulation, so
         that their journals are found. Journals beside the hierarchy are always found.
@@ -152,7 +153,8 @@ def verify(
         raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
     check_bools(sweep=sweep)
     expected = "a path or URL, or what a job has stored (zarr_dask.Manifest)"
-    check_type("manifest", manifest, str | PathLike | ExpectedObjects, expected)
+    if not isinstance(manifest, bool):
+        check_type("manifest", manifest, str | PathLike | ExpectedObjects, expected)
     with measuring() as measured:
         try:
             job = _VerificationState.of(url, path, deep, storage_options, read)
@@ -172,17 +174,13 @@ def verify(
 
 def _verified(
     job: _VerificationState,
-    manifest: ExpectedObjects | str | PathLike[str] | None,
+    manifest: ExpectedObjects | str | PathLike[str] | bool | None,
     client: Client | None,
     *,
     sweep: bool,
 ) -> VerifyReport:
     """Return the report about a node."""
-    kept = (
-        Manifest.at(ManifestPlace.of(manifest, job.store))
-        if isinstance(manifest, str | PathLike)
-        else manifest
-    )
+    kept = job.kept(manifest)
     job.check_numbers()
     begun = job.open_jobs.receipts() if kept is None and job.deep == "receipts" else None
     job.list_keys()
@@ -284,6 +282,16 @@ class _VerificationState:
         """Return the state for a location without a node."""
         store, path = resolve_node(url, path, storage_options)
         return _VerificationState(store, path, deep, None, [], [], Counter(), OrphanedKeys(False))
+
+    def kept(
+        self, manifest: ExpectedObjects | str | PathLike[str] | bool | None
+    ) -> ExpectedObjects | None:
+        """Return the receipts that were given, or are kept at a location."""
+        if isinstance(manifest, str | PathLike):
+            return Manifest.at(ManifestPlace.of(manifest, self.store))
+        if not isinstance(manifest, bool):
+            return manifest
+        return Manifest.beside(self.arrays) if manifest else None
 
     def add(self, finding: Finding) -> None:
         """Record a problem."""
@@ -474,20 +482,10 @@ class _VerificationState:
             return
         if self.states[which][cell] != STATES.index("ok"):  # named already
             return
-        if summed.nbytes != one.nbytes:
-            reason = f"it has {summed.nbytes} bytes, its receipt says {one.nbytes}"
-            self._blame(which, cell, "torn", reason)
-        elif not getattr(one, "has_checksum", True):
-            return
-        elif summed.crc32c != one.crc32c:
-            reason = f"its CRC-32C is {summed.crc32c:#010x}, its receipt says {one.crc32c:#010x}"
-            self._blame(which, cell, "checksum", reason)
-        elif getattr(one, "crc32", None) not in {None, summed.crc32}:
-            reason = "its CRC-32 is another than its receipt says"
-            self._blame(which, cell, "checksum", reason)
-        elif sha256_of(one) not in {None, summed.sha256}:
-            reason = f"its SHA-256 is {summed.sha256}, its receipt says {sha256_of(one)}"
-            self._blame(which, cell, "checksum", reason)
+        reason = summed.difference(one)
+        if reason:
+            state: State = "torn" if summed.nbytes != one.nbytes else "checksum"
+            self._blame(which, cell, state, reason)
 
     def _compare_empty(self, key: str, places: Mapping[str, int]) -> None:
         found = self._cell(key, places)

@@ -489,7 +489,7 @@ class WritePlan(Priced, InWords):
         return WriteReceipts(
             journal,
             options.needs_journal,
-            options.manifest_place(self.target.store),
+            options.manifest_place(self.target),
             options.sha256,
             ends,
             self.creates,

@@ -78,7 +78,8 @@ class WriteOptions:
         Location of the receipts, a path or URL outside the hierarchy; beside it by default.
     manifest
         A path or URL where all receipts are kept as one file; see `zarr_dask.Manifest`. A list for
-        several arrays.
+        several arrays. True keeps them beside the hierarchy, where `ReadOptions.verify` finds
+        them; what later calls with True write is added there.
     sha256
         True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
     confirm
@@ -257,10 +258,12 @@ def split_request(request: WriteRequest, count: int) -> list[WriteRequest]:
     regions = request.region if isinstance(request.region, list) else [request.region] * count
     if len(regions) != count:
         raise ValueError(f"region has {len(regions)} items for {count} dask arrays.")
-    manifests = [None] * count
+    manifests: list[Any] = [None] * count
     if request.manifest is not None:
-        manifests = _for_each(_several(request.manifest), count, "manifest")
-        if len(set(map(str, manifests))) < count:
+        wish = request.manifest
+        manifests = _for_each(wish if wish is True else _several(wish), count, "manifest")
+        named = [one for one in manifests if one is not True]
+        if len(set(map(str, named))) < len(named):
             raise ValueError("manifest names one place twice: each array has a file of its own.")
     each = [{}] * count if request.each is None else _checked_each(request.each, count)
     return [

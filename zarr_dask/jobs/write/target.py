@@ -541,8 +541,13 @@ class ArrayTarget:
         if records.shares is not None:
             receipts = self._as_they_are(receipts, records.shares, with_sha256=records.sha256)
         prefix = array.node_format.data_prefix(array.path)
-        created = documents if records.creates else []
-        Manifest.of(receipts, prefix, created, array.where).write(place)
+        # attributes may change later, which is no damage
+        created = documents if records.creates and not place.beside else []
+        manifest = Manifest.of(receipts, prefix, created, array.where)
+        if place.beside and not records.creates:
+            manifest.add_to(place)
+        else:
+            manifest.write(place)
 
     def _as_they_are(self, receipts: Receipts, region: Region, *, with_sha256: bool) -> Receipts:
         """Return the receipts, with shared objects as they are now (other jobs may write them)."""

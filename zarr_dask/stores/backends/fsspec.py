@@ -17,6 +17,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from http import HTTPStatus
@@ -52,7 +53,12 @@ from zarr_dask.stores.backends.fsspec_s3 import (
     read_parts,
 )
 from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
-from zarr_dask.stores.backends.reference_targets import PLACES, confine, document_of
+from zarr_dask.stores.backends.reference_targets import (
+    PLACES,
+    confine,
+    document_of,
+    explaining,
+)
 from zarr_dask.stores.base import (
     WHOLE,
     BoundedRange,
@@ -836,7 +842,8 @@ def _opened(
     plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
     if plain:
         given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
-    fs, root = url_to_fs(place, **given)
+    with explaining(document_of(url, given)) if refers else nullcontext():
+        fs, root = url_to_fs(place, **given)
     if plain and is_s3(fs):
         fs.retries = 1
     if refers:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import StoreError
 
-__all__ = ["PLACES", "check_target", "confine", "document_of"]
+__all__ = ["PLACES", "check_target", "confine", "document_of", "explaining"]
 
 PLACES = "reference_places"
 """The option that lists places: URLs and folders."""
@@ -34,23 +35,60 @@ def document_of(url: str, options: Mapping[str, Any]) -> str:
 
 
 def confine(file_system: Any, document: str, places: Sequence[str] | None) -> None:
-    """Let a reference file system of fsspec read from these places only; see `check_target`."""
+    """Let a reference file system of fsspec read from these places only; see `check_target`.
+
+    Raises
+    ------
+    StoreError
+        If the document has templates that are programs: with these, fsspec would send what this
+        process holds, such as its environment, to the places that the document names.
+    """
+    if any(callable(template) for template in getattr(file_system, "templates", {}).values()):
+        raise StoreError(
+            f"references in {document or 'memory'} have templates with {{{{ }}}} in them, which "
+            "are programs of their author: expected texts. Make the references anew without them."
+        )
     locate = file_system._cat_common  # noqa: SLF001  (where fsspec finds the target of a key)
 
     def located(path: str, start: int | None = None, end: int | None = None) -> Any:
-        try:
+        with explaining(document, path):  # entries are looked at when read
             found = locate(path, start, end)
-        except (ValueError, TypeError, IndexError) as error:  # entries are looked at when read
-            raise StoreError(
-                f"references in {document or 'memory'} have a malformed entry for {path!r} "
-                f"({error}): expected a text, or a list of a URL and perhaps an offset and a size. "
-                "Make the references anew."
-            ) from error
         if found[0] is not None and isinstance(found[0], str):
             check_target(found[0], document, places)
         return found
 
+    def explained(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            with explaining(document, str(given[0]) if given else ""):
+                return method(*given, **options)
+
+        return call
+
     file_system._cat_common = located  # noqa: SLF001
+    file_system.info = explained(file_system.info)
+    file_system._dircache_from_items = explained(file_system._dircache_from_items)  # noqa: SLF001
+
+
+@contextmanager
+def explaining(document: str, path: str = "") -> Iterator[None]:
+    """Raise a `StoreError` for what fsspec raises about malformed references."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        entry = f"a malformed entry for {path!r}" if path else "a malformed entry"
+        raise StoreError(
+            f"references in {document or 'memory'} have {entry} ({error}): expected a text, or a "
+            "list of a URL and perhaps an offset and a size. Make the references anew."
+        ) from error
 
 
 def check_target(target: str, document: str, places: Sequence[str] | None) -> None:
