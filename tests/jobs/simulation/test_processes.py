@@ -8,9 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
-from shutil import which
 
 import numpy as np
 import pytest
@@ -202,39 +199,6 @@ def test_ranks_that_share_objects_need_a_communicator(tmp_path):
     shared_output(url)
     with pytest.raises(zd.errors.RankError, match="gather="):
         zd.Writer.attach(url, 0)
-
-
-MPIEXEC = which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-
-
-NEEDS_MPI = pytest.mark.skipif(
-    not (MPIEXEC and find_spec("mpi4py")), reason="needs mpi4py and an mpiexec"
-)
-
-
-def run_with_mpi(ranks, *arguments):
-    command = [MPIEXEC, "-n", str(ranks), sys.executable, *arguments]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@NEEDS_MPI
-def test_owners_gather_through_mpi(tmp_path):
-    url = str(tmp_path / "run.zarr")
-    coordinator = shared_output(url)
-    code = "import sys; from mpi4py import MPI; from tests.support.ranks import simulate;"
-    code += "simulate(sys.argv[1], MPI.COMM_WORLD.rank, 6, MPI.COMM_WORLD)"
-    run_with_mpi(6, "-c", code, url)
-    assert coordinator.publish() == 6
-    check_prefix(zd.open(url), 6)
-
-
-@NEEDS_MPI
-@pytest.mark.slow
-def test_the_example_runs_with_mpi(tmp_path):
-    said = run_with_mpi(4, "examples/parallel_ranks.py", str(tmp_path), "mpi")
-    assert "shards of (8, 256, 512), every value right: True" in said
 
 
 # --- ranks that are tasks of dask -----------------------------------------------------------------

@@ -577,6 +577,101 @@ def test_a_rank_that_puts_a_step_again_asks_the_others_for_nothing(url):
     np.testing.assert_array_equal(zd.open(url)["u"][...], expected)
 
 
+def together(url, ranks, run):
+    """What ranks on threads, which share objects, return or raise."""
+    spec = {"u": {"shape": (8 * ranks,), "dtype": "f4", "chunks": (2, 8 * ranks)}}
+    zd.Writer.create(url, spec, owners=zd.decompose((8 * ranks,), (ranks,)), gather=True)
+    boxes = {pair: Queue() for pair in product(range(ranks), repeat=2)}
+    with ThreadPoolExecutor(ranks) as pool:
+        found = [pool.submit(run, Mailbox(rank, ranks, boxes)) for rank in range(ranks)]
+    assert all(box.empty() for box in boxes.values())
+    return [one.exception() or one.result() for one in found]
+
+
+@pytest.mark.parametrize("rank", range(5))
+def test_an_exception_in_one_rank_reaches_all(url, rank):
+    """Those of its own code too; each other rank gets an error that names the first."""
+
+    def run(comm):
+        with zd.Writer.attach(url, rank=comm.rank, gather=comm) as writer:
+            for step in range(8):
+                if (comm.rank, step) == (rank, 3):
+                    raise ValueError("no convergence.")
+                writer.write_step(step, {"u": np.full(8, 1 + step, "f4")})
+
+    errors = together(url, 5, run)
+    assert isinstance(errors.pop(rank), ValueError)
+    assert len(errors) == 4
+    for error in errors:
+        assert isinstance(error, RankError)
+        assert f"rank {rank} has failed (before its step 3: ValueError: no convergence)" in str(
+            error
+        )
+    assert zd.Writer.attach(url).publish() == 2
+    assert zd.open(url)["u"][:, ::8].tolist() == [5 * [1], 5 * [2]]
+
+
+@pytest.mark.parametrize("how", ["ends", "is released", "is dropped", "cannot flush", "skips"])
+def test_a_rank_that_is_missing_is_named_by_all(url, how):
+    """A rank that ends its output early, or puts another step, keeps nobody waiting."""
+
+    def run(comm):
+        writer = zd.Writer.attach(url, rank=comm.rank, gather=comm)
+        steps = 4 if comm.rank or how == "cannot flush" else 3
+        for step in range(steps):
+            writer.write_step(step, {"u": np.full(8, 1 + step, "f4")})
+        if comm.rank == 0 and how == "is released":
+            writer.release()
+        elif comm.rank == 0 and how == "is dropped":
+            del writer
+            gc.collect()
+        elif comm.rank == 0 and how == "skips":
+            with writer:
+                writer.write_step(4, {"u": np.ones(8, "f4")})
+        elif comm.rank == 0 and how == "cannot flush":
+            obstacle = Path(url, "u", "c")
+            shutil.rmtree(obstacle)
+            obstacle.touch()
+            with writer:
+                writer.write_step(4, {"u": np.ones(8, "f4")})
+        else:
+            with writer:
+                if how == "cannot flush":
+                    writer.write_step(4, {"u": np.ones(8, "f4")})
+
+    errors = together(url, 3, run)
+    expected = {
+        "ends": "rank 0 has failed (it closed its writer before step 3)",
+        "is released": "rank 0 has failed (it was released)",
+        "is dropped": "rank 0 has failed (its writer was not closed)",
+        "cannot flush": "rank 0 has failed (before its step 5: StoreError",
+        "skips": "rank 0 has failed (before its step 3: StepError",
+    }
+    assert len([one for one in errors if expected[how] in str(one)]) == 2, errors
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"path": "other"}, WriterNotFoundError),
+        ({"casting": "other"}, ValueError),
+        ({"from_step": 3}, StepError),
+    ],
+)
+def test_a_rank_that_cannot_attach_is_named_by_all(url, wrong, kind):
+    def run(comm):
+        options = {} if comm.rank else wrong
+        with zd.Writer.attach(url, rank=comm.rank, gather=comm, **options):
+            pass
+
+    found = together(url, 3, run)
+    assert isinstance(found[0], kind)
+    for other in (1, 2):
+        assert isinstance(found[other], RankError)
+        assert f"rank 0 has failed ({kind.__name__}: " in str(found[other])
+    zd.Writer.abandon(url)  # no rank has kept its file
+
+
 @pytest.mark.parametrize("kind", ["files", "journal", "memory"])
 def test_verify_holds_objects_against_what_ranks_have_said(tmp_path, kind):
     """Objects that are not whole may be replaced at any time, and are not compared."""

@@ -18,11 +18,13 @@ from a checkpoint, and `exchange` lets ranks share stored objects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from secrets import randbits
 from types import TracebackType
 from typing import Any, Self
+from weakref import finalize
 
 import numpy as np
 
@@ -31,8 +33,8 @@ from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.simulation.decomposition import Decomposition
-from zarr_dask.jobs.simulation.mpi import Communicator, allreduce_min, exchange
+from zarr_dask.jobs.simulation.decomposition import BlockPiece, Decomposition
+from zarr_dask.jobs.simulation.mpi import Communicator, Exchange, agree, describe
 from zarr_dask.jobs.simulation.output import (
     Output,
     OutputArguments,
@@ -48,6 +50,10 @@ from zarr_dask.jobs.simulation.restarts import begin, begin_all, check_not_past,
 from zarr_dask.stores.open import Location
 
 __all__ = ["Writer"]
+
+
+_NO_STEP = 1 << 62
+"""Next step of a rank that stores nothing: any other one goes before it."""
 
 
 class Writer(MadeBy):
@@ -90,24 +96,19 @@ class Writer(MadeBy):
         rank: int | None,
         streams: Mapping[str, RankBuffer],
         appender: LogWriter | None,
-        comm: Communicator | None,
         casting: Casting,
     ) -> None:
         self._output = output
         self._streams = streams
         self._appender = appender
-        self._comm = comm
         self._casting = casting
-        self._received: tuple[int, dict[int, dict[str, list[np.ndarray]]]] | None = None
+        self._exchange: Exchange | None = None
+        self._received: tuple[int, dict[int, Sequence[np.ndarray]]] | None = None
         """Pieces from other ranks of a step that could not be stored: they are sent only once."""
         self._publisher: Publisher | None = None
         self.rank = rank
         """Number of this process; None for one that does not put steps."""
         self._next = min((one.stored for one in streams.values() if one.share.own), default=None)
-        if comm is not None:
-            bound = 1 << 62
-            agreed = allreduce_min(comm, bound if self._next is None else self._next)
-            self._next = None if agreed == bound else agreed
         self._first = self._next or 0
 
     # --- making one -------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class Writer(MadeBy):
         )
         output = create_output(request)
         consolidate(output)
-        return Writer(output, None, {}, None, None, "safe")
+        return Writer(output, None, {}, None, "safe")
 
     @staticmethod
     def attach(
@@ -250,18 +251,49 @@ class Writer(MadeBy):
         StepError
             If steps before `from_step` are not stored, or the run has started with another step.
         """
-        check_count("threads", threads, "one per core")
-        check_choice("casting", casting, Casting)
-        output = open_output(url, path, journal, storage_options)
-        check_run(run, from_step)
+
+        def prepare() -> Output:
+            check_count("threads", threads, "one per core")
+            check_choice("casting", casting, Casting)
+            output = open_output(url, path, journal, storage_options)
+            check_run(run, from_step)
+            if rank is not None:
+                _check_rank(output, rank, gather)
+            return output
+
         if rank is None:
+            output = prepare()
             if from_step is not None:
                 begin_all(output, from_step, run)
-            return Writer(output, None, {}, None, None, casting)
-        _check_rank(output, rank, gather)
-        if gather is not None:
-            agreed = allreduce_min(gather, randbits(62))
-            run = run or (None if from_step is None else f"together-{agreed:x}")
+            return Writer(output, None, {}, None, casting)
+        if gather is None:
+            return Writer._attached(prepare(), rank, from_step, run, casting, threads)
+        _check_communicator(gather)
+        output, agreed = agree(gather, prepare, lambda _: randbits(62))
+        run = run or (None if from_step is None else f"together-{agreed:x}")
+        attached = partial(Writer._attached, output, rank, from_step, run, casting, threads)
+        with ExitStack() as stack:
+
+            def attach() -> Writer:
+                writer = attached()
+                stack.callback(writer.release)
+                return writer
+
+            writer, first = agree(gather, attach, Writer._first_or_none)
+            Writer._join(writer, gather, None if first == _NO_STEP else first)
+            stack.pop_all()
+        return writer
+
+    @staticmethod
+    def _attached(
+        output: Output,
+        rank: int,
+        from_step: int | None,
+        run: str | None,
+        casting: Casting,
+        threads: int | None,
+    ) -> Writer:
+        """Return a writer of a rank that has locked its file and has taken part in restarts."""
         name = output.rank_file(rank)
         appender = output.folder.appender(name, compact_log)
         try:
@@ -276,10 +308,25 @@ class Writer(MadeBy):
                 key: RankBuffer(one, shares[key], progress, appender.add, check, threads)
                 for key, one in output.series.items()
             }
-            return Writer(output, rank, streams, appender, gather, casting)
+            return Writer(output, rank, streams, appender, casting)
         except BaseException:
             appender.close()
             raise
+
+    def _first_or_none(self) -> int:
+        return _NO_STEP if self._next is None else self._next
+
+    def _join(self, comm: Communicator, first: int | None) -> None:
+        """Begin with the step that all ranks have agreed on."""
+        self._next, self._first = first, first or 0
+        streams = self._streams.values()
+        self._exchange = Exchange(
+            comm,
+            _layouts((one.series.array.dtype, one.share.send) for one in streams),
+            _layouts((one.series.array.dtype, one.share.receive) for one in streams),
+            fixed=not any(one.series.array.meta.data_type.variable for one in streams),
+        )
+        finalize(self, self._exchange.fail, "its writer was not closed")
 
     @staticmethod
     def abandon(
@@ -391,8 +438,8 @@ class Writer(MadeBy):
             for name, one in self._streams.items()
             if name in checked
         }
-        if self._comm is not None:
-            self._exchange(self._comm, step, checked, pieces)
+        if self._exchange is not None:
+            self._swap(self._exchange, step, checked, pieces)
         for name, found in pieces.items():
             self._streams[name].add(step, found)
         if flush:
@@ -415,40 +462,26 @@ class Writer(MadeBy):
             raise GridError(f"rank {self.rank}: {'; '.join(says)}; expected blocks for {needed}.")
         return {name: self._streams[name].checked(blocks[name], self._casting) for name in needed}
 
-    def _exchange(
+    def _swap(
         self,
-        comm: Communicator,
+        exchange: Exchange,
         step: int,
         checked: Mapping[str, np.ndarray],
         pieces: dict[str, list[Any]],
     ) -> None:
         """Send pieces to the owners of their objects, and receive those of other ranks."""
         if self._received is None or self._received[0] != step:
-            self._received = step, self._sent_by_others(comm, step, checked)
-        for source, sent in self._received[1].items():
-            for name, values in sent.items():
-                expected = self._streams[name].share.receive[source]
-                pieces.setdefault(name, []).extend(zip(expected, values, strict=True))
-
-    def _sent_by_others(
-        self, comm: Communicator, step: int, checked: Mapping[str, np.ndarray]
-    ) -> dict[int, dict[str, list[np.ndarray]]]:
-        outgoing: dict[int, tuple[int, dict[str, list[np.ndarray]]]] = {}
-        sources: set[int] = set()
-        for name, one in self._streams.items():
-            sources |= one.share.receive.keys()
-            for dest, found in one.share.send.items():
-                sent = [values for _, values in pieces_of(checked[name], found)]
-                outgoing.setdefault(dest, (step, {}))[1][name] = sent
-        received = {}
-        for source, (at, sent) in exchange(comm, outgoing, sources).items():
-            received[source] = sent
-            if at != step:
-                raise StepError(
-                    f"rank {self.rank} puts step {step}, rank {source} puts step {at}: ranks that "
-                    "share stored objects put together."
-                )
-        return received
+            outgoing: dict[int, list[np.ndarray]] = {}
+            for name, one in self._streams.items():
+                for dest, found in one.share.send.items():
+                    sent = (values for _, values in pieces_of(checked[name], found))
+                    outgoing.setdefault(dest, []).extend(sent)
+            self._received = step, exchange.step(step, outgoing)
+        for source, arrays in self._received[1].items():
+            values = iter(arrays)
+            for name, one in self._streams.items():
+                for piece in one.share.receive.get(source, ()):
+                    pieces.setdefault(name, []).append((piece, next(values)))
 
     def flush(self) -> None:
         """Store all steps that were put, even if stored objects are not whole yet.
@@ -460,13 +493,28 @@ class Writer(MadeBy):
             one.flush()
 
     def close(self) -> None:
-        """Store the steps in memory, and let another process take this rank."""
+        """Store the steps in memory, and let another process take this rank.
+
+        Ranks that gather close together.
+
+        Raises
+        ------
+        RankError
+            If a rank that gathers with this one has failed; this one has stored its steps.
+        """
         if self._appender is not None:
             self.flush()
+            if self._exchange is not None:
+                self._exchange.end(self.next_step)
         self.release()
 
     def release(self) -> None:
-        """Let another process take this rank; steps in memory are lost."""
+        """Let another process take this rank; steps in memory are lost.
+
+        Ranks that gather with this one get a `RankError`, if it was not closed.
+        """
+        if self._exchange is not None:
+            self._exchange.fail("it was released")
         if self._appender is not None:
             self._appender.close()
             self._appender = None
@@ -481,9 +529,18 @@ class Writer(MadeBy):
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self.close()
+            try:
+                self.close()
+            except BaseException as failed:
+                self._fail(failed)
+                raise
         else:
-            self.release()
+            self._fail(error)
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self._exchange is not None and error is not None:
+            self._exchange.fail(f"before its step {self.next_step}: {describe(error)}")
+        self.release()
 
     def _check_attached(self) -> None:
         if self._appender is None:
@@ -553,6 +610,23 @@ class Writer(MadeBy):
         return self._publisher
 
 
+def _layouts(
+    parts: Iterable[tuple[np.dtype, Mapping[int, Iterable[BlockPiece]]]],
+) -> dict[int, list[tuple[tuple[int, ...], np.dtype]]]:
+    """Return shapes and data types of all pieces of a step, by the rank at the other end."""
+    found: dict[int, list[tuple[tuple[int, ...], np.dtype]]] = {}
+    for dtype, pieces_of_ranks in parts:
+        for other, pieces in pieces_of_ranks.items():
+            shapes = (tuple(one.stop - one.start for one in piece.block) for piece in pieces)
+            found.setdefault(other, []).extend((shape, dtype) for shape in shapes)
+    return found
+
+
+def _check_communicator(comm: Any) -> None:
+    if not (hasattr(comm, "rank") and hasattr(comm, "size")):
+        raise TypeError(f"gather={comm!r}: expected a communicator (of mpi4py), or None.")
+
+
 def _check_rank(output: Output, rank: Any, comm: Communicator | None) -> None:
     known = isinstance(rank, int | np.integer) and not isinstance(rank, bool)
     if not known or not 0 <= rank < output.ranks:
@@ -564,8 +638,6 @@ def _check_rank(output: Output, rank: Any, comm: Communicator | None) -> None:
             f"{output.where} was created with gather=True: ranks share stored objects and need "
             "gather=, a communicator between them."
         )
-    if comm is not None and not (hasattr(comm, "rank") and hasattr(comm, "size")):
-        raise TypeError(f"gather={comm!r}: expected a communicator (of mpi4py), or None.")
     if comm is not None and (comm.rank, comm.size) != (rank, output.ranks):
         raise RankError(
             f"rank {rank} of {output.ranks} was given a communicator that says it is rank "
