@@ -151,6 +151,25 @@ def test_other_formats_mean_the_same_to_xarray(tmp_path, job):
     identical(new, before)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_rechunked_group_means_the_same_to_xarray(tmp_path, format):
+    old, new, part = (tmp_path / name for name in ("old", "new", "part"))
+    zd.write_dataset(hard(), old, format=format)
+    before = xr.open_zarr(old).load()
+    grids = {"x": 3, "blocks": {"time": 4}, "packed": {"time": 3}}
+    plan = zd.plan_rechunk(str(old), new, chunks=grids)
+    assert not new.exists()
+    plan.run()
+    identical(new, before)
+    after = {name: array.chunks for name, array in zd.open_group(new).arrays()}
+    assert (after["blocks"], after["packed"], after["masked"]) == ((4, 3), (3,), (4,))
+    assert zd.compare(old, new).equal
+    assert zd.verify(new, deep="decode").ok
+    region = zd.find_region(old, {"time": slice("2000-01-02", "2000-01-03")})
+    zd.rechunk(zd.open_group(old), part, chunks=grids, region=region, verify=True)
+    identical(part, before.isel(region))
+
+
 def test_sharded_dataset_reads_as_that_of_xarray(tmp_path):
     ds = hard()[["blocks", "time"]].chunk(time=4, x=6)
     encoding = {"blocks": {"chunks": (2, 3), "shards": (4, 6)}}
