@@ -31,6 +31,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ZarrDaskWarning,
 )
+from zarr_dask.stores import MemoryStore, Recording
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.coding.common.SerializationWarning"),
@@ -209,6 +210,16 @@ def test_data_arrays_and_trees(tmp_path):
     tree = xr.DataTree.from_dict(nodes)
     zd.write_dataset(tree, tmp_path / "t")
     xr.testing.assert_identical(xr.open_datatree(tmp_path / "t", engine="zarr"), tree)
+
+
+def test_documents_of_a_tree_end_with_that_of_its_root(tmp_path):
+    store = Recording(MemoryStore())
+    nodes = {"/": steps(0, 4), "/a": steps(0, 4), "/b": steps(0, 4), "/b/c": steps(0, 4)}
+    zd.write_dataset(xr.DataTree.from_dict(nodes), store, "up/here")
+    puts = [one.key.removeprefix("up/") for one in store.requests if one.method == "set"]
+    groups = [f"{path}zarr.json" for path in ("here/b/c/", "here/b/", "here/a/", "here/")]
+    assert [key for key in puts if key in groups] == groups
+    assert [key for key in puts if key.startswith("here/")][-1] == "here/zarr.json"
 
 
 def test_group_below_a_new_root(tmp_path):

@@ -10,6 +10,7 @@ from zarr_dask._util.arguments import check_choice
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation
 from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
@@ -76,6 +77,8 @@ class WriteRequest:
     """Elements at the end of the array that an append replaces."""
     max_mem: str | int | None = None
     temp: Location | None = None
+    site: PrefetchedLocation | None = None
+    """Content of the location of a new array, if it is known already."""
     is_between: bool = False
     """True if the array is itself one between, into which blocks are written as they come."""
 
