@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
     from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.copy.plan import CopyPlan
+    from zarr_dask.jobs.copy.rechunk_groups import plan_rechunk, rechunk
     from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
     from zarr_dask.jobs.engine.predict import CostModel
     from zarr_dask.jobs.engine.report import JointReport, Progress, RechunkReport
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport
     from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
     from zarr_dask.jobs.rechunk.plan import RechunkPlan
-    from zarr_dask.jobs.rechunk.rechunk import plan_rechunk, rechunk
     from zarr_dask.jobs.simulation.decomposition import Decomposition, decompose
     from zarr_dask.jobs.simulation.rank_writer import Writer
     from zarr_dask.jobs.verify.compare import ArrayComparison, Comparison, compare
@@ -258,9 +258,9 @@ _LATER = {
     "plan_copy": "zarr_dask.jobs.copy.copy",
     "plan_migration": "zarr_dask.jobs.migrate.migrate",
     "load_plan": "zarr_dask.jobs.plan_file",
-    "plan_rechunk": "zarr_dask.jobs.rechunk.rechunk",
+    "plan_rechunk": "zarr_dask.jobs.copy.rechunk_groups",
     "plan_write": "zarr_dask.jobs.write.write",
-    "rechunk": "zarr_dask.jobs.rechunk.rechunk",
+    "rechunk": "zarr_dask.jobs.copy.rechunk_groups",
     "reference": "zarr_dask.jobs.ingest.reference",
     "share_credentials": "zarr_dask.jobs.engine.credentials",
     "inventory": "zarr_dask.jobs.inventory.inventory",

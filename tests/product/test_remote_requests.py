@@ -7,11 +7,12 @@ from collections import Counter
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 
 import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
 from tests.support.object_stores import s3_server
-from zarr_dask.errors import RankError, ResumeError
+from zarr_dask.errors import NodeExistsError, RankError, ResumeError
 from zarr_dask.stores import Recording, open_store
 
 VALUES = np.arange(4 * 256, dtype="i4").reshape(4, 256)
@@ -182,6 +183,25 @@ def test_a_write_into_an_array_asks_for_its_document_once(place, counted):
     zd.to_zarr(x + 1, array)
     assert counted() == {"list": 1, "0": 4, "zarr.json": 1}
     np.testing.assert_array_equal(array[...], VALUES + 1)
+
+
+def test_a_tree_takes_two_requests_a_node_at_most(place, counted):
+    """All checks of its groups and arrays are answered by one listing."""
+    url, options = place
+    root = f"{url}/tree-{options['backend']}"
+    ds = xr.Dataset({"t": ("x", np.arange(3))}, coords={"x": np.arange(3)})
+    groups = {"/": ds, **{f"/g{number}": ds.rename(t="u") for number in range(12)}}
+    tree = xr.DataTree.from_dict(groups)
+    zd.write_dataset(tree, root, storage_options=options)
+    arrays = 1 + 1 + 12  # the coordinate is inherited
+    seen = counted()
+    assert seen.total() <= 2 * (13 + arrays)
+    assert seen["0"] == arrays
+    found = zd.open_datatree(root, storage_options=options)
+    assert counted().total() <= 3
+    xr.testing.assert_identical(found.load(), tree)
+    with pytest.raises(NodeExistsError):
+        zd.write_dataset(tree, root, storage_options=options)
 
 
 def test_what_is_kept_beside_is_found(place):

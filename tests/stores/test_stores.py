@@ -480,6 +480,20 @@ def test_a_folder_that_is_made_again_survives_a_power_cut(tmp_path, monkeypatch,
             store.delete_prefix(remove)
 
 
+def test_what_is_removed_elsewhere_costs_no_sync_of_other_folders(tmp_path, monkeypatch):
+    root = tmp_path.resolve()
+    store = LocalStore(str(root / "a.zarr"), fsync=True)
+    store.set("a/0", [b"1"])
+    store.set("b/0", [b"1"])
+    store.delete_prefix("b/")
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda one: synced.append(Path(f"/proc/self/fd/{one}").readlink())
+    )
+    store.set("a/1", [b"1"])
+    assert synced[1:] == [root / "a.zarr/a"]  # the first is the value itself
+
+
 def test_what_was_deleted_does_not_come_back_after_a_power_cut(tmp_path, monkeypatch):
     root = tmp_path.resolve()
     disk = Disk(monkeypatch, root)

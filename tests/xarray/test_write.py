@@ -31,6 +31,7 @@ from zarr_dask.errors import (
     SourceIsTargetError,
     ZarrDaskWarning,
 )
+from zarr_dask.stores import MemoryStore, Recording
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.coding.common.SerializationWarning"),
@@ -151,6 +152,25 @@ def test_other_formats_mean_the_same_to_xarray(tmp_path, job):
     identical(new, before)
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_rechunked_group_means_the_same_to_xarray(tmp_path, format):
+    old, new, part = (tmp_path / name for name in ("old", "new", "part"))
+    zd.write_dataset(hard(), old, format=format)
+    before = xr.open_zarr(old).load()
+    grids = {"x": 3, "blocks": {"time": 4}, "packed": {"time": 3}}
+    plan = zd.plan_rechunk(str(old), new, chunks=grids)
+    assert not new.exists()
+    plan.run()
+    identical(new, before)
+    after = {name: array.chunks for name, array in zd.open_group(new).arrays()}
+    assert (after["blocks"], after["packed"], after["masked"]) == ((4, 3), (3,), (4,))
+    assert zd.compare(old, new).equal
+    assert zd.verify(new, deep="decode").ok
+    region = zd.find_region(old, {"time": slice("2000-01-02", "2000-01-03")})
+    zd.rechunk(zd.open_group(old), part, chunks=grids, region=region, verify=True)
+    identical(part, before.isel(region))
+
+
 def test_sharded_dataset_reads_as_that_of_xarray(tmp_path):
     ds = hard()[["blocks", "time"]].chunk(time=4, x=6)
     encoding = {"blocks": {"chunks": (2, 3), "shards": (4, 6)}}
@@ -190,6 +210,16 @@ def test_data_arrays_and_trees(tmp_path):
     tree = xr.DataTree.from_dict(nodes)
     zd.write_dataset(tree, tmp_path / "t")
     xr.testing.assert_identical(xr.open_datatree(tmp_path / "t", engine="zarr"), tree)
+
+
+def test_documents_of_a_tree_end_with_that_of_its_root(tmp_path):
+    store = Recording(MemoryStore())
+    nodes = {"/": steps(0, 4), "/a": steps(0, 4), "/b": steps(0, 4), "/b/c": steps(0, 4)}
+    zd.write_dataset(xr.DataTree.from_dict(nodes), store, "up/here")
+    puts = [one.key.removeprefix("up/") for one in store.requests if one.method == "set"]
+    groups = [f"{path}zarr.json" for path in ("here/b/c/", "here/b/", "here/a/", "here/")]
+    assert [key for key in puts if key in groups] == groups
+    assert [key for key in puts if key.startswith("here/")][-1] == "here/zarr.json"
 
 
 def test_group_below_a_new_root(tmp_path):

@@ -17,7 +17,6 @@ from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import array_options, job_options, run_options, selected
 from zarr_dask.cli.output import (
-    abbreviate,
     answer,
     echo,
     say_plan,
@@ -30,7 +29,6 @@ from zarr_dask.cli.price import say_price
 from zarr_dask.cli.progress import rechunk_progress
 from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
-from zarr_dask.errors import NodeTypeError
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.stores.base import join
 
@@ -57,11 +55,12 @@ Examples:
 @array_options
 @run_options
 def rechunk(src: str, dst: str, **options: Any) -> None:
-    """Copy an array into other chunks and shards.
+    """Copy an array or a group into other chunks and shards.
 
-    SRC is the array, or with --array a group, DST the location of the new one. The plan is printed,
-    then executed within --max-mem; then the results are printed beside the predictions. The
-    metadata of the new array are written last, so readers never see an incomplete array.
+    SRC is an array or a group, or with --array a group of which only some are taken; DST is the
+    location of the copy. Grids for a group name dimensions. The plan is printed, then executed
+    within --max-mem; then the results are printed beside the predictions. The metadata are written
+    last, so readers never see an incomplete array.
     """
     run = {name: options.pop(name) for name in ("resume", "verify")}
     with _planned(src, dst, **options) as (plan, client):
@@ -182,7 +181,7 @@ def _planned(
     arrays: tuple[str, ...],
     path: str,
     **options: Any,
-) -> Iterator[tuple[RechunkPlan | JointRechunkPlan, Client | None]]:
+) -> Iterator[tuple[RechunkPlan | JointRechunkPlan | CopyPlan, Client | None]]:
     """Yield the plan, and the cluster to run it on, for the duration of the context."""
     labels = options.pop("sel")
     if labels is None and all(options[name] is None for name in _CHANGES):
@@ -191,26 +190,13 @@ def _planned(
             "nothing changes."
         )
     with cluster(scheduler, scheduler_file, workers) as client:
-        from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
-
         of_source, options["storage_options"] = two_storage_options(src, dst)
         options["client"] = client
         options["region"] = selected(src, options["region"], labels, of_source)
         if not arrays:
-            yield plan_rechunk(_source(src, of_source), dst, path=path, **options), client
+            source: Any = zd.open(src, storage_options=of_source)
+            yield zd.plan_rechunk(source, dst, path=path, **options), client
             return
         sources = [zd.open_array(src, name, storage_options=of_source) for name in arrays]
         paths = [join(normalise_path(path), normalise_path(name)) for name in arrays]
-        yield plan_rechunk(sources, dst, path=paths, **options), client
-
-
-def _source(src: str, storage_options: dict[str, Any] | None) -> zd.Array:
-    node = zd.open(src, storage_options=storage_options)
-    if isinstance(node, zd.Array):
-        return node
-    arrays = [path for path, _ in node.arrays(recursive=True)]
-    held = abbreviate(", ".join(arrays)) or "none"
-    raise NodeTypeError(
-        f"{node.where} is a group; SRC must be an array, or name arrays in it with --array (copy "
-        f"takes whole groups). Arrays in it: {held}."
-    )
+        yield zd.plan_rechunk(sources, dst, path=paths, **options), client

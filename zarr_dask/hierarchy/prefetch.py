@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from zarr_dask._util.threads import run_concurrently
-from zarr_dask.formats.base import Format, ReadOptions, ancestors, document_range
+from zarr_dask.formats.base import Format, ReadOptions, ancestors, document_range, prefix_of
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.v3draft import ENTRY
 from zarr_dask.journal import no_open_journals
@@ -19,7 +19,7 @@ from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.listing import has_paged_listing
 from zarr_dask.stores.wrappers.prefetched import PrefetchedStore
 
-__all__ = ["PrefetchedLocation", "prefetch_array", "prefetch_location"]
+__all__ = ["PrefetchedLocation", "find_free_location", "prefetch_array", "prefetch_location"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,28 @@ def prefetch_location(store: Store, path: str, *, below: bool = True) -> Prefetc
         *(partial(asked.ask_below, prefix) for prefix in prefixes),
     )
     return PrefetchedLocation(asked, free_beside)
+
+
+def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
+    """Return the location of a new hierarchy, if one listing tells that nothing is stored there.
+
+    It answers the checks of all nodes below. None if something is there, or if requests cost
+    nothing.
+    """
+    if not (is_remote(store) and has_paged_listing(store)):
+        return None
+    asked = PrefetchedStore(store)
+    part = document_range(ReadOptions().limits)
+    keys = [
+        key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
+    ]
+    documents = [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
+    free_beside, is_free, _ = run_concurrently(
+        partial(no_open_journals, store, path),
+        partial(asked.ask_below, prefix_of(path)),
+        partial(asked.ask, documents),
+    )
+    return PrefetchedLocation(asked, free_beside) if is_free else None
 
 
 def prefetch_array(

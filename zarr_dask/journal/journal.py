@@ -435,7 +435,6 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders on the path to a journal that are empty."""
     if not isinstance(store, LocalStore):
         return
-    forget_folders()
     forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
         above, _, name = folder.rpartition("/")
@@ -443,6 +442,7 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
             _remove_readme(store, folder)
         try:
             with folder_in(store.root, above) as around:
+                forget_folders(f"{store.root}/{folder}")
                 os.rmdir(name, dir_fd=around)
         except FileNotFoundError:
             continue

@@ -165,7 +165,8 @@ class AtomicReplace:
         try:
             if _has_mark(self.beside, self.token):
                 _exchange(self.beside, self.place)
-                forget_folders()
+                for one in (self.beside, self.place):
+                    forget_folders(one)
                 forget_reached()
             if self.fsync:  # before the old array goes
                 for one in (self.beside, self.place):
@@ -289,6 +290,7 @@ def _has_mark(folder: str, token: str) -> bool:
 def _remove(folder: str) -> None:
     """Remove a folder beside a hierarchy; a link in its place stays, and what it leads to."""
     around, name = os.path.split(folder)
+    forget_folders(folder)
     with suppress(OSError), folder_in(around, "") as at:
         shutil.rmtree(name, ignore_errors=True, dir_fd=at)  # which follows no link
     forget_reached()

@@ -17,6 +17,7 @@ from zarr_dask.formats.detect import format_for_new, format_named, formats_at
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import open_group
 from zarr_dask.hierarchy.parents import parent_format
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation, find_free_location
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.commit import GroupCommit, GroupShown
 from zarr_dask.jobs.write.plan import Partial
@@ -79,9 +80,21 @@ class Planner:
         self._is_claimed = is_claimed
 
     @cached_property
+    def free(self) -> PrefetchedLocation | None:
+        """Return the location of the group, if it is known that nothing is stored there."""
+        call = self.call
+        makes = call.append is None and call.region is None and call.mode != "r+"
+        return find_free_location(self.store, self.path) if makes else None
+
+    @cached_property
+    def _asked(self) -> Store:
+        """The store, with what is known of the location."""
+        return self.store if self.free is None else self.free.store
+
+    @cached_property
     def around(self) -> str:
         """Name of the format of a new group."""
-        return self.call.format or parent_format(self.store, self.path)
+        return self.call.format or parent_format(self._asked, self.path)
 
     @cached_property
     def partial(self) -> Partial:
@@ -104,7 +117,7 @@ class Planner:
             raise ValueError(f"unexpected encoding group names: {unknown}")
         present = self._present(self.path)
         if present is None or call.mode == "w":
-            node_format = format_for_new(self.store, self.around, self.path)
+            node_format = format_for_new(self._asked, self.around, self.path)
         else:
             node_format = present.group.node_format
         self._check_place(nodes, node_format, exists=present is not None)
@@ -115,6 +128,8 @@ class Planner:
 
     def _present(self, path: str) -> StoredGroup | None:
         """Return the group at a path, unless it is to be replaced."""
+        if self.free is not None:
+            return None
         try:
             found = open_group(self.store, path, "r+", read=ReadOptions(consolidated=False))
         except NodeNotFoundError:
@@ -137,7 +152,7 @@ class Planner:
             raise NodeNotFoundError(where(self.store, self.path), keys, "Nothing was written.")
         if call.mode in {"w", "w-"} or not exists:
             check_can_create(
-                self.store,
+                self._asked,
                 self.path,
                 node_format,
                 overwrite=call.mode == "w" or self._is_resumed(nodes),
@@ -252,7 +267,7 @@ class Planner:
             return
         at = join(path, name)
         request = replace(self._request(at), spec=spec, keywords=keywords)
-        if call.mode == "w":
+        if call.mode == "w" and self.free is None:
             request = replace(request, mode="w")
         work.writes.append(Write(at, values_of(variable), request))
 
@@ -281,6 +296,7 @@ class Planner:
             journal=call.resume.journal,
             max_mem=call.max_mem,
             temp=call.temp,
+            site=self.free,
         )
 
     # --- the plan ---------------------------------------------------------------------------------
@@ -290,7 +306,7 @@ class Planner:
         if call.mode == "w":
             for one in work.writes:
                 check_not_read(one.blocks, self.store, self.path)
-        has_root = bool(formats_at(self.store, ""))
+        has_root = bool(formats_at(self._asked, ""))
         makes_root = not has_root or (call.mode == "w" and not self.path)
         commit = GroupCommit(
             store=self.store,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.jobs.engine.plan import format_bytes
@@ -110,6 +110,11 @@ class DatasetPlan:
         arrays = [plan.facts() for plan in self.joint.plans]
         facts = {"job": "write dataset", "where": self.where, "kept": list(self.kept)}
         return json.dumps({**facts, "arrays": arrays}, indent=2)
+
+    def at_once(self) -> DatasetPlan:
+        """Return the plan to be run now, at locations that planning has found free."""
+        plans = tuple(plan.at_once() for plan in self.joint.plans)
+        return replace(self, joint=replace(self.joint, plans=plans))
 
     def collection(self) -> WriteCollection:
         """Return the tasks, after making room at the target; see `WritePlan.collection`."""

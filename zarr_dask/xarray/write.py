@@ -398,6 +398,8 @@ def _run(
             "the values again.",
             ZarrDaskWarning,
         )
+    if planner.free is not None:
+        plan = plan.at_once()
     return plan.run(client, progress, window)
 
 

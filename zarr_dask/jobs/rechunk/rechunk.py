@@ -107,6 +107,10 @@ _HABITS = {
 
 @overload
 def plan_rechunk(
+    source: Group, target: Location | Group, **options: Unpack[PlanOptions]
+) -> Any: ...
+@overload
+def plan_rechunk(
     source: Location | Array, target: Location | Group, **options: Unpack[PlanOptions]
 ) -> RechunkPlan: ...
 @overload
@@ -139,7 +143,7 @@ def plan_rechunk(
     region: Any = None,
     threads: int | None = None,
 ) -> RechunkPlan | JointRechunkPlan | DaskRechunkPlan:
-    """Plan how to rechunk an array, or several; nothing is written.
+    """Plan how to rechunk an array, several or a group; nothing is written.
 
     Parameters
     ----------
@@ -195,8 +199,8 @@ def plan_rechunk(
 
     Returns
     -------
-    RechunkPlan, JointRechunkPlan or DaskRechunkPlan
-        The second for several arrays, the third for a dask array.
+    RechunkPlan, JointRechunkPlan, DaskRechunkPlan or CopyPlan
+        The second for several arrays, the third for a dask array, the fourth for a group.
 
     Raises
     ------
@@ -323,11 +327,13 @@ def _opened(
     if isinstance(node, Array):
         return node
     raise NodeTypeError(
-        f"{node.where} is a group: open an array in it (zarr_dask.open_array(source, name)), or "
-        "give several of them as a list. zarr_dask.copy takes whole groups."
+        f"{node.where} is a group: open an array in it (zarr_dask.open_array(source, name)). A "
+        "list has arrays only; zarr_dask.rechunk takes a group by itself."
     )
 
 
+@overload
+def rechunk(source: Group, target: Location | Group, **options: Unpack[RechunkOptions]) -> Any: ...
 @overload
 def rechunk(
     source: Location | Array, target: Location | Group, **options: Unpack[RechunkOptions]
@@ -355,7 +361,7 @@ def rechunk(
     verify: bool = False,
     **options: Any,
 ) -> RechunkReport | JointReport | DaskRechunkReport:
-    """Rechunk an array, or several, within a memory limit: `plan_rechunk`, then run.
+    """Rechunk an array, several or a group, within a memory limit: `plan_rechunk`, then run.
 
     Parameters
     ----------

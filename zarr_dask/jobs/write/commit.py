@@ -30,6 +30,7 @@ from zarr_dask.formats.base import (
     Format,
     GroupMeta,
     ReadOptions,
+    ancestors,
     load_json,
     normalise_path,
     prefix_of,
@@ -193,6 +194,7 @@ class GroupCommit:
 
     def _show_groups(self, targets: Sequence[ArrayTarget]) -> None:
         options = ReadOptions()
+        made = {group.path for group in self.groups if group.creates}
         for group in self.groups:
             place = (self.store, group.path, self.node_format)
             if not group.creates:
@@ -201,7 +203,8 @@ class GroupCommit:
             documents = self._documents(group, targets)
             # the last one is what makes the group a node
             write_documents(self.store, dict(reversed(list(documents.items()))))
-            create_parent_groups(*place)
+            if made.isdisjoint(ancestors(group.path)):  # these are still to come
+                create_parent_groups(*place)
 
     def _documents(self, group: GroupShown, targets: Sequence[ArrayTarget]) -> Mapping[str, bytes]:
         """Return the documents of a new group, with consolidated metadata if it is the root."""

@@ -50,7 +50,7 @@ from zarr_dask.jobs.write.regroup import Regrouping, ways, written_blocks
 from zarr_dask.jobs.write.running import StartedWrite, run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import ArrayTarget, Casting, WriteReceipts, WriteReport
+from zarr_dask.jobs.write.target import ArrayTarget, WriteReceipts, WriteReport
 from zarr_dask.journal import ArrayEnd, JobLock, JobRecord, Journal, end_of_array, new_journal
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace

@@ -12,6 +12,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.hierarchy.group import Group, create_array
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
@@ -169,6 +170,8 @@ class WriteRequest(WriteOptions):
     """Elements at the end of the array that an append replaces."""
     ended: tuple[str, ...] = ()
     """As in `ResumeOptions`."""
+    site: PrefetchedLocation | None = None
+    """Content of the location of a new array, if it is known already."""
     is_between: bool = False
     """True if the array is itself one between, into which blocks are written as they come."""
 

@@ -301,7 +301,7 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
     """Return the destination of the values; nothing is written."""
     if request.creates and not isinstance(request.url, Array):
         store, path = resolve_node(request.url, request.component or "", request.storage_options)
-        site = prefetch_location(store, path)
+        site = request.site or prefetch_location(store, path)
         around = parent_format(site.store, path)
         target = new_array(values, store, path, request.wanted, request.keywords, around)
         return _ResolvedTarget(target, checked_region(None, target.shape), site)

@@ -2,21 +2,23 @@
 
 A file is lost with any folder on its path. So all of these must be on the disk before a write
 returns, even if another thread or process has created them just now and has not synced them yet. A
-process remembers the folders that are known to be on the disk, by device and inode. It forgets them
-when it removes or renames folders.
+process remembers the folders that are known to be on the disk, by device and inode. It forgets
+those that it removes or renames, with all below them.
 """
 
 from __future__ import annotations
 
 import os
+from threading import Lock
 
 from zarr_dask.stores.backends.posix_io import READ, close_read
 
 __all__ = ["forget_folders", "fsync_folder", "fsync_names"]
 
 _MOST_KNOWN = 1 << 16
+_KNOWN_LOCK = Lock()
 _KNOWN: dict[str, tuple[int, int]] = {}
-"""Folders that are on the disk with all their parents: device and inode of each."""
+"""Folders that are on the disk with all their parents, by real path: device and inode of each."""
 
 
 def fsync_folder(folder: str) -> None:
@@ -45,6 +47,7 @@ def fsync_names(folder: str, root: str) -> None:
         If a folder below `root` cannot be synced.
     """
     fsync_folder(folder)
+    folder, root = os.path.realpath(folder), os.path.realpath(root)
     found: dict[str, tuple[int, int]] = {}
     place = _place(folder)
     while _KNOWN.get(folder) != place:
@@ -60,14 +63,19 @@ def fsync_names(folder: str, root: str) -> None:
                 raise
             break
         folder, place = above, place_above
-    if len(_KNOWN) + len(found) > _MOST_KNOWN:
-        _KNOWN.clear()
-    _KNOWN.update(found)
+    with _KNOWN_LOCK:
+        if len(_KNOWN) + len(found) > _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN.update(found)
 
 
-def forget_folders() -> None:
-    """Forget the known folders, as others with the same name may get the same inode."""
-    _KNOWN.clear()
+def forget_folders(folder: str) -> None:
+    """Forget a folder and those below it: others with the same name may get the same inode."""
+    folder = os.path.realpath(folder)
+    below = f"{folder}/".replace("//", "/")
+    with _KNOWN_LOCK:
+        for known in [one for one in _KNOWN if one == folder or one.startswith(below)]:
+            del _KNOWN[known]
 
 
 def _place(folder: str) -> tuple[int, int]:

@@ -338,9 +338,9 @@ class LocalStore:
         with self._reporting("delete", prefix), suppress(FileNotFoundError, NotADirectoryError):
             if path:
                 check_key(path)
-            forget_folders()
-            forget_reached()
             folder = f"{self.root}/{path}".rstrip("/")
+            forget_folders(folder)
+            forget_reached()
             if path:
                 above, _, name = path.rpartition("/")
                 with folder_in(self.root, above) as around:
@@ -384,7 +384,8 @@ class LocalStore:
                     return False
                 raise
             if old.endswith("/"):  # folders
-                forget_folders()
+                for path in (before, after):
+                    forget_folders(f"{self.root}/{path}")
                 forget_reached()
             if self.fsync or is_document(called):
                 for path in (above, other):

@@ -37,7 +37,8 @@ class PrefetchedStore(StoreWrapper):
     >>> asked = PrefetchedStore(store)
     >>> asked.ask([("a/b", Range(0)), ("c/d", Range(0))])
     >>> asked.ask_below("c/")
-    >>> asked.get_ranges([("c/d", Range(0)), ("a/b", Range(0))]), list(asked.list("c/e/"))
+    True
+    >>> asked.get_ranges([("c/f", Range(0)), ("a/b", Range(0))]), list(asked.list("c/e/"))
     ([None, b'1'], [])
     >>> store.batches
     Counter({'get_ranges': 1, 'list': 1})
@@ -53,15 +54,22 @@ class PrefetchedStore(StoreWrapper):
             found = self.store.get_ranges(requests)
             self._values.update(zip(requests, found, strict=True))
 
-    def ask_below(self, prefix: str) -> None:
-        """Find out if any key starts with a prefix."""
+    def ask_below(self, prefix: str) -> bool:
+        """Find out if any key starts with a prefix; returns True if it is known that none does."""
         with suppress(StoreError):
             if is_empty(self.store, prefix):
                 self._empty.add(prefix)
+                return True
+        return False
+
+    def get(self, key: str) -> Buffer | None:
+        """See `zarr_dask.stores.base.Store.get`."""
+        return None if self._is_empty(key) else self.store.get(key)
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         values = dict(self._values)
+        values.update((one, None) for one in requests if self._is_empty(one[0]))
         unknown = [one for one in requests if one not in values]
         if unknown:
             values.update(zip(unknown, self.store.get_ranges(unknown), strict=True))
