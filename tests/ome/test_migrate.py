@@ -50,6 +50,103 @@ def to_copy(tmp_path, source, name="copy"):
     return tmp_path / name
 
 
+# --- from versions before 0.4 ---------------------------------------------------------------------
+
+
+def put_earlier(root, version, names, shape):
+    """An image with labels as its version has it, with the keys of arrays in one folder in 0.1."""
+    separator = "." if version == "0.1" else "/"
+    levels = [pixels(*shape), pixels(*shape)[..., ::2, ::2], pixels(*shape)[..., ::4, ::4]]
+    for path in ("", "labels/cells"):
+        group = zarr.open_group(root, path=path, mode="a", zarr_format=2)
+        for i, level in enumerate(levels):
+            keys = {"name": "v2", "separator": separator}
+            at = {"shape": level.shape, "dtype": "u2", "chunks": (8,) * level.ndim}
+            group.create_array(f"s{i}", **at, chunk_key_encoding=keys)[...] = level
+        one = {"version": version, "datasets": [{"path": f"s{i}"} for i in range(3)], "name": "a"}
+        group.attrs["multiscales"] = [one | ({"axes": list(names)} if version == "0.3" else {})]
+    colors = [{"label-value": 1, "rgba": [1, 2, 3, 4]}]
+    group.attrs["image-label"] = {"version": version, "colors": colors}
+    zarr.open_group(root, path="labels", mode="a", zarr_format=2).attrs["labels"] = ["cells"]
+    window = {"start": 0, "end": 9}
+    omero = {"version": version, "channels": [{"color": "FF0000", "window": window}]}
+    zarr.open_group(root, mode="a", zarr_format=2).attrs["omero"] = omero
+    return levels
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "shape"),
+    [
+        ("0.1", "tczyx", (1, 1, 3, 13, 17)),
+        ("0.2", "tczyx", (1, 1, 3, 13, 17)),
+        ("0.3", "zyx", (3, 9, 17)),
+    ],
+)
+@pytest.mark.parametrize("anew", [False, True])
+def test_from_earlier_versions(tmp_path, version, names, shape, anew):
+    from tests.support.ome_peers import by_models
+
+    levels = put_earlier(tmp_path / "old", version, names, shape)
+    with pytest.raises(OmeVersionError, match=r"migrate brings 0\.1"):
+        zd.ome.open(tmp_path / "old")
+    place = tmp_path / "old"
+    if anew:
+        place = tmp_path / "new"
+        zd.ome.migrate(tmp_path / "old", dst=place, chunks={"y": 5})
+    else:
+        zd.ome.migrate(place, remove_old=True)
+    assert zd.ome.validate(place) == []
+    assert by_models(place, "0.5") == "Image"
+    for image in (zd.ome.open(place), zd.ome.open(place).labels["cells"]):
+        same(image, levels)
+        assert image.axes == tuple(names)
+        assert [level.scale[-2:] for level in image.levels] == [(1, 1), (2, 2), (4, 4)]
+    assert image.metadata.image_label.colors[0].rgba == (1, 2, 3, 4)
+
+
+def test_a_plate_of_an_earlier_version(tmp_path):
+    put_plate(tmp_path, "0.4", {"A/1": pixels(20, 20), "B/3": pixels(20, 20)})
+    for path in tmp_path.rglob(".zattrs"):
+        found = json.loads(path.read_text())
+        for well in found.get("plate", {}).get("wells", []):
+            del well["rowIndex"], well["columnIndex"]
+        for image in found.get("multiscales", []):
+            image |= {"version": "0.3", "axes": ["y", "x"]}
+            for dataset in image["datasets"]:
+                del dataset["coordinateTransformations"]
+        for name in {"plate", "well"} & found.keys():
+            found[name]["version"] = "0.3"
+        path.write_text(json.dumps(found))
+    zd.ome.migrate(tmp_path, remove_old=True)
+    assert zd.ome.validate(tmp_path) == []
+    assert zd.ome.open_plate(tmp_path).places == {"A/1": (0, 0), "B/3": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"axes": ["q", "y", "x"]}, r"multiscales\[0\]\.axes"),
+        ({"version": "0.2"}, "none for these five"),
+        ({"datasets": [{"path": "s9"}]}, r"datasets\[0\]\.path"),
+        ({"datasets": [{"path": "../s0"}]}, r"datasets\[0\]\.path"),
+        ({"datasets": []}, "at least one level"),
+    ],
+)
+def test_what_an_earlier_version_leaves_unclear(tmp_path, change, says):
+    put_earlier(tmp_path, "0.3", "zyx", (3, 9, 17))
+    group = zarr.open_group(tmp_path, mode="a", zarr_format=2)
+    changed = group.attrs["multiscales"][0] | change
+    if change == {"version": "0.2"}:
+        del changed["axes"]
+    group.attrs["multiscales"] = [changed]
+    before = files(tmp_path)
+    with pytest.raises(MigrationError, match=says):
+        zd.ome.migrate(tmp_path)
+    with pytest.raises(ValueError, match=r"0\.5 alone"):
+        zd.ome.migrate(tmp_path, "0.4", tmp_path.parent / "copy")
+    assert files(tmp_path) == before
+
+
 # --- to 0.5 ---------------------------------------------------------------------------------------
 
 
@@ -460,8 +557,8 @@ def test_metadata_that_cannot_be_migrated(tmp_path):
     root = zarr.open_group(tmp_path / "a", mode="w", zarr_format=2)
     with pytest.raises(MetadataError, match="OME-Zarr metadata of a group"):
         zd.ome.migrate(tmp_path / "a")
-    root.attrs["multiscales"] = [{"axes": ["y", "x"], "datasets": [{"path": "0"}]}]
-    with pytest.raises(OmeVersionError, match=r"0\.3"):
+    root.attrs["multiscales"] = [{"version": "0.7", "datasets": [{"path": "0"}]}]
+    with pytest.raises(OmeVersionError, match=r"0\.7"):
         zd.ome.migrate(tmp_path / "a")
     put_labelled(tmp_path / "b", "0.4")
     cells = zarr.open_group(tmp_path / "b", path="labels/cells", mode="a", zarr_format=2)

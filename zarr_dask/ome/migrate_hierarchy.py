@@ -24,6 +24,7 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import (
+    Format,
     GroupMeta,
     ReadOptions,
     ancestors,
@@ -47,7 +48,7 @@ from zarr_dask.jobs.migrate.nodes import (
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
 from zarr_dask.ome.metadata_listing import with_metadata_listing
-from zarr_dask.ome.model import SUPPORTED, detect_version
+from zarr_dask.ome.model import EARLIER, SUPPORTED, detect_version
 from zarr_dask.ome.target_layout import TargetLayout
 from zarr_dask.ome.versions import Rewriting
 from zarr_dask.stores.base import Store, join
@@ -237,7 +238,8 @@ def migrate(
     Parameters
     ----------
     url, path
-        The group of the image, plate or collection.
+        The group of the image, plate or collection; also of 0.1, 0.2 and 0.3, which are brought to
+        0.5. They tell no sizes of pixels: pixels of level 0 get the size 1.
     to
         ``"0.5"`` (Zarr v3) or ``"0.4"`` (Zarr v2).
     dst
@@ -363,13 +365,14 @@ def plan_migration(
     if dst is None:
         _check_in_place(source, path, old, to, options)
     else:
-        source = with_metadata_listing(source, path, OME_ZARR[old], old, options)
+        known = "0.4" if old in EARLIER else old
+        source = with_metadata_listing(source, path, _format_of(old), known, options)
     route = MigrationOptions(
         source=source,
         target=target,
         in_place=dst is None,
         path=path,
-        source_format=OME_ZARR[old],
+        source_format=_format_of(old),
         target_format=OME_ZARR[to],
         data="keep" if dst is None else "copy",
         options=options,
@@ -427,6 +430,12 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
         if found is None:
             problem = ValidationProblem("ome", node.attributes, "OME-Zarr metadata of a group")
             raise MetadataError(where(store, path), [problem])
+        if found in EARLIER and version == "0.4":
+            if to == version:
+                raise ValueError(
+                    f"{where(store, path)} has OME-Zarr {found}: it is brought to 0.5 alone."
+                )
+            return found
         if found not in SUPPORTED:
             raise OmeVersionError(where(store, path), found, SUPPORTED)
         if found != version:
@@ -438,18 +447,23 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
 
 
 def _check_in_place(store: Store, path: str, old: str, to: str, options: ReadOptions) -> None:
-    if OME_ZARR[old].name > OME_ZARR[to].name:
+    if _format_of(old).name > OME_ZARR[to].name:
         raise ValueError(
             f"{where(store, path)} has OME-Zarr {old}, which goes before {to} where both lie side "
             "by side: pass dst, another place for the hierarchy of the older version."
         )
     for above in ancestors(path):
-        node = read_or_problems(store, above, OME_ZARR[old], options)
+        node = read_or_problems(store, above, _format_of(old), options)
         if isinstance(node, GroupMeta) and detect_version(node.attributes) is not None:
             raise ValueError(
                 f"{where(store, path)} belongs to {where(store, above)}: all of a hierarchy has "
                 "one version. Migrate it from its root, or pass dst."
             )
+
+
+def _format_of(version: str) -> Format:
+    """Return the format of a version, also of one before 0.4."""
+    return OME_ZARR["0.4" if version in EARLIER else version]
 
 
 def _other_files(route: MigrationOptions) -> list[str]:

@@ -22,6 +22,7 @@ from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, ValidationProblem
 
 __all__ = [
+    "EARLIER",
     "KEYS",
     "NESTED",
     "SUPPORTED",
@@ -48,6 +49,8 @@ __all__ = [
 ]
 
 SUPPORTED = ("0.4", "0.5")
+EARLIER = ("0.1", "0.2", "0.3", "0.2 or older")
+"""Versions that are brought forward, as `detect_version` names them."""
 """Versions of OME-Zarr that are read."""
 NESTED = {"0.5"}
 """Versions whose metadata are below ``ome``, and whose arrays name their dimensions."""
