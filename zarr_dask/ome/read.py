@@ -24,6 +24,7 @@ from zarr_dask.errors import (
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
+    OmeVersionError,
     StoreKeyError,
     ValidationProblem,
 )
@@ -37,7 +38,14 @@ from zarr_dask.ome.html import image_html
 from zarr_dask.ome.image_pixels import ImagePixels, labelled, pixels_of
 from zarr_dask.ome.images import check_writable
 from zarr_dask.ome.levels import Level
-from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
+from zarr_dask.ome.model import (
+    SUPPORTED,
+    Dataset,
+    Metadata,
+    Multiscale,
+    Transformation,
+    from_attributes,
+)
 from zarr_dask.ome.validate_metadata import find, series_of
 from zarr_dask.stores.open import Location
 
@@ -286,7 +294,7 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Image:
-    """Open an image of OME-Zarr 0.4 or 0.5.
+    """Open an image of OME-Zarr 0.4 or 0.5; one of 0.6 is read with a warning.
 
     Parameters
     ----------
@@ -341,6 +349,8 @@ def open(
 def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False) -> Image:
     """Return the image in a group; see `open`."""
     metadata = from_attributes(group.meta.attributes, where=group.where)
+    if writable and metadata.version not in SUPPORTED:
+        raise OmeVersionError(group.where, metadata.version, SUPPORTED)
     if not metadata.multiscales:
         raise _no_image(group, metadata)
     chosen = _choose(metadata.multiscales, multiscale, group)
