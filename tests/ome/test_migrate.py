@@ -13,6 +13,7 @@ import zarr
 
 import zarr_dask as zd
 from tests.support.kill_roles import PATIENCE, start
+from tests.support.leftovers import left_in
 from tests.support.ome_images import pixels, put_image, put_plate
 from tests.support.ome_labelled import put_labelled, same
 from tests.support.ome_roles import migrate_until
@@ -453,6 +454,37 @@ def test_a_pyramid_is_sharded_on_the_way(tmp_path, version):
     assert zd.verify(tmp_path / "new").ok
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_an_image_is_sharded_in_its_place(tmp_path, version):
+    levels, cells = put_labelled(tmp_path / "image", version)
+    (tmp_path / "image/notes.txt").write_text("mine")
+    before = files(tmp_path)
+    with pytest.raises(ValueError, match=r"would be lost: notes\.txt"):
+        zd.ome.migrate(tmp_path / "image", chunks=4)
+    assert files(tmp_path) == before
+    (tmp_path / "image/notes.txt").unlink()
+    layout = {"chunks": {"z": 2, "y": 4, "x": 4}, "shards": {"z": 4, "y": 16, "x": 16}}
+    zd.ome.migrate(tmp_path / "image", **layout)
+    assert zd.ome.validate(tmp_path / "image") == []
+    same(zd.ome.open(tmp_path / "image"), levels)
+    same(zd.ome.open(tmp_path / "image").labels["cells"], cells)
+    first = zd.ome.open(tmp_path / "image").level(0).array
+    assert (first.chunks, first.shards) == ((2, 4, 4), (4, 16, 16))
+    assert left_in(tmp_path) == {"image"}
+    assert not [name for name in files(tmp_path / "image") if "zarr-dask" in name]
+
+
+def test_a_failure_leaves_the_image_in_its_place(tmp_path):
+    put_labelled(tmp_path / "image", "0.5")
+    (tmp_path / "image/s1/c/0/0/0").write_bytes(b"damaged")
+    before = files(tmp_path)
+    with pytest.raises(zd.errors.CorruptObjectError):
+        zd.ome.migrate(tmp_path / "image", chunks={"y": 4})
+    found = files(tmp_path)
+    assert {name: found[name] for name in found if name.startswith("image/")} == before
+    assert left_in(tmp_path) == {"image"}
+
+
 def test_labels_without_an_axis_of_their_image(tmp_path):
     put_image(tmp_path / "old", "", "0.4", pixels(4, 8, 8))
     put_image(tmp_path / "old", "labels/cells", "0.4", pixels(8, 8, dtype="i4"), names="yx")
@@ -537,7 +569,7 @@ def test_arguments_that_do_not_go_together(tmp_path):
     before = files(tmp_path)
     for options, says in (
         ({"to": "0.3"}, "expected '0.4' or '0.5'"),
-        ({"chunks": 4}, "pass dst"),
+        ({"chunks": 4, "resume": True}, "begins anew"),
         ({"dst": tmp_path / "x", "remove_old": True}, "remove_old"),
         ({"to": "0.4", "dst": tmp_path / "x", "shards": 8}, "without shards"),
         ({"path": "labels/cells"}, "belongs to"),

@@ -110,7 +110,8 @@ def convert(
     printed, for a dry run as well. Stored objects are not decoded unless --chunks, --shards or
     --codecs are given. Without DST the new metadata are written beside the old ones, which are kept
     unless --remove-old is given. If both exist, 0.5 takes precedence over 0.4, so converting to 0.4
-    requires a DST. DST may be the path of a zip archive.
+    requires a DST. DST may be the path of a zip archive. Pixels of local files that are rewritten
+    without a DST replace the old ones at the end.
 
     URL may be the path of a TIFF or OME-TIFF file. DST is then a new image with all its levels, and
     the sizes of pixels, units and channels of the file.
