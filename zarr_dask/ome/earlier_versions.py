@@ -73,7 +73,7 @@ def _shapes(
     path: str, image: Mapping[str, Any], nodes: Mapping[str, NodeMeta], place: str
 ) -> list[Shape] | ValidationProblem:
     """Return the shapes of the levels."""
-    found = []
+    found: list[Shape] = []
     for k, dataset in enumerate(_objects(image.get("datasets"))):
         below = dataset.get("path")
         try:

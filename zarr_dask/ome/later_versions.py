@@ -84,14 +84,15 @@ def _steps(
 ) -> list[dict[str, Any]]:
     scale, translation = [1.0] * ndim, [0.0] * ndim
     for step in _flat(level["coordinateTransformations"], _DEEPEST):
-        numbers = step.get(step.get("type")) if isinstance(step, Mapping) else None
-        fits = isinstance(numbers, list) and len(numbers) == ndim and all(map(_is_number, numbers))
-        if isinstance(step, Mapping) and step.get("type") == "identity":
+        kind = step.get("type") if isinstance(step, Mapping) else None
+        if kind == "identity":
             continue
-        if fits and step["type"] == "scale":
+        numbers: Any = step.get(kind) if isinstance(kind, str) else None
+        fits = isinstance(numbers, list) and len(numbers) == ndim and all(map(_is_number, numbers))
+        if fits and kind == "scale":
             scale = [a * b for a, b in zip(scale, numbers, strict=True)]
             translation = [a * b for a, b in zip(translation, numbers, strict=True)]
-        elif fits and step["type"] == "translation":
+        elif fits and kind == "translation":
             translation = [a + b for a, b in zip(translation, numbers, strict=True)]
         else:
             expected = (
