@@ -339,8 +339,9 @@ class OmeVersionError(ZarrDaskError, ValueError):
         self.supported = tuple(supported)
         super().__init__(
             f"{where}: OME-Zarr metadata of version {version}; what can be read here is "
-            f"{' and '.join(self.supported)}. Convert them with a program that knows "
-            "that version; the arrays themselves can be opened with zarr_dask.open."
+            f"{' and '.join(self.supported)}. zarr_dask.ome.migrate brings 0.1, 0.2 and 0.3 to "
+            "0.5; convert others with a program that knows them. The arrays themselves can be "
+            "opened with zarr_dask.open."
         )
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:

@@ -13,6 +13,7 @@ import zarr
 
 import zarr_dask as zd
 from tests.support.kill_roles import PATIENCE, start
+from tests.support.leftovers import left_in
 from tests.support.ome_images import pixels, put_image, put_plate
 from tests.support.ome_labelled import put_labelled, same
 from tests.support.ome_roles import migrate_until
@@ -48,6 +49,103 @@ def documents(found):
 def to_copy(tmp_path, source, name="copy"):
     shutil.copytree(source, tmp_path / name)
     return tmp_path / name
+
+
+# --- from versions before 0.4 ---------------------------------------------------------------------
+
+
+def put_earlier(root, version, names, shape):
+    """An image with labels as its version has it, with the keys of arrays in one folder in 0.1."""
+    separator = "." if version == "0.1" else "/"
+    levels = [pixels(*shape), pixels(*shape)[..., ::2, ::2], pixels(*shape)[..., ::4, ::4]]
+    for path in ("", "labels/cells"):
+        group = zarr.open_group(root, path=path, mode="a", zarr_format=2)
+        for i, level in enumerate(levels):
+            keys = {"name": "v2", "separator": separator}
+            at = {"shape": level.shape, "dtype": "u2", "chunks": (8,) * level.ndim}
+            group.create_array(f"s{i}", **at, chunk_key_encoding=keys)[...] = level
+        one = {"version": version, "datasets": [{"path": f"s{i}"} for i in range(3)], "name": "a"}
+        group.attrs["multiscales"] = [one | ({"axes": list(names)} if version == "0.3" else {})]
+    colors = [{"label-value": 1, "rgba": [1, 2, 3, 4]}]
+    group.attrs["image-label"] = {"version": version, "colors": colors}
+    zarr.open_group(root, path="labels", mode="a", zarr_format=2).attrs["labels"] = ["cells"]
+    window = {"start": 0, "end": 9}
+    omero = {"version": version, "channels": [{"color": "FF0000", "window": window}]}
+    zarr.open_group(root, mode="a", zarr_format=2).attrs["omero"] = omero
+    return levels
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "shape"),
+    [
+        ("0.1", "tczyx", (1, 1, 3, 13, 17)),
+        ("0.2", "tczyx", (1, 1, 3, 13, 17)),
+        ("0.3", "zyx", (3, 9, 17)),
+    ],
+)
+@pytest.mark.parametrize("anew", [False, True])
+def test_from_earlier_versions(tmp_path, version, names, shape, anew):
+    from tests.support.ome_peers import by_models
+
+    levels = put_earlier(tmp_path / "old", version, names, shape)
+    with pytest.raises(OmeVersionError, match=r"migrate brings 0\.1"):
+        zd.ome.open(tmp_path / "old")
+    place = tmp_path / "old"
+    if anew:
+        place = tmp_path / "new"
+        zd.ome.migrate(tmp_path / "old", dst=place, chunks={"y": 5})
+    else:
+        zd.ome.migrate(place, remove_old=True)
+    assert zd.ome.validate(place) == []
+    assert by_models(place, "0.5") == "Image"
+    for image in (zd.ome.open(place), zd.ome.open(place).labels["cells"]):
+        same(image, levels)
+        assert image.axes == tuple(names)
+        assert [level.scale[-2:] for level in image.levels] == [(1, 1), (2, 2), (4, 4)]
+    assert image.metadata.image_label.colors[0].rgba == (1, 2, 3, 4)
+
+
+def test_a_plate_of_an_earlier_version(tmp_path):
+    put_plate(tmp_path, "0.4", {"A/1": pixels(20, 20), "B/3": pixels(20, 20)})
+    for path in tmp_path.rglob(".zattrs"):
+        found = json.loads(path.read_text())
+        for well in found.get("plate", {}).get("wells", []):
+            del well["rowIndex"], well["columnIndex"]
+        for image in found.get("multiscales", []):
+            image |= {"version": "0.3", "axes": ["y", "x"]}
+            for dataset in image["datasets"]:
+                del dataset["coordinateTransformations"]
+        for name in {"plate", "well"} & found.keys():
+            found[name]["version"] = "0.3"
+        path.write_text(json.dumps(found))
+    zd.ome.migrate(tmp_path, remove_old=True)
+    assert zd.ome.validate(tmp_path) == []
+    assert zd.ome.open_plate(tmp_path).places == {"A/1": (0, 0), "B/3": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"axes": ["q", "y", "x"]}, r"multiscales\[0\]\.axes"),
+        ({"version": "0.2"}, "none for these five"),
+        ({"datasets": [{"path": "s9"}]}, r"datasets\[0\]\.path"),
+        ({"datasets": [{"path": "../s0"}]}, r"datasets\[0\]\.path"),
+        ({"datasets": []}, "at least one level"),
+    ],
+)
+def test_what_an_earlier_version_leaves_unclear(tmp_path, change, says):
+    put_earlier(tmp_path, "0.3", "zyx", (3, 9, 17))
+    group = zarr.open_group(tmp_path, mode="a", zarr_format=2)
+    changed = group.attrs["multiscales"][0] | change
+    if change == {"version": "0.2"}:
+        del changed["axes"]
+    group.attrs["multiscales"] = [changed]
+    before = files(tmp_path)
+    with pytest.raises(MigrationError, match=says):
+        zd.ome.migrate(tmp_path)
+    with pytest.raises(ValueError, match=r"0\.5 alone"):
+        zd.ome.migrate(tmp_path, "0.4", tmp_path.parent / "copy")
+    assert files(tmp_path) == before
 
 
 # --- to 0.5 ---------------------------------------------------------------------------------------
@@ -356,6 +454,37 @@ def test_a_pyramid_is_sharded_on_the_way(tmp_path, version):
     assert zd.verify(tmp_path / "new").ok
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_an_image_is_sharded_in_its_place(tmp_path, version):
+    levels, cells = put_labelled(tmp_path / "image", version)
+    (tmp_path / "image/notes.txt").write_text("mine")
+    before = files(tmp_path)
+    with pytest.raises(ValueError, match=r"would be lost: notes\.txt"):
+        zd.ome.migrate(tmp_path / "image", chunks=4)
+    assert files(tmp_path) == before
+    (tmp_path / "image/notes.txt").unlink()
+    layout = {"chunks": {"z": 2, "y": 4, "x": 4}, "shards": {"z": 4, "y": 16, "x": 16}}
+    zd.ome.migrate(tmp_path / "image", **layout)
+    assert zd.ome.validate(tmp_path / "image") == []
+    same(zd.ome.open(tmp_path / "image"), levels)
+    same(zd.ome.open(tmp_path / "image").labels["cells"], cells)
+    first = zd.ome.open(tmp_path / "image").level(0).array
+    assert (first.chunks, first.shards) == ((2, 4, 4), (4, 16, 16))
+    assert left_in(tmp_path) == {"image"}
+    assert not [name for name in files(tmp_path / "image") if "zarr-dask" in name]
+
+
+def test_a_failure_leaves_the_image_in_its_place(tmp_path):
+    put_labelled(tmp_path / "image", "0.5")
+    (tmp_path / "image/s1/c/0/0/0").write_bytes(b"damaged")
+    before = files(tmp_path)
+    with pytest.raises(zd.errors.CorruptObjectError):
+        zd.ome.migrate(tmp_path / "image", chunks={"y": 4})
+    found = files(tmp_path)
+    assert {name: found[name] for name in found if name.startswith("image/")} == before
+    assert left_in(tmp_path) == {"image"}
+
+
 def test_labels_without_an_axis_of_their_image(tmp_path):
     put_image(tmp_path / "old", "", "0.4", pixels(4, 8, 8))
     put_image(tmp_path / "old", "labels/cells", "0.4", pixels(8, 8, dtype="i4"), names="yx")
@@ -440,7 +569,7 @@ def test_arguments_that_do_not_go_together(tmp_path):
     before = files(tmp_path)
     for options, says in (
         ({"to": "0.3"}, "expected '0.4' or '0.5'"),
-        ({"chunks": 4}, "pass dst"),
+        ({"chunks": 4, "resume": True}, "begins anew"),
         ({"dst": tmp_path / "x", "remove_old": True}, "remove_old"),
         ({"to": "0.4", "dst": tmp_path / "x", "shards": 8}, "without shards"),
         ({"path": "labels/cells"}, "belongs to"),
@@ -460,8 +589,8 @@ def test_metadata_that_cannot_be_migrated(tmp_path):
     root = zarr.open_group(tmp_path / "a", mode="w", zarr_format=2)
     with pytest.raises(MetadataError, match="OME-Zarr metadata of a group"):
         zd.ome.migrate(tmp_path / "a")
-    root.attrs["multiscales"] = [{"axes": ["y", "x"], "datasets": [{"path": "0"}]}]
-    with pytest.raises(OmeVersionError, match=r"0\.3"):
+    root.attrs["multiscales"] = [{"version": "0.7", "datasets": [{"path": "0"}]}]
+    with pytest.raises(OmeVersionError, match=r"0\.7"):
         zd.ome.migrate(tmp_path / "a")
     put_labelled(tmp_path / "b", "0.4")
     cells = zarr.open_group(tmp_path / "b", path="labels/cells", mode="a", zarr_format=2)

@@ -260,8 +260,8 @@ def test_what_is_no_image(tmp_path):
     with pytest.raises(MetadataError, match="OME-Zarr metadata"):
         zd.ome.open(tmp_path / "plain")
     newer = zarr.open_group(tmp_path / "newer", mode="w")
-    newer.attrs["ome"] = {"version": "0.6rc0", "multiscales": []}
-    with pytest.raises(OmeVersionError, match=r"0\.6rc0"):
+    newer.attrs["ome"] = {"version": "0.7rc0", "multiscales": []}
+    with pytest.raises(OmeVersionError, match=r"0\.7rc0"):
         zd.ome.open(tmp_path / "newer")
 
 

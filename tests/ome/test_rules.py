@@ -325,7 +325,7 @@ def test_no_json_breaks_the_validator(name, value):
 @pytest.mark.parametrize(
     ("attributes", "version"),
     [
-        ({"ome": {"version": "0.6rc0", "multiscales": []}}, "0.6rc0"),
+        ({"ome": {"version": "0.7rc0", "multiscales": []}}, "0.7rc0"),
         ({"ome": {"version": None, "multiscales": []}}, "None"),
         ({"ome": {"multiscales": [{"coordinateSystems": []}]}}, "0.6 or newer"),
         ({"multiscales": [{"version": "0.1", "datasets": [{"path": "0"}]}]}, "0.1"),

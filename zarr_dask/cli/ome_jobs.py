@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +21,6 @@ from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 if TYPE_CHECKING:
     from distributed import Client
 
-    from zarr_dask.ome import Image, LabelImage
     from zarr_dask.ome.plan import ImageWritePlan
 
 __all__ = ["convert", "pyramid"]
@@ -111,7 +110,8 @@ def convert(
     printed, for a dry run as well. Stored objects are not decoded unless --chunks, --shards or
     --codecs are given. Without DST the new metadata are written beside the old ones, which are kept
     unless --remove-old is given. If both exist, 0.5 takes precedence over 0.4, so converting to 0.4
-    requires a DST. DST may be the path of a zip archive.
+    requires a DST. DST may be the path of a zip archive. Pixels of local files that are rewritten
+    without a DST replace the old ones at the end.
 
     URL may be the path of a TIFF or OME-TIFF file. DST is then a new image with all its levels, and
     the sizes of pixels, units and channels of the file.
@@ -351,28 +351,5 @@ def _pixels(
             f"{node.where} is a group without OME-Zarr metadata; SRC must be an array or an image. "
             f"Arrays in it: {arrays or 'none'}."
         )
-    image = zd.ome.open(node)
-    first = image.levels[0]
-    told: dict[str, Any] = {
-        "axes": image.multiscale.axes,
-        "scale": first.scale,
-        "translation": first.translation,
-        "labels": {name: _labelled(label) for name, label in image.labels.items()},
-    }
-    if image.metadata.omero is not None:
-        told["channels"] = image.metadata.omero.channels
-    return first.array, told
-
-
-def _labelled(label: Image) -> LabelImage:
-    """Return a label image with the meaning of its values."""
-    meaning = label.metadata.image_label
-    colors = () if meaning is None else meaning.colors or ()
-    properties = () if meaning is None else meaning.properties or ()
-    known: Mapping[int, Any] = {one.value: one.rgba for one in colors if one.rgba is not None}
-    return zd.ome.LabelImage(
-        label.levels[0].array,
-        label.axes,
-        known or None,
-        {one.value: one.extra for one in properties} or None,
-    )
+    pixels = zd.ome.open(node).pixels()
+    return pixels.values, pixels.options()

@@ -154,7 +154,7 @@ class LiveImage:
     _client: Client | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _looks: list[Future[None]] = field(default_factory=list)
-    """What has followed planes that were put, and has not ended when one was put last."""
+    """Looks for complete time points that had not ended when a plane was put last."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:

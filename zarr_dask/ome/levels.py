@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
 from zarr_dask.errors import GridError, ReadOnlyError
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.ome.coarser import LevelChain
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Level:
     """Unit of each axis; None if it has none."""
     chain: LevelChain | None = field(default=None, repr=False)
     """The levels of the image, if it is open for writing."""
+    place: tuple[Group, str | int, int] | None = field(default=None, repr=False)
+    """The group of the image, its pyramid, and the number of the level."""
 
     @property
     def shape(self) -> tuple[int, ...]:

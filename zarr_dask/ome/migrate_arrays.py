@@ -28,7 +28,7 @@ from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.ome.metadata_listing import MetadataListingStore
 from zarr_dask.ome.target_layout import TargetLayout
-from zarr_dask.ome.versions import names_of_dimensions
+from zarr_dask.ome.versions import Rewriting, names_of_dimensions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,7 +63,8 @@ def plan_anew(
         if one.before is not None and one.node_format == route.source_format
     }
     old = next(version for version, one in OME_ZARR.items() if one == route.source_format)
-    axes = {path: names[0] for path, names in names_of_dimensions(before, old).items()}
+    said = route.rewriting.in_words(before)[0] if isinstance(route.rewriting, Rewriting) else before
+    axes = {path: names[0] for path, names in names_of_dimensions(said, old).items()}
     arrays = {p: m for p, m in before.items() if p in axes and isinstance(m, ArrayMeta)}
     layout.check_axes({name for names in axes.values() for name in names})
     rewrite = None if route.rewriting is None else route.rewriting(before)

@@ -10,6 +10,7 @@ attributes, and dimensions get the names of the axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,15 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
     GroupMeta,
     ReadOptions,
     ancestors,
     prefix_of,
     where,
 )
-from zarr_dask.formats.consolidated import is_consolidated
+from zarr_dask.formats.consolidated import consolidated_key, is_consolidated
 from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
@@ -46,12 +49,14 @@ from zarr_dask.jobs.migrate.nodes import (
     with_objects,
 )
 from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
+from zarr_dask.journal import discard_journals
+from zarr_dask.journal.swap import AtomicReplace, plan_swap
 from zarr_dask.ome.metadata_listing import with_metadata_listing
-from zarr_dask.ome.model import SUPPORTED, detect_version
+from zarr_dask.ome.model import EARLIER, SUPPORTED, detect_version
 from zarr_dask.ome.target_layout import TargetLayout
 from zarr_dask.ome.versions import Rewriting
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.open import Location
+from zarr_dask.stores.open import Location, folder_store
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -96,6 +101,8 @@ class OmeMigration:
     """Keys of other files that are copied, such as OME-XML."""
     consolidated: tuple[str, ...] = ()
     """Paths of groups that get consolidated metadata once arrays have been rewritten."""
+    swap: AtomicReplace | None = None
+    """Exchange of the old hierarchy and the new one at the end; None for another place."""
 
     @property
     def anew(self) -> tuple[RechunkPlan, ...]:
@@ -171,6 +178,26 @@ class OmeMigration:
         """
         if self.refusals:
             raise MigrationError(self.where, self.refusals)
+        if self.swap is None:
+            return self._run(client, progress, resume=resume)
+        mark = self.swap.begin(held=True)
+        with ExitStack() as stack:
+            if mark is not None:
+                stack.enter_context(mark)
+            stack.callback(self.swap.remove)
+            stack.callback(discard_journals, self.swap.store, "")
+            report = self._run(client, progress, resume=False)
+            self.swap.end()
+            self.swap.forget()
+        return report
+
+    def _run(
+        self,
+        client: Client | None,
+        progress: Callable[[int], None] | None,
+        *,
+        resume: bool,
+    ) -> OmeMigrationReport:
         begun = perf_counter()
 
         def note(step: Progress) -> None:
@@ -237,17 +264,19 @@ def migrate(
     Parameters
     ----------
     url, path
-        The group of the image, plate or collection.
+        The group of the image, plate or collection; also of 0.1, 0.2 and 0.3, which are brought to
+        0.5. They tell no sizes of pixels: pixels of level 0 get the size 1.
     to
         ``"0.5"`` (Zarr v3) or ``"0.4"`` (Zarr v2).
     dst
         Location of the new hierarchy. None to migrate in place, to 0.5 only: metadata of 0.5 are
         then stored beside those of 0.4 and take precedence, until `remove_old` removes the old
-        ones.
+        ones. With new chunks, shards or codecs the old hierarchy is replaced.
     chunks, shards
-        New chunks and shards of all pixel arrays, which are then rewritten to `dst`: lengths by
-        axis, such as ``{"z": 1, "y": 256, "x": 256}``, or by position; -1 is the whole axis. Axes
-        that an image does not have are ignored.
+        New chunks and shards of all pixel arrays, which are then rewritten: to `dst`, or to a
+        folder beside local files that takes their place at the end. Lengths by axis, such as
+        ``{"z": 1, "y": 256, "x": 256}``, or by position; -1 is the whole axis. Axes that an image
+        does not have are ignored.
     codecs
         New codecs of their chunks, as the new format spells them; those of the source by default.
     max_mem
@@ -351,6 +380,8 @@ def plan_migration(
         raise ValueError(f"to={to!r}: expected {known}; dst= is the target of a copy.")
     check_bools(remove_old=remove_old, resume=resume)
     layout = TargetLayout(chunks, shards, codecs)
+    if resume and dst is None and layout.is_asked_for:
+        raise ValueError("resume=True is for migrations to a dst: one in place begins anew.")
     _check_arguments(layout, dst, to, remove_old=remove_old)
     source, target, path = source_and_target(url, dst, path, storage_options, target_options)
     if dst is not None and locations_overlap((source, path), (target, path)):
@@ -359,23 +390,29 @@ def plan_migration(
             "place for the new hierarchy."
         )
     options = ReadOptions(consolidated=False)
+    swap = None
+    if dst is None and layout.is_asked_for:
+        swap = plan_swap(source, path, *OME_ZARR.values())
+        source, target, path = folder_store(swap.place), swap.store, ""
+    in_place = dst is None and swap is None
     old = _version(source, path, to, options)
-    if dst is None:
+    if in_place:
         _check_in_place(source, path, old, to, options)
     else:
-        source = with_metadata_listing(source, path, OME_ZARR[old], old, options)
+        known = "0.4" if old in EARLIER else old
+        source = with_metadata_listing(source, path, _format_of(old), known, options)
     route = MigrationOptions(
         source=source,
         target=target,
-        in_place=dst is None,
+        in_place=in_place,
         path=path,
-        source_format=OME_ZARR[old],
+        source_format=_format_of(old),
         target_format=OME_ZARR[to],
-        data="keep" if dst is None else "copy",
+        data="keep" if in_place else "copy",
         options=options,
         rewriting=Rewriting(old, to),
     )
-    nodes = node_plans(route)
+    nodes = every = node_plans(route)
     anew: JointRechunkPlan | None = None
     consolidated: tuple[str, ...] = ()
     if layout.is_asked_for:
@@ -385,8 +422,11 @@ def plan_migration(
         consolidated = tuple(_consolidated_groups(route, nodes))
         route = replace(route, elsewhere=found)
         nodes = (*node_plans(route), *refused)
+    files = tuple(_other_files(route))
+    if swap is not None:
+        _check_all_known(route, every, files)
     metadata = MigrationPlan(route, tuple(with_objects(route, one) for one in nodes), remove_old)
-    return OmeMigration(old, to, metadata, anew, tuple(_other_files(route)), consolidated)
+    return OmeMigration(old, to, metadata, anew, files, consolidated, swap)
 
 
 def _consolidated_groups(route: MigrationOptions, nodes: Sequence[NodePlan]) -> Iterator[str]:
@@ -402,10 +442,6 @@ def _consolidated_groups(route: MigrationOptions, nodes: Sequence[NodePlan]) -> 
 def _check_arguments(
     layout: TargetLayout, dst: Location | Group | None, to: str, *, remove_old: bool
 ) -> None:
-    if dst is None and layout.is_asked_for:
-        raise ValueError(
-            "chunks, shards and codecs write arrays anew, to another place: pass dst as well."
-        )
     if dst is not None and remove_old:
         raise ValueError("remove_old=True is for migrations in place: a copy leaves its source.")
     if layout.shards is not None and not OME_ZARR[to].has_shards:
@@ -427,6 +463,12 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
         if found is None:
             problem = ValidationProblem("ome", node.attributes, "OME-Zarr metadata of a group")
             raise MetadataError(where(store, path), [problem])
+        if found in EARLIER and version == "0.4":
+            if to == version:
+                raise ValueError(
+                    f"{where(store, path)} has OME-Zarr {found}: it is brought to 0.5 alone."
+                )
+            return found
         if found not in SUPPORTED:
             raise OmeVersionError(where(store, path), found, SUPPORTED)
         if found != version:
@@ -438,18 +480,43 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
 
 
 def _check_in_place(store: Store, path: str, old: str, to: str, options: ReadOptions) -> None:
-    if OME_ZARR[old].name > OME_ZARR[to].name:
+    if _format_of(old).name > OME_ZARR[to].name:
         raise ValueError(
             f"{where(store, path)} has OME-Zarr {old}, which goes before {to} where both lie side "
             "by side: pass dst, another place for the hierarchy of the older version."
         )
     for above in ancestors(path):
-        node = read_or_problems(store, above, OME_ZARR[old], options)
+        node = read_or_problems(store, above, _format_of(old), options)
         if isinstance(node, GroupMeta) and detect_version(node.attributes) is not None:
             raise ValueError(
                 f"{where(store, path)} belongs to {where(store, above)}: all of a hierarchy has "
                 "one version. Migrate it from its root, or pass dst."
             )
+
+
+def _format_of(version: str) -> Format:
+    """Return the format of a version, also of one before 0.4."""
+    return OME_ZARR["0.4" if version in EARLIER else version]
+
+
+def _check_all_known(
+    route: MigrationOptions, nodes: Sequence[NodePlan], files: Sequence[str]
+) -> None:
+    """Raise if a folder that is to be replaced holds files that would not be copied."""
+    formats = (route.source_format, route.target_format)
+    known = {key for node in nodes for one in formats for key in one.node_keys(node.path)}
+    consolidated = {consolidated_key(node.path, one) for node in nodes for one in formats}
+    known |= {*files, *(key for key in consolidated if key is not None)}
+    arrays = [node.path for node in nodes if isinstance(node.before, ArrayMeta)]
+    prefixes = tuple(prefix for path in arrays for prefix in route.source_format.prefixes(path))
+    strange = [
+        key for key in route.source.list("") if key not in known and not key.startswith(prefixes)
+    ]
+    if strange:
+        raise ValueError(
+            f"{route.source.url} holds files that are not of the hierarchy and would be lost: "
+            f"{', '.join(strange[:_SHOWN])}. Move them, or pass dst."
+        )
 
 
 def _other_files(route: MigrationOptions) -> list[str]:

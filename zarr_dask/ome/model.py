@@ -19,11 +19,20 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from zarr_dask._util.json_fields import is_int
-from zarr_dask.errors import ABSENT, MetadataError, OmeVersionError, ValidationProblem
+from zarr_dask._util.warnings import warn
+from zarr_dask.errors import (
+    ABSENT,
+    MetadataError,
+    OmeMetadataWarning,
+    OmeVersionError,
+    ValidationProblem,
+)
+from zarr_dask.ome.later_versions import in_words_of_0_5, is_later
 
 _EXPECTED = "OME-Zarr metadata of a group, as zarr_dask.ome.write makes them"
 
 __all__ = [
+    "EARLIER",
     "KEYS",
     "NESTED",
     "SUPPORTED",
@@ -50,6 +59,8 @@ __all__ = [
 ]
 
 SUPPORTED = ("0.4", "0.5")
+EARLIER = ("0.1", "0.2", "0.3", "0.2 or older")
+"""Versions that are brought forward, as `detect_version` names them."""
 """Versions of OME-Zarr that are read."""
 NESTED = {"0.5"}
 """Versions whose metadata are below ``ome``, and whose arrays name their dimensions."""
@@ -403,7 +414,15 @@ class Metadata:
     """Attributes beside ``ome``; before 0.5 they are part of ``extra``."""
 
     def to_attributes(self) -> dict[str, Any]:
-        """Return the attributes of the group as they were read; ``ome`` always has a version."""
+        """Return the attributes of the group as they were read; ``ome`` always has a version.
+
+        Raises
+        ------
+        OmeVersionError
+            If they were of 0.6, which is not written.
+        """
+        if is_later(self.version):
+            raise OmeVersionError("attributes", self.version, SUPPORTED)
         members = _write(self)
         if self.version in NESTED:
             return {"ome": {"version": self.version, **members}, **deepcopy(dict(self.others))}
@@ -476,7 +495,8 @@ def from_attributes(
     attributes
         All attributes of the group.
     version
-        ``"0.4"`` or ``"0.5"``; detected by default, where ``ome`` takes precedence.
+        ``"0.4"`` or ``"0.5"``; detected by default, where ``ome`` takes precedence. 0.6 is read in
+        the words of 0.5.
     where
         Name of the group in errors.
 
@@ -486,6 +506,11 @@ def from_attributes(
         If the metadata are of another version.
     MetadataError
         If there are none, or they lack fields needed to read an image or a plate.
+
+    Warns
+    -----
+    OmeMetadataWarning
+        If they are of 0.6.
     """
     version = version or detect_version(attributes)
     if version is None:
@@ -493,6 +518,8 @@ def from_attributes(
             where,
             [ValidationProblem("ome", ABSENT, _EXPECTED)],
         )
+    if is_later(version):
+        return _read_later(attributes, version, where)
     if version not in SUPPORTED:
         raise OmeVersionError(where, version, SUPPORTED)
     members, others = dict(attributes), {}
@@ -505,6 +532,23 @@ def from_attributes(
         told = members.pop("version", version)
         if told != version:
             raise OmeVersionError(where, str(told), (version,))
+    return _metadata(members, version, others, where)
+
+
+def _read_later(attributes: Mapping[str, Any], version: str, where: str) -> Metadata:
+    """Read metadata of 0.6 as far as 0.5 has words for them."""
+    problems: list[ValidationProblem] = []
+    ome = attributes.get("ome")
+    members = in_words_of_0_5(ome, problems) if isinstance(ome, Mapping) else {}
+    if problems:
+        raise MetadataError(where, problems)
+    warn(
+        f"{where} is of OME-Zarr {version}, which is read by its axes, scales and translations; "
+        "other coordinate systems are left out. zarr_dask.ome.write copies it to 0.5.",
+        OmeMetadataWarning,
+    )
+    members.pop("version", None)
+    others = {name: value for name, value in attributes.items() if name != "ome"}
     return _metadata(members, version, others, where)
 
 

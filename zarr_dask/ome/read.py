@@ -24,6 +24,7 @@ from zarr_dask.errors import (
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
+    OmeVersionError,
     StoreKeyError,
     ValidationProblem,
 )
@@ -34,9 +35,17 @@ from zarr_dask.jobs.write.commit import growing_lengths
 from zarr_dask.ome.coarser import LevelChain
 from zarr_dask.ome.extents import misfits
 from zarr_dask.ome.html import image_html
+from zarr_dask.ome.image_pixels import ImagePixels, labelled, pixels_of
 from zarr_dask.ome.images import check_writable
 from zarr_dask.ome.levels import Level
-from zarr_dask.ome.model import Dataset, Metadata, Multiscale, Transformation, from_attributes
+from zarr_dask.ome.model import (
+    SUPPORTED,
+    Dataset,
+    Metadata,
+    Multiscale,
+    Transformation,
+    from_attributes,
+)
 from zarr_dask.ome.validate_metadata import find, series_of
 from zarr_dask.stores.open import Location
 
@@ -73,6 +82,41 @@ class Image:
     def chain(self) -> LevelChain:
         """The levels, as what each of them is made from."""
         return _chain(self.group, self.metadata, self.multiscale, self.levels)
+
+    def pixels(self, level: int = 0) -> ImagePixels:
+        """Return one level with its place, channels and label images, as `write` takes it.
+
+        Raises
+        ------
+        GridError
+            If there is no such level.
+        """
+        labels = {
+            name: labelled(label.levels[level], label.metadata.image_label)
+            for name, label in self.labels.items()
+            if len(label.levels) == len(self.levels)
+        }
+        return pixels_of(self._numbered(level), self.multiscale.axes, self.metadata, labels)
+
+    def crop(self, **index: slice | int) -> ImagePixels:
+        """Return a part of level 0 and of its label images, for `write`; see `ImagePixels.crop`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import zarr_dask as zd
+        >>> store, part = {}, {}
+        >>> _ = zd.ome.write(np.ones((9, 300, 400), "u2"), store, axes="zyx", scale=(2, 0.5, 0.5))
+        >>> image = zd.ome.open(store)
+        >>> _ = zd.ome.write(image.crop(z=slice(4, 8), x=slice(100, 300)), part)
+        >>> zd.ome.open(part).levels[0].shape, zd.ome.open(part).levels[0].translation
+        ((4, 300, 200), (8.0, 0.0, 50.0))
+        """
+        return self.pixels().crop(**index)
+
+    def max(self, axis: str) -> ImagePixels:
+        """Return the maximum projection of level 0, for `write`; see `ImagePixels.max`."""
+        return self.pixels().max(axis)
 
     def to_dask(self, level: int = 0, chunks: Any = None) -> da.Array:
         """Return one level as a lazy dask array.
@@ -250,7 +294,7 @@ def open(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Image:
-    """Open an image of OME-Zarr 0.4 or 0.5.
+    """Open an image of OME-Zarr 0.4 or 0.5; one of 0.6 is read with a warning.
 
     Parameters
     ----------
@@ -305,12 +349,15 @@ def open(
 def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False) -> Image:
     """Return the image in a group; see `open`."""
     metadata = from_attributes(group.meta.attributes, where=group.where)
+    if writable and metadata.version not in SUPPORTED:
+        raise OmeVersionError(group.where, metadata.version, SUPPORTED)
     if not metadata.multiscales:
         raise _no_image(group, metadata)
     chosen = _choose(metadata.multiscales, multiscale, group)
     if not chosen.datasets:
         raise MetadataError(group.where, [ValidationProblem("datasets", (), "at least one level")])
-    levels = _levels(group, metadata, chosen)
+    found = _levels(group, metadata, chosen)
+    levels = tuple(replace(one, place=(group, multiscale, i)) for i, one in enumerate(found))
     if writable:
         chain = _chain(group, metadata, chosen, levels)
         levels = tuple(replace(level, chain=chain) for level in levels)

@@ -48,7 +48,7 @@ _COLOURS = ("#FF0000", "#00FF00", "#0000FF", "#FF00FF", "#00FFFF", "#FFFF00", "#
 
 @dataclass(frozen=True)
 class ImageServer:
-    """What the server knows; `url` is for a browser."""
+    """Served images, and the addresses for a browser."""
 
     group: Group
     origin: str

@@ -16,7 +16,8 @@ from zarr_dask.errors import StoreKeyError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, NodeMeta, normalise_path
 from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.jobs.migrate.nodes import NodeOverrides, Rewrite
-from zarr_dask.ome.model import KEYS, detect_version, members_of
+from zarr_dask.ome.earlier_versions import in_words_of_0_4
+from zarr_dask.ome.model import EARLIER, KEYS, detect_version, members_of
 from zarr_dask.stores.base import join
 
 __all__ = ["Rewriting", "in_version", "names_of_dimensions"]
@@ -113,20 +114,39 @@ class Rewriting:
 
     def __call__(self, nodes: Mapping[str, NodeMeta]) -> Rewrite:
         """Return the function that changes nodes, given all nodes with old metadata."""
-        names = names_of_dimensions(nodes, self.old)
+        nodes, unclear = self.in_words(nodes)
+        version = "0.4" if self.old in EARLIER else self.old
+        names = names_of_dimensions(nodes, version)
         # attributes left by an interrupted removal belong to no node: they are the old ones
-        old = self.old if nodes else next(one for one in OME_ZARR if one != self.new)
+        old = version if nodes else next(one for one in OME_ZARR if one != self.new)
 
         def rewrite(path: str, meta: NodeMeta) -> NodeOverrides:
+            if path in unclear:
+                return NodeOverrides(meta, (unclear[path],))
             if isinstance(meta, GroupMeta):
+                meta = replace(meta, attributes=nodes.get(path, meta).attributes)
                 attributes = in_version(meta.attributes, old, self.new)
                 if isinstance(attributes, ValidationProblem):
                     return NodeOverrides(meta, (attributes,))
-                problems = tuple(_strays(members_of(meta.attributes, self.old)))
+                problems = tuple(_strays(members_of(meta.attributes, version)))
                 return NodeOverrides(replace(meta, attributes=attributes), problems)
             return self._named(meta, names.get(path, ()))
 
         return rewrite
+
+    def in_words(
+        self, nodes: Mapping[str, NodeMeta]
+    ) -> tuple[Mapping[str, NodeMeta], Mapping[str, ValidationProblem]]:
+        """Return nodes of earlier versions in the words of 0.4, and what is unclear."""
+        if self.old not in EARLIER:
+            return nodes, {}
+        found = {path: in_words_of_0_4(path, nodes) for path in nodes}
+        unclear = {path: one for path, one in found.items() if isinstance(one, ValidationProblem)}
+        said = {path: one for path, one in found.items() if isinstance(one, dict)}
+        return {
+            path: replace(meta, attributes=said[path]) if path in said else meta
+            for path, meta in nodes.items()
+        }, unclear
 
     def _named(self, meta: ArrayMeta, found: Sequence[tuple[str, ...]]) -> NodeOverrides:
         """Return an array whose dimensions have the names of the axes."""

@@ -19,10 +19,12 @@ from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.image_lifecycle import is_empty
+from zarr_dask.ome.image_pixels import ImagePixels
 from zarr_dask.ome.images import ImageOptions, PlannedImage, plan_image, plan_labels, requested
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.plan import ImageWritePlan
+from zarr_dask.ome.read import Image, Level, image_of
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 
@@ -61,7 +63,8 @@ def plan_write(
     Parameters
     ----------
     x
-        The pixels of level 0: a dask array, a NumPy array, or a `zarr_dask.Array`.
+        The pixels of level 0: a dask array, a NumPy array, or a `zarr_dask.Array`. An `Image`, or a
+        level, a part or a projection of one, brings its axes, scale, channels and label images.
     url, path
         Location of the new group of the image. `write` makes a zip archive if `url` is the path of
         one.
@@ -100,7 +103,7 @@ def plan_write(
         ``"mean"``, ``"max"``, ``"mode"``, ``"nearest"``, ``"gaussian"``, a function of pixels and
         factors, or a `Method` that has a footprint (`zarr_dask.ome.downsample`).
     labels
-        Label images by name: integers, or `LabelImage`.
+        Label images by name: integers, or `LabelImage`. ``{}`` for none of those of `x`.
     overwrite
         Replace an existing node of any kind.
     max_mem
@@ -144,6 +147,22 @@ def plan_write(
     >>> [level.shape for level in plan.levels], plan.factors[1]
     ([(3, 600, 700), (3, 300, 350), (3, 150, 175)], (1, 2, 2))
     """
+    if isinstance(x, Image):
+        x = x.pixels()
+    elif isinstance(x, Level) and x.place is not None:
+        group, multiscale, number = x.place
+        x = image_of(group, multiscale).pixels(number)
+    if isinstance(x, ImagePixels):
+        given = {
+            "axes": axes,
+            "scale": scale,
+            "translation": translation,
+            "channels": channels,
+            "labels": labels,
+        }
+        told = x.options() | {name: value for name, value in given.items() if value is not None}
+        axes, scale, translation, channels, labels = (told[name] for name in given)
+        x = x.values
     request, below = requested(
         url, path, version, chunks, shards, codecs, max_mem, client, storage_options
     )
