@@ -2,6 +2,7 @@
 
 import json
 
+import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -109,3 +110,35 @@ def test_head(run_zarr):
 def test_head_reads_no_other_chunk(run_zarr, tmp_path):
     (tmp_path / "run.zarr/sea/temp/c/1/1").write_bytes(b"junk")
     run("head", run_zarr, "sea/temp", "-n", "2")
+
+
+def test_status_of_a_url(run_zarr):
+    assert "0 of 0 jobs" in run("status", run_zarr).stdout
+    zd.to_zarr(np.arange(8), run_zarr, "sea/salt", resume=True)
+    said = run("status", run_zarr).stdout
+    assert "0 of 1 jobs have not ended" in said
+    assert "may be removed" in said
+    (job,) = result("status", f"{run_zarr}/sea")["jobs"]
+    assert (job["path"], job["state"]) == ("salt", "ended")
+
+    def fail(block):
+        raise RuntimeError
+
+    lost = da.ones(8, chunks=4).map_blocks(fail, dtype="f8", meta=np.empty(0))
+    with pytest.raises(RuntimeError):
+        zd.to_zarr(lost, run_zarr, "lost", resume="run-1")
+    assert "lost  write" in run("status", run_zarr, code=1).stdout
+    run("status", "no-plan.json", code=2)
+    run("status", run_zarr, "--watch", code=2)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"), [("rm", "Use delete"), ("help", "--help"), ("nix", "No such")]
+)
+def test_commands_of_other_programs(word, says):
+    assert says in run(word, code=2).stderr
+
+
+def test_a_place_is_no_command(run_zarr):
+    assert f"zarr-dask info {run_zarr}" in run(run_zarr, code=2).stderr
+    assert "zarr-dask create makes a node" in run("info", f"{run_zarr}-2", code=3).stderr

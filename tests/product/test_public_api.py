@@ -19,6 +19,7 @@ import dask
 import dask.array as da
 import numcodecs
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -731,3 +732,65 @@ def test_an_option_of_a_write_is_in_one_place():
 def test_options_that_mean_nothing_to_datasets_are_refused():
     with pytest.raises(TypeError, match="sha256"):
         zd.to_zarr(xr.Dataset({"a": ("x", [1])}), {}, sha256=True)
+
+
+MEANT = {
+    "a mode by position": (lambda: zd.open({}, "r+"), FileNotFoundError, r"mode='r\+'"),
+    "a path as values": (lambda: zd.to_zarr("a.zarr", {}), TypeError, r"zarr_dask\.copy"),
+    "a mapping": (lambda: zd.to_zarr({"a": da.ones(2)}, {}), TypeError, "component="),
+    "a series": (lambda: zd.to_zarr(pd.Series([1.0]), {}), TypeError, "to_numpy"),
+    "one place for two": (lambda: zd.to_zarr([da.ones(1)] * 2, {}), FileExistsError, "component="),
+    "arguments by position": (
+        lambda: zd.create_array({}, (2,), "f4"),
+        TypeError,
+        r"url, path by position; name .* shape=",
+    ),
+    "the location first": (lambda: zd.zeros("a.zarr", (3,)), TypeError, "the shape comes first"),
+    "a format as target": (lambda: zd.migrate({}, "v2"), ValueError, "format='v2'"),
+    "a node as attribute": (lambda: zd.create_group({}).temp, AttributeError, r"group\['temp'\]"),
+    "h5py's maxshape": (
+        lambda: zd.create_array({}, shape=1, dtype="f4", maxshape=None),
+        TypeError,
+        "may grow",
+    ),
+    "no codec": (
+        lambda: zd.create_array({}, shape=1, dtype="f4", codecs="none"),
+        ValueError,
+        r"codecs=\[\]",
+    ),
+    "threads of a run": (
+        lambda: zd.rechunk(zd.zeros(3), {}, chunks=2, threads=2),
+        TypeError,
+        "num_workers",
+    ),
+    "a choice": (lambda: zd.to_zarr(da.ones(1), {}, mode="r"), ValueError, "Did you mean 'r"),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "says"), MEANT.values(), ids=MEANT)
+def test_mistakes_say_what_is_meant(call, error, says):
+    with pytest.raises(error, match=says):
+        call()
+
+
+def test_rechunk_takes_options_of_both_places(tmp_path):
+    zd.save(tmp_path / "a.zarr", np.arange(8))
+    options = {"fsync": False}
+    read = zd.ReadOptions(missing="error")
+    both = {"storage_options": options, "target_options": options, "read": read}
+    report = zd.rechunk(
+        tmp_path / "a.zarr", tmp_path / "b.zarr", chunks=4, model=zd.CostModel(), **both
+    )
+    assert report.objects == 2
+    assert zd.copy(tmp_path / "b.zarr", {}, read=read).objects == 2
+    with pytest.raises(ValueError, match="anon"):
+        zd.rechunk(tmp_path / "a.zarr", {}, chunks=4, storage_options={"anon": True})
+
+
+def test_codecs_are_classes():
+    codecs = [zd.codecs.Zstd(level=5), zd.codecs.Crc32c()]
+    array = zd.create_array({}, shape=4, dtype="i2", codecs=codecs)
+    assert array.codecs[1:] == tuple(codecs)
+    assert {"Blosc", "BytesCodec", "Gzip"} < set(dir(zd.codecs))
+    with pytest.raises(AttributeError, match="Zst2"):
+        _ = zd.codecs.Zst2

@@ -417,3 +417,38 @@ def test_a_system_without_locks(tmp_path):
         found.stderr
     )
     assert left_in(tmp_path) == {"a", "b", "run"}
+
+
+WITHOUT_FOLDERS = """
+import asyncio, dask.array as da, distributed, numpy as np
+import os, sys
+sys.modules.update(dict.fromkeys(("fcntl", "resource")))
+hidden = "fork register_at_fork pread preadv pwritev O_DIRECTORY O_CLOEXEC O_NOFOLLOW O_NONBLOCK"
+for name in hidden.split():
+    if hasattr(os, name):
+        delattr(os, name)
+os.supports_dir_fd = set()
+import zarr_dask as zd
+store = {}
+zd.to_zarr(da.ones((8, 8), chunks=4), store, "a", shards=(8, 8), chunks=(2, 2))
+zd.open(store, "a", mode="r+").append([[2.0] * 8])
+print(float(zd.from_zarr(store, "a").sum()), zd.verify(store, deep="decode").ok)
+try:
+    zd.to_zarr(da.ones(3), sys.argv[1] + "/a")
+except zd.errors.StoreError as error:
+    print(str(error)[:47])
+"""
+
+
+def test_a_system_without_calls_relative_to_a_folder(tmp_path):
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FOLDERS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    said = ["80.0 True", "local files are not supported on this system (l"]
+    assert found.stdout.splitlines() == said, found.stderr
+    assert not list(tmp_path.iterdir())

@@ -68,6 +68,7 @@ _ABSENT: Mapping[str, str] = {
     "consolidated": "zarr_dask.consolidate writes consolidated metadata after the write",
     "lock": "every stored object has one writing task, so that no lock is needed",
     "threads": "dask.config.set(num_workers=4), or a cluster, says how many tasks run at a time",
+    "maxshape": "every dimension may grow, by append and resize",
     "synchronizer": "every stored object has one writing task, so that no lock is needed",
     "write_empty_chunks": "chunks that hold nothing but the fill value are never stored",
 }
@@ -130,9 +131,16 @@ def takes_habits(
         parameters = signature(function).parameters.values()
         known = {p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD} | {*also}
         positions = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+        named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY] or sorted(also)
+        is_open = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters) or not named
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            if len(args) > len(positions) and not is_open:
+                raise TypeError(
+                    f"{function.__name__}() takes {', '.join(positions)} by position; name the "
+                    f"other arguments, as {named[0]}=..."
+                )
             if not known.issuperset(kwargs) and not (args and unless and unless(args[0])):
                 given = {*positions[: len(args)], *kwargs}
                 for name in [name for name in kwargs if name not in known]:

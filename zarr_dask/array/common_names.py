@@ -79,7 +79,9 @@ def facts_text(title: str, facts: Mapping[str, object]) -> Tree:
     return Tree("\n".join(lines), html_table(title, facts))
 
 
-def no_attribute(kind: str, name: str, hints: Mapping[str, str], known: list[str]) -> NoReturn:
+def no_attribute(
+    kind: str, name: str, hints: Mapping[str, str], known: list[str], otherwise: str = ""
+) -> NoReturn:
     """Raise the error for an attribute that a node does not have.
 
     Raises
@@ -90,8 +92,10 @@ def no_attribute(kind: str, name: str, hints: Mapping[str, str], known: list[str
     message = f"zarr_dask.{kind} has no {name!r}."
     if name in hints:
         raise AttributeError(f"{message} {hints[name]}")
+    if name.startswith("_"):
+        raise AttributeError(message)
     public = [one for one in known if not one.startswith("_")]
-    raise AttributeError(message + ("" if name.startswith("_") else did_you_mean(name, public)))
+    raise AttributeError(message + did_you_mean(name, public) + otherwise)
 
 
 def _refused(symbol: str) -> Callable[..., Any]:
@@ -248,6 +252,23 @@ _ARRAY_HINTS: dict[str, str] = {
     "isel": "zarr_dask.open_dataset gives variables of xarray.",
     "sel": "zarr_dask.open_dataset gives variables of xarray.",
     "plot": "zarr_dask.open_dataset gives variables of xarray, which plot.",
+    "chunk_store": "array.store is the store of metadata and chunks.",
+    "compression": "array.codecs lists all codecs, in the order of encoding.",
+    "compression_opts": "array.codecs lists all codecs, with their options.",
+    "data": "array[...] reads all elements.",
+    "encoding": "array.codecs, array.chunks and array.fill_value say how it is stored.",
+    "hexdigest": "zarr_dask.digest(array) is a digest of the values.",
+    "info_complete": "array.info has the facts, array.nbytes_stored() the size of what is stored.",
+    "len": "len(array) is the length of the first dimension.",
+    "load": "array[...] reads all elements.",
+    "maxshape": "Every dimension may grow: array.resize(shape), array.append(values).",
+    "parent": "zarr_dask.open_group opens it by its own path.",
+    "read_direct": "array.read(region, out=values) reads into an array.",
+    "synchronizer": "Every stored object has one writer, so that no lock is needed.",
+    "to_numpy": "array[...] reads all elements.",
+    "to_xarray": "zarr_dask.open_dataset of the group that it lies in gives variables of xarray.",
+    "write_direct": "array.write(region, values) writes a region.",
+    "zarr_format": "array.format names the format, as 'v3'.",
     "metadata": "array.meta has the parsed metadata.",
     "npartitions": "array.to_dask().npartitions",
     "numblocks": "array.to_dask().numblocks",

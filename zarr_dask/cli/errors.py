@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -87,6 +88,23 @@ class ErrorHandlingGroup(click.Group):
             traceback.print_exc()
             raise SystemExit(FAILED) from None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; see `click.Group.resolve_command`. Other programs' words get a hint.
+
+        Raises
+        ------
+        click.UsageError
+            If there is no such command.
+        """
+        if self.get_command(ctx, args[0]) is None:
+            if args[0] in _HABITS:
+                raise click.UsageError(f"No such command {args[0]!r}. Use {_HABITS[args[0]]}.")
+            if Path(args[0]).exists() or "://" in args[0]:
+                raise click.UsageError(f"{args[0]!r} is a place: use zarr-dask info {args[0]}.")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; see `click.Group.invoke`."""
         with _logs_and_warnings():
@@ -114,6 +132,24 @@ class ErrorHandlingGroup(click.Group):
                 raise click.exceptions.Exit(BROKEN_PIPE) from error
 
 
+_HABITS = {
+    "cat": "head",
+    "cp": "copy",
+    "convert": "'ingest' for NetCDF and HDF5, 'ome convert' for TIFF, 'migrate' for formats",
+    "diff": "compare",
+    "du": "inventory, or info of one array",
+    "help": "--help",
+    "mkdir": "create",
+    "mv": "copy, then delete",
+    "open": "info",
+    "rm": "delete",
+    "show": "info",
+    "validate": "verify",
+    "version": "--version",
+}
+"""Names of commands elsewhere, and those here."""
+
+
 @contextmanager
 def _logs_and_warnings() -> Iterator[None]:
     """Print warnings and logs on standard error."""
@@ -138,6 +174,7 @@ _PHRASES = {
     'storage_options={"anon": True}': "--anon",
     "or open it with mode='r+' to write into it": "or choose another location",
     "zarr_dask.consolidate": "zarr-dask consolidate",
+    " zarr_dask.create_array and create_group make nodes.": " zarr-dask create makes a node.",
 }
 """Advice for users of Python, and what users of the command line do instead."""
 _NAMES = {

@@ -16,6 +16,7 @@ import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.errors import FINDING, OWN_PROCESS
+from zarr_dask.cli.job_status import jobs_at
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.settings import settings
 from zarr_dask.cli.signals import StopRequested, handle_signals, stop_requested
@@ -181,8 +182,14 @@ def _do(
     return len(done), sum(retried)
 
 
-@click.command()
-@FILE
+@click.command(
+    epilog="""\b
+Examples:
+  zarr-dask status plan.json --watch
+  zarr-dask status run.zarr
+"""
+)
+@click.argument("plan_or_url", metavar="PLAN|URL")
 @JOURNAL
 @click.option("--watch", is_flag=True, help="Show it again and again, until the plan is finished.")
 @click.option(
@@ -192,11 +199,20 @@ def _do(
     show_default=True,
     help="Seconds between two looks, with --watch.",
 )
-def status(plan_file: Path, *, journal: str | None, watch: bool, every: float) -> None:
-    """Show the progress of a plan.
+def status(plan_or_url: str, *, journal: str | None, watch: bool, every: float) -> None:
+    """Show the progress of a plan, or the jobs at a URL.
 
-    The exit code is 0 if it is finished, 1 if something is missing.
+    For a plan the exit code is 0 if it is finished, 1 if something is missing. For an array or a
+    hierarchy it is 0 if every job has ended, 1 if one is running or was killed.
     """
+    plan_file = Path(plan_or_url)
+    if plan_or_url != "-" and not plan_file.is_file():
+        if plan_file.suffix == ".json" and "://" not in plan_or_url:
+            raise click.BadParameter(f"File {plan_or_url!r} does not exist.", param_hint="PLAN")
+        if watch or journal is not None:
+            raise click.UsageError("--watch and --journal are for plans.")
+        jobs_at(plan_or_url)
+        return
     plan = load(plan_file)
     if watch:
         _watch(plan, journal, every)

@@ -1,7 +1,9 @@
 """Codecs: the steps between a chunk and its stored bytes."""
 
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from zarr_dask.codecs.base import (
     ArrayCodec,
@@ -28,6 +30,24 @@ __all__ = [
     "Serializer",
     "Speeds",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the class of a codec, such as ``zarr_dask.codecs.Zstd``, when it is first used."""
+    if not name.startswith("_"):
+        from zarr_dask.codecs.registry import own_classes
+
+        target = own_classes().get(name)
+        if target is not None:
+            return getattr(import_module(target), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, and the classes of codecs."""
+    from zarr_dask.codecs.registry import own_classes
+
+    return sorted({*__all__, *own_classes()})
 
 
 def _hide_zfpy_of_unreadable_version() -> None:

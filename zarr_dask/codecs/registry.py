@@ -32,6 +32,7 @@ __all__ = [
     "inner_chain",
     "is_array_codec",
     "is_serializer",
+    "own_classes",
     "register_codec",
     "v3_names",
     "with_codec_defaults",
@@ -71,6 +72,12 @@ _OWN = {
         f"{PREFIX}{name}": "zarr_dask.codecs.numeric.filters:NumcodecsBytesCodec" for name in _BYTES
     },
 }
+
+
+def own_classes() -> dict[str, str]:
+    """Return the module of each class of a codec of this package, by the name of the class."""
+    return {name: module for module, _, name in (text.partition(":") for text in _OWN.values())}
+
 
 _Class = TypeVar("_Class", bound=type[Codec])
 
@@ -349,4 +356,6 @@ def _known(name: str) -> str:
     names = v3_names()
     prefixed = f"{PREFIX}{name}"
     hint = f" Did you mean {prefixed!r}?" if prefixed in names else did_you_mean(name, names)
+    if name.casefold() in {"none", "null", "raw"}:
+        hint = " codecs=[] stores chunks as they are."
     return f"a known codec.{hint}" if hint else f"a known codec ({', '.join(names)})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import dask.array as da
@@ -62,6 +64,18 @@ def checked_array(array: Any) -> da.Array:
             hint = "its .data is one."
         elif hasattr(array, "data_vars"):
             hint = "zarr_dask.write_dataset writes it; here the .data of one variable is written."
+        elif isinstance(array, str | PathLike):
+            hint = (
+                "zarr_dask.copy(source, target) copies what is stored, and "
+                "zarr_dask.from_zarr(source) opens it as a dask array."
+            )
+        elif isinstance(array, Mapping):
+            hint = (
+                "several are written as to_zarr([x, y], url, component=['x', 'y']), those in "
+                "memory also as zarr_dask.save(url, x=x, y=y)."
+            )
+        elif hasattr(array, "to_numpy"):
+            hint = "its to_numpy() is an array that can be written."
         raise DataTypeError(f"expected a dask array, got {_kind(array)}; {hint}")
     if isinstance(meta_from_array(array), np.ma.MaskedArray):
         raise DataTypeError(

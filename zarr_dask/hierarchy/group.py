@@ -6,7 +6,7 @@ from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, Values
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.display import Tree, html_table, render_tree
@@ -54,7 +54,7 @@ from zarr_dask.formats.consolidated import (
     with_consolidated,
     without_consolidated,
 )
-from zarr_dask.formats.detect import format_for_new, format_named
+from zarr_dask.formats.detect import format_for_new, formats_at
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
@@ -196,7 +196,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         except StoreKeyError as error:
             raise NodeNameError(f"{path!r} names no node of {self.where}: {error}") from None
         except NodeNotFoundError as error:
-            beside = _names_beside(self.store, self.format, self.path, _node_name(path))
+            beside = _names_beside(self.store, self.path, _node_name(path))
             hint = f"{error.hint} {beside}".strip()
             raise NodeKeyError(f"{self.where}/{path}", error.looked_for, hint) from None
 
@@ -273,7 +273,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
     if not TYPE_CHECKING:  # a type checker knows which attributes there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            no_attribute("Group", name, _GROUP_HINTS, dir(type(self)))
+            node = f" Nodes are found by key: group[{name!r}]."
+            no_attribute("Group", name, _GROUP_HINTS, dir(type(self)), node)
 
     def walk(self, recursive: bool = True) -> Iterator[tuple[str, Array | Group | MetadataError]]:
         """Yield path and node of everything below, or the error for metadata that are wrong.
@@ -538,6 +539,14 @@ _GROUP_HINTS = {
     "create_dataset": "group.create_array(name, shape=..., dtype=...) creates an array.",
     "require_dataset": "group.require_array(name, shape=..., dtype=...) opens or creates one.",
     "create": "group.create_array and group.create_group create nodes.",
+    "array": "group.create_array(name, data=values) creates an array of values.",
+    **dict.fromkeys(
+        ("empty", "full", "ones", "zeros"),
+        "group.create_array(name, shape=..., dtype=..., fill_value=...) creates an array.",
+    ),
+    "copy": "zarr_dask.copy(group['name'], group, path='new name') copies a node.",
+    "parent": "zarr_dask.open_group opens it by its own path.",
+    "file": "group.store is the store, group.url the place.",
     "move": "group.rename(old, new) moves a node.",
     "visititems": "group.walk() yields everything below.",
     "visit": "group.walk() yields everything below.",
@@ -752,19 +761,22 @@ def _opened(
         error = _of_a_file(explain_incomplete(error, store, path), store)
         if not path:
             raise error from None
-        hint = f"{error.hint} {_names_beside(store, format, '', path)}".strip()
+        hint = f"{error.hint} {_names_beside(store, '', path)}".strip()
         raise NodeNotFoundError(error.where, error.looked_for, hint) from None
     if consolidated:
         store = with_consolidated(store, path, node_format, meta, options, found)
     return _node(store, path, meta, node_format, options)
 
 
-def _names_beside(store: Store, format: str | None, path: str, below: str) -> str:
+def _names_beside(store: Store, path: str, below: str) -> str:
     """Return a hint with the names that there are beside a node that is missing below a group."""
+    if below in get_args(Mode) and not path:
+        return f"{below!r} was taken as the path of a node: a mode is given as mode={below!r}."
     above, _, name = below.rpartition("/")
+    around = join(path, above)
     try:
-        around = format or parent_format(store, join(path, below))
-        names = format_named(around).child_names(store, join(path, above))
+        groups = [one for one, meta in formats_at(store, around) if isinstance(meta, GroupMeta)]
+        names = groups[0].child_names(store, around) if groups else []
     except ZarrDaskError:
         return ""
     if not names:
@@ -791,7 +803,8 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     elif root is not None and not Path(root).exists():
         above, name = Path(root).parent, Path(root).name
         names = [one.name for one in above.iterdir()] if above.is_dir() else []
-        hint = f"There is no such folder.{did_you_mean(name, names)} mode='a' creates a node."
+        hint = f"There is no such folder.{did_you_mean(name, names)}"
+        hint += " zarr_dask.create_array and create_group make nodes."
     else:
         return error
     return NodeNotFoundError(error.where, error.looked_for, f"{error.hint} {hint}".lstrip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any, Unpack
 
 import numpy as np
@@ -59,6 +60,13 @@ class ArrayOptions(PlaceOptions, total=False):
     fill_value: Any
 
 
+class ZerosOptions(PlaceOptions, total=False):
+    """Keywords of `zeros_like` and its sisters: what is not taken from the other array."""
+
+    shape: Any
+    dtype: Any
+
+
 @takes_habits(_MORE, **_HABITS)
 def array(data: Any, url: Location | Group | None = None, **options: Unpack[ArrayOptions]) -> Array:
     """Create an array of values; in memory if no location is given.
@@ -112,6 +120,8 @@ def full(
     >>> zd.full((2, 2), 7.5)[...].tolist()
     [[7.5, 7.5], [7.5, 7.5]]
     """
+    if isinstance(shape, str | PathLike):
+        raise TypeError(f"{shape!r} is no shape: the shape comes first, the location second.")
     place: Any = {} if url is None else url
     wanted = np.asarray(fill_value).dtype if dtype is None else dtype
     return create_array(place, shape=shape, dtype=wanted, fill_value=fill_value, **options)
@@ -191,7 +201,10 @@ def _like(other: Any) -> dict[str, Any]:
 
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
 def full_like(
-    other: Any, fill_value: Any, url: Location | Group | None = None, **options: Any
+    other: Any,
+    fill_value: Any,
+    url: Location | Group | None = None,
+    **options: Unpack[ZerosOptions],
 ) -> Array:
     """Create an array like another one, whose elements are all the fill value.
 
@@ -216,23 +229,30 @@ def full_like(
     ((2, 4), array([3, 3, 3, 3], dtype=int16))
     """
     place: Any = {} if url is None else url
-    return create_array(place, fill_value=fill_value, **{**_like(other), **options})
+    wanted: dict[str, Any] = {**_like(other), **options}
+    return create_array(place, fill_value=fill_value, **wanted)
 
 
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
-def zeros_like(other: Any, url: Location | Group | None = None, **options: Any) -> Array:
+def zeros_like(
+    other: Any, url: Location | Group | None = None, **options: Unpack[ZerosOptions]
+) -> Array:
     """Create an array of zeros like another one, as `full_like` does."""
     return full_like(other, 0, url, **options)
 
 
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
-def empty_like(other: Any, url: Location | Group | None = None, **options: Any) -> Array:
+def empty_like(
+    other: Any, url: Location | Group | None = None, **options: Unpack[ZerosOptions]
+) -> Array:
     """Create an array like another one, to be written; the same as `zeros_like`."""
     return full_like(other, 0, url, **options)
 
 
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
-def ones_like(other: Any, url: Location | Group | None = None, **options: Any) -> Array:
+def ones_like(
+    other: Any, url: Location | Group | None = None, **options: Unpack[ZerosOptions]
+) -> Array:
     """Create an array of ones like another one, as `full_like` does."""
     return full_like(other, 1, url, **options)
 

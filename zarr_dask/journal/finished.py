@@ -24,7 +24,15 @@ from zarr_dask.formats.base import Limits, load_json, read_documents
 from zarr_dask.journal.journal import JobRecord, Journal
 from zarr_dask.stores.base import Store
 
-__all__ = ["Finished", "finished_job", "put_record", "record_end", "record_of", "was_ended"]
+__all__ = [
+    "Finished",
+    "finished_job",
+    "is_record",
+    "put_record",
+    "record_end",
+    "record_of",
+    "was_ended",
+]
 
 _FORMAT = "zarr-dask finished job 1"
 _NAME = "__done-"
@@ -82,6 +90,11 @@ def record_of(records: Store, prefix: str, token: str) -> Finished | None:
     if not isinstance(report, dict) or not isinstance(documents, dict):
         return None
     return Finished(str(record.get("ended", "")), report, documents)
+
+
+def is_record(name: str) -> bool:
+    """True for the file name of a record."""
+    return name.startswith(_NAME) and name.endswith(".json")
 
 
 def was_ended(journal: Journal) -> bool:

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from zarr_dask.errors import LinkError
-from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
+from zarr_dask.stores.backends.posix_io import CLOEXEC, MOST_REMOVED, close_read, make_folder
 
 __all__ = ["check_no_link", "create_in", "folder_in", "forget_reached", "link_error", "open_in"]
 
-_OPEN = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | CLOEXEC
 _MOST_REACHED = 1 << 16
 _REACHED: dict[tuple[str, str], tuple[int, int]] = {}
 """Folders that no link below their root leads to: device and inode, by root and path."""

@@ -117,7 +117,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
             f"mapping.{_several(url)}"
         )
     if not text or "\0" in text:
-        raise StoreError(
+        raise StoreArgumentError(
             f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
             "mapping."
         )

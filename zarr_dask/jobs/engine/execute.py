@@ -103,8 +103,10 @@ class Plan(ArraysPlan):
         ran = execute_plan(self, client, progress, resuming=resume, journal=journal, verify=verify)
         return JointReport(
             arrays=tuple(
-                ArrayCopyReport(member.target.where, member.target.nbytes, stored, tasks)
-                for member, stored, tasks in zip(self.members, ran.stored, ran.tasks, strict=True)
+                ArrayCopyReport(target.where, target.nbytes, stored, tasks, target.meta.grid.ncells)
+                for target, stored, tasks in zip(
+                    [member.target for member in self.members], ran.stored, ran.tasks, strict=True
+                )
             ),
             **ran.measured,
         )

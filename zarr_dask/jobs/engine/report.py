@@ -264,6 +264,8 @@ class ArrayCopyReport:
     """Encoded bytes of the target."""
     tasks: int
     """Tasks done by this run."""
+    objects: int
+    """Stored objects of the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -281,6 +283,11 @@ class JointReport(ReportBase):
     def stored(self) -> int:
         """Encoded bytes of all targets."""
         return sum(one.stored for one in self.arrays)
+
+    @property
+    def objects(self) -> int:
+        """Stored objects of all targets."""
+        return sum(one.objects for one in self.arrays)
 
     def __str__(self) -> str:
         return self._before() + (
@@ -308,7 +315,7 @@ class JointReport(ReportBase):
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         arrays = [asdict(one) for one in self.arrays]
-        totals = {"nbytes": self.nbytes, "stored": self.stored}
+        totals = {"nbytes": self.nbytes, "stored": self.stored, "objects": self.objects}
         return {**totals, **ReportBase.to_json(self), "arrays": arrays}
 
 

@@ -215,6 +215,11 @@ def _target_format(name: str) -> Format:
 
 
 def _check_arguments(data: str, dst: Location | Group | None, *, remove_old: bool) -> None:
+    if isinstance(dst, str) and dst in {one.name for one in FORMATS}:
+        raise ValueError(
+            f"dst={dst!r} is the name of a format: pass format={dst!r}, or dst='./{dst}' for a "
+            "folder of that name."
+        )
     possible = ("keep", "rename") if dst is None else ("copy",)
     if data not in possible:
         how = "in place" if dst is None else "into another place"

@@ -112,8 +112,13 @@ class MigrationPlan(InWords):
         arrays = sum(isinstance(node.before, ArrayMeta) for node in self.nodes)
         groups = sum(isinstance(node.before, GroupMeta) for node in self.nodes)
         place = "in place" if route.in_place else f"to {where(route.target, route.path)}"
+        formats = f"from {route.source_format.name} to {route.target_format.name}"
+        same = route.source_format == route.target_format
+        is_done = same and not (self._unwritten or self.objects or self.remove_old)
+        if is_done:
+            formats = f"to {route.target_format.name}, which it is already"
         lines = [
-            f"migrate {self.where} from {route.source_format.name} to {route.target_format.name}",
+            f"migrate {self.where} {formats}",
             f"  place      {place}",
             f"  nodes      {pluralize(groups, 'group')}, {pluralize(arrays, 'array')}",
             f"  documents  {pluralize(len(self._unwritten), 'new document')}",
@@ -126,8 +131,7 @@ class MigrationPlan(InWords):
             others = f" and {count - 1} more" if count > 1 else ""
             lines.append(f"  note       {first}{others}: {note}")
         lines += [f"  refused    {path or '/'}: {problem}" for path, problem in self.refusals]
-        same = route.source_format == route.target_format
-        if same and not (self._unwritten or self.objects or self.remove_old):
+        if is_done:
             lines.append(f"nothing to do: it is {route.target_format.name} already")
         if self.refusals:
             lines.append(

@@ -219,7 +219,7 @@ def _check_pair(one: WritePlan, other: WritePlan) -> None:
     if here != there or one.creates or other.creates:
         raise NodeExistsError(
             f"two of the arrays go to {one.target.where} and {other.target.where}: one would "
-            "replace the other. Give each a place of its own."
+            "replace the other. Give each a place of its own, as component=['a', 'b']."
         )
     if one.before is not None or other.before is not None:
         raise PartialWriteError(

@@ -30,7 +30,7 @@ def as_dask(given: Any) -> da.Array | Any:
     """Return values as a dask array; what is neither values nor an open array is unchanged."""
     if isinstance(given, Array | View):
         return given.to_dask()
-    if not isinstance(given, np.ndarray | np.generic | list | tuple | int | float | complex | str):
+    if not isinstance(given, np.ndarray | np.generic | list | tuple | int | float | complex):
         return given
     from zarr_dask.graph import map_blocks
 

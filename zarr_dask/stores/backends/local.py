@@ -26,6 +26,7 @@ from zarr_dask.errors import AccessDeniedError, LinkError, LinkWarning, StoreErr
 from zarr_dask.stores.attribute_cache import refresh
 from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder, fsync_names
 from zarr_dask.stores.backends.posix_io import (
+    IS_COMPLETE,
     READ,
     append_once,
     close_read,
@@ -113,6 +114,14 @@ class LocalStore:
 
     coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 14, largest=1 << 20)
     supports_cheap_random_reads: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not IS_COMPLETE:
+            raise StoreError(
+                f"local files are not supported on this system ({sys.platform}), which has no "
+                f"calls relative to an open folder: {self.root} was not opened. Use object stores "
+                "or memory, or run under WSL on Windows."
+            )
 
     @property
     def url(self) -> str:

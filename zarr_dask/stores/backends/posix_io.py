@@ -11,6 +11,8 @@ from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.stores.base import Buffer
 
 __all__ = [
+    "CLOEXEC",
+    "IS_COMPLETE",
     "MOST_REMOVED",
     "READ",
     "append_once",
@@ -23,7 +25,10 @@ __all__ = [
     "write_pieces",
 ]
 
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block a reader for ever
+CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+READ = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # a pipe must not block a reader
+IS_COMPLETE = hasattr(os, "pread") and hasattr(os, "O_DIRECTORY") and os.open in os.supports_dir_fd
+"""True if the system has the calls by which local files are read and written."""
 MOST_REMOVED = 10_000
 """Attempts to use a folder that other processes keep removing.
 

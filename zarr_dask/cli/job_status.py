@@ -1,0 +1,48 @@
+"""``zarr-dask status URL``: the jobs that have left something beside a hierarchy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from zarr_dask.cli.errors import FINDING
+from zarr_dask.cli.output import answer, echo, terminal_safe
+from zarr_dask.cli.settings import storage_options
+from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.journal.job_states import JobState, job_states
+
+__all__ = ["jobs_at"]
+
+_SAID = {
+    "running": "running",
+    "not ended": "not ended: killed, or running on another host; the same call with resume=True "
+    "(--resume) ends it",
+    "ended": "ended; the same call with resume=True (--resume) answers with its report",
+    "open": "output of a simulation, not ended (zarr_dask.Writer.attach continues it)",
+}
+
+
+def jobs_at(url: str) -> None:
+    """Print the jobs at and below a node, and what their folder is."""
+    store, path = resolve_node(url, "", storage_options(url))
+    place, jobs = job_states(store, path)
+    where = store.url if not path else f"{store.url}/{path}"
+    left = [one for one in jobs if one.state != "ended"]
+    echo(f"{terminal_safe(where)}: {len(left)} of {len(jobs)} jobs have not ended")
+    for one in jobs:
+        echo(terminal_safe(_line(one)))
+    if place is None:
+        echo("jobs keep no records beside it: it is an archive, in memory, or the root of a bucket")
+    elif jobs:
+        echo(
+            f"their records are in {terminal_safe(place.url)}; the data do not need that folder, "
+            "and it may be removed when no job is running: killed jobs then begin anew"
+        )
+    state = {"target": where, "records": place and place.url, "jobs": [asdict(one) for one in jobs]}
+    answer(state, FINDING if left else 0)
+
+
+def _line(job: JobState) -> str:
+    facts = [one for one in (job.kind, job.time) if one]
+    if job.objects:
+        facts.append(f"{job.objects} stored objects")
+    return f"  {job.path or '/'}  {', '.join(facts)}: {_SAID[job.state]}"
