@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import dask
 import dask.array as da
 import numpy as np
@@ -9,7 +12,8 @@ import pytest
 import zarr
 
 import zarr_dask as zd
-from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreOutOfReachError
+from zarr_dask import cli
+from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreOutOfReachError
 
 icechunk = pytest.importorskip("icechunk")
 
@@ -144,3 +148,70 @@ def test_forks_are_merged_by_their_owner(written):
     session.merge(*forks)
     session.commit("both")
     assert np.array_equal(zd.open(written.readonly_session("main").store, "c")[...], VALUES)
+
+
+@pytest.mark.parametrize("verb", ["set", "get"])
+def test_many_requests_are_in_flight(repository, monkeypatch, verb):
+    """Each waits for others; a thread for each core would have two."""
+    x = da.from_array(np.arange(32.0), chunks=2) + 1
+    session = repository.writable_session("main")
+    zd.to_zarr(x, session.store, "x")
+    at_once, most, enough = 0, 0, asyncio.Event()
+    plain = getattr(icechunk.IcechunkStore, verb)
+
+    async def waiting(self, key, *values, **options):
+        nonlocal at_once, most
+        if "/c/" not in key:
+            return await plain(self, key, *values, **options)
+        at_once += 1
+        most = max(most, at_once)
+        if at_once >= 8:
+            enough.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), 2)
+        at_once -= 1
+        return await plain(self, key, *values, **options)
+
+    monkeypatch.setattr(icechunk.IcechunkStore, verb, waiting)
+    if verb == "set":
+        zd.to_zarr(x, session.store, "x", overwrite=True)
+    else:
+        assert zd.open_array(session.store, "x")[...].tolist() == list(range(1, 33))
+    assert most >= 8
+
+
+def test_branches_tags_and_snapshots_have_urls(tmp_path):
+    """In the library and the command line; a URL is for reading."""
+    folder = tmp_path / "repo"
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder)))
+    snapshots = []
+    for number in (1, 2):
+        session = repository.writable_session("main")
+        zd.to_zarr(da.full(4, number, chunks=2), session.store, "x", overwrite=True)
+        snapshots.append(session.commit(str(number)))
+    repository.create_tag("v1", snapshot_id=snapshots[0])
+    repository.create_branch("a.b", snapshot_id=snapshots[0])
+    expected = {
+        "": 2,
+        "@branch.main": 2,
+        "@branch.a.b": 1,
+        "@tag.v1": 1,
+        f"@{snapshots[0]}": 1,
+        f"@{snapshots[1]}": 2,
+    }
+    for reference, value in expected.items():
+        array = zd.open_array(f"icechunk://{folder}{reference}", "x")
+        assert array[...].tolist() == [value] * 4, reference
+    url = f"icechunk://{folder}@tag.v1"
+    assert zd.from_zarr(url, "x").sum().compute() == 4
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["copy", url, str(tmp_path / "copy.zarr"), "--quiet"])
+    assert zd.open(tmp_path / "copy.zarr")["x"][...].tolist() == [1] * 4
+    with pytest.raises(ReadOnlyError):
+        zd.to_zarr(da.ones(4), url, "y")
+    with pytest.raises(StoreError, match=r"@branch\.other cannot be opened"):
+        zd.open(f"icechunk://{folder}@branch.other")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        zd.open(f"icechunk://{tmp_path}/nothing")
+    with pytest.raises(StoreError, match="unknown storage_options secret_access_key"):
+        zd.open("icechunk+s3://b/repo", storage_options={"secret_access_key": "hidden"})

@@ -37,7 +37,10 @@ def _check(scheme: str, cls: Any) -> None:
         )
 
 
-_STORES = Registry("store", "zarr_dask.stores", {}, _check)
+_ICECHUNK = "zarr_dask.stores.backends.icechunk_urls:IcechunkURL"
+_STORES = Registry(
+    "store", "zarr_dask.stores", {"icechunk": _ICECHUNK, "icechunk+s3": _ICECHUNK}, _check
+)
 
 
 def register_store(scheme: str, cls: _Class) -> _Class:

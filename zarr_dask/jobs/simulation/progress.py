@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zarr_dask.jobs.simulation.output import Output
-from zarr_dask.jobs.simulation.rank_log import REWINDS, LogFolder, Record
+from zarr_dask.jobs.simulation.rank_log import LogFolder, Record
 
 __all__ = ["OutputProgress", "RankProgress", "RestartHistory", "StoredObjects", "compact_log"]
 
@@ -143,7 +143,7 @@ class OutputProgress:
 
     def update(self) -> None:
         """Read the new records of all ranks."""
-        self._rewinds = RestartHistory(self._folder.records(REWINDS))
+        self._rewinds = RestartHistory(self._folder.restarts())
         for name, records, anew in self._folder.news(list(self._names)):
             rank = self._names[name]
             if anew or rank not in self._ranks:

@@ -87,7 +87,7 @@ def rewind(output: Output, step: int, run: str | None) -> None:
     """
     if max(lengths(output).values()) > step:
         publish_length(output, step)
-    number = RestartHistory(output.folder.records(REWINDS)).last + 1
+    number = RestartHistory(output.folder.restarts()).last + 1
     appender = output.folder.appender(REWINDS, list)
     try:
         appender.add({"rewind": number, "from_step": step, **({"run": run} if run else {})})
@@ -155,7 +155,7 @@ class Publisher:
     def finish(self) -> int:
         """Make everything visible and end the output; see `zarr_dask.Writer.finish`."""
         output = self._output
-        output.folder.check_open()
+        output.folder.restarts()
         output.folder.check_idle("rank-")
         self._survey.update()
         most = max(

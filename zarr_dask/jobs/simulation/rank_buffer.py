@@ -8,7 +8,8 @@ stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,42 +99,57 @@ class RankBuffer:
             )
         return array.cast(found if hasattr(block, "dtype") else block)
 
-    def add(self, step: int, pieces: Iterable[tuple[BlockPiece, np.ndarray]]) -> None:
+    def add(self, step: int, pieces: Sequence[tuple[BlockPiece, np.ndarray]]) -> None:
         """Put the pieces of a step into the objects of this rank; write objects that are whole."""
         if not self.share.own or step < self.stored:
             return
         index = self.series.steps.find(step)
         start = self.series.steps.start(index)
+        end = min(self.series.steps.start(index + 1), self.series.steps.extent)
+        one_step = (*(slice(None),) * self.series.axis, np.newaxis)
+        if end == step + 1 == start + 1 and (whole := self._whole(index, pieces, one_step)):
+            self._write_all(index, end, whole.__getitem__)
+            return
         if index != self._index:
             self._begin(index, step)
-        one_step = (*(slice(None),) * self.series.axis, np.newaxis)
         for piece, values in pieces:
             place = self._within(piece.inside, slice(step - start, step - start + 1))
             target = self._objects[piece.coords][place]
             target[...] = values[one_step]
         self._steps = step + 1
-        end = min(self.series.steps.start(index + 1), self.series.steps.extent)
         if self._steps == end:
             self.flush()
             self._index = -1
+
+    def _whole(
+        self, index: int, pieces: Sequence[tuple[BlockPiece, np.ndarray]], one_step: Any
+    ) -> dict[Coords, np.ndarray] | None:
+        """Return the objects of a step, uncopied, if each is one piece; else None."""
+        found = {piece.coords: values[one_step] for piece, values in pieces}
+        fits = all(self._shape(index, coords) == found[coords].shape for coords in found)
+        return found if fits and len(found) == len(self.share.own) else None
 
     def flush(self) -> None:
         """Write the steps in memory that are not stored yet."""
         if self._steps <= self.stored or self._index < 0:
             return
+        steps = self._steps - self.series.steps.start(self._index)
+        self._write_all(self._index, self._steps, partial(self._held, steps))
+
+    def _write_all(self, index: int, stop: int, elements: Callable[[Coords], np.ndarray]) -> None:
+        """Write the objects of this rank at an index, and their receipt."""
         self._check()
-        start = self.series.steps.start(self._index)
         found: dict[Coords, tuple[int, int]] = {}
 
         def write(coords: Coords) -> None:
-            found[coords] = self._write(coords, self._steps - start)
+            found[coords] = self._write(index, coords, elements(coords))
 
         parallel_for(write, self.share.own, self._threads)
-        objects = tuple((coords, *found[coords]) for coords in self.share.own)
-        stored = StoredObjects(start, self._steps, objects)
-        self._say(stored.record(self.series.name, self._index))
-        self._receipts = {self._index: stored}
-        self.stored = self._steps
+        receipts = tuple((coords, *found[coords]) for coords in self.share.own)
+        stored = StoredObjects(self.series.steps.start(index), stop, receipts)
+        self._say(stored.record(self.series.name, index))
+        self._receipts = {index: stored}
+        self.stored = stop
 
     # --- stored objects ---------------------------------------------------------------------------
 
@@ -175,20 +191,24 @@ class RankBuffer:
         inside = tuple(slice(0, n) for n in values.shape)
         self._objects[coords][inside] = values
 
-    def _write(self, coords: Coords, steps: int) -> tuple[int, int]:
-        """Write one object; return its bytes and CRC-32C, or zeros if it is all fill value."""
-        array, index = self.series.array, self._index
+    def _held(self, steps: int, coords: Coords) -> np.ndarray:
+        """Return an object with its first steps, and the fill value behind them."""
         chunk = self._objects[coords]
-        if steps < chunk.shape[self.series.axis]:
-            everything = tuple(slice(None) for _ in self.series.grid.dimensions)
-            held = self._within(everything, slice(0, steps))
-            chunk = array.meta.full_of_fill(chunk.shape)
-            chunk[held] = self._objects[coords][held]
-        key = self.series.key(index, coords)
+        if steps == chunk.shape[self.series.axis]:
+            return chunk
+        everything = tuple(slice(None) for _ in self.series.grid.dimensions)
+        held = self._within(everything, slice(0, steps))
+        filled = self.series.array.meta.full_of_fill(chunk.shape)
+        filled[held] = chunk[held]
+        return filled
+
+    def _write(self, index: int, coords: Coords, chunk: np.ndarray) -> tuple[int, int]:
+        """Write one object; return its bytes and CRC-32C, or zeros if it is all fill value."""
+        array = self.series.array
         noting = ObjectDigest()
         if not write_object(array, self.series.coords(index, coords), chunk, noting):
             return 0, 0
-        stored = noting.of(key)
+        stored = noting.of(self.series.key(index, coords))
         return stored.nbytes, stored.crc32c
 
 

@@ -403,16 +403,18 @@ class LogFolder:
             raise _failed("open", path, error) from error
         return _LocalFile(path, descriptor, size, self.store.fsync, holding)
 
-    def check_open(self) -> None:
-        """Raise if these files no longer exist.
+    def restarts(self) -> list[Record]:
+        """Return the records of all restarts.
 
         Raises
         ------
         WriterNotFoundError
-            If they do not exist.
+            If these files no longer exist.
         """
-        if self.store.size(self.prefix + REWINDS) is None:
+        text = self.store.get(self.prefix + REWINDS)
+        if text is None:
             raise self._ended()
+        return _records(bytes(text), where(self.store, self.prefix + REWINDS))[0] if text else []
 
     def _ended(self) -> WriterNotFoundError:
         return WriterNotFoundError(
@@ -457,7 +459,7 @@ class LogFolder:
             If the files no longer exist.
         """
         if not isinstance(self.store, LocalStore):
-            self.check_open()
+            self.restarts()
             yield
             return
         path = Path(f"{self.store.root}/{self.prefix}lock")
@@ -477,7 +479,7 @@ class LogFolder:
                 raise self._ended() from error
             except OSError as error:
                 raise _failed("lock", str(path), error) from error
-            self.check_open()
+            self.restarts()
             yield
 
 

@@ -15,7 +15,7 @@ from zarr_dask.errors import RankError, StepError
 from zarr_dask.jobs.simulation.output import Output
 from zarr_dask.jobs.simulation.progress import RankProgress, RestartHistory
 from zarr_dask.jobs.simulation.publish import Publisher, checked_step, rewind
-from zarr_dask.jobs.simulation.rank_log import REWINDS, LogWriter
+from zarr_dask.jobs.simulation.rank_log import LogWriter
 
 __all__ = ["begin", "begin_all", "check_not_past", "check_run"]
 
@@ -51,15 +51,15 @@ def begin(
     StepError
         If this rank has not stored the steps before, or the run has started with another step.
     """
-    rewinds = RestartHistory(output.folder.records(REWINDS))
+    rewinds = RestartHistory(output.folder.restarts())
     if from_step is not None:
         from_step = checked_step(output, from_step, end=True)
         with output.folder.exclusive():
-            rewinds = RestartHistory(output.folder.records(REWINDS))
+            rewinds = RestartHistory(output.folder.restarts())
             if not _has_begun(output, rewinds, progress.rewind, from_step, run):
                 _check_stored(output, progress, rewinds, owned, from_step)
                 rewind(output, from_step, run)
-                rewinds = RestartHistory(output.folder.records(REWINDS))
+                rewinds = RestartHistory(output.folder.restarts())
             elif rewinds.last > progress.rewind:
                 _check_stored(output, progress, rewinds, owned, from_step)
     for number in range(progress.rewind + 1, rewinds.last + 1):
@@ -78,7 +78,7 @@ def begin_all(output: Output, from_step: int, run: str | None) -> None:
     """
     from_step = checked_step(output, from_step, end=True)
     with output.folder.exclusive():
-        rewinds = RestartHistory(output.folder.records(REWINDS))
+        rewinds = RestartHistory(output.folder.restarts())
         if _has_begun(output, rewinds, rewinds.last, from_step, run):
             return
         stored = Publisher(output).stored()
@@ -124,9 +124,8 @@ def check_not_past(output: Output, rank: int, rewind: int, appender: LogWriter) 
     WriterNotFoundError
         If the output has ended.
     """
-    output.folder.check_open()
     appender.check_held()
-    rewinds = RestartHistory(output.folder.records(REWINDS))
+    rewinds = RestartHistory(output.folder.restarts())
     if rewinds.last > rewind:
         raise RankError(
             f"{output.where} began anew with step {rewinds.steps[rewind]} after this process had "

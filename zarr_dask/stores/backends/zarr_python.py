@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.fsspec_open_file import is_in_memory
 from zarr_dask.stores.backends.local import LocalStore
@@ -52,6 +53,10 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
 
 
+_OF_OTHERS = ReadPolicy(gap=1 << 20, largest=1 << 24)
+_OF_ICECHUNK = ReadPolicy(
+    gap=1 << 20, largest=1 << 24, max_concurrent_requests=MAX_CONCURRENT_REQUESTS
+)
 _BRANCH = "main"
 _PROBE = "probe"  # any key shows if there is a bucket
 _NO_KEY = "invalid zarr key format"  # Icechunk's error for keys that are not of Zarr v3
@@ -185,7 +190,10 @@ class ZarrPythonStore:
 
     store: Any
 
-    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 20, largest=1 << 24)
+    @property
+    def coalescing(self) -> ReadPolicy:
+        """See `zarr_dask.stores.base.Store.coalescing`; Icechunk keeps objects in remote stores."""
+        return _OF_ICECHUNK if _is_of_icechunk(self.store) else _OF_OTHERS
 
     @property
     def url(self) -> str:
