@@ -87,10 +87,11 @@ def test_the_entry_point_names_the_backend():
 def test_what_is_read_is_what_xarray_reads(stored):
     with xr.open_zarr(stored, chunks=None) as expected:
         actual = opened(stored)
+        is_older = zd.open(stored).format == "v2"  # to which xarray writes texts of fixed length
         xr.testing.assert_identical(actual, expected)
         xr.testing.assert_identical(actual.load(), expected.load())
         assert {n: v.dtype for n, v in actual.variables.items()} == {
-            n: v.dtype if v.dtype.kind != "T" else np.dtype(object)
+            n: np.dtype(object) if v.dtype.kind == "T" and is_older else v.dtype
             for n, v in expected.variables.items()
         }
     np.testing.assert_allclose(actual.t2m, weather().t2m, atol=0.006)
@@ -434,8 +435,8 @@ def test_texts_and_byte_strings_of_any_length():
         array = zd.create_array(values, name, shape=(3,), dtype=dtype, dimension_names=["x"])
         array[...] = data
         found = opened(values)[name]
-        assert found.dtype == object
-        assert xr.coding.strings.check_vlen_dtype(found.dtype) is None or found.dtype.metadata
+        assert found.dtype.kind == {"t": "T", "b": "O"}[name]
+        assert xr.coding.strings.check_vlen_dtype(found.dtype) in {None, bytes}
         assert found.values.tolist() == data
         assert opened(values, chunks={})[name].compute().values.tolist() == data
 
