@@ -18,7 +18,8 @@ import xarray as xr
 
 import zarr_dask as zd
 import zarr_dask.xarray.accessor
-from tests.support.xarray_roles import killed, start, steps, together
+from tests.support.xarray_kills import is_half_way, read, survives_a_kill
+from tests.support.xarray_roles import killed, steps, together
 from zarr_dask.errors import (
     AppendConflictError,
     DatasetMismatchError,
@@ -585,21 +586,6 @@ def test_append_without_labels_killed_while_it_is_shown_is_resumed(tmp_path):
     identical(place, steps(0, 9).drop_vars("time"))
 
 
-def read(place):
-    """The dataset as a reader with consolidated metadata sees it; None for nothing."""
-    try:
-        return xr.open_zarr(place, consolidated=True).load()
-    except (FileNotFoundError, KeyError, ValueError):
-        return None
-
-
-def is_half_way(found, old, new):
-    """True if each stored object of a region is as it was, or as it will be."""
-    same = found.drop_vars(["t", "n"]).identical(new.drop_vars(["t", "n"]))
-    steps_of = zip(found["t"], old["t"], new["t"], strict=True)
-    return same and all(one.equals(was) or one.equals(will) for one, was, will in steps_of)
-
-
 def test_killed_region_leaves_each_object_old_or_new(tmp_path):
     place, old, new = tmp_path / "a", steps(0, 12, value=-1).load(), steps(0, 12).load()
     zd.write_dataset(old, place)
@@ -616,42 +602,10 @@ def test_killed_region_leaves_each_object_old_or_new(tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("what", ["create", "append", "region"])
 def test_killed_at_fifty_random_moments(tmp_path, what):
-    rng = np.random.default_rng(0)
-    given = {
-        "create": {"resume": True},
-        "append": {"resume": True, "append": "time"},
-        "region": {"region": "auto"},
-    }[what]
-    drops = ["lat", "lon"] if what == "region" else []
-    stored = {"create": None, "append": steps(0, 5), "region": steps(5, 105, value=-1)}[what]
-    before = None if stored is None else stored.load()
-    after = (steps(0, 105) if what == "append" else steps(5, 105)).load()
-    for number in range(50):
-        place = tmp_path / f"a{number}"
-        if stored is not None:
-            zd.write_dataset(stored, place)
-        job = start(place, 5, 105, drops=drops, options=given)
-        ends = time.monotonic() + rng.uniform(0, 2.0)
-        while time.monotonic() < ends:
-            found = read(place)
-            if what == "region":
-                assert is_half_way(found, before, after)
-            else:
-                is_old = found is None if before is None else found.identical(before)
-                assert is_old or found.identical(after)
-            job.join(0.05)
-        job.kill()
-        job.join()
-        found = read(place)
-        is_old = found is None if before is None else found.identical(before)
-        if what == "region":
-            assert is_half_way(found, before, after)
-        else:
-            assert is_old or found.identical(after)
-        if is_old or what != "create":
-            zd.write_dataset(steps(5, 105).drop_vars(drops), place, **given)
-        identical(place, after)
-        assert zd.verify(place).ok
+    for moment in np.random.default_rng(0).uniform(0, 2.0, size=50):
+        place = tmp_path / f"{moment}"
+        survives_a_kill(place, what, moment)
+        identical(place, steps(0 if what == "append" else 5, 105))
 
 
 # --- regions and templates ------------------------------------------------------------------------

@@ -462,15 +462,26 @@ def end_of_array(store: Store, path: str, token: str, job: str = "") -> ArrayEnd
 
 
 @contextmanager
-def claimed(store: Store, path: str, on_conflict: OnConflict = "error") -> Iterator[None]:
+def claimed(
+    store: Store, path: str, on_conflict: OnConflict = "error", job: str = ""
+) -> Iterator[None]:
     """Claim the end of an array for what a ``with`` statement does.
+
+    Parameters
+    ----------
+    store, path
+        The array.
+    on_conflict
+        Whether to wait for another append.
+    job
+        As for `end_of_array`.
 
     Raises
     ------
     AppendConflictError
         If an append has it.
     """
-    end = end_of_array(store, path, token_hex(8))
+    end = end_of_array(store, path, token_hex(8), job)
     if end is None:
         yield
         return

@@ -4,7 +4,7 @@ xarray finds `ZarrDaskBackend` by its entry point. The backend returns variables
 lazy arrays (`elements`), never dask arrays: xarray itself decides if and how these become dask
 arrays, and applies the CF conventions (masks, scales, times, coordinates, texts). The backend
 provides names of dimensions and attributes, the meaning of fill values, the ``encoding``, and
-``preferred_chunks``, which are stored objects, so that a block never holds a part of a shard.
+``preferred_chunks``, which are stored objects: shards, or pieces of them if a size is given.
 
 `open_dataset` and `open_datatree` do the same with graphs whose size does not depend on the number
 of chunks. xarray's default puts the array under a key of its own, and dask then visits all chunks
@@ -28,16 +28,22 @@ from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.jobs.engine.plan import parse_bytes
+from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.open import Location
 from zarr_dask.xarray.variables import is_of_netcdf, variable
 
 __all__ = ["ZarrDaskBackend", "open_dataset", "open_datatree"]
 
+_LARGEST_LOCAL = 4_000_000
+"""Bytes of a block of a shard: the peaks of reductions are then those of chunk-sized blocks."""
+_LARGEST_REMOTE = 64_000_000
+"""The same where a whole shard is one request, and each piece of one is two."""
+
 
 def open_dataset(
     url: Location | Group,
     group: str | None = None,
-    chunks: Any = "objects",
+    chunks: Any = "pieces",
     *,
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -58,9 +64,10 @@ def open_dataset(
     group
         Path of the group below `url`.
     chunks
-        Blocks: ``"objects"`` for one stored object each, None for no dask arrays, or any value that
-        ``xarray.open_dataset`` takes. A size such as ``"16MB"`` divides larger shards into blocks
-        of whole chunks, so that less memory is needed.
+        Blocks: ``"objects"`` for one stored object each. ``"pieces"`` is the same, but shards of
+        more than 4 MB (64 MB in remote stores) are divided into blocks of whole chunks, so that
+        less memory is needed; a size such as ``"16MB"`` does so with larger ones. None for no dask
+        arrays, or any value that ``xarray.open_dataset`` takes.
     format
         Name of the format; detected by default.
     storage_options
@@ -105,7 +112,7 @@ def open_dataset(
 def open_datatree(
     url: Location | Group,
     group: str | None = None,
-    chunks: Any = "objects",
+    chunks: Any = "pieces",
     *,
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -323,7 +330,11 @@ def _blocks(opened: _Opened, chunks: Any) -> tuple[_Opened, Any]:
         return opened, chunks
     if chunks == "objects":
         return opened, {}
-    return replace(opened, largest_block=parse_bytes(chunks, "chunks")), {}
+    if chunks == "pieces":
+        largest = _LARGEST_REMOTE if is_remote(opened.root.store) else _LARGEST_LOCAL
+    else:
+        largest = parse_bytes(chunks, "chunks")
+    return replace(opened, largest_block=largest), {}
 
 
 class _Variables(AbstractDataStore):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from secrets import token_hex
 
 import dask.array as da
 import xarray as xr
@@ -11,7 +12,7 @@ import xarray as xr
 from zarr_dask.errors import DatasetMismatchError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import open_group
-from zarr_dask.journal import default_place, open_journals
+from zarr_dask.journal import default_place, end_of_array, open_journals
 from zarr_dask.stores.base import Store
 from zarr_dask.xarray.call import Call, VariableWrite
 from zarr_dask.xarray.encode import Encoded, encode_dataset
@@ -156,7 +157,7 @@ def _growing(
 
 
 def forget_append(store: Store, path: str, dim: str) -> None:
-    """Remove the journals of an append that has ended."""
+    """Remove the journals and claims of an append that has ended."""
     present = StoredGroup(open_group(store, path, read=ReadOptions(consolidated=False)))
     for name, array in present.arrays.items():
         variable, place = present.raw[name], default_place(store, array.path)
@@ -166,6 +167,10 @@ def forget_append(store: Store, path: str, dim: str) -> None:
         for journal, job in open_journals(place):
             is_over = job.append_committed and job.region[axis][1] == variable.shape[axis]
             if is_over and not journal.is_locked():
+                end = end_of_array(store, array.path, token_hex(8), job.content_token)
+                if end is not None:  # what the process had claimed that died
+                    end.claim().close()
+                    end.leave()
                 journal.remove()
 
 

@@ -49,6 +49,8 @@ class Call:
     resume: ResumeOptions
     max_mem: str | int | None = None
     temp: Location | None = None
+    job: str = ""
+    """Tells what is appended, if the call can be resumed."""
     bare: bool = False
     """True to make arrays of dask arrays without their values."""
 

@@ -316,6 +316,7 @@ class Planner:
             bare=tuple(work.bare),
             overwrite=call.mode == "w",
             appends=call.append is not None and not self._is_claimed,
+            job=call.job,
             consolidated=makes_root if call.consolidated is None else call.consolidated,
         )
         writes = [] if work.is_repeated else work.writes

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from xarray.backends import BackendArray
+from xarray.backends.zarr import encode_zarr_variable
 from xarray.coding.strings import create_vlen_dtype
 from xarray.core import indexing
 
@@ -16,14 +18,24 @@ from zarr_dask.array.array import Array
 from zarr_dask.grid.grid import Shape
 from zarr_dask.indexing.basic import parse_basic
 
-__all__ = ["OBJECTS", "StoredArray", "dtype_of"]
+__all__ = ["OBJECTS", "TAKES_FORMAT", "StoredArray", "dtype_of"]
 
+TAKES_FORMAT = "zarr_format" in signature(encode_zarr_variable).parameters
+"""False for older releases of xarray, which know no arrays of StringDType."""
 OBJECTS = {"string": str, "bytes": bytes}
 """Data types whose elements are Python objects of one type."""
 
 
 def dtype_of(array: Array) -> np.dtype[Any]:
-    """Return the array's NumPy type; if elements are objects, marked with their type for xarray."""
+    """Return the array's type for xarray: texts are of `StringDType`, where xarray knows that.
+
+    Other elements that are objects are marked with their type. So are texts of older formats: of
+    others xarray makes texts of fixed length when it writes them there.
+    """
+    has_texts = TAKES_FORMAT and hasattr(np.dtypes, "StringDType")
+    is_older = array.node_format.names_attribute is not None
+    if array.meta.data_type.name == "string" and has_texts and not is_older:
+        return np.dtype(np.dtypes.StringDType())
     kind = OBJECTS.get(array.meta.data_type.name)
     if kind is None:
         return array.dtype
@@ -60,9 +72,10 @@ class StoredArray(BackendArray):
             values = self._array.read(selection.region, threads=threads)
             return values[selection.finish]
 
-        return indexing.explicit_indexing_adapter(
+        found = indexing.explicit_indexing_adapter(
             _without_empty(key, self.shape), self.shape, indexing.IndexingSupport.VECTORIZED, select
         )
+        return np.asarray(found).astype(self.dtype) if self.dtype.kind == "T" else found
 
 
 def _without_empty(key: indexing.ExplicitIndexer, shape: Shape) -> indexing.ExplicitIndexer:

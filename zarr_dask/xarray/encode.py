@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from zarr_dask.array.create import ArraySpec
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.formats.base import Format
 from zarr_dask.formats.documents import dump_json
+from zarr_dask.xarray.elements import TAKES_FORMAT
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -35,8 +35,6 @@ _KNOWN = {*_CODECS, "chunks", "shards", "chunk_key_encoding", "write_empty_chunk
 _IGNORED = {"cache_metadata", "write_empty_chunks", "preferred_chunks"}
 _NO_NAME = "__values__"
 """Name in the store of a variable without one, as xarray has it."""
-_TAKES_FORMAT = "zarr_format" in signature(encode_zarr_variable).parameters
-"""False for older releases of xarray, which know no arrays of StringDType."""
 _LARGEST_BLOCK = 64 << 20  # bytes of a variable in memory that one task writes
 
 
@@ -93,7 +91,7 @@ def encode_dataset(
             variables[name] = variables[name].copy(deep=False)
             variables[name].encoding = dict(variable.encoding)
     options: dict[str, Any] = {}
-    if _TAKES_FORMAT:
+    if TAKES_FORMAT:
         options["zarr_format"] = 2 if _is_older(node_format) else 3
     with warnings.catch_warnings():
         if stored:  # `check_encoded` refuses what this warns of

@@ -33,8 +33,7 @@ def open_zarr(
     store, group
         The group.
     chunks
-        As for `zarr_dask.open_dataset`; ``"auto"`` means one stored object per block, as xarray
-        takes chunks.
+        As for `zarr_dask.open_dataset`; ``"auto"`` is the default there, ``"pieces"``.
     zarr_format
         2 or 3; detected by default.
     storage_options, read, consolidated, options
@@ -52,7 +51,7 @@ def open_zarr(
     return open_dataset(
         store,
         group,
-        "objects" if isinstance(chunks, str) and chunks == "auto" else chunks,
+        "pieces" if isinstance(chunks, str) and chunks == "auto" else chunks,
         format=None if zarr_format is None else f"v{zarr_format}",
         storage_options=storage_options,
         read=read,
@@ -78,7 +77,7 @@ def open_mfdataset(
     paths
         Paths or URLs, or a pattern of local paths such as ``"runs/*.zarr"``.
     chunks
-        As for `zarr_dask.open_dataset`.
+        ``"objects"`` for one stored object per block, or what `xarray.open_mfdataset` takes.
     group, storage_options, read, consolidated
         As for `zarr_dask.open_dataset`, for each store.
     options

@@ -8,8 +8,10 @@ anything is written.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import xarray as xr
@@ -33,6 +35,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.xarray.call import Call, DatasetMode, Missing, Others, Overlap
 from zarr_dask.xarray.dataset_planner import Planner
+from zarr_dask.xarray.encode import values_of
 from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
 
 __all__ = ["create_dataset", "plan_dataset", "write_dataset"]
@@ -167,7 +170,8 @@ def plan_dataset(
     store, path = _place(url, group, storage_options, call)
     if call.append is not None and has_unfinished_commit(store, path):
         raise _unfinished(store, path)
-    return Planner(store, path, call).plan(_nodes(dataset, inherits=write_inherited_coords))
+    nodes = _nodes(dataset, inherits=write_inherited_coords)
+    return Planner(store, path, _told(call, nodes)).plan(nodes)
 
 
 @explained_by(plan_dataset)
@@ -273,15 +277,16 @@ def write_dataset(
         temp=temp,
     )
     store, path = _place(url, group, storage_options, call)
+    nodes = _nodes(dataset, inherits=write_inherited_coords)
+    call = _told(call, nodes)
     node_format = None if call.append is None else _format_at(store, path)
     if node_format is not None:
-        finish_commit(store, path, node_format, on_conflict)
-    nodes = _nodes(dataset, inherits=write_inherited_coords)
+        finish_commit(store, path, node_format, on_conflict, call.job)
     if not compute:
         return _later(Planner(store, path, call), nodes)
     if call.append is None or on_conflict == "error":
         return _run(Planner(store, path, call), nodes, client, progress, window)
-    with claimed(store, path, "wait"):
+    with claimed(store, path, "wait", call.job):
         planner = Planner(store, path, call, is_claimed=True)
         return _run(planner, nodes, client, progress, window)
 
@@ -372,6 +377,30 @@ def _call(*, mode: DatasetMode | None, append: str | None, region: Any, **option
     call = Call(mode=mode, append=append, region=region, **options)
     call.check()
     return call
+
+
+def _told(call: Call, nodes: Mapping[str, xr.Dataset]) -> Call:
+    """Return an append that can be resumed, with what tells it from others.
+
+    In object stores the claim of a process that died stays. Only the same call may take it over.
+    """
+    resume = call.resume.resume
+    if call.append is None or not resume:
+        return call
+    told: Any = resume
+    if not isinstance(resume, str):
+        from zarr_dask.graph.tokens import layer_tokens
+
+        try:
+            told = [
+                (str(name), one.dims, layer_tokens(values_of(one)))
+                for node in nodes.values()
+                for name, one in node.variables.items()
+            ]
+        except ResumeError:
+            return call  # planning says so of dask arrays; others may have no token
+    text = json.dumps([call.append, told])
+    return replace(call, job=sha256(text.encode()).hexdigest()[:32])
 
 
 def _place(

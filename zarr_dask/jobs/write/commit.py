@@ -108,6 +108,8 @@ class GroupCommit:
     """True to remove what is at `path` before anything is written."""
     appends: bool = False
     """True to keep other appends to the group away."""
+    job: str = ""
+    """Tells what is appended, so that the same call may take over the claim of one that died."""
     consolidated: bool = False
     """True to write consolidated metadata of the root, besides those that there are."""
 
@@ -123,7 +125,7 @@ class GroupCommit:
         if not self.appends:
             yield
             return
-        with claimed(self.store, self.path):
+        with claimed(self.store, self.path, job=self.job):
             yield
 
     def make_room(self, *, resumed: bool) -> None:
@@ -327,7 +329,11 @@ def growing_lengths(
 
 
 def finish_commit(
-    store: Store, path: str, node_format: Format, on_conflict: OnConflict = "error"
+    store: Store,
+    path: str,
+    node_format: Format,
+    on_conflict: OnConflict = "error",
+    job: str = "",
 ) -> bool:
     """Do what is left of an append that died while it made its values visible.
 
@@ -337,6 +343,8 @@ def finish_commit(
         The group.
     on_conflict
         What to do while the append is under way.
+    job
+        See `GroupCommit.job`.
 
     Returns
     -------
@@ -352,7 +360,7 @@ def finish_commit(
     """
     if not has_unfinished_commit(store, path):
         return False
-    with claimed(store, path, on_conflict):
+    with claimed(store, path, on_conflict, job):
         return finish_claimed_commit(store, path, node_format)
 
 

@@ -1,0 +1,56 @@
+"""Writers of datasets in a bucket that are killed; a reader polls meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import zarr_dask as zd
+from tests.support.object_stores import s3_server
+from tests.support.xarray_kills import read, survives_a_kill
+from tests.support.xarray_roles import killed, steps
+from zarr_dask.errors import AppendConflictError, NodeNotFoundError, ResumeError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+
+
+@pytest.fixture(scope="module")
+def options():
+    with s3_server() as server:
+        yield server.options
+
+
+def test_killed_on_the_way_and_while_it_is_shown(options):
+    """A dataset that is made, and appended to twice, each killed at a known moment."""
+    place, given = "s3://bucket/known", {"storage_options": options}
+    killed(place, 0, 6, dies_at=1, options={**given, "resume": "made"})
+    assert read(place, options) is None
+    with pytest.raises(NodeNotFoundError):
+        zd.open_dataset(place, **given)
+    zd.write_dataset(steps(0, 6), place, resume="made", **given)
+    append = {**given, "append": "time", "resume": "more"}
+    killed(place, 6, 10, dies_at=1, options=append)
+    for consolidated in (True, False):
+        found = zd.open_dataset(place, consolidated=consolidated, **given)
+        xr.testing.assert_identical(found.load(), steps(0, 6).load())
+    with pytest.raises(AppendConflictError):  # nobody can tell if that process lives
+        zd.write_dataset(steps(6, 9), place, append="time", **given)
+    zd.write_dataset(steps(6, 10), place, **append)
+    append["resume"] = True  # the graph is the same
+    killed(place, 10, 12, shows=1, options=append)
+    assert read(place, options).identical(steps(0, 10).load())
+    with pytest.raises(ResumeError):
+        zd.plan_dataset(steps(12, 13), place, append="time", **given)
+    assert zd.write_dataset(steps(10, 12), place, **append).is_repeated
+    zd.write_dataset(steps(12, 13), place, append="time", **given)
+    assert read(place, options).identical(steps(0, 13).load())
+    assert zd.verify(place, **given).ok
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", ["create", "append", "region"])
+def test_killed_at_random_moments(options, what):
+    for moment in np.random.default_rng(0).uniform(0, 2.0, size=12):
+        survives_a_kill(f"s3://bucket/{what}-{moment}", what, moment, options, last=45)
