@@ -60,6 +60,8 @@ MORE = [
     (Zstd(9), 1 << 23),
     (Blosc("zstd", 9), 1 << 22),
     (Blosc("zstd", 7, blocksize=1 << 20), 1 << 22),
+    (Blosc("zstd", 8, "bitshuffle", blocksize=1 << 20), 1 << 22),
+    (Blosc("zstd", 8, blocksize=1 << 16), 1 << 21),
     (Blosc("lz4hc", 9), 1 << 21),
     (Blosc("zlib", 9), 1 << 21),
     (Gzip(9), 1 << 20),
@@ -156,6 +158,17 @@ def test_shards_make_the_copies_in_the_other_byte_order_that_their_chunks_make()
     chunk = {"chunks": (4, 512, 512), "codecs": [Zstd(1)]}
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     assert layout_of(shards).byteswap_nbytes == 0
+
+
+def test_bits_are_shuffled_by_way_of_one_more_block():
+    for options in ({"shuffle": "bitshuffle"}, {"shuffle": None}):
+        held = [
+            Blosc("zstd", 8, blocksize=1 << 16, **one).encoder_state_nbytes(1 << 20)
+            for one in (options, {"shuffle": "shuffle"})
+        ]
+        assert held[0] - held[1] == 1 << 16
+    # 348 kB above the tables were measured for blocks of 40 kB
+    assert zstd_tables(15, 40_000) > 1_450_000 - 2 * 40_000
 
 
 def test_longer_inputs_and_higher_levels_have_no_smaller_tables():

@@ -541,6 +541,40 @@ def test_tampered_plans_are_refused(root, tmp_path, name, value):
         zd.load_plan(json.dumps(document))
 
 
+@pytest.mark.parametrize("box", [[0, 1 << 53], [-1, 12], [6, 3], [0, 12, 0]])
+def test_a_box_outside_of_an_output_is_refused_at_once(tmp_path, box):
+    root = tmp_path / "o.zarr"
+    zd.Writer.create(root, {"x": {"shape": (12,), "dtype": "i4", "chunks": (2, 12)}})
+    path = tmp_path / "o.zarr.zarr-dask" / "__output" / "output.json"
+    document = json.loads(path.read_text())
+    document["arrays"]["x"]["boxes"] = [[box]]
+    path.write_text(json.dumps(document))
+    with pytest.raises(MetadataError):
+        zd.Writer.attach(root, rank=0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"waited": "x"},
+        {"requests": [1]},
+        {"requests": {"read": "x"}},
+        {"objects": -1, "stored": []},
+    ],
+)
+def test_a_tampered_report_of_an_ended_job_is_not_shown(tmp_path, wrong):
+    call = {"url": tmp_path / "a.zarr", "resume": "run"}
+    zd.to_zarr(X, **call)
+    (path,) = (tmp_path / "a.zarr.zarr-dask").glob("__done-*")
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "report": {**document["report"], **wrong}}))
+    again = zd.to_zarr(X, **call)
+    assert again.already_done
+    assert again.explain()
+    plain = zd.WriteReport()
+    assert all(getattr(again, name) == getattr(plain, name) for name in wrong)
+
+
 @pytest.mark.parametrize("path", ["../x", "/x", "a//b", 7, None])
 def test_paths_of_tampered_plans_are_refused(root, tmp_path, path):
     plan = zd.plan_rechunk(root / "q", tmp_path / "r.zarr", chunks=(4, 4))

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,6 +88,8 @@ class Faults:
     """Those that something happens to."""
     shortened: str = "/c/"
     """Part of the paths whose answers may be shortened: of values that are checked by a codec."""
+    lie: Callable[[str], object] | None = None
+    """Called with the path of what the server has put, before the client hears of it."""
     times: int = 1 << 60
     """How often something happens at most."""
 
@@ -186,6 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self.headers.replace_header("If-Match", f'"{tag}"')
         status, headers, content = self.ask(body)
+        if self.faults.lie is not None and self.command == "PUT":
+            self.faults.lie(target)
         if fault == "reset after":
             self.reset()
             return

@@ -1,4 +1,4 @@
-"""Stores that acknowledge what they do not keep: `confirm=True` sees it."""
+"""Stores that acknowledge what they do not keep: `confirm=True` or a manifest finds it."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import NodeNotFoundError, StoreError
+from tests.support.fault_proxy import fault_proxy
+from tests.support.lies import LIES as ALL_LIES
+from tests.support.lies import OF_LENGTH, Put
+from tests.support.object_stores import s3_server
+from zarr_dask.errors import ManifestMismatchError, NodeNotFoundError, StoreError
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrapper import StoreWrapper
 
@@ -53,3 +57,99 @@ def test_what_a_store_has_not_kept_is_not_shown(lie, options):
             del store.store.values["a/c/2/1"]
             with pytest.raises(StoreError, match="no such object"):
                 zd.to_zarr(x, LyingStore(store.store, lie_again), "a", mode="r+", confirm=True)
+
+
+# --- every lie, at once or later ------------------------------------------------------------------
+
+KEY, OTHER = "a/c/1/0", "a/c/0/1"
+NEW = VALUES[:20, :20]
+OLD = NEW + 1  # encoded to as many bytes
+
+
+class Liar:
+    """Two jobs, of which the second one is lied to."""
+
+    def __init__(self, honest, url, folder, **options):
+        self.honest, self.url, self.options = honest, url, options
+        self.manifest, self.journal = str(folder / "manifest"), folder / "jobs"
+
+    def write(self, values, **more):
+        x = da.from_array(values, chunks=10)
+        kept = {"manifest": self.manifest, "journal": self.journal, **self.options, **more}
+        with dask.config.set(scheduler="sync"):
+            zd.to_zarr(x, self.url, "a", overwrite=True, chunks=10, codecs=["crc32c"], **kept)
+
+    def lie(self, name, before):
+        value = bytes(self.honest.get(KEY))
+        ALL_LIES[name](Put(self.honest, KEY, value, before, OTHER))
+
+    def check_found(self):
+        """Neither verify nor a read that is verified takes the object for what was put."""
+        read = {key: one for key, one in self.options.items() if key == "storage_options"}
+        report = zd.verify(self.url, "a", deep="receipts", manifest=self.manifest, **read)
+        assert KEY in {one.key for one in report.findings}
+        array = zd.open_array(self.url, "a", read=zd.ReadOptions(verify=self.manifest), **read)
+        with pytest.raises(ManifestMismatchError) as caught:
+            array[15, 5]
+        assert caught.value.key == KEY
+        np.testing.assert_array_equal(array[:10], NEW[:10])
+
+
+@dataclass(frozen=True)
+class LyingAtOnce(StoreWrapper):
+    """A store that lies about one object as soon as it has put it."""
+
+    then: object = None
+
+    def set(self, key, buffers):
+        self.store.set(key, buffers)
+        if key == KEY:
+            self.then()
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_every_lie_is_found_at_the_time_or_by_what_was_kept(when, tmp_path):
+    for number, lie in enumerate(ALL_LIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        honest = MemoryStore()
+        liar = Liar(honest, honest, folder)
+        liar.write(OLD)
+        before = bytes(honest.get(KEY))
+        if when == "at once":
+            liar.url = LyingAtOnce(honest, lambda lie=lie, one=liar, b=before: one.lie(lie, b))
+        check(liar, lie, before, at_once=when == "at once")
+
+
+def check(liar, lie, before, *, at_once):
+    if at_once and lie in OF_LENGTH:
+        with pytest.raises(StoreError, match=r"'c/1/0'.*(no such object|got \d)"):
+            liar.write(NEW, confirm=True)
+        return
+    liar.write(NEW, confirm=True)
+    if not at_once:
+        liar.lie(lie, before)
+    liar.check_found()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_proxy_that_lies_about_puts_to_s3(when, tmp_path):
+    with s3_server() as server, fault_proxy(server.endpoint) as proxy:
+        client = {"endpoint_url": proxy.endpoint, "region_name": "us-east-1"}
+        options = {**server.options, "client_kwargs": client}
+        for number, lie in enumerate(ALL_LIES):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            url = f"{server.root}/{when.replace(' ', '-')}-{number}.zarr"
+            direct = zd.create_group(url, storage_options=server.options).store
+            liar = Liar(direct, url, folder, storage_options=options)
+            liar.write(OLD)
+            before = bytes(direct.get(KEY))
+            if when == "at once":
+                proxy.faults.lie = lambda path, lie=lie, one=liar, b=before: (
+                    one.lie(lie, b) if path.split("?")[0].endswith(KEY) else None
+                )
+            check(liar, lie, before, at_once=when == "at once")
+            proxy.faults.lie = None

@@ -211,7 +211,37 @@ def _hostile_receipts(seed: str, samples: list[bytes]) -> bytes:
         change(rng, holder, key)
     text = json.dumps(document).encode()
     lines[number] = b"%08x %b" % (crc32c(text), text)
-    return b"\n" + b"\n\n".join(lines) + b"\n"
+    return b"\n".join(lines) + b"\n"
+
+
+def ended_targets() -> Iterator[Target]:
+    """The record of a job that has ended, and that of an output of a simulation which is open."""
+    root = Path(KEPT.name, "ended")
+    root.mkdir()
+    (root / "victim").mkdir()
+    (root / "victim" / "thesis.txt").write_text("years")
+    with dask.config.set(scheduler="sync"):
+        _write(root)
+    for path in sorted((root / "a.zarr.zarr-dask").rglob("__done-*")):
+        go_on = partial(_go_on, root, path.relative_to(root), _write)
+        yield Target("record of an ended job", [path.read_bytes()], go_on, hostile_json)
+    root = Path(KEPT.name, "output")
+    root.mkdir()
+    (root / "victim").mkdir()
+    array = {"shape": (12,), "dtype": "i4", "chunks": (2, 12)}
+    zd.Writer.create(root / "a.zarr", {"x": array})
+    _continue_output(root, steps=range(3))
+    for path in sorted((root / "a.zarr.zarr-dask" / "__output").rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            go_on = partial(_go_on, root, path.relative_to(root), _continue_output)
+            change_it = hostile_json if path.suffix == ".json" else _hostile_receipts
+            yield Target(f"{path.name[:12]} of an output", [path.read_bytes()], go_on, change_it)
+
+
+def _continue_output(root: Path, steps: range | None = None) -> None:
+    with zd.Writer.attach(root / "a.zarr", rank=0) as writer:
+        for step in range(3, 6) if steps is None else steps:
+            writer.write_step(step, {"x": VALUES[0]})
 
 
 # --- manifests ------------------------------------------------------------------------------------
@@ -304,4 +334,10 @@ def _read_references(folder: Path, data: bytes) -> None:
 
 
 def record_targets() -> list[Target]:
-    return [*journal_targets(), *manifest_targets(), *plan_targets(), *reference_targets()]
+    return [
+        *journal_targets(),
+        *ended_targets(),
+        *manifest_targets(),
+        *plan_targets(),
+        *reference_targets(),
+    ]

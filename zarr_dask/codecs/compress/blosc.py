@@ -192,10 +192,12 @@ class Blosc(Compressor):
     def encoder_state_nbytes(self, nbytes: int) -> int:
         """See `BytesCodec.encoder_state_nbytes`; a shuffled and a compressed block are included."""
         block = self._block(nbytes)
+        # bits are shuffled by way of one more block; elements of one byte by default
+        held = (2 if self.shuffle in ("shuffle", "noshuffle") else 3) * block
         if self.cname != "zstd":
-            return 2 * block
+            return held
         level = 2 * self.clevel - 1 if self.clevel < 9 else ZSTD_LEVELS[-1]  # as in blosc
-        return 2 * block + zstd_tables(level, block)
+        return held + zstd_tables(level, block)
 
     def decoder_state_nbytes(self, nbytes: int) -> int:
         """See `BytesCodec.decoder_state_nbytes`: a shuffled block, and a frame of one block."""

@@ -148,10 +148,11 @@ _LEVELS = (
 )
 _DEFAULT_LEVEL, _FIRST_WITH_TREES, _FIRST_WITH_SHORT_MATCHES = 3, 11, 16
 _SHORT_MATCHES = 4 << 17  # a table for matches of three bytes
+_CONTEXT, _OPTIMAL_PARSER = 1 << 16, 3 << 17  # the latter from the first level with trees on
 
 
 def zstd_tables(level: int, nbytes: int) -> int:
-    """Return the most bytes of the tables in which Zstandard looks for repetitions.
+    """Return the most bytes of a context and its tables, in which Zstandard looks for repetitions.
 
     Parameters
     ----------
@@ -166,7 +167,8 @@ def zstd_tables(level: int, nbytes: int) -> int:
     hashed = min(hashed, window + 1)
     chain = min(chain, window + (number >= _FIRST_WITH_TREES))  # trees have two per position
     short = _SHORT_MATCHES if number >= _FIRST_WITH_SHORT_MATCHES else 0
-    return (4 << hashed) + (4 << chain) + short
+    parser = _OPTIMAL_PARSER if number >= _FIRST_WITH_TREES else 0
+    return _CONTEXT + (4 << hashed) + (4 << chain) + short + parser
 
 
 def _zstd_into(frame: Buffer, out: np.ndarray) -> None:

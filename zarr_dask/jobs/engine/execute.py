@@ -201,7 +201,9 @@ def _carry_out(
         if record is not None:
             done = TaskStatistics(len(plan.stages))
             done.already_done = record.ended
-            return done, [int(nbytes) for nbytes in record.report.get("stored", ())]
+            stored = record.report.get("stored", ())
+            is_right = isinstance(stored, list) and all(type(one) is int for one in stored)
+            return done, stored if is_right else ()
         if found is None and was_running and plan.is_finished():
             return TaskStatistics(len(plan.stages)), plan.stored()
         job = start_job(plan, journal) if found is None else found

@@ -669,12 +669,19 @@ def _series_from_json(
     else:
         boxes = tuple(tuple((int(a), int(b)) for a, b in box) for box in facts["boxes"])
         found = Decomposition(shape, boxes)
+        if any(not _lies_in(box, shape) for box in boxes):
+            raise ValueError(f"a box of {name!r} lies outside of the shape {shape}")
     if not 0 <= axis <= len(shape):
         raise ValueError(f"axis {axis} of {name!r}: expected a dimension of {len(shape) + 1}")
     if array.ndim != len(shape) + 1 or _without(array.shape, axis) != shape:
         raise changed_error(array)
     allocated = _resized(array, _with(shape, axis, capacity))
     return OutputArray(name, allocated, axis, found)
+
+
+def _lies_in(box: tuple[tuple[int, int], ...], shape: Shape) -> bool:
+    bounds = zip(box, shape, strict=True)  # which raises for another number of dimensions
+    return all(0 <= first <= stop <= length for (first, stop), length in bounds)
 
 
 def changed_error(array: Array) -> MetadataChangedError:
