@@ -114,7 +114,7 @@ class Weighing(Far):
 
 
 def test_a_plan_counts_the_blocks_that_are_sent():
-    """Two threads compute, fourteen more hold a block of 1 MiB and the bytes that are sent of it."""
+    """Two threads compute, 14 more hold a block of 1 MiB and the bytes that are sent of it."""
     x = da.ones((24, 1 << 18), chunks=(1, 1 << 18), dtype="i4").map_blocks(np.negative)
     codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
 

@@ -27,7 +27,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -147,6 +147,27 @@ def _prototype() -> Any:
     return sys.modules["zarr"].core.buffer.default_buffer_prototype()
 
 
+_NEAR = ReadPolicy(gap=1 << 20, largest=1 << 24)
+_FAR = replace(_NEAR, max_concurrent_requests=32)
+_SERVICES = {"S3Store", "GCSStore", "AzureStore", "HTTPStore"}
+"""Stores of obstore whose values are not on this machine."""
+
+
+def _is_far(store: Any) -> bool:
+    """True if requests of a store may take long; of Icechunk's storage nothing is told here."""
+    inner = type(getattr(_innermost(store), "store", None))
+    is_service = inner.__module__.startswith("obstore") and inner.__name__ in _SERVICES
+    return is_service or _is_of_icechunk(store)
+
+
+async def _size_in_icechunk(store: Any, key: str) -> int:
+    """Return the size of a value without a request for it; 0 if it is not known to exist."""
+    try:
+        return int(await store.getsize(key))
+    except (*_icechunk_errors(), *_ABSENT):
+        return 0
+
+
 def _innermost(store: Any) -> Any:
     """Return the store behind wrappers of zarr-python."""
     while hasattr(store, "_store"):
@@ -185,7 +206,10 @@ class ZarrPythonStore:
 
     store: Any
 
-    coalescing: ClassVar[ReadPolicy] = ReadPolicy(gap=1 << 20, largest=1 << 24)
+    @property
+    def coalescing(self) -> ReadPolicy:
+        """See `zarr_dask.stores.base.Store`; many requests at a time where chunks may be far."""
+        return _FAR if _is_far(self.store) else _NEAR
 
     @property
     def url(self) -> str:
@@ -291,6 +315,10 @@ class ZarrPythonStore:
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
+        if _is_of_icechunk(self.store):
+            known: int = self._run(_size_in_icechunk(self.store, key), "look for", key)
+            if known:
+                return known
         if self.get_ranges([(key, Range(0, 1))])[0] is None:  # `exists` is also true for folders
             return None
         return int(self._run(self.store.getsize(key), "look for", key))
