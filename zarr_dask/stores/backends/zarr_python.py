@@ -154,10 +154,9 @@ _SERVICES = {"S3Store", "GCSStore", "AzureStore", "HTTPStore"}
 
 
 def _is_far(store: Any) -> bool:
-    """True if requests of a store may take long; of Icechunk's storage nothing is told here."""
+    """True if requests of a store take long; of Icechunk's storage nothing is told here."""
     inner = type(getattr(_innermost(store), "store", None))
-    is_service = inner.__module__.startswith("obstore") and inner.__name__ in _SERVICES
-    return is_service or _is_of_icechunk(store)
+    return inner.__module__.startswith("obstore") and inner.__name__ in _SERVICES
 
 
 async def _size_in_icechunk(store: Any, key: str) -> int:
