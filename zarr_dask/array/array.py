@@ -59,6 +59,7 @@ from zarr_dask.indexing.transform import (
 )
 from zarr_dask.journal import OnConflict, check_no_output, claimed
 from zarr_dask.stores.base import Store, is_remote, list_sizes
+from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.wrappers.metered import unmetered
 
 if TYPE_CHECKING:
@@ -551,9 +552,10 @@ class Array(ArrayNames):
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
         self.check_no_output()
         parts, confirm = self.meta.grid.parts(region), self.confirmation()
-        parallel_for(
-            lambda part: write_object_part(self, part, values, confirm=confirm), parts, threads
-        )
+        with concurrent_puts(self.store):
+            parallel_for(
+                lambda part: write_object_part(self, part, values, confirm=confirm), parts, threads
+            )
 
     def confirmation(self) -> Confirmation:
         """Return the check of a call or task that misses something: the array must still be there.

@@ -31,6 +31,7 @@ from zarr_dask.indexing.transform import (
     parse_points,
 )
 from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.put_queue import concurrent_puts
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -264,9 +265,10 @@ def write_selection(
     gathered = gathering.gathered(values)
     parts = gathering.assignments(array.meta.grid)
     confirm = array.confirmation()
-    parallel_for(
-        lambda part: write_object_part(array, part, gathered, confirm=confirm), parts, threads
-    )
+    with concurrent_puts(array.store):
+        parallel_for(
+            lambda part: write_object_part(array, part, gathered, confirm=confirm), parts, threads
+        )
 
 
 # --- selecting in other ways than array[...] ------------------------------------------------------

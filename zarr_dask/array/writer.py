@@ -18,6 +18,7 @@ from zarr_dask.errors import CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Part, view_region
 from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.put_queue import remove
 from zarr_dask.stores.streaming_put import put_stream
 
 __all__ = ["WrittenArray", "decoded", "updated", "write_object", "write_object_part"]
@@ -121,7 +122,7 @@ def write_object(
     if array.meta.is_all_fill(elements):
         if fence is not None:
             fence()
-        array.store.delete(key)
+        remove(array.store, key)
         return False
     pieces = array.meta.bound(coords).pieces(elements)
     put_stream(array.store, key, pieces, note, waiting, fence)

@@ -182,12 +182,12 @@ def _run_stages(
     reports: list[PyramidTaskReport] = []
     for wave in _waves(plan.pyramids):
         for stage in range(max(len(pyramid.stages) for pyramid in wave)):
-            reports += _run_stage(plan.store, records, wave, stage, done, workers, steps)
+            reports += _run_stage(plan, records, wave, stage, done, workers, steps)
     return reports
 
 
 def _run_stage(
-    store: Store,
+    plan: PyramidJobPlan,
     records: PyramidReceipts | None,
     wave: Sequence[PyramidPlan],
     stage: int,
@@ -204,7 +204,7 @@ def _run_stage(
     for pyramid in wave:
         if stage >= len(pyramid.stages):
             continue
-        writer = pyramid.writer(stage, records)
+        writer = pyramid.writer(stage, records, plan.waiting)
         missing = _missing(writer, pyramid.numbers(stage), done)
         values = _handed_over(pyramid, stage, workers)
         if values is not None:
@@ -219,10 +219,10 @@ def _run_stage(
         steps.add(report.nbytes)
 
     if any(missing for _, _, missing in graphs):
-        reports.append(_compute(store, graphs, workers, steps))
+        reports.append(_compute(plan.store, graphs, workers, steps))
     if tasks:
         name = f"zarr-pyramid-{stage + 1}"
-        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, name, writes_to=[store])
+        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, name, writes_to=[plan.store])
     return reports
 
 

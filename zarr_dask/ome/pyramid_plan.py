@@ -27,6 +27,7 @@ from zarr_dask.ome.pyramid_task import (
     StoredSource,
 )
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.put_queue import room_within
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -99,14 +100,17 @@ class PyramidPlan:
                 for at in range(stage.first, stage.last + 1):
                     yield self.arrays[at], stage.region(number, at - stage.first)
 
-    def writer(self, stage: int, records: PyramidReceipts | None) -> PyramidTask:
-        """Return a stage with its source, its target arrays and its receipts."""
+    def writer(self, stage: int, records: PyramidReceipts | None, waiting: int = 0) -> PyramidTask:
+        """Return a stage with its source, its target arrays and its receipts.
+
+        Up to `waiting` bytes of encoded objects may wait for a remote store in each process.
+        """
         chosen = self.stages[stage]
         source = (
             StoredSource(self.arrays[chosen.first - 1]) if chosen.first else self.pixels.source()
         )
         arrays = self.arrays[chosen.first : chosen.last + 1]
-        return PyramidTask(chosen, source, arrays, self.method, records)
+        return PyramidTask(chosen, source, arrays, self.method, records, waiting)
 
     def numbers(self, stage: int) -> Sequence[int]:
         """Return the tasks of a stage."""
@@ -219,6 +223,11 @@ class PyramidJobPlan:
     def nbytes(self) -> int:
         """Decoded bytes of all levels."""
         return sum(pyramid.nbytes for pyramid in self.pyramids)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes of encoded objects that a process may have waiting for a remote store."""
+        return room_within(self.max_mem - self.peak)
 
     @property
     def peak(self) -> int:

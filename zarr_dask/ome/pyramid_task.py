@@ -20,6 +20,7 @@ from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
 from zarr_dask.ome.downsample import Method, downsample
 from zarr_dask.ome.pyramid import PyramidStage
+from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
 
 __all__ = [
@@ -119,6 +120,8 @@ class PyramidTask:
     """Arrays that the stage writes."""
     method: Method
     records: PyramidReceipts | None
+    waiting: int
+    """Bytes of encoded objects that a process may have waiting for a remote store."""
 
     def __call__(self, number: int) -> PyramidTaskReport:
         """Run one task."""
@@ -139,7 +142,7 @@ class PyramidTask:
         The same pixels always give the same bytes. A task may therefore be run again, even
         concurrently with a late first run.
         """
-        written = _Written(self.records)
+        written = _Written(self.records, self.waiting)
         with malloc_keep_freed(), counting_retries() as retries:
             self._write_levels(number, source, written)
         written.leave_receipt()
@@ -215,8 +218,9 @@ class PyramidTask:
 class _Written:
     """The stored objects that a task has written so far."""
 
-    def __init__(self, records: PyramidReceipts | None) -> None:
+    def __init__(self, records: PyramidReceipts | None, waiting: int) -> None:
         self._records = records
+        self._waiting = waiting
         self.objects: list[StoredObject] = []
         self.empty: list[str] = []
         self.nbytes = 0
@@ -227,14 +231,15 @@ class _Written:
         if self._records is not None:
             check_job_seen_once(self._records.journal, array)
         fence = None if self._records is None else self._records.journal.fence
-        for part in array.meta.grid.parts(region):
-            name = array.key(part.coords)[len(prefix) :]
-            noting = ObjectDigest(checksum=self._records is not None)
-            if not write_object_part(array, part, pixels, noting, fence=fence):
-                self.empty.append(name)
-                continue
-            self.nbytes += noting.nbytes
-            self.objects.append(noting.of(name))
+        with concurrent_puts(array.store, self._waiting):
+            for part in array.meta.grid.parts(region):
+                name = array.key(part.coords)[len(prefix) :]
+                noting = ObjectDigest(checksum=self._records is not None)
+                if not write_object_part(array, part, pixels, noting, fence=fence):
+                    self.empty.append(name)
+                    continue
+                self.nbytes += noting.nbytes
+                self.objects.append(noting.of(name))
 
     def leave_receipt(self) -> None:
         """Record the written objects in the journal."""

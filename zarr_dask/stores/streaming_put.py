@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.put_queue import put
 
 __all__ = ["TOGETHER", "SupportsStreamingPut", "put_stream", "supports_streaming_put"]
 
@@ -83,7 +84,7 @@ def put_stream(
     with waiting or nullcontext():
         if fence is not None:
             fence()
-        store.set(key, buffers)
+        put(store, key, buffers)
 
 
 _LARGE = 1 << 20

@@ -106,3 +106,29 @@ def test_items_are_taken_when_a_thread_is_free():
     with pytest.raises(StoreError, match="the ninth"):
         each_abreast(work, taken, 4)
     assert next(taken) < 10_000 - 1
+
+
+def test_a_copy_from_icechunk_asks_once_for_each_chunk(server, proxy, tmp_path):
+    icechunk = pytest.importorskip("icechunk")
+    storage = icechunk.s3_storage(
+        bucket="bucket",
+        prefix=f"icechunk-{next(NUMBERS)}",
+        region="us-east-1",
+        endpoint_url=proxy.endpoint,
+        allow_http=True,
+        access_key_id=server.key,
+        secret_access_key=server.secret,
+        force_path_style=True,
+    )
+    values = np.random.default_rng(0).integers(0, 255, (32, 4096), dtype="u1")
+    session = icechunk.Repository.create(storage).writable_session("main")
+    zd.create_array(session, "a", shape=values.shape, dtype="u1", chunks=(1, 4096))[...] = values
+    session.commit("all")
+    reading = icechunk.Repository.open(storage).readonly_session("main")
+    proxy.faults.counted()
+    zd.copy(reading, tmp_path / "copy")
+    asked = [one for one in proxy.faults.counted() if "/chunks/" in one.path]
+    assert len(asked) == 32
+    assert zd.verify(reading, "a").ok
+    assert not [one for one in proxy.faults.counted() if "/chunks/" in one.path]
+    assert np.array_equal(zd.open_array(tmp_path / "copy", "a")[...], values)

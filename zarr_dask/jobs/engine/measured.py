@@ -18,7 +18,7 @@ __all__ = ["Measured", "Measurement", "Traffic", "measuring"]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a call took."""
+    """Time and requests of a call."""
 
     seconds: float = 0.0
     requests: Mapping[str, int] = field(default_factory=dict)

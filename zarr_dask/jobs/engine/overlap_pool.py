@@ -40,7 +40,7 @@ Each has encoded its block in a thread of its own, in which malloc keeps the tab
 some megabytes if it compresses well. Some of a process's concurrent requests
 (`zarr_dask._util.threads.MAX_CONCURRENT_REQUESTS`) are left for tasks that read their input.
 """
-_MOST_BYTES = 1 << 23
+_MOST_BYTES = 14 << 20
 """Decoded bytes of their blocks; the store's library may hold each of them twice more."""
 _BACK, _NEW = range(2)
 """Priorities for a slot: returning tasks first, then new ones."""

@@ -33,6 +33,7 @@ from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
 from zarr_dask.jobs.rechunk.cast_checks import describe_uncastable
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
+from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.wrappers.metered import IOCounters, MeteredStore
 
@@ -86,6 +87,8 @@ class CopyStage:
     """
     between: bool = False
     """True if the source is an intermediate array, of which every object was written."""
+    waiting: int = 0
+    """Bytes of encoded objects that a process may have waiting for a remote store, of all tasks."""
 
     def copy(self, number: int, stop: Callable[[], bool] | None = None) -> CopyResult:
         """Copy one box: read it whole, write its stored objects one by one.
@@ -164,16 +167,17 @@ class CopyStage:
         written: list[StoredObject] = []
         empty: list[str] = []
         encoded = 0
-        for part in self.target.meta.grid.parts(region):
-            if stop is not None and stop():
-                break
-            key = self.target.meta.chunk_key_encoding.key(part.coords)
-            stored = self._write(*self._converted(part, values, region), key, memory)
-            if stored is None:
-                empty.append(key)
-            else:
-                written.append(stored)
-                encoded += self.target.meta.bound(part.coords).spec.nbytes
+        with concurrent_puts(self.target.store, self.waiting):
+            for part in self.target.meta.grid.parts(region):
+                if stop is not None and stop():
+                    break
+                key = self.target.meta.chunk_key_encoding.key(part.coords)
+                stored = self._write(*self._converted(part, values, region), key, memory)
+                if stored is None:
+                    empty.append(key)
+                else:
+                    written.append(stored)
+                    encoded += self.target.meta.bound(part.coords).spec.nbytes
         memory.look()
         if self.records is not None:
             journal = self.records.journal

@@ -30,6 +30,7 @@ from zarr_dask.journal import LAST
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_with_options_of, sibling_location
+from zarr_dask.stores.put_queue import room_within
 
 __all__ = ["RechunkJob"]
 
@@ -47,6 +48,10 @@ class Planned(ArrayPlan, Protocol):
     def stages(self) -> tuple[StagePlan, ...]: ...
     @property
     def temp(self) -> Location | None: ...
+    @property
+    def max_mem(self) -> int: ...
+    @property
+    def peak(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +96,7 @@ class RechunkJob(ArrayJob):
             records,
             plan.stages[0].source.itemsize,
             between=number > 0,
+            waiting=room_within(plan.max_mem - plan.peak),
         )
 
     def written(self, stage: int) -> Array:

@@ -56,6 +56,7 @@ from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.put_queue import room_within
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -455,6 +456,7 @@ class WritePlan(Priced, InWords):
             deferred=self.deferred,
             confirms=resume.options.confirm,
             room=room if ends else None,
+            waiting=room_within(self._budget.max_mem - self.memory.process),
         )
         if end is not None and held:
             made.claim_for_tasks()

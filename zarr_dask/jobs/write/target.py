@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +61,7 @@ from zarr_dask.journal.receipts import (
 )
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.patience import in_task
+from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
 
 __all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
@@ -175,6 +177,8 @@ class ArrayTarget:
     """True if `show` changes the metadata, once other arrays are written too."""
     room: StagingFolder | None = None
     """Folder of the array between that the last task removes; None where its caller does."""
+    waiting: int = 0
+    """Bytes of encoded objects that a process may have waiting for a remote store."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -272,13 +276,21 @@ class ArrayTarget:
         stored = 0
         confirm = array.confirmation()
         with malloc_keep_freed(), counting_retries() as retries:
-            for part in array.meta.grid.parts(checked_region(region, array.shape)):
-                found = self._put(part, values, confirm)
-                if isinstance(found, str):
-                    empty.append(found)
-                    continue
-                written.append(found)
-                stored += found.nbytes
+            parts = array.meta.grid.parts(checked_region(region, array.shape))
+            first = [*islice(parts, 2)]
+            # a single object is waited for as it is, without a copy of its bytes
+            waits = len(first) > 1 and not self.confirms
+            with concurrent_puts(array.store, self.waiting if waits else 0) as puts:
+                for part in chain(first, parts):
+                    found = self._put(part, values, confirm, lends=puts is None)
+                    if isinstance(found, str):
+                        empty.append(found)
+                        continue
+                    written.append(found)
+                    stored += found.nbytes
+                if puts is not None:
+                    with release_compute_slot(array.store, values.nbytes):
+                        puts.wait()
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
             journal.add(Receipt(journal.token, journal.run_id, tuple(written), tuple(empty)))
@@ -292,7 +304,9 @@ class ArrayTarget:
             requests=dict(retries.requests),
         )
 
-    def _put(self, part: Part, values: np.ndarray, confirm: Confirmation) -> StoredObject | str:
+    def _put(
+        self, part: Part, values: np.ndarray, confirm: Confirmation, *, lends: bool
+    ) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
         acquire_compute_slot()
         array, key = self.array, self.array.meta.chunk_key_encoding.key(part.coords)
@@ -305,7 +319,7 @@ class ArrayTarget:
                 noting(buffer)
             return self._confirmed(noting.of(key))
         noting = self._noting()
-        waiting = release_compute_slot(array.store, values.nbytes)
+        waiting = release_compute_slot(array.store, values.nbytes) if lends else None
         stored = write_object_part(array, part, values, noting, waiting, confirm, self._fence)
         return self._confirmed(noting.of(key)) if stored else key
 

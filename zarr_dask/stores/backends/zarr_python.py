@@ -27,7 +27,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -53,10 +53,6 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 __all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
 
 
-_OF_OTHERS = ReadPolicy(gap=1 << 20, largest=1 << 24)
-_OF_ICECHUNK = ReadPolicy(
-    gap=1 << 20, largest=1 << 24, max_concurrent_requests=MAX_CONCURRENT_REQUESTS
-)
 _BRANCH = "main"
 _PROBE = "probe"  # any key shows if there is a bucket
 _NO_KEY = "invalid zarr key format"  # Icechunk's error for keys that are not of Zarr v3
@@ -152,6 +148,27 @@ def _prototype() -> Any:
     return sys.modules["zarr"].core.buffer.default_buffer_prototype()
 
 
+_NEAR = ReadPolicy(gap=1 << 20, largest=1 << 24)
+_FAR = replace(_NEAR, max_concurrent_requests=MAX_CONCURRENT_REQUESTS)
+_SERVICES = {"S3Store", "GCSStore", "AzureStore", "HTTPStore"}
+"""Stores of obstore whose values are not on this machine."""
+
+
+def _is_far(store: Any) -> bool:
+    """True if requests of a store take long; of Icechunk's storage nothing is told here."""
+    inner = type(getattr(_innermost(store), "store", None))
+    return inner.__module__.startswith("obstore") and inner.__name__ in _SERVICES
+
+
+async def _size_in_icechunk(store: Any, key: str) -> int:
+    """Return the size of a value without a request for it; 0 if it is not known to exist."""
+    absent: tuple[type[Exception], ...] = (*_icechunk_errors(), *_ABSENT)
+    try:
+        return int(await store.getsize(key))
+    except absent:
+        return 0
+
+
 def _innermost(store: Any) -> Any:
     """Return the store behind wrappers of zarr-python."""
     while hasattr(store, "_store"):
@@ -192,8 +209,8 @@ class ZarrPythonStore:
 
     @property
     def coalescing(self) -> ReadPolicy:
-        """See `zarr_dask.stores.base.Store.coalescing`; Icechunk keeps objects in remote stores."""
-        return _OF_ICECHUNK if _is_of_icechunk(self.store) else _OF_OTHERS
+        """See `zarr_dask.stores.base.Store.coalescing`; many requests at a time for what is far."""
+        return _FAR if _is_far(self.store) or _is_of_icechunk(self.store) else _NEAR
 
     @property
     def url(self) -> str:
@@ -299,6 +316,10 @@ class ZarrPythonStore:
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
+        if _is_of_icechunk(self.store):
+            known: int = self._run(_size_in_icechunk(self.store, key), "look for", key)
+            if known:
+                return known
         if self.get_ranges([(key, Range(0, 1))])[0] is None:  # `exists` is also true for folders
             return None
         return int(self._run(self.store.getsize(key), "look for", key))

@@ -1,0 +1,127 @@
+"""Outages at random moments of writes, rechunkings, copies and reads: all end right without a hand.
+
+The moments and the kinds are drawn from the number of the test.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests.support.fault_proxy import fault_proxy
+from tests.support.object_stores import free_port, s3_server
+
+NUMBERS = count()
+VALUES = np.arange(96 * 40, dtype="i4").reshape(96, 40)
+KINDS = ("refused", "hung", "reset before", "unavailable", "throttled", "failed", "bad gateway")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as running:
+        yield running
+
+
+class Outages:
+    """A proxy that fails in one way, again and again, while a job is running."""
+
+    def __init__(self, upstream, draw, seconds, kinds):
+        self.upstream, self.port, self.stack = upstream, free_port(), ExitStack()
+        self.draw, self.seconds, self.kinds = draw, seconds, kinds
+        self.happened = []
+        self.faults = None
+        self.open()
+
+    def open(self):
+        proxy = fault_proxy(self.upstream, self.port, hang=self.seconds)
+        self.faults = self.stack.enter_context(proxy).faults
+
+    @contextmanager
+    def during(self, after):
+        """Fail once in the context, some seconds after it has begun; end when all is well again."""
+        kind = self.draw.choice(self.kinds)
+
+        def fail():
+            time.sleep(after)
+            if kind == "refused":
+                self.faults.rate, self.faults.kinds = 1.0, {"reset before": 1}
+                self.stack.close()
+                time.sleep(self.seconds)
+                self.open()
+            else:
+                self.faults.rate, self.faults.kinds = 1.0, {kind: 1}
+                time.sleep(self.seconds)
+                self.faults.rate = 0.0
+            self.happened.append(kind)
+
+        failing = threading.Thread(target=fail)
+        failing.start()
+        yield
+        failing.join()
+
+
+def slow_block(block):
+    time.sleep(0.1)
+    return block
+
+
+def work(server, draw, seconds, client, kinds=KINDS) -> Iterator[str]:
+    """Yield what was done, each with an outage in its middle."""
+    outages = Outages(server.endpoint, draw, seconds, kinds)
+    place = {"endpoint_url": f"http://127.0.0.1:{outages.port}", "region_name": "us-east-1"}
+    options = {**server.options, "client_kwargs": place}
+    url = f"s3://bucket/outages-{next(NUMBERS)}"
+    lazy = da.from_array(VALUES, chunks=(4, 40)).map_blocks(slow_block, meta=VALUES[:0])
+    with outages.stack:
+        with outages.during(draw.uniform(0.1, 1)):
+            zd.to_zarr(lazy, f"{url}/a", resume=True, storage_options=options)
+        yield f"written, {outages.happened[-1]}"
+        source = zd.open_array(f"{url}/a", storage_options=options)
+        plan = zd.plan_rechunk(source, f"{url}/b", chunks=(96, 2), storage_options=options)
+        with outages.during(draw.uniform(0, 0.2)):
+            plan.run(client)
+        yield f"rechunked, {outages.happened[-1]}"
+        both = {"storage_options": options, "target_options": options}
+        plan = zd.plan_copy(f"{url}/b", f"{url}/c", **both)
+        with outages.during(draw.uniform(0, 0.2)):
+            plan.run(client)
+        yield f"copied, {outages.happened[-1]}"
+        found = zd.from_zarr(f"{url}/c", storage_options=options, chunks=(96, 2))
+        with outages.during(draw.uniform(0, 0.1)):
+            time.sleep(0.1)
+            values = found.map_blocks(slow_block, meta=VALUES[:0]).compute()
+        assert np.array_equal(values, VALUES)
+        yield f"read, {outages.happened[-1]}"
+    direct = zd.open_array(f"{url}/c", storage_options=server.options)
+    assert np.array_equal(direct[...], VALUES)
+
+
+@pytest.mark.slow
+def test_short_outages_on_threads(server):
+    with dask.config.set(scheduler="threads", num_workers=2):
+        done = [*work(server, random.Random(1), 0.4, None, ("unavailable", "reset before"))]
+    assert len(done) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(2))
+def test_outages_of_10_s_on_threads(server, number):
+    with dask.config.set(scheduler="threads", num_workers=2):
+        assert len([*work(server, random.Random(number), 10, None)]) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_outages_of_10_s_on_a_cluster(server, client):
+    assert len([*work(server, random.Random(10), 10, client)]) == 4
