@@ -24,7 +24,7 @@ FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,_util grid indexing 
 FAST_TESTS += $(addprefix --ignore=tests/,codecs/numeric/test_cast_value.py codecs/test_numcodecs.py \
     grid/test_rectilinear.py stores/backends/test_zarr_python.py)
 
-.PHONY: help venv demo check test servers test-fast test-all conformance compat docs bench bench-remote bench-sweep lint types clean
+.PHONY: help venv demo check test test-peers servers test-fast test-all conformance compat docs bench bench-remote bench-sweep lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -42,6 +42,9 @@ check: $(VENV)/.installed-dev ## in a minute: ruff, mypy, the quick tests of wha
 
 test: $(VENV)/.installed-test .venv-zarr2/.installed ## the tests (at most 6 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
+
+test-peers: $(VENV)/.installed-test .venv-zarr2/.installed ## comparisons with other libraries, their test suites, servers
+	$(PYTEST) -m 'peers and not slow' $(ARGS)
 
 servers: ## storage servers for the tests, from npm and Debian; without one its tests are skipped
 	tools/servers.sh

@@ -72,6 +72,21 @@ LONG = (
     "tests/product/zarr2/test_zarr2.py",
 )
 
+# Comparisons with other libraries, their test suites and programs beside Python: `make test-peers`.
+PEERS = (
+    "tests/benchmarks/",
+    "tests/product/interop/",
+    "tests/product/test_dask_suite.py",
+    "tests/product/test_foreign_packages.py",
+    "tests/product/test_icechunk_cluster.py",
+    "tests/product/test_ome_peers.py",
+    "tests/product/test_servers.py",
+    "tests/product/test_slurm.py",
+    "tests/product/test_xarray_suite.py",
+    "tests/product/test_xarray_write_suite.py",
+    "tests/product/zarr2/",
+)
+
 # Worker processes are forked from one that has imported what they need: started one by one, they
 # would take a third of the time of all tests. (The environment that they see is that of the first.)
 FORKED = "forkserver"
@@ -123,7 +138,9 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what starts worker processes."""
+    """Mark what starts worker processes, and comparisons with other libraries."""
+    if item.nodeid.startswith(PEERS):
+        item.add_marker("peers")
     if {"make_cluster", "cluster", "client"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("cluster")
 

@@ -84,7 +84,8 @@ def main() -> int:
     lint = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, check=False)
     chosen = select(files, [*tests, *(name for name in modules if name.endswith(".py"))])
     print(f"{len(files)} files differ: {len(chosen)} files of tests", flush=True)
-    quick = ["-q", "-p", "no:cacheprovider", "-m", "not slow and not cluster", "-r", "fE"]
+    kinds = "not slow and not peers and not cluster"
+    quick = ["-q", "-p", "no:cacheprovider", "-m", kinds, "-r", "fE"]
     code = pytest.main([*quick, *chosen[:MOST]], plugins=[budget])
     good = code in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
     ended = budget.over and not budget.failed and code == pytest.ExitCode.INTERRUPTED

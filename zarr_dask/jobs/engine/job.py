@@ -183,7 +183,7 @@ class ArraysPlan(ABC):
 
     @property
     def seconds(self) -> float:
-        """Predicted time by the cost model."""
+        """Time by the cost model, to compare with other plans: no machine was measured."""
         return sum(seconds(stage, self.threads, self.model) for stage in self.stages)
 
     @property

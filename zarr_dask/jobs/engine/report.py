@@ -59,7 +59,7 @@ class StageEstimate:
     tasks: int
     costs: Costs
     seconds: float
-    """Predicted time by the cost model."""
+    """Time by the cost model: to compare with other plans, not the time that it will take."""
     estimated: bool = False
     """True if decoded bytes are estimates, because elements have no fixed length."""
 
@@ -77,7 +77,7 @@ class StageReport:
     actual: Costs
     """Costs of the tasks of this run."""
     predicted_seconds: float
-    """Time of all tasks, by the cost model."""
+    """Time of all tasks by the cost model, which compares plans and knows no machine."""
     seconds: float
     """Time from the start of the first task of the stage to the end of the last."""
     retried: int = 0
@@ -91,7 +91,7 @@ class StageReport:
         about = "about " if self.estimated else ""
         return [
             ("tasks", f"{self.done:,}", f"{self.tasks:,}"),
-            ("time", f"{self.seconds:.3g} s", f"{self.predicted_seconds:.3g} s"),
+            ("time", f"{self.seconds:.3g} s", ""),
             ("decoded", format_bytes(actual.decoded), f"{about}{format_bytes(predicted.decoded)}"),
             ("encoded", format_bytes(actual.written), f"{about}{format_bytes(predicted.written)}"),
             ("read", format_bytes(actual.read), f"about {format_bytes(predicted.read)}"),
