@@ -49,5 +49,6 @@ def check_histories(folder: Path, seeds: range, count: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_each_history_has_an_order(tmp_path):
-    check_histories(tmp_path, range(120), 5)
+    check_histories(tmp_path, range(60), 5)
