@@ -44,14 +44,15 @@ from zarr_dask.formats.consolidated import (
     without_consolidated,
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
+from zarr_dask.hierarchy.exclusive import editing, removing
 from zarr_dask.hierarchy.parents import enclosing_array
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
-from zarr_dask.journal import check_no_output, discard_journals, forget_nodes_above
+from zarr_dask.journal import check_not_claimed, discard_journals, forget_nodes_above
 from zarr_dask.journal.links import check_no_link
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, is_remote, join
-from zarr_dask.stores.compare_and_swap import cas_update
+from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.local_paths import blocking_file
 from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.wrapper import forkable
@@ -60,11 +61,13 @@ from zarr_dask.stores.wrappers.prefetched import is_empty
 __all__ = [
     "can_create",
     "check_can_create",
+    "clear_room",
     "consolidate_group",
     "create_parent_groups",
     "delete_node",
     "make_room_for_array",
     "make_room_for_node",
+    "put_new_node",
     "puts_metadata_first",
     "remove_leftovers",
     "rename_node",
@@ -111,10 +114,19 @@ def check_can_create(
             "hold other nodes. Choose another path, or pass overwrite=True to replace all of them."
         )
     if _is_taken(store, path, node_format):
-        raise NodeExistsError(
-            f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
-            "replace it, or open it with mode='r+' to write into it."
-        )
+        raise _exists(store, path)
+
+
+def _exists(store: Store, path: str) -> NodeExistsError:
+    return NodeExistsError(
+        f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
+        "replace it, or open it with mode='r+' to write into it."
+    )
+
+
+def _is_made(store: Store, path: str, node_format: Format) -> bool:
+    """True if there is an array, or a group that has a document, by now."""
+    return not is_remote(store) and store.size(node_format.node_keys(path)[-1]) is not None
 
 
 def can_create(store: Store, path: str, node_format: Format) -> bool:
@@ -202,13 +214,27 @@ def make_room_for_array(
         site=site,
         makes_above=alone,
     )
-    if room.has_journals:
-        discard_journals(store, path)
-    prefix = node_format.data_prefix(path)
-    if prefix not in room.emptied:
-        remove_leftovers(site.store, prefix, meta)
+    with editing(store, path):
+        if room.has_journals and not _is_made(store, path, node_format):
+            discard_journals(store, path)
+        if node_format.data_prefix(path) not in room.emptied:
+            clear_room(site.store, path, node_format, meta)
     if puts_metadata_first(store):
         write_documents(store, node_format.documents(meta, path))
+
+
+def clear_room(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
+    """Delete stored objects of an unfinished job, unless another process has made a node since.
+
+    Raises
+    ------
+    NodeExistsError
+        If it has: the objects are its own.
+    """
+    with editing(store, path):
+        if _is_made(store, path, node_format):
+            raise _exists(store, path)
+        remove_leftovers(store, node_format.data_prefix(path), meta)
 
 
 def puts_metadata_first(store: Store) -> bool:
@@ -262,7 +288,8 @@ def make_room_for_node(
     check_can_create(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
     room = ReservedLocation(has_journals=not site.free_beside)
     if overwrite:
-        room = _made_room(site, path)
+        with removing(store, path, free_beside=site.free_beside) as has_journals:
+            room = _made_room(site, path, has_journals=has_journals)
     if makes_above:
         create_parent_groups(site.store, path, node_format)
     if warns:
@@ -316,6 +343,44 @@ def _warn_mixed_formats(
     )
 
 
+def put_new_node(
+    store: Store, path: str, documents: Mapping[str, bytes], *, again: bool = False
+) -> None:
+    """Put the metadata of a new node, on the condition that nobody has made one meanwhile.
+
+    Parameters
+    ----------
+    store, path
+        The node.
+    documents
+        Its metadata; the last ones make it visible.
+    again
+        Whether what has these metadata may have been made by an earlier call for the same node;
+        such calls have claimed its place, where claims pass.
+
+    Raises
+    ------
+    NodeExistsError
+        If another process has made a node there.
+    JobRunningError
+        If a job makes one.
+    """
+    forget_nodes_above()
+    *first, last = documents
+    with editing(store, path):
+        if not again:
+            check_not_claimed(store, path)
+        for key in first:
+            store.set(key, [documents[key]])
+        tagged = cas_store_or_none(store, last)
+        if tagged is None:
+            store.set(last, [documents[last]])
+        elif not tagged.set_if(last, [documents[last]], None) and not (
+            again and store.get(last) == documents[last]
+        ):
+            raise _exists(store, path)
+
+
 def write_documents(store: Store, documents: Mapping[str, bytes]) -> None:
     """Write metadata in the given order."""
     forget_nodes_above()
@@ -355,22 +420,27 @@ def delete_node(store: Store, path: str) -> None:
     if not present:
         _refuse_nothing(store, path)
     check_no_link(store, path)
-    check_no_output(store, path, below=True)
-    remove_node(store, path)
+    with removing(store, path):
+        if not formats_at(store, path):
+            _refuse_nothing(store, path)  # another process has been faster
+        remove_node(store, path, is_claimed=True)
     for node_format in present:
         warn_stale_consolidated(store, path, node_format)
 
 
-def remove_node(store: Store, path: str) -> None:
+def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
     """Delete a node and everything below it, its metadata first; keep files of no node.
 
     Concurrent readers then find no node rather than one with missing chunks. Nodes below an array,
     which the drafts allow, are kept.
     """
     present = formats_at(store, path)
-    discard_journals(store, path)
+    if not is_claimed:
+        discard_journals(store, path)
     for candidate, _ in present:
         _remove_documents(store, path, candidate)
+    if is_claimed:  # with the claim: who has it next finds no node
+        discard_journals(store, path, is_claimed=True)
     for candidate, meta in present:
         if isinstance(meta, ArrayMeta):
             _remove_objects(store, path, candidate, meta)
@@ -378,11 +448,10 @@ def remove_node(store: Store, path: str) -> None:
             _remove_below(store, path, candidate)
 
 
-def _made_room(site: PrefetchedLocation, path: str) -> ReservedLocation:
+def _made_room(site: PrefetchedLocation, path: str, *, has_journals: bool) -> ReservedLocation:
     """Delete everything at and below a path, with or without metadata there."""
     store = site.store
     check_no_link(store, path)
-    has_journals = not site.free_beside and check_no_output(store, path, below=True)
     found = formats_at(store, path)
     around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
     if is_remote(store) and not found and all(is_empty(store, prefix) for prefix in around):
@@ -470,13 +539,19 @@ def rename_node(store: Store, old: str, new: str) -> None:
     for node_format in present:
         check_can_create(store, new, node_format, overwrite=False, is_group=True)
         _check_free(store, new, node_format)
-    check_no_output(store, old, below=True)
-    discard_journals(store, old)
-    if not _moved_at_once(store, old, new, present):
+    for node_format in present:
+        create_parent_groups(store, new, node_format)
+    with removing(store, old, new):
+        check_not_claimed(store, new)
+        if not formats_at(store, old):
+            _refuse_nothing(store, old)
         for node_format in present:
             _check_free(store, new, node_format)  # another may have put something there meanwhile
-        _copy_node(store, old, new, present)
-        remove_node(store, old)
+        if _moved_at_once(store, old, new, present):
+            discard_journals(store, old, is_claimed=True)
+        else:
+            _copy_node(store, old, new, present)
+            remove_node(store, old, is_claimed=True)
     for node_format in present:
         warn_stale_consolidated(store, old, node_format)
         warn_stale_consolidated(store, new, node_format)
@@ -491,8 +566,6 @@ def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) 
         return False
     if not isinstance(store, LocalStore):
         return False
-    for node_format in formats:
-        create_parent_groups(store, new, node_format)
     return store.move_prefix(before[0], after[0])
 
 
@@ -508,8 +581,6 @@ def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> N
 
     try:
         parallel_for(copy, objects, None)
-        for node_format in formats:
-            create_parent_groups(store, new, node_format)
         for pair in documents:
             copy(pair)
     except BaseException:

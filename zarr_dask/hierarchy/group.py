@@ -61,10 +61,11 @@ from zarr_dask.hierarchy.edit import (
     delete_node,
     make_room_for_array,
     make_room_for_node,
+    put_new_node,
+    puts_metadata_first,
     rename_node,
     rollback_metadata,
     stale_paths,
-    write_documents,
 )
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.parents import parent_format
@@ -1078,7 +1079,7 @@ def create_array(
         except ZarrDaskError:
             rollback_metadata(store, path)
             raise
-    write_documents(store, documents)
+    put_new_node(store, path, documents, again=puts_metadata_first(store))
     array = Array(store, path, meta, node_format, shown=Shown(path))
     opened(array)
     return array
@@ -1128,7 +1129,7 @@ def create_group(
     )
     documents = node_format.documents(meta, path)
     make_room_for_node(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
-    write_documents(store, documents)
+    put_new_node(store, path, documents, again=puts_metadata_first(store))
     group = Group(store, path, meta, node_format)
     opened(group)
     return group

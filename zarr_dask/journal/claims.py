@@ -50,13 +50,13 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import remove_empty_folders
-from zarr_dask.journal.location import default_place
-from zarr_dask.journal.lock import HELD, JobLock
+from zarr_dask.journal.location import CLAIM, default_place
+from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
 from zarr_dask.stores.backends.fsync import fsync_names
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.posix_io import close_read, read_at
-from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock
 from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.mounts import has_shared_locks
@@ -70,6 +70,7 @@ __all__ = [
     "Claim",
     "EndedAppend",
     "OnConflict",
+    "check_not_claimed",
     "claimed",
     "end_of_array",
     "ended_append",
@@ -78,7 +79,6 @@ __all__ = [
 OnConflict = Literal["wait", "error"]
 """Ways of an append to act while another one is under way."""
 
-_FOLDER = "__append/"
 _PATIENCE = 600.0  # seconds for one claim to go that nobody can see the life of
 _SHORTEST, _LONGEST = 0.01, 1.0  # seconds between two looks at it
 _FORMAT = "zarr-dask claim 1"
@@ -234,6 +234,8 @@ class ArrayEnd:
             return self._claim_file(self.store, on_conflict)
         except ConditionalWriteError:
             return Claim()  # no locks here
+        except StoreError:
+            raise
         except OSError as error:
             if error.errno in _NOT_OURS:
                 return Claim()
@@ -458,31 +460,35 @@ def end_of_array(store: Store, path: str, token: str, job: str = "") -> ArrayEnd
     place = default_place(store, path)
     if place is None:
         return None
-    return ArrayEnd(place.store, f"{place.prefix}{_FOLDER}", token, where(store, path), job)
+    return ArrayEnd(place.store, f"{place.prefix}{CLAIM}", token, where(store, path), job)
 
 
 @contextmanager
 def claimed(
-    store: Store, path: str, on_conflict: OnConflict = "error", job: str = ""
+    store: Store,
+    path: str,
+    on_conflict: OnConflict = "error",
+    job: str = "",
+    *,
+    removes: bool = False,
 ) -> Iterator[None]:
     """Claim the end of an array for what a ``with`` statement does.
 
     Parameters
     ----------
-    store, path
-        The array.
-    on_conflict
-        Whether to wait for another append.
-    job
-        As for `end_of_array`.
+    store, path, on_conflict, job
+        As for `end_of_array` and `ArrayEnd.claim`.
+    removes
+        True if the array is removed: a claim that outlives its process keeps nobody away then.
 
     Raises
     ------
     AppendConflictError
         If an append has it.
     """
-    end = end_of_array(store, path, token_hex(8), job)
-    if end is None:
+    asks = not (removes and is_remote(store))
+    end = end_of_array(store, path, token_hex(8), job) if asks else None
+    if end is None or (removes and end.lasts):
         yield
         return
     claim = end.claim(on_conflict)
@@ -493,6 +499,19 @@ def claimed(
     finally:
         end.leave(alone=not has_ended)
         claim.close()
+
+
+def check_not_claimed(store: Store, path: str) -> None:
+    """Raise if a job in local files has claimed the end of an array, or the place of a new one.
+
+    Raises
+    ------
+    JobRunningError
+        If one has.
+    """
+    place = None if is_remote(store) else default_place(store, path)
+    if place is not None:
+        check_not_locked(place.store, [f"{place.prefix}{CLAIM}{HELD}"], where(store, path))
 
 
 def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> EndedAppend | None:

@@ -23,7 +23,7 @@ from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
-from zarr_dask.journal.lock import check_not_locked
+from zarr_dask.journal.lock import HELD, check_not_locked
 from zarr_dask.journal.ttl_cache import TTLCache
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
@@ -39,6 +39,7 @@ from zarr_dask.stores.open import (
 from zarr_dask.stores.wrapper import forkable
 
 __all__ = [
+    "CLAIM",
     "NODES",
     "JournalLocation",
     "check_behind_no_link",
@@ -52,6 +53,8 @@ __all__ = [
     "open_journals",
 ]
 
+CLAIM = "__append/"
+"""Folder of the claim to the end of an array (`zarr_dask.journal.claims`)."""
 _FOLDER = "__job-"
 _SUFFIX = ".zarr-dask"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
@@ -238,11 +241,12 @@ def check_resumable(store: Store, at: str) -> None:
         )
 
 
-def discard_journals(store: Store, path: str) -> None:
+def discard_journals(store: Store, path: str, *, is_claimed: bool = False) -> None:
     """Discard the jobs that wrote to a node or below it, because it is removed or replaced.
 
-    Those with a journal elsewhere (``journal=``) are not found. Their receipts are not valid for
-    the new node, because that has another creation.
+    A caller that has claimed the end of the array (`is_claimed`) gives the claim up with that:
+    there is no node any more. Jobs with a journal elsewhere (``journal=``) are not found. Their
+    receipts are not valid for the new node, because that has another creation.
 
     Raises
     ------
@@ -259,8 +263,10 @@ def discard_journals(store: Store, path: str) -> None:
             return
     except ListingError:  # a store without listings has no journals
         return
+    claim = f"{place.prefix}{CLAIM}{HELD}" if is_claimed else ""
     if isinstance(place.store, LocalStore):
-        check_not_locked(place.store, place.store.list(place.prefix), where(store, path))
+        keys = (key for key in place.store.list(place.prefix) if key != claim)
+        check_not_locked(place.store, keys, where(store, path))
     place.store.delete_prefix(place.prefix)
     remove_empty_folders(place.store, place.prefix)
 

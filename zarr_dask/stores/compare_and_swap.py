@@ -13,11 +13,13 @@ way. All writers of an object must take part: a plain ``set`` asks nobody.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
 from random import uniform
 from time import sleep
+from types import MappingProxyType
 from typing import Protocol, cast
 
 from zarr_dask.errors import ConditionalWriteError
@@ -46,6 +48,10 @@ _UNEXPLAINED = 8
 """Refusals in a row of a store where nothing has changed: one that was asked at the same time as
 others may refuse all of them."""
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another try
+
+
+_HELD: ContextVar[Mapping[object, Record]] = ContextVar("_HELD", default=MappingProxyType({}))
+"""Records of the folders that are locked by whoever runs, who may lock them once more."""
 
 
 class ConditionalStore(Protocol):
@@ -192,15 +198,31 @@ def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
     OSError
         If the folder does not exist and cannot be created.
     """
+    held = _HELD.get()
+    mine = held.get(_name(folder)) if held else None
+    if mine is not None and mine.pid == os.getpid():
+        yield lambda: _check_kept(mine)
+        return
     descriptor, record = _locked(folder)
+    token = _HELD.set({**held, _name(folder): record})
     try:
         yield lambda: _check_kept(record)
     finally:
+        _HELD.reset(token)
         try:
             record.remove()
         finally:
             if descriptor is not None:
                 _let_go(descriptor)
+
+
+def _name(folder: str) -> object:
+    """Return what tells a folder from others, whatever links lead to it."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return folder
+    return found.st_dev, found.st_ino
 
 
 def _check_kept(record: Record) -> None:

@@ -12,7 +12,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-__all__ = ["NO_LOCKS", "lock", "unlock"]
+__all__ = ["HAS_LOCKS", "NO_LOCKS", "lock", "unlock"]
 
 NO_LOCKS = frozenset(
     {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -28,6 +28,8 @@ def _module(name: str) -> Any:
 
 
 _POSIX, _WINDOWS = _module("fcntl"), _module("msvcrt")
+HAS_LOCKS = _POSIX is not None or _WINDOWS is not None
+"""True on systems that have any locks."""
 _BYTE = 1 << 62  # of a file that is locked on Windows: no value has it
 
 

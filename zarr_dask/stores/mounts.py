@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from zarr_dask.stores.file_lock import HAS_LOCKS
+
 __all__ = ["Mount", "has_shared_locks", "parse_mounts"]
 
 _LOCAL = frozenset(
@@ -81,7 +83,7 @@ _KNOWN: dict[int, bool] = {}
 
 
 def _looked_up(descriptor: int) -> bool:
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not HAS_LOCKS:
         return False  # records stand in for locks, which are not asked about
     try:
         with Path(f"/proc/self/fdinfo/{descriptor}").open(encoding="ascii") as lines:

@@ -963,7 +963,7 @@ def remove_and_die(journal, remove=Journal.remove):
 if sys.argv[2] == "killed":
     Journal.remove = remove_and_die
 with dask.config.set(scheduler="sync"):
-    zd.to_zarr(da.arange(4, chunks=2), sys.argv[1], append=0, resume=True)
+    zd.to_zarr(da.arange(4, chunks=2), sys.argv[1], append=0, resume="run-7")
 """
 
 
@@ -977,7 +977,7 @@ def test_an_append_killed_when_its_journal_has_gone_is_not_done_twice(tmp_path, 
     assert (tmp_path / "a.zarr-dask").exists() == (how == "killed")
     wanted = [7, 7, 0, 1, 2, 3]
     for number in range(3):
-        report = zd.to_zarr(values, place, append=0, resume=True)
+        report = zd.to_zarr(values, place, append=0, resume="run-7")
         assert bool(report.already_done) == (how == "killed" and number == 0)
         wanted += [] if report.already_done else [0, 1, 2, 3]
         assert zd.open_array(place)[...].tolist() == wanted
@@ -994,7 +994,7 @@ def test_what_was_appended_is_appended_again_where_it_has_gone(tmp_path, changes
         array.resize(2, prune=True)
     array.append([5, 6, 7, 8])
     wanted = array[...].tolist()
-    assert not zd.to_zarr(values, place, append=0, resume=True).already_done
+    assert not zd.to_zarr(values, place, append=0, resume="run-7").already_done
     assert zd.open_array(place)[...].tolist() == [*wanted, 0, 1, 2, 3]
 
 

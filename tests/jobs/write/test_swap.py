@@ -273,9 +273,10 @@ def test_what_a_killed_job_leaves_is_removed_but_not_what_a_living_one_writes(pl
     )
     try:
         assert job.stdout.readline() == "writing\n"
-        (folder,) = beside(place)
+        (folder,) = [name for name in beside(place) if name.endswith(".swap")]
+        left = beside(place)
         sweep()
-        assert beside(place) == [folder]
+        assert beside(place) == left
         assert zd.verify(place).ok
     finally:
         job.send_signal(signal.SIGKILL)
@@ -284,9 +285,10 @@ def test_what_a_killed_job_leaves_is_removed_but_not_what_a_living_one_writes(pl
     assert finding.kind == "temporary"
     assert "was killed" in finding.reason
     report = sweep()
-    assert beside(place) == []
+    assert folder not in beside(place)
     if report is not None:
         assert report.swept == 1
+    zd.open_array(place, "a", mode="r+").resize(VALUES.shape)  # takes over the claim to it
     assert_only(place, VALUES)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ResumeError
 from zarr_dask.formats.documents import are_stored
-from zarr_dask.hierarchy.edit import can_create, write_documents
+from zarr_dask.hierarchy.edit import can_create, put_new_node
 from zarr_dask.jobs.engine.plan import Costs, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.task_result import CopyResult
@@ -276,7 +276,8 @@ class ArrayJob(ABC):
     def publish(self) -> None:
         """Make the target visible."""
         target = self.plan.target
-        write_documents(target.store, target.node_format.documents(target.meta, target.path))
+        documents = target.node_format.documents(target.meta, target.path)
+        put_new_node(target.store, target.path, documents, again=True)
 
     def remove_intermediates(self) -> None:  # noqa: B027  (there may be none)
         """Remove the intermediate arrays between the stages, if there are any."""

@@ -23,6 +23,7 @@ from zarr_dask.formats.concurrent_edit import write_changed_documents
 from zarr_dask.formats.consolidated import warn_stale_consolidated
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.edit import (
+    clear_room,
     create_parent_groups,
     make_room_for_array,
     puts_metadata_first,
@@ -51,7 +52,15 @@ from zarr_dask.jobs.write.running import StartedWrite, run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import ArrayTarget, WriteReceipts, WriteReport
-from zarr_dask.journal import ArrayEnd, JobLock, JobRecord, Journal, end_of_array, new_journal
+from zarr_dask.journal import (
+    ArrayEnd,
+    Claim,
+    JobLock,
+    JobRecord,
+    Journal,
+    end_of_array,
+    new_journal,
+)
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
@@ -107,6 +116,8 @@ class WritePlan(Priced, InWords):
     """True if it is run by the call that has planned it, so that `site` is of just now."""
     deferred: bool = False
     """True if a `Commit` makes the array visible together with others."""
+    is_between: bool = False
+    """True if only one job knows of the array."""
     ways: tuple[Regrouping, ...] = ()
     """Ways to write the blocks, the chosen one first; empty for blocks that are written as they
     are, if nobody has asked for a budget."""
@@ -408,14 +419,47 @@ class WritePlan(Priced, InWords):
         client: Client | None,
     ) -> StartedWrite:
         """As `begun`, where an append knows what it claims: held, this process has done so."""
-        from zarr_dask.graph import write_array
-
         if self.has_ended:
             return self._nothing(token)
-
-        target, resume = self.target, self.resume
         self._check_place(token, held=held)
         self._make_room()
+        own = self._claimable(token) if held else None
+        claim = Claim() if own is None else own.claim()
+        try:
+            if own is not None and self.swap is None and self.resume.resumed is None:
+                target = self.target
+                clear_room(target.store, target.path, target.node_format, target.meta)
+            begun = self._started(end, token, topic, ends=ends, held=held, client=client)
+        except BaseException:
+            if own is not None:
+                own.leave(alone=True)
+            claim.close()
+            raise
+        return begun if own is None else replace(begun, claim=claim, end=own)
+
+    def _claimable(self, token: str) -> ArrayEnd | None:
+        """Return the place of a new array as one job claims it at a time, where claims pass."""
+        if self.is_between or not (self.creates or self.swap is not None):
+            return None
+        if is_remote(self.target.store):
+            return None
+        end = end_of_array(self.target.store, self.target.path, token)
+        return None if end is None or end.lasts else end
+
+    def _started(
+        self,
+        end: ArrayEnd | None,
+        token: str,
+        topic: str,
+        *,
+        ends: bool,
+        held: bool,
+        client: Client | None,
+    ) -> StartedWrite:
+        """As `begun`, in the place that has been made ready."""
+        from zarr_dask.graph import write_array
+
+        target, resume = self.target, self.resume
         journal = resume.begin()
         marks: list[BinaryIO | JobLock] = []
         if held and journal is not None:

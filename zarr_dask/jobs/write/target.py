@@ -31,7 +31,7 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
 from zarr_dask.grid.grid import Part, Region
-from zarr_dask.hierarchy.edit import write_documents
+from zarr_dask.hierarchy.edit import put_new_node
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine.last_tokens import BoundedSet
 from zarr_dask.jobs.engine.overlap_pool import acquire_compute_slot, release_compute_slot
@@ -450,7 +450,8 @@ class ArrayTarget:
     def _show(self, job: JobRecord | None) -> None:
         array = self.array
         if self.creates:
-            write_documents(array.store, array.node_format.documents(array.meta, array.path))
+            documents = array.node_format.documents(array.meta, array.path)
+            put_new_node(array.store, array.path, documents, again=True)
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:

@@ -339,8 +339,9 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     target, region, site, before, ended = _aim(values, request)
     if not site.free_beside:
         check_no_output(target.store, target.path)
-    replaces = request.creates and (request.overwrite or request.mode in {"w", "swap"})
     swap = _swap(target) if request.mode == "swap" else None
+    anyway = request.overwrite or request.mode == "w" or swap is not None
+    replaces = request.creates and anyway  # where nothing is to be swapped, nothing is removed
     if swap is None:
         check_not_read(values, target.store, target.path)
     check_fits(values, target, region, request.casting, request.region)
@@ -380,6 +381,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         site=site,
         anew=bound(_plan, arr, given) if request.resume else None,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
+        is_between=request.is_between,
     )
     if not plan.has_ended and not request.is_between:
         plan = _within_budget(plan, request)

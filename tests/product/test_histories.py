@@ -1,0 +1,54 @@
+"""Random histories of several processes on one hierarchy: some order of them explains answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import zarr_dask as zd
+from tests.support.histories.model import Event, explained
+from tests.support.histories.run import WEIGHTS, operations, workers
+
+ALONE: list[list] = [[], []]
+
+
+def event(name: str, *args, path: str = "a", time: tuple[float, float], error="", answer=None):
+    return Event(name, path, args, *time, error, answer)
+
+
+def test_the_checker_finds_what_no_order_explains():
+    made = event("create", 1, time=(0, 1))
+    append = event("append", 2, 7, time=(2, 5))
+    late = event("read", time=(6, 7), answer=[{"id": 1}, [0, 0, 0, 0]])
+    early = event("read", time=(3, 4), answer=[{"id": 1}, [0, 0, 0, 0]])
+    whole = event("read", time=(6, 7), answer=[{"id": 1}, [0, 0, 0, 0, 7, 7]])
+    assert explained([made, append, early, whole])
+    assert not explained([made, append, late])
+    assert not explained([made, event("create", 2, time=(0, 1))])
+    refused = event("create", 2, time=(0, 2), error="NodeExistsError")
+    assert explained([made, refused])
+    assert not explained([made, event("read", time=(2, 3), error="NodeNotFoundError")])
+    half = event("read", time=(0, 9), answer=[{"id": 1}, [3, 3, 4, 4]])
+    writes = [event("write", n, 3 + n, time=(2, 3)) for n in (0, 1)]
+    assert explained([made, *writes, half])
+
+
+def check_histories(folder: Path, seeds: range, count: int) -> None:
+    """Run one history for each seed, and look for an order of it."""
+    with workers() as running:
+        for seed in seeds:
+            root = str(folder / f"h{seed}.zarr")
+            zd.create_group(root)
+            first = running.run(root, {}, [[("create", "a", (999,))], *ALONE])
+            events = running.run(root, {}, operations(Random(seed), count, list(WEIGHTS)))
+            last = running.run(root, {}, [[("read", path, ()) for path in "ab"], *ALONE])
+            found = sorted([*first, *events, *last], key=lambda one: one.began)
+            assert explained(found), (seed, *found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_each_history_has_an_order(tmp_path):
+    check_histories(tmp_path, range(60), 5)

@@ -1,0 +1,1 @@
+"""Histories of operations by several processes on one hierarchy, checked for linearisability."""

@@ -1,0 +1,85 @@
+"""Changes of what nodes there are, one at a time: making room, removing and renaming.
+
+A new node is put on the condition that there is none; that tells which of two is made. What else
+such a change removes must not be what another one has just put there. In local files the folder
+around the node is locked meanwhile. Appends are kept away by a claim to the end of the array, in
+all stores that have claims. Writes of regions ask nobody: theirs come before or after.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from zarr_dask.errors import StoreError
+from zarr_dask.journal import check_no_output, claimed, default_place
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.compare_and_swap import folder_lock
+from zarr_dask.stores.open import local_path
+
+__all__ = ["editing", "removing"]
+
+
+@contextmanager
+def editing(store: Store, *paths: str) -> Iterator[None]:
+    """Let no other process make room for, remove or rename these nodes within a ``with`` statement.
+
+    Metadata above must not be put within it: locks are taken from the outside in.
+
+    Raises
+    ------
+    StoreError
+        If the folder around a node cannot be locked.
+    """
+    with ExitStack() as stack:
+        for folder in sorted({_folder_around(store, path) for path in paths} - {""}):
+            try:
+                stack.enter_context(folder_lock(folder))
+            except OSError as error:
+                raise StoreError(f"could not lock {folder}: {error.strerror or error}.") from error
+        yield
+
+
+@contextmanager
+def removing(store: Store, path: str, *others: str, free_beside: bool = False) -> Iterator[bool]:
+    """As `editing`, and keep appends to the first node away, because it is removed or moved.
+
+    Yield False if there are no journals of it.
+
+    Parameters
+    ----------
+    store, path
+        The node.
+    others
+        Further paths that change.
+    free_beside
+        Whether it is known that nothing lies beside the hierarchy.
+
+    Raises
+    ------
+    AppendConflictError
+        If an append is under way.
+    RankError
+        If it belongs to a simulation output that is still open, or contains one.
+    """
+    with editing(store, path, *others):
+        has_journals = not free_beside and check_no_output(store, path, below=True)
+        with claimed(store, path, removes=True):
+            yield has_journals
+
+
+def _folder_around(store: Store, path: str) -> str:
+    """Return the folder to lock for a node, whatever root the node is named from.
+
+    It is the folder around that of the node, or the root of a hierarchy itself; empty where
+    nothing is to be locked.
+    """
+    found = local_path(store, path)
+    if found is None:
+        return ""
+    place, own = default_place(store, path), os.path.realpath(found)
+    is_root = place is not None and place.prefix.count("/") == 1
+    around = Path(own) if is_root else Path(own).parent
+    return str(around) if around.is_dir() else ""
