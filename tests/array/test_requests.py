@@ -123,13 +123,13 @@ def test_several_formats_side_by_side_are_noticed_where_requests_cost_nothing():
     assert zd.open(Dear(store.values), format="v2").format == "v2"
 
 
-def test_asking_for_nothing():
-    recording = Recording(MemoryStore())
+def test_asking_for_nothing_where_requests_are_dear():
+    recording = Recording(Dear())
     with pytest.raises(zd.errors.NodeNotFoundError):
         zd.open(recording, "a/b")
     # the second batch is for what hardly anyone has; nothing lies below it either
     assert recording.batches == {"get_ranges": 2, "list_dir": 1}
-    names = ("zarr.json", ".zarray", ".zattrs", ".zgroup", "meta", "attrs")
+    names = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata", "meta", "attrs")
     assert recording.per_key() == {"zarr.json": 1} | {f"a/b/{name}": 1 for name in names}
 
 

@@ -78,7 +78,7 @@ from zarr_dask.hierarchy.walk import (
     walk,
 )
 from zarr_dask.journal import explain_incomplete
-from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.open import Location, local_path, open_store
 from zarr_dask.stores.patience import in_foreground
 from zarr_dask.stores.wrapper import unwrap
@@ -760,8 +760,8 @@ def _opened(
         )
     except NodeNotFoundError as error:
         error = _of_a_file(explain_incomplete(error, store, path), store)
-        if not path:
-            raise error from None
+        if not path or (is_remote(store) and path not in get_args(Mode)):
+            raise error from None  # looking for other names would double the requests
         hint = f"{error.hint} {_names_beside(store, '', path)}".strip()
         raise NodeNotFoundError(error.where, error.looked_for, hint) from None
     if consolidated:
