@@ -272,7 +272,7 @@ def _run(layout: Layout, threads: int, root: Path) -> Measured:
             store.clear()
         again.run()
     reads = sum(store.batches[name] for store in (source, temp) for name in ("get", "get_ranges"))
-    writes = sum(store.batches["set"] for store in (target, temp)) - 1  # its document
+    writes = sum(store.batches["set"] for store in (target, temp))
     costs = plan.costs
     return Measured(
         layout.name,

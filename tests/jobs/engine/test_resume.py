@@ -199,7 +199,7 @@ def test_a_job_that_dies_at_its_very_end(tmp_path, when, monkeypatch):
 
     with monkeypatch.context() as patch:
         if when == "before the document":
-            patch.setattr(target, "write_documents", die)
+            patch.setattr(target, "put_new_node", die)
         else:
             patch.setattr(Journal, "remove", die)
         with pytest.raises(StoreError, match="killed"):

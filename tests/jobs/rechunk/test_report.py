@@ -164,7 +164,7 @@ def test_progress_reaches_the_bytes_of_each_stage_whatever_lies_between(tmp_path
 
 def test_a_run_that_goes_on_says_what_it_has_done_itself(tmp_path):
     old = made(tmp_path / "a", chunks=(3, 36))
-    plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(24, 1), max_mem="1.1MB")
+    plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(24, 1), max_mem="1.12MB")
 
     class StopError(Exception):
         pass
