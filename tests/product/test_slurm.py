@@ -36,7 +36,7 @@ def plan(tmp_path) -> Path:
     )
     file = folder / "plan.json"
     words = ["plan", f"{folder}/a.zarr", f"{folder}/b.zarr", "--chunks=64,4", "-o", str(file)]
-    words += ["--max-mem", str((1 << 20) + 40_000), "--threads", "1"]
+    words += ["--max-mem", str((1 << 20) + 100_000), "--threads", "1"]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     return file
