@@ -43,7 +43,7 @@ check: $(VENV)/.installed-dev ## in a minute: ruff, mypy, the quick tests of wha
 test: $(VENV)/.installed-test .venv-zarr2/.installed ## the tests (at most 6 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
 
-test-peers: $(VENV)/.installed-test .venv-zarr2/.installed ## comparisons with other libraries, their test suites, servers
+test-peers: $(VENV)/.installed-test .venv-zarr2/.installed ## comparisons with other libraries, their test suites, services, examples
 	$(PYTEST) -m 'peers and not slow' $(ARGS)
 
 servers: ## storage servers for the tests, from npm and Debian; without one its tests are skipped

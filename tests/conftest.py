@@ -72,9 +72,13 @@ LONG = (
     "tests/product/zarr2/test_zarr2.py",
 )
 
-# Comparisons with other libraries, their test suites and programs beside Python: `make test-peers`.
+# Comparisons with other libraries and their suites, services, examples: `make test-peers`.
 PEERS = (
     "tests/benchmarks/",
+    "tests/examples/",
+    "tests/jobs/copy/test_copy_s3.py",
+    "tests/jobs/simulation/test_mpi.py",
+    "tests/ome/test_remote.py",
     "tests/product/interop/",
     "tests/product/test_dask_suite.py",
     "tests/product/test_foreign_packages.py",
@@ -85,6 +89,8 @@ PEERS = (
     "tests/product/test_xarray_suite.py",
     "tests/product/test_xarray_write_suite.py",
     "tests/product/zarr2/",
+    "tests/stores/test_outage.py",
+    "tests/xarray/test_kills_s3.py",
 )
 
 # Worker processes are forked from one that has imported what they need: started one by one, they
