@@ -162,7 +162,8 @@ def _is_far(store: Any) -> bool:
 
 async def _size_in_icechunk(store: Any, key: str) -> int:
     """Return the size of a value without a request for it; 0 if it is not known to exist."""
-    absent: tuple[type[Exception], ...] = (*_icechunk_errors(), *_ABSENT)
+    # Icechunk 1 says by a KeyError that there is no node
+    absent: tuple[type[Exception], ...] = (*_icechunk_errors(), *_ABSENT, KeyError)
     try:
         return int(await store.getsize(key))
     except absent:
