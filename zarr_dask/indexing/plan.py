@@ -387,14 +387,19 @@ def _stretched(positions: np.ndarray, axes: tuple[int, ...], group: _Group) -> n
 
 def _last_of_each(share: PointsInChunk, pick: np.ndarray) -> PointsInChunk:
     """Sort the elements of a list of one dimension, keeping the last occurrence of each."""
-    positions, at = np.unique(pick[::-1], return_index=True)
-    out = share.out
-    places = out if isinstance(out, np.ndarray) else np.arange(out.start, out.stop)
+    out: slice | np.ndarray
+    if (pick[1:] > pick[:-1]).all():
+        positions, out = pick, share.out
+    else:
+        positions, at = np.unique(pick[::-1], return_index=True)
+        out = share.out
+        places = out if isinstance(out, np.ndarray) else np.arange(out.start, out.stop)
+        out = places[::-1][at]
     low = share.box[0].start
     box = slice(low + int(positions[0]), low + int(positions[-1]) + 1, 1)
     evenly = box.stop - box.start == len(positions)
     once = None if evenly else (positions - int(positions[0]),)
-    return PointsInChunk((box,), once, places[::-1][at])
+    return PointsInChunk((box,), once, out)
 
 
 def _taken(box: np.ndarray, index: tuple[np.ndarray, ...]) -> np.ndarray:
