@@ -443,3 +443,25 @@ def test_no_single_byte_order_for_fields_of_both():
 def test_bytes_are_not_for_elements_without_a_size():
     with pytest.raises(MetadataError, match="vlen-utf8"):
         zd.open_array(stored("string", "little", ""))
+
+
+SHARDS = {"chunk_shape": [1], "codecs": ["bytes"], "index_codecs": ["bytes", "crc32c"]}
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        "bytes",
+        {"name": "bytes"},
+        Bytes(None),
+        {"name": "sharding_indexed", "configuration": SHARDS},
+    ],
+)
+def test_users_need_not_write_out_the_byte_order(codec):
+    store = {}
+    array = zd.create_array(store, shape=(4,), chunks=(2,), dtype="f4", codecs=[codec])
+    array[...] = [1, 2, 3, 4]
+    assert array[...].tolist() == [1, 2, 3, 4]
+    document = json.loads(bytes(store["zarr.json"]))["codecs"][0]["configuration"]
+    inner = document.get("codecs", [{"configuration": document}])[0]
+    assert inner["configuration"] == {"endian": "little"}

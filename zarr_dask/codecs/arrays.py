@@ -68,6 +68,15 @@ class Bytes(Serializer):
         return cls(endian)
 
     @classmethod
+    def with_defaults(cls, name: str, given: dict[str, Any], itemsize: int) -> dict[str, Any]:  # noqa: ARG003
+        """See `Codec.with_defaults`."""
+        return {"endian": "little", **given} if itemsize > 1 else given
+
+    def resolved(self, itemsize: int) -> Codec:
+        """See `Codec.resolved`."""
+        return Bytes("little") if self.endian is None and itemsize > 1 else self
+
+    @classmethod
     def example(cls, name: str, dtype: str) -> dict[str, Any]:  # noqa: ARG003
         """See `Codec.example`."""
         return {"endian": "big"} if np.dtype(dtype).itemsize > 1 else {}

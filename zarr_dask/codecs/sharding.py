@@ -43,7 +43,7 @@ from zarr_dask.codecs.chunk_batches import (
 )
 from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.fetch import Fetch, check_length, fetch_within, interleave
-from zarr_dask.codecs.registry import inner_chain
+from zarr_dask.codecs.registry import inner_chain, with_codec_defaults
 from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Part, Region, Shape, view_region
@@ -85,6 +85,21 @@ class Sharding(Serializer):
     index_location: IndexLocation = "end"
     name: ClassVar[str] = "sharding_indexed"
     is_sharding: ClassVar[bool] = True
+
+    @classmethod
+    def with_defaults(
+        cls,
+        name: str,  # noqa: ARG003
+        configuration: dict[str, Any],
+        itemsize: int,
+    ) -> dict[str, Any]:
+        """See `Codec.with_defaults`; offsets in the index have 8 bytes."""
+        inner = {
+            member: [with_codec_defaults(item, size) for item in configuration[member]]
+            for member, size in (("codecs", itemsize), ("index_codecs", 8))
+            if is_codec_list(configuration.get(member))
+        }
+        return {**configuration, **inner}
 
     @classmethod
     def from_config(cls, config: CodecConfig) -> Codec | None:
