@@ -162,3 +162,37 @@ def test_renaming_waits_until_what_was_there_has_been_removed(tmp_path, monkeypa
     zd.delete(tmp_path, "b")
     renaming.join()
     assert [one.path for one in renamed] == ["b"]
+
+
+@pytest.mark.parametrize("index", [slice(0, 4), [1, 3]])
+def test_values_that_come_too_late_for_an_array_that_is_renamed_are_refused(
+    tmp_path, monkeypatch, index
+):
+    store = LocalStore(str(tmp_path))
+    root = zd.create_group(store)
+    array, true = array_in(store, "a"), LocalStore.set
+
+    def renamed_before(self, key, parts, *args, **options):
+        monkeypatch.undo()
+        root.rename("a", "b")
+        return true(self, key, parts, *args, **options)
+
+    monkeypatch.setattr(LocalStore, "set", renamed_before)
+    with pytest.raises(NodeNotFoundError, match="came too late"):
+        array[index] = 7
+    np.testing.assert_array_equal(root["b"][...], VALUES)
+
+
+def test_values_that_go_with_an_array_that_is_renamed_are_written(tmp_path, monkeypatch):
+    store = LocalStore(str(tmp_path))
+    root = zd.create_group(store)
+    array, true = array_in(store, "a"), LocalStore.set
+
+    def renamed_after(self, key, parts, *args, **options):
+        monkeypatch.undo()
+        true(self, key, parts, *args, **options)
+        root.rename("a", "b")
+
+    monkeypatch.setattr(LocalStore, "set", renamed_after)
+    array[:4] = 7
+    assert root["b"][3] == 7
