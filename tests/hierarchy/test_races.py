@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.leftovers import left_in
 from zarr_dask.errors import MetadataChangedError, NodeNotFoundError, ZarrDaskError
+from zarr_dask.hierarchy import edit
 from zarr_dask.stores import LocalStore, MemoryStore
 
 VALUES = np.arange(1, 13, dtype="i4")
@@ -127,3 +129,70 @@ def test_two_processes_that_delete_and_update_leave_whole_nodes_or_none(tmp_path
         process.join()
     assert process.exitcode == 0
     assert left_in(tmp_path) == {"h.zarr"}
+
+
+def test_a_node_that_is_removed_right_after_it_was_renamed_is_returned(tmp_path, monkeypatch):
+    root = zd.create_group(tmp_path)
+    root.create_array("a", shape=2, dtype="i4", attributes={"id": 1})
+    unseen = edit.warn_stale_consolidated
+
+    def another_process(*args: Any) -> None:
+        if (tmp_path / "b").exists():
+            zd.delete(tmp_path, "b")
+        unseen(*args)
+
+    monkeypatch.setattr(edit, "warn_stale_consolidated", another_process)
+    assert root.rename("a", "b").attributes["id"] == 1
+
+
+def test_renaming_waits_until_what_was_there_has_been_removed(tmp_path, monkeypatch):
+    root = zd.create_group(tmp_path)
+    for name in "ab":
+        root.create_array(name, shape=2, dtype="i4")[...] = 1
+    renamed: list[zd.Array | zd.Group] = []
+    renaming = threading.Thread(target=lambda: renamed.append(root.rename("a", "b")))
+    removed = edit._remove_objects
+
+    def slowly(*args: Any) -> None:
+        renaming.start()
+        renaming.join(0.2)  # it has to wait
+        removed(*args)
+
+    monkeypatch.setattr(edit, "_remove_objects", slowly)
+    zd.delete(tmp_path, "b")
+    renaming.join()
+    assert [one.path for one in renamed] == ["b"]
+
+
+@pytest.mark.parametrize("index", [slice(0, 4), [1, 3]])
+def test_values_that_come_too_late_for_an_array_that_is_renamed_are_refused(
+    tmp_path, monkeypatch, index
+):
+    store = LocalStore(str(tmp_path))
+    root = zd.create_group(store)
+    array, true = array_in(store, "a"), LocalStore.set
+
+    def renamed_before(self, key, parts, *args, **options):
+        monkeypatch.undo()
+        root.rename("a", "b")
+        return true(self, key, parts, *args, **options)
+
+    monkeypatch.setattr(LocalStore, "set", renamed_before)
+    with pytest.raises(NodeNotFoundError, match="came too late"):
+        array[index] = 7
+    np.testing.assert_array_equal(root["b"][...], VALUES)
+
+
+def test_values_that_go_with_an_array_that_is_renamed_are_written(tmp_path, monkeypatch):
+    store = LocalStore(str(tmp_path))
+    root = zd.create_group(store)
+    array, true = array_in(store, "a"), LocalStore.set
+
+    def renamed_after(self, key, parts, *args, **options):
+        monkeypatch.undo()
+        true(self, key, parts, *args, **options)
+        root.rename("a", "b")
+
+    monkeypatch.setattr(LocalStore, "set", renamed_after)
+    array[:4] = 7
+    assert root["b"][3] == 7

@@ -19,7 +19,6 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_choice
 from zarr_dask._util.display import format_shape, html_table
-from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.append_batch import AppendBatch
 from zarr_dask.array.attributes import Attributes, fixed
 from zarr_dask.array.common_names import ArrayNames
@@ -37,7 +36,7 @@ from zarr_dask.array.view import (
     read_selection,
     write_selection,
 )
-from zarr_dask.array.writer import write_object_part
+from zarr_dask.array.writer import write_parts
 from zarr_dask.dtypes import bits_of
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, SelectionError
@@ -59,7 +58,6 @@ from zarr_dask.indexing.transform import (
 )
 from zarr_dask.journal import OnConflict, check_no_output, claimed
 from zarr_dask.stores.base import Store, is_remote, list_sizes
-from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.wrappers.metered import unmetered
 
 if TYPE_CHECKING:
@@ -550,12 +548,7 @@ class Array(ArrayNames):
         )
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
-        self.check_no_output()
-        parts, confirm = self.meta.grid.parts(region), self.confirmation()
-        with concurrent_puts(self.store):
-            parallel_for(
-                lambda part: write_object_part(self, part, values, confirm=confirm), parts, threads
-            )
+        write_parts(self, lambda: self.meta.grid.parts(region), values, threads)
 
     def confirmation(self) -> Confirmation:
         """Return the check of a call or task that misses something: the array must still be there.

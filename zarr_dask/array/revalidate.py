@@ -15,7 +15,7 @@ import os
 import platform
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import read_consolidated
 from zarr_dask.grid.dimension import Dimension, Edges, Fixed
 from zarr_dask.stores.base import Store, etag_of, is_remote
+from zarr_dask.stores.open import local_path
 
 __all__ = ["Confirmation", "Shown", "Standing", "this_process"]
 
@@ -107,6 +108,12 @@ class Standing:
         if isinstance(present, ArrayMeta):
             _SEEN.put(place, _SeenDocument(validator, text, present))
 
+    def is_gone(self) -> bool:
+        """True if an array in local files had a document, and has none now."""
+        if self.shown.by != self.path or local_path(self.store, "") is None:
+            return False
+        return self.store.size(self._place.key) is None
+
     @property
     def _place(self) -> _DocumentKey:
         key = self.node_format.node_keys(self.path)[0]
@@ -137,8 +144,33 @@ class Confirmation:
     """Looks at a document at most once, however many threads of a call miss something."""
 
     def __init__(self, standing: Standing | None) -> None:
-        self._standing = standing
+        self._written = self._standing = standing
         self._lock = threading.Lock()
+
+    def check_written(self, is_left: Callable[[], bool]) -> None:
+        """Raise if the array was removed or moved before all objects had been put into it.
+
+        Those that were put before have gone with it.
+
+        Parameters
+        ----------
+        is_left
+            Returns True if some object may not have gone; asked only if the array is not there.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If so.
+        """
+        array = self._written
+        if array is not None and array.is_gone() and is_left():
+            keys = array.node_format.node_keys(array.path)[:1]
+            raise NodeNotFoundError(
+                where(array.store, array.path),
+                keys,
+                "The array was deleted or moved while values were written to it, and some came too "
+                "late. Open it at its new place, and write them again.",
+            )
 
     def __call__(self) -> None:
         """As `Standing.check`; an array without a document is not there yet."""

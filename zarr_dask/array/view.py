@@ -16,9 +16,8 @@ import numpy as np
 
 from zarr_dask._util.arguments import MadeBy
 from zarr_dask._util.buffers import thread_buffer
-from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.reader import ObjectSlice, Reader
-from zarr_dask.array.writer import WrittenArray, write_object_part
+from zarr_dask.array.writer import OpenedArray, write_parts
 from zarr_dask.errors import DataTypeError, SelectionError
 from zarr_dask.grid.grid import Shape
 from zarr_dask.indexing.basic import assignable
@@ -31,7 +30,6 @@ from zarr_dask.indexing.transform import (
     parse_points,
 )
 from zarr_dask.stores.base import is_remote
-from zarr_dask.stores.put_queue import concurrent_puts
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -49,7 +47,7 @@ __all__ = [
 ]
 
 
-class SelectedArray(WrittenArray, Protocol):
+class SelectedArray(OpenedArray, Protocol):
     """Interface that selecting needs of an array."""
 
     @property
@@ -78,14 +76,6 @@ class SelectedArray(WrittenArray, Protocol):
 
     def cast(self, value: Any) -> np.ndarray:
         """Cast values to the array's data type."""
-        ...
-
-    def confirmation(self) -> Callable[[], None]:
-        """Return the check that the array is still there, for a call that misses something."""
-        ...
-
-    def check_no_output(self) -> None:
-        """Raise if the ranks of a simulation write to the array."""
         ...
 
 
@@ -260,15 +250,9 @@ def write_selection(
     values = assignable(array.cast(value), transform.shape)
     if not transform.size:
         return
-    array.check_no_output()
     gathering = SelectionPlan(transform)
     gathered = gathering.gathered(values)
-    parts = gathering.assignments(array.meta.grid)
-    confirm = array.confirmation()
-    with concurrent_puts(array.store):
-        parallel_for(
-            lambda part: write_object_part(array, part, gathered, confirm=confirm), parts, threads
-        )
+    write_parts(array, lambda: gathering.assignments(array.meta.grid), gathered, threads)
 
 
 # --- selecting in other ways than array[...] ------------------------------------------------------

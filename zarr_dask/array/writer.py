@@ -7,21 +7,31 @@ elements all have the fill value is not stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
 
+from zarr_dask._util.threads import parallel_for
+from zarr_dask.array.revalidate import Confirmation
 from zarr_dask.codecs.base import DecodeOptions
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Part, view_region
 from zarr_dask.stores.base import Buffer, Store
-from zarr_dask.stores.put_queue import remove
+from zarr_dask.stores.put_queue import concurrent_puts, remove
 from zarr_dask.stores.streaming_put import put_stream
 
-__all__ = ["WrittenArray", "decoded", "updated", "write_object", "write_object_part"]
+__all__ = [
+    "OpenedArray",
+    "WrittenArray",
+    "decoded",
+    "updated",
+    "write_object",
+    "write_object_part",
+    "write_parts",
+]
 
 
 class WrittenArray(Protocol):
@@ -45,6 +55,61 @@ class WrittenArray(Protocol):
     def key(self, coords: Sequence[int]) -> str:
         """Return the key of the stored object at some coordinates."""
         ...
+
+
+class OpenedArray(WrittenArray, Protocol):
+    """Interface of an array that was opened, and is written to by its caller."""
+
+    def check_no_output(self) -> None:
+        """Raise if the ranks of a simulation write to the array."""
+        ...
+
+    def confirmation(self) -> Confirmation:
+        """Return the check of a call: the array must still be there."""
+        ...
+
+
+def write_parts(
+    array: OpenedArray,
+    parts: Callable[[], Iterable[Part]],
+    values: np.ndarray,
+    threads: int | None,
+) -> None:
+    """Write parts of a region to their stored objects.
+
+    Parameters
+    ----------
+    array
+        Array to write to.
+    parts
+        Returns the objects, and the part of the region that each holds.
+    values
+        Values of the whole region.
+    threads
+        1 for the calling thread only; by default all threads of this process, one per core.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If the array was removed or moved meanwhile, and some came too late.
+    """
+    array.check_no_output()
+    confirm = array.confirmation()
+    has_emptied = False
+
+    def write(part: Part) -> None:
+        nonlocal has_emptied
+        if not write_object_part(array, part, values, confirm=confirm):
+            has_emptied = True
+
+    with concurrent_puts(array.store):
+        parallel_for(write, parts(), threads)
+    confirm.check_written(
+        lambda: (
+            has_emptied
+            or any(array.store.size(array.key(part.coords)) is not None for part in parts())
+        )
+    )
 
 
 def write_object_part(

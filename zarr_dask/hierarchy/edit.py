@@ -8,9 +8,9 @@ first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from zarr_dask._util.threads import parallel_for
 from zarr_dask._util.warnings import warn
@@ -76,6 +76,9 @@ __all__ = [
     "warn_mixed_formats",
     "write_documents",
 ]
+
+
+Opened = TypeVar("Opened")
 
 
 def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
@@ -506,12 +509,19 @@ def _refuse_nothing(store: Store, path: str) -> None:
 # --- renaming -------------------------------------------------------------------------------------
 
 
-def rename_node(store: Store, old: str, new: str) -> None:
+def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) -> Opened:
     """Move a node and everything below it to another path of the same store.
 
     In a local store the folder is renamed. In other stores stored objects are copied byte for byte,
     then metadata from the deepest node up, so that every visible node is complete; then the old
     ones are removed. If copying fails, the copies are removed and the node is kept.
+
+    Parameters
+    ----------
+    store, old, new
+        The node, and its new path.
+    opened
+        Opens the node at its new path, before anybody else may remove it.
 
     Raises
     ------
@@ -538,7 +548,8 @@ def rename_node(store: Store, old: str, new: str) -> None:
         check_no_link(store, path)
     for node_format in present:
         check_can_create(store, new, node_format, overwrite=False, is_group=True)
-        _check_free(store, new, node_format)
+        with editing(store, new):  # nobody removes what was there
+            _check_free(store, new, node_format)
     for node_format in present:
         create_parent_groups(store, new, node_format)
     with removing(store, old, new):
@@ -552,9 +563,11 @@ def rename_node(store: Store, old: str, new: str) -> None:
         else:
             _copy_node(store, old, new, present)
             remove_node(store, old, is_claimed=True)
+        node = opened()
     for node_format in present:
         warn_stale_consolidated(store, old, node_format)
         warn_stale_consolidated(store, new, node_format)
+    return node
 
 
 def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) -> bool:

@@ -468,8 +468,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         ReadOnlyError
             If the group was opened for reading.
         """
-        rename_node(self.store, self._below(old), self._below(new))
-        return self[new]
+        return rename_node(self.store, self._below(old), self._below(new), lambda: self[new])
 
     def stale(self) -> list[str]:
         """Return paths whose consolidated metadata differ from the metadata of the nodes.

@@ -349,13 +349,20 @@ def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
     place, root = (os.path.realpath(p) for p in (f"{store.root}/{path}", store.root))
     around, name = os.path.split(root)
     token = token_hex(8)
-    present = Path(place) if Path(place).exists() else Path(place).parent
-    if not name or present.stat().st_dev != Path(around).stat().st_dev:
+    if not name or _device(place) != Path(around).stat().st_dev:
         raise StoreError(
             f"{place} is on another file system than {around}, where the new array would be "
             "written, so that it cannot be renamed. Write to another place."
         )
     return AtomicReplace(place, f"{around}/.{name}", token, store.fsync)
+
+
+def _device(place: str) -> int:
+    """Return the file system of a folder that another process may remove, or of the one around."""
+    try:
+        return Path(place).stat().st_dev
+    except FileNotFoundError:
+        return Path(place).parent.stat().st_dev
 
 
 def is_halfway(store: Store) -> bool:

@@ -25,10 +25,11 @@ from zarr_dask.errors import (
     ConditionalWriteError,
     MetadataChangedError,
     StoreError,
+    ZarrDaskError,
 )
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.journal import claims
-from zarr_dask.journal.claims import end_of_array
+from zarr_dask.journal import claims, location
+from zarr_dask.journal.claims import ArrayEnd, Claim, end_of_array
 from zarr_dask.stores import HookStore, MemoryStore
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.wrapper import StoreWrapper
@@ -433,3 +434,44 @@ def test_what_says_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one array at a time"):
         zd.to_zarr([values(1)], tmp_path, ["a.zarr"], append=0, on_conflict="wait")
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_of_two_new_arrays_at_one_place_one_is_made_and_it_is_whole(tmp_path, monkeypatch):
+    root = tmp_path / "a.zarr"
+    zd.create_group(root)
+    leftover = Path(f"{root}.zarr-dask", "a", "leftover")
+    ended: dict[int, str] = {}
+    checked, claimed = threading.Event(), threading.Event()
+    check, claim = location.check_not_locked, ArrayEnd.claim
+
+    def write(value: int) -> None:
+        try:
+            zd.to_zarr(values(value, 4), root, "a")
+            ended[value] = ""
+        except ZarrDaskError as error:
+            ended[value] = type(error).__name__
+
+    other = threading.Thread(target=write, args=(2,))
+
+    def slow_check(*args: Any) -> None:  # of the other job, before it removes what it has found
+        check(*args)
+        if threading.current_thread() is other:
+            checked.set()
+            claimed.wait(PATIENCE)
+
+    def slow_claim(self: ArrayEnd, *args: Any) -> Claim:
+        if threading.current_thread() is not other and not checked.is_set():
+            leftover.parent.mkdir(parents=True, exist_ok=True)
+            leftover.touch()
+            other.start()
+            checked.wait(0.2)  # it has to wait for this one
+        found = claim(self, *args)
+        claimed.set()
+        return found
+
+    monkeypatch.setattr(location, "check_not_locked", slow_check)
+    monkeypatch.setattr(ArrayEnd, "claim", slow_claim)
+    write(1)
+    other.join()
+    (made,) = (value for value, error in ended.items() if not error)
+    np.testing.assert_array_equal(zd.open_array(root, "a")[...], made)

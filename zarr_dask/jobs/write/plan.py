@@ -30,6 +30,7 @@ from zarr_dask.hierarchy.edit import (
     rollback_metadata,
     warn_mixed_formats,
 )
+from zarr_dask.hierarchy.exclusive import editing
 from zarr_dask.hierarchy.group import open_array
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation
 from zarr_dask.jobs.engine import (
@@ -423,12 +424,8 @@ class WritePlan(Priced, InWords):
             return self._nothing(token)
         self._check_place(token, held=held)
         self._make_room()
-        own = self._claimable(token) if held else None
-        claim = Claim() if own is None else own.claim()
+        own, claim = self._claimed_place(token) if held else (None, Claim())
         try:
-            if own is not None and self.swap is None and self.resume.resumed is None:
-                target = self.target
-                clear_room(target.store, target.path, target.node_format, target.meta)
             begun = self._started(end, token, topic, ends=ends, held=held, client=client)
         except BaseException:
             if own is not None:
@@ -436,6 +433,25 @@ class WritePlan(Priced, InWords):
             claim.close()
             raise
         return begun if own is None else replace(begun, claim=claim, end=own)
+
+    def _claimed_place(self, token: str) -> tuple[ArrayEnd | None, Claim]:
+        """Claim the place of a new array, which is empty then.
+
+        Nobody else makes room there meanwhile, which removes what lies beside, and a new claim too.
+        """
+        own, target = self._claimable(token), self.target
+        if own is None:
+            return None, Claim()
+        with editing(target.store, target.path):
+            claim = own.claim()
+            try:
+                if self.swap is None and self.resume.resumed is None:
+                    clear_room(target.store, target.path, target.node_format, target.meta)
+            except BaseException:
+                own.leave(alone=True)
+                claim.close()
+                raise
+        return own, claim
 
     def _claimable(self, token: str) -> ArrayEnd | None:
         """Return the place of a new array as one job claims it at a time, where claims pass."""
