@@ -52,9 +52,9 @@ if TYPE_CHECKING:
         zeros,
         zeros_like,
     )
-    from zarr_dask.jobs.copy.copy import copy, plan_copy
     from zarr_dask.jobs.copy.plan import CopyPlan
-    from zarr_dask.jobs.copy.rechunk_groups import plan_rechunk, rechunk
+    from zarr_dask.jobs.dispatch import copy, plan_copy, plan_rechunk, rechunk
+    from zarr_dask.jobs.dispatch_write import plan_write, to_zarr
     from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
     from zarr_dask.jobs.engine.predict import CostModel
     from zarr_dask.jobs.engine.report import JointReport, Progress, RechunkReport
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.write.joint_plan import JointWritePlan
     from zarr_dask.jobs.write.plan import WritePlan
     from zarr_dask.jobs.write.target import WriteReport
-    from zarr_dask.jobs.write.write import plan_write, to_zarr
     from zarr_dask.journal.manifest import Manifest
     from zarr_dask.stores.backends.zip_writer import ZipWriter
     from zarr_dask.stores.registry import register_store
@@ -237,7 +236,7 @@ _LATER = {
     "WriteReport": "zarr_dask.jobs.write.target",
     "CostModel": "zarr_dask.jobs.engine.predict",
     "compare": "zarr_dask.jobs.verify.compare",
-    "copy": "zarr_dask.jobs.copy.copy",
+    "copy": "zarr_dask.jobs.dispatch",
     "credentials_initializer": "zarr_dask.jobs.engine.credentials",
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.rank_writer",
@@ -255,16 +254,16 @@ _LATER = {
     "open_mfdataset": "zarr_dask.xarray.read",
     "open_zarr": "zarr_dask.xarray.read",
     "decompose": "zarr_dask.jobs.simulation.decomposition",
-    "plan_copy": "zarr_dask.jobs.copy.copy",
+    "plan_copy": "zarr_dask.jobs.dispatch",
     "plan_migration": "zarr_dask.jobs.migrate.migrate",
     "load_plan": "zarr_dask.jobs.plan_file",
-    "plan_rechunk": "zarr_dask.jobs.copy.rechunk_groups",
-    "plan_write": "zarr_dask.jobs.write.write",
-    "rechunk": "zarr_dask.jobs.copy.rechunk_groups",
+    "plan_rechunk": "zarr_dask.jobs.dispatch",
+    "plan_write": "zarr_dask.jobs.dispatch_write",
+    "rechunk": "zarr_dask.jobs.dispatch",
     "reference": "zarr_dask.jobs.ingest.reference",
     "share_credentials": "zarr_dask.jobs.engine.credentials",
     "inventory": "zarr_dask.jobs.inventory.inventory",
-    "to_zarr": "zarr_dask.jobs.write.write",
+    "to_zarr": "zarr_dask.jobs.dispatch_write",
     "verify": "zarr_dask.jobs.verify.verify",
 }
 
@@ -304,7 +303,8 @@ _INSTEAD = {
 
 def __getattr__(name: str) -> _Any:
     """Import what is used for the first time: thousands of processes may import the package."""
-    if name == "to_zarr" and "xarray" in _sys.modules:
+    takes_datasets = _LATER.get(name, "").startswith("zarr_dask.jobs.dispatch")
+    if takes_datasets and "xarray" in _sys.modules:
         _import_module("zarr_dask.xarray.accessor")  # by which datasets are written
     if name in _LATER:
         try:
@@ -315,7 +315,7 @@ def __getattr__(name: str) -> _Any:
             raise errors.MissingDependencyError(
                 f"{name} needs xarray, which is not installed: pip install 'zarr-dask[xarray]'"
             ) from error
-        if name != "to_zarr":  # each use of it looks for xarray
+        if not takes_datasets:  # each use of it looks for xarray
             globals()[name] = found
         return found
     if name in _MODULES:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from zarr_dask._util.arguments import check_bools, check_count, check_type
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
@@ -46,6 +46,9 @@ __all__ = ["copy", "plan_copy"]
 class CopyOptions(TypedDict, total=False):
     """Keyword arguments of both `plan_copy` and `copy`, for type checkers; see there."""
 
+    overwrite: bool
+    client: Client | None
+
     path: str
     chunks: Any
     shards: Any
@@ -61,10 +64,31 @@ class CopyOptions(TypedDict, total=False):
     read: ReadOptions | None
 
 
+class PlanCopyOptions(CopyOptions, total=False):
+    """Keyword arguments of `plan_copy`."""
+
+    threads: int | None
+
+
+class RunCopyOptions(CopyOptions, total=False):
+    """Keyword arguments of `copy`."""
+
+    progress: Callable[[Progress], None] | None
+    resume: bool
+    journal: Location | None
+    verify: bool
+
+
+@overload
+def plan_copy(
+    src: Location | Array | Group, dst: Location | Group, **options: Unpack[PlanCopyOptions]
+) -> CopyPlan: ...
+@overload
+def plan_copy(src: Any, dst: Location | Group, **options: Unpack[PlanCopyOptions]) -> Any: ...
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
 @explained_by(plan_rechunk)
 def plan_copy(
-    src: Location | Array | Group,
+    src: Any,
     dst: Location | Group,
     *,
     path: str = "",
@@ -92,7 +116,9 @@ def plan_copy(
     Parameters
     ----------
     src
-        An array or a group: its location, or an open node.
+        An array or a group: its location, or an open node. Dask and NumPy arrays, and datasets of
+        xarray, are written as by `zarr_dask.plan_write` and `zarr_dask.plan_dataset`; for these
+        `region` names dimensions only of datasets.
     dst
         Location of the copy.
     path
@@ -200,11 +226,17 @@ def plan_copy(
     return plan
 
 
+@overload
+def copy(
+    src: Location | Array | Group, dst: Location | Group, **options: Unpack[RunCopyOptions]
+) -> JointReport: ...
+@overload
+def copy(src: Any, dst: Location | Group, **options: Any) -> Any: ...
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
 @takes_options_of(plan_copy, but=["threads"])
 @explained_by(plan_copy)
 def copy(
-    src: Location | Array | Group,
+    src: Any,
     dst: Location | Group,
     *,
     overwrite: bool = False,
@@ -213,7 +245,7 @@ def copy(
     resume: bool = False,
     journal: Location | None = None,
     verify: bool = False,
-    **options: Unpack[CopyOptions],
+    **options: Any,
 ) -> JointReport:
     """Copy an array or a hierarchy: `plan_copy`, then run.
 
@@ -251,7 +283,7 @@ def copy(
     """
     check_bools(overwrite=overwrite, resume=resume, verify=verify)
     again = overwrite or resume  # a job that has died may have made some of it visible
-    plan = plan_copy(src, dst, overwrite=again, client=client, **options)
+    plan: CopyPlan = plan_copy(src, dst, overwrite=again, client=client, **options)
     plan = replace(plan, overwrite=overwrite)
     return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
 

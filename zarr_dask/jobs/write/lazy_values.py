@@ -14,7 +14,7 @@ from zarr_dask.array.view import View
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["are_several", "as_dask"]
+__all__ = ["are_several", "as_dask", "is_of_xarray"]
 
 
 def are_several(given: Any) -> bool:
@@ -36,3 +36,8 @@ def as_dask(given: Any) -> da.Array | Any:
 
     values, _ = given_values(given)
     return map_blocks(values, auto_chunks(values.shape, values.itemsize, CHUNK_BYTES))
+
+
+def is_of_xarray(values: object) -> bool:
+    """True for objects with our accessor of xarray (`zarr_dask.xarray.accessor`)."""
+    return getattr(type(values), "zd", None) is not None

@@ -12,7 +12,7 @@ end of the job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial as bound
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
@@ -46,7 +46,7 @@ from zarr_dask.jobs.write.checks import (
 )
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
-from zarr_dask.jobs.write.lazy_values import are_several, as_dask
+from zarr_dask.jobs.write.lazy_values import are_several, as_dask, is_of_xarray
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.regroup import check_fits_budget, cost_model_for, ways, written_blocks
 from zarr_dask.jobs.write.request import (
@@ -71,11 +71,6 @@ if TYPE_CHECKING:
     import dask.array as da
 
 __all__ = ["plan_blocks", "plan_several", "plan_write", "to_zarr"]
-
-
-def _is_of_xarray(values: object) -> bool:
-    """True for objects with our accessor of xarray (`zarr_dask.xarray.accessor`)."""
-    return getattr(type(values), "zd", None) is not None
 
 
 Values = Any
@@ -110,7 +105,7 @@ def plan_write(
     mode: WriteMode = "a",
     **options: Unpack[WriteKeywords],
 ) -> JointWritePlan: ...
-@takes_habits((*KEYWORDS, "name"), **_HABITS)
+@takes_habits((*KEYWORDS, "name"), is_of_xarray, **_HABITS)
 @takes_options_of(WriteOptions)
 def plan_write(
     arr: Any,
@@ -120,14 +115,16 @@ def plan_write(
     region: Any = None,
     mode: WriteMode = "a",
     **keywords: Any,
-) -> WritePlan | JointWritePlan:
+) -> Any:
     """Plan how to write a dask array, or several; nothing is written.
 
     Parameters
     ----------
     arr
         The dask array; or a NumPy array, nested lists, an open `Array` or a `View`. A list of dask
-        arrays is written by one graph, so that what they have in common is computed once.
+        arrays is written by one graph, so that what they have in common is computed once. A new
+        array keeps the attributes and the names of the dimensions of an open `Array`. An open
+        `Group` is copied, as by `plan_copy`.
     url
         Target: a path, a URL, a store, a mapping, or an `Array` opened with ``mode="r+"``; a list
         for several arrays, or one location with a list of components.
@@ -151,8 +148,8 @@ def plan_write(
 
     Returns
     -------
-    WritePlan or JointWritePlan
-        The second for several arrays.
+    WritePlan, JointWritePlan, DatasetPlan or CopyPlan
+        The second for several arrays, the third for a dataset, the fourth for a group.
 
     Raises
     ------
@@ -194,6 +191,9 @@ def plan_write(
     >>> zd.plan_write([x, x + 1], {}, ["a", "b"], each=each).tasks
     20
     """
+    if is_of_xarray(arr):
+        to = (url, component, storage_options, mode)
+        return _of_xarray(arr.zd.plan, *to, region=region, **keywords)
     others = {name: keywords.pop(name) for name in (*KEYWORDS, "name") if name in keywords}
     request = WriteRequest(
         url=url,
@@ -213,6 +213,21 @@ def plan_write(
             raise TypeError("each= is about several arrays; name the options of a single one.")
         return _plan(arr, request)
     return plan_several(arr, split_request(request, len(arr)))
+
+
+def _of_xarray(
+    write: Callable[..., Any],
+    url: Any,
+    component: Any,
+    storage_options: Mapping[str, Any] | None,
+    mode: str,
+    **given: Any,
+) -> Any:
+    """Plan or write a dataset, by a method of its accessor."""
+    replaces = given.pop("overwrite", False)
+    given = {name: value for name, value in given.items() if value is not None}
+    mode_of_dataset = "w" if replaces else None if mode == "a" else mode
+    return write(url, mode_of_dataset, component, storage_options=storage_options, **given)
 
 
 def plan_several(
@@ -336,6 +351,8 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     url, component, keywords = target_of(request.url, request.component, request.keywords)
     request = replace(request, url=url, component=component, keywords=keywords)
     request.check()
+    if isinstance(arr, Array) and request.creates:
+        request = _with_names_of(arr, request)
     target, region, site, before, ended = _aim(values, request)
     if not site.free_beside:
         check_no_output(target.store, target.path)
@@ -390,6 +407,16 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     if request.partial == "refuse" and request.append is None:
         check_whole(plan)
     return plan
+
+
+def _with_names_of(source: Array, request: WriteRequest) -> WriteRequest:
+    """Return the request of a new array, which keeps the attributes and dimensions of another."""
+    names, attributes = request.dimension_names, request.attributes
+    return replace(
+        request,
+        dimension_names=source.dimension_names if names is None else names,
+        attributes=source.attributes if attributes is None else attributes,
+    )
 
 
 def _within_budget(plan: WritePlan, request: WriteRequest) -> WritePlan:
@@ -484,7 +511,7 @@ def to_zarr(
     mode: WriteMode = "a",
     **options: Unpack[RunKeywords],
 ) -> Any: ...
-@takes_habits((*KEYWORDS, "name"), _is_of_xarray, **_HABITS)
+@takes_habits((*KEYWORDS, "name"), is_of_xarray, **_HABITS)
 @takes_options_of(plan_write)
 @explained_by(plan_write, WritePlan.run)
 def to_zarr(
@@ -507,7 +534,7 @@ def to_zarr(
     ----------
     arr, url, component, storage_options, region, mode
         As for `plan_write`. Datasets, arrays and trees of xarray are written as
-        `zarr_dask.write_dataset` does.
+        `zarr_dask.write_dataset` does, groups as `zarr_dask.copy` does.
     compute
         True to write now. False to make room at the target and return a collection whose
         ``compute()`` writes.
@@ -521,8 +548,9 @@ def to_zarr(
     Returns
     -------
     WriteReport or WriteCollection or dask.array.Array
-        As `compute` and `return_stored` say. For several arrays a tuple of reports, one collection
-        whose ``compute()`` returns that tuple, or a tuple of dask arrays.
+        As `compute` and `return_stored` say; a `JointReport` for a group. For several arrays a
+        tuple of reports, one collection whose ``compute()`` returns that tuple, or a tuple of dask
+        arrays.
 
     Raises
     ------
@@ -543,17 +571,10 @@ def to_zarr(
     >>> zd.open_array(store).shape
     (500, 400)
     """
-    if _is_of_xarray(arr):
+    if is_of_xarray(arr):
         given = {**options, "region": region, "progress": progress, "window": window}
-        replaces = given.pop("overwrite", False)
-        return arr.zd.to_zarr(
-            url,
-            "w" if replaces else None if mode == "a" else mode,
-            component,
-            storage_options=storage_options,
-            compute=compute,
-            **{name: value for name, value in given.items() if value is not None},
-        )
+        to = (url, component, storage_options, mode)
+        return _of_xarray(arr.zd.to_zarr, *to, compute=compute, **given)
     check_bools(compute=compute, return_stored=return_stored)
     plan = plan_write(arr, url, component, storage_options, region, mode, **options).at_once()
     if not compute and not return_stored:

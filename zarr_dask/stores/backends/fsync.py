@@ -19,6 +19,8 @@ _MOST_KNOWN = 1 << 16
 _KNOWN_LOCK = Lock()
 _KNOWN: dict[str, tuple[int, int]] = {}
 """Folders that are on the disk with all their parents, by real path: device and inode of each."""
+_BELOW: dict[str, set[str]] = {}
+"""Those of them, and the folders on their paths, by the folder that they lie in."""
 
 
 def fsync_folder(folder: str) -> None:
@@ -64,18 +66,32 @@ def fsync_names(folder: str, root: str) -> None:
             break
         folder, place = above, place_above
     with _KNOWN_LOCK:
-        if len(_KNOWN) + len(found) > _MOST_KNOWN:
+        if max(len(_KNOWN) + len(found), len(_BELOW)) > _MOST_KNOWN:
             _KNOWN.clear()
+            _BELOW.clear()
         _KNOWN.update(found)
+        for one in found:
+            _link(one)
 
 
 def forget_folders(folder: str) -> None:
     """Forget a folder and those below it: others with the same name may get the same inode."""
     folder = os.path.realpath(folder)
-    below = f"{folder}/".replace("//", "/")
     with _KNOWN_LOCK:
-        for known in [one for one in _KNOWN if one == folder or one.startswith(below)]:
-            del _KNOWN[known]
+        _BELOW.get(os.path.dirname(folder), set()).discard(folder)
+        waiting = [folder]
+        while waiting:
+            one = waiting.pop()
+            _KNOWN.pop(one, None)
+            waiting += _BELOW.pop(one, ())
+
+
+def _link(folder: str) -> None:
+    """Enter a folder, and those on its path, into the folders that they lie in."""
+    above = os.path.dirname(folder)
+    while folder not in _BELOW.setdefault(above, set()) and above != folder:
+        _BELOW[above].add(folder)
+        folder, above = above, os.path.dirname(above)
 
 
 def _place(folder: str) -> tuple[int, int]:

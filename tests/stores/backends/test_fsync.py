@@ -1,0 +1,60 @@
+"""What a process remembers of folders that are on the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from zarr_dask.stores.backends import fsync
+
+
+@pytest.fixture
+def synced() -> Iterator[list[str]]:
+    """Folders that are synced, in a process that knows of none."""
+    seen: list[str] = []
+    known = mock.patch.dict(fsync._KNOWN, clear=True), mock.patch.dict(fsync._BELOW, clear=True)
+    with known[0], known[1], mock.patch.object(fsync, "fsync_folder", seen.append):
+        yield seen
+
+
+def names(seen: list[str], root: Path) -> set[str]:
+    found = {os.path.relpath(one, root) for one in seen if Path(one).is_relative_to(root)}
+    seen.clear()
+    return found
+
+
+def test_folders_are_synced_once_and_again_after_they_are_forgotten(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    root = tmp_path.resolve()
+    for name in ("g/a/c", "g/ab", "g/b"):
+        (root / name).mkdir(parents=True)
+        fsync.fsync_names(str(root / name), str(root))
+    assert names(synced, root) == {".", "g", "g/a", "g/a/c", "g/ab", "g/b"}
+    fsync.fsync_names(str(root / "g/a/c"), str(root))
+    assert names(synced, root) == {"g/a/c"}
+    fsync.forget_folders(str(root / "g/a"))
+    assert not [one for one in fsync._KNOWN if one.startswith(f"{root}/g/a/")]
+    fsync.fsync_names(str(root / "g/ab"), str(root))
+    assert names(synced, root) == {"g/ab"}  # a name that begins alike
+    fsync.fsync_names(str(root / "g/a/c"), str(root))
+    assert names(synced, root) == {"g/a/c", "g/a", "g"}
+    fsync.forget_folders(str(root))
+    assert not [one for one in fsync._KNOWN if one.startswith(str(root))]
+
+
+def test_forgetting_looks_at_no_other_folders(tmp_path: Path, synced: list[str]) -> None:
+    for number in range(300):
+        (tmp_path / f"{number}").mkdir()
+        fsync.fsync_names(str(tmp_path / f"{number}"), str(tmp_path))
+    with mock.patch.object(fsync, "_KNOWN", mock.MagicMock(wraps=fsync._KNOWN)) as known:
+        fsync.forget_folders(str(tmp_path / "7"))
+    assert [call[0] for call in known.method_calls] == ["pop"]
+    known.__iter__.assert_not_called()
+    shutil.rmtree(tmp_path / "7")
+    assert len([one for one in fsync._KNOWN if one.startswith(f"{tmp_path.resolve()}/")]) == 299
