@@ -211,6 +211,44 @@ def test_groups_texts_and_characters_of_netcdf4(tmp_path):
     xr.testing.assert_identical(zd.open_dataset(target, "ocean").load(), ocean)
 
 
+def test_records_that_a_variable_does_not_have_yet_are_its_fill_value(tmp_path):
+    import netCDF4
+
+    files = []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.nc"))
+        with netCDF4.Dataset(files[-1], "w") as file:
+            file.createDimension("time", None)
+            file.createDimension("x", 3)
+            file.createVariable("time", "i4", ("time",))[:] = np.arange(4) + 4 * number
+            file.createVariable("never", "f4", ("time", "x"), zlib=True)
+            late = file.createVariable("late", "i2", ("time", "x"), fill_value=np.int16(-9))
+            late[:2] = number + 1
+            file.createVariable("texts", str, ("time",))[:1] = np.array(["a"], object)
+            group = file.createGroup("other")  # with a dimension of the same name
+            group.createDimension("time", None)
+            group.createVariable("b", "f8", ("time",))[:] = np.arange(7 - number)
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", chunks={"time": 3}, verify=True)
+    check(files, target)
+    other = opened(files, group="other")
+    xr.testing.assert_identical(zd.open_dataset(target, "other").load(), other)
+
+
+@pytest.mark.parametrize("dtype", ["i2", "f8"])
+def test_checksums_below_shuffled_bytes_are_undone(tmp_path, dtype):
+    import netCDF4
+
+    files = [str(tmp_path / "a.nc")]
+    with netCDF4.Dataset(files[0], "w") as file:
+        file.createDimension("time", 5)
+        options = {"zlib": True, "shuffle": True, "fletcher32": True}
+        file.createVariable("a", dtype, ("time",), **options)[:] = np.arange(5)
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", verify=True)
+    check(files, target)
+
+
 def test_a_dimension_that_no_file_has_is_new(tmp_path):
     files = write(tmp_path, [4])
     second = str(tmp_path / "1.nc")

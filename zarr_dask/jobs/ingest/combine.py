@@ -527,13 +527,14 @@ class _Array:
         axis = 0 if self.new else reference.dims.index(str(self.concat))
         cell = served.chunks
         pieces, lengths, start = [], [], 0
-        for number, extent in enumerate(self.lengths):
-            one = files.get(number)
+        for number, length in enumerate(self.lengths):
+            one, extent = files.get(number), length
             if one is None:
                 pieces.append(FilePiece(-1, start, extent, None, direct=False))
                 lengths += _cut(extent, 1 if self.new else cell[axis])
             else:
                 step = 1 if self.new else one.chunks[axis]
+                extent = 1 if self.new else one.shape[axis]  # groups have dimensions of their own
                 change = self._conversion(one, served, changes[number], unpacks)
                 direct = change is None and _alike(one, served, None if self.new else axis)
                 pieces.append(FilePiece(number, start, extent, change, direct))
