@@ -211,6 +211,13 @@ def test_groups_texts_and_characters_of_netcdf4(tmp_path):
     xr.testing.assert_identical(zd.open_dataset(target, "ocean").load(), ocean)
 
 
+@pytest.mark.parametrize("way", ["netcdf4", "classic"])
+def test_files_without_a_record_are_passed_over(tmp_path, way):
+    files, target = write(tmp_path, [3, 0, 2], way), str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", verify=True)
+    check([files[0], files[2]], target, engine=_WAYS[way][0])
+
+
 def test_records_that_a_variable_does_not_have_yet_are_its_fill_value(tmp_path):
     import netCDF4
 

@@ -198,7 +198,8 @@ def _variable(
         end = begin + prod(shape) * dtype.itemsize
         layout, chunks = "range", pieces(shape, dtype.itemsize)
         stride = 0
-    short = f"ends at byte {end} of a file of {size}: the file is cut off" if end > size else ""
+    cut = end > size and prod(shape) > 0  # records that are not there begin behind the file
+    short = f"ends at byte {end} of a file of {size}: the file is cut off" if cut else ""
     return Variable(
         tuple(dims),
         shape,
