@@ -510,6 +510,52 @@ def test_a_chunk_that_does_not_decode_is_named_and_the_job_goes_on(tmp_path):
     np.testing.assert_array_equal(zd.open(target)["t"][...], np.concatenate(values))
 
 
+def test_files_that_turn_out_broken_are_filled_and_listed_by_choice(tmp_path):
+    files, target = [str(tmp_path / f"{n}.h5") for n in range(3)], tmp_path / "out.zarr"
+    values = np.random.default_rng(0).integers(0, 99, (3, 4, 100, 100)).astype("f4")
+    for one, part in zip(files, values, strict=True):
+        with h5py.File(one, "w") as file:
+            made = file.create_dataset("t", data=part, chunks=(2, 50, 100), compression="gzip")
+            made.dims[0].label = "time"
+    before = Path(files[1]).stat()
+    with h5py.File(files[1], "r") as file:
+        info = file["t"].id.get_chunk_info(1)  # the lower half of its first two steps
+    broken = bytearray(Path(files[1]).read_bytes())
+    broken[info.byte_offset + 2 : info.byte_offset + info.size] = b"\0" * (info.size - 2)
+    Path(files[1]).write_bytes(bytes(broken))
+    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
+    given = {"concat": "time", "chunks": {"time": 3}, "settle": {"broken": "fill"}}
+
+    report = zd.ingest(files[:2], str(target), **given, verify=True)
+    (filled,) = report.broken
+    assert (filled.file, filled.array, filled.region) == (files[1], "t", "4:6, 50:100, 0:100")
+    assert "corrupt" in filled.found
+    assert files[1] in str(report)
+    expected = np.concatenate(values)
+    expected[4:6, 50:100] = np.nan
+    np.testing.assert_array_equal(zd.open(str(target))["t"][...], expected[:8])
+
+    plan = zd.plan_ingest(files, str(target), **given)
+    Path(files[2]).unlink()
+    report = plan.run()
+    assert {one.file for one in report.broken} == {files[2]}
+    expected[8:] = np.nan
+    np.testing.assert_array_equal(zd.open(str(target))["t"][...], expected)
+    assert not [one for one in tmp_path.rglob("*") if "broken" in one.name]
+    with pytest.raises(IngestError, match="give survey="):
+        zd.plan_ingest(files[:2], {}, **given)
+
+
+def test_appends_tell_their_progress_and_use_the_client_that_is_given(tmp_path, client):
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    zd.ingest(files[:1], target, concat="time", chunks={"time": 2})
+    seen = []
+    plan = zd.plan_ingest(files, target, concat="time", client=client)
+    plan.run(client, seen.append)
+    assert sum(one.nbytes for one in seen) == seen[-1].total == plan.nbytes
+    check(files, target)
+
+
 def test_one_step_reads_one_file(tmp_path):
     from zarr_dask.jobs.ingest.ingest import dataset_of
     from zarr_dask.jobs.ingest.source_file import SourceFile

@@ -64,6 +64,20 @@ class Combined:
     missing: Any = None
     """Value where a file lacks it; None if none does."""
 
+    @property
+    def mask(self) -> Any:
+        """The value of elements that a file does not yield, masked if the array has masks."""
+        if self.served.dtype == "string":
+            return ""
+        if self.missing is not None:
+            return self.missing
+        given = self.served.attribute("_FillValue")
+        if given is not None:
+            return given
+        if np.dtype(self.served.dtype).kind in "fc":
+            return np.nan
+        return 0 if self.served.fill is None else decoded(self.served.fill)
+
 
 @dataclass(frozen=True)
 class Combination:
