@@ -170,6 +170,26 @@ def test_blosc_of_hdf5_is_undone(tmp_path):
     np.testing.assert_array_equal(zd.open(target)["a"][...], np.arange(9000).reshape(90, 100))
 
 
+def test_files_with_links_in_them_and_bytes_in_front_are_read(tmp_path):
+    other, file = tmp_path / "other.h5", tmp_path / "a.mat"
+    with h5py.File(other, "w") as made:
+        made["secret"] = np.zeros(3)
+    with h5py.File(file, "w", userblock_size=1024) as made:
+        made["g/a"] = np.arange(30)
+        made.create_dataset("b", data=np.arange(30), chunks=(7,), compression="gzip")
+        made["g/again"] = made["g"]  # a group that lies in itself
+        made["soft"] = h5py.SoftLink("/b")
+        made["dead"] = h5py.SoftLink("/nowhere")
+        made["elsewhere"] = h5py.ExternalLink(str(other), "/")
+        made["round"] = h5py.SoftLink("/elsewhere/secret")
+    target: dict[str, bytes] = {}
+    zd.ingest(file, target, verify=True)
+    found = zd.open(target)
+    assert {*found} == {"b", "g", "soft"}
+    for path in ("g/a", "b", "soft"):
+        np.testing.assert_array_equal(found[path][...], np.arange(30))
+
+
 def test_what_a_file_never_stored_is_its_fill_value(tmp_path):
     files = []
     for number, fill in enumerate([1.5, 2.5]):
@@ -240,6 +260,20 @@ def test_records_that_a_variable_does_not_have_yet_are_its_fill_value(tmp_path):
     check(files, target)
     other = opened(files, group="other")
     xr.testing.assert_identical(zd.open_dataset(target, "other").load(), other)
+
+
+@pytest.mark.parametrize("format", ["NETCDF4", "NETCDF3_CLASSIC"])
+def test_characters_with_a_fill_value_are_what_xarray_reads(tmp_path, format):
+    import netCDF4
+
+    files, target = [str(tmp_path / "a.nc")], str(tmp_path / "out.zarr")
+    with netCDF4.Dataset(files[0], "w", format=format) as file:
+        file.createDimension("time", 3)
+        file.createDimension("length", 4)
+        letters = file.createVariable("letters", "S1", ("time", "length"), fill_value="b")
+        letters[:] = np.array([[*"abcd"]] * 3, "S1")
+    zd.ingest(files, target, concat="time", verify=True)
+    check(files, target)
 
 
 @pytest.mark.parametrize("dtype", ["i2", "f8"])

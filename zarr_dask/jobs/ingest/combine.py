@@ -428,7 +428,9 @@ class _Array:
             self._differs(having[0], "unsupported", reference.unsupported, "skip")
         for number in having[1:]:
             one = self._variable(number)
-            if one.dims != reference.dims or one.shape != reference.shape:
+            if one.unsupported:
+                self._differs(number, "unsupported", one.unsupported, "skip")
+            elif one.dims != reference.dims or one.shape != reference.shape:
                 at = self.files[having[0]].url
                 text = f"has the shape {_shape(one)}, but {_shape(reference)} in {at}"
                 self._differs(number, "shape", text, "skip")
@@ -691,4 +693,6 @@ def _cast_fill(reference: Variable, served: Variable) -> dict[str, Any]:
             attrs["_FillValue"] = encoded(np.asarray(given).astype(np.dtype(served.dtype))[()])
         except (TypeError, ValueError):
             raise GridError(f"_FillValue={given!r} does not fit {served.dtype}") from None
+    elif isinstance(given, str) and served.dtype.startswith("|S"):
+        attrs["_FillValue"] = encoded(given.encode())
     return attrs

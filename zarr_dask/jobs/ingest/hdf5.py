@@ -17,9 +17,21 @@ import numpy as np
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.jobs.ingest.header import Variable, encoded
 
-__all__ = ["SIGNATURE", "chunk_places", "library", "read_header", "read_values"]
+__all__ = [
+    "LARGEST_USER_BLOCK",
+    "SIGNATURE",
+    "USER_BLOCK",
+    "chunk_places",
+    "library",
+    "read_header",
+    "read_values",
+]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+USER_BLOCK = 512
+"""Fewest bytes in front of the signature if there are any; else a power of two times as many."""
+LARGEST_USER_BLOCK = 1 << 20
+"""Last byte at which a signature is looked for."""
 
 _INTERNAL = frozenset(
     {
@@ -106,16 +118,18 @@ def _grown(
     return found
 
 
-def _groups(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield all groups by hard links, which make a tree in files of netCDF."""
+def _groups(group: Any, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield all groups by hard links; not one that lies in itself."""
     yield path, group
     h5py = library()
-    for name in group:
-        link = group.get(name, getlink=True)
-        if isinstance(link, h5py.HardLink) and group.get(name, getclass=True) is h5py.Group:
+    own = (*above, h5py.h5o.get_info(group.id).addr)
+    for name, link, kind in _links(group):
+        if isinstance(link, h5py.HardLink) and kind is h5py.Group:
+            inner = group[name]
             if path.count("/") > _DEEPEST:
                 raise ValueError(f"groups lie more than {_DEEPEST} deep")
-            yield from _groups(group[name], f"{path}/{name}".lstrip("/"))
+            if h5py.h5o.get_info(inner.id).addr not in own:
+                yield from _groups(inner, f"{path}/{name}".lstrip("/"), own)
 
 
 _DEEPEST = 64
@@ -123,13 +137,25 @@ _DEEPEST = 64
 
 def _datasets(group: Any) -> Iterator[tuple[str, Any]]:
     """Yield the datasets of a group; not those that lie in other files."""
+    dataset = library().Dataset
+    for name, link, kind in _links(group):
+        if kind is dataset:
+            found = group[name]
+            hard = isinstance(link, library().HardLink)
+            if hard or found.file.filename == group.file.filename:  # not through an external link
+                yield name, found
+
+
+def _links(group: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, link and class of what a group leads to in the same file."""
     h5py = library()
     for name in group:
         link = group.get(name, getlink=True)
-        if isinstance(link, h5py.ExternalLink):
-            continue
-        if group.get(name, getclass=True) is h5py.Dataset:
-            yield name, group[name]
+        if isinstance(link, h5py.HardLink):
+            yield name, link, group.get(name, getclass=True)
+        elif isinstance(link, h5py.SoftLink):
+            with suppress(KeyError, RuntimeError):  # it leads nowhere
+                yield name, link, group.get(name, getclass=True)
 
 
 def _raw(item: Any, name: str) -> Any:
