@@ -176,14 +176,14 @@ def _attribute(reader: _Reader) -> Any:
     return encoded(values[0] if len(values) == 1 else values)
 
 
-def _fill(given: Any, dtype: np.dtype[Any]) -> Any:
+def _fill(given: Any, code: str) -> Any:
     """Return a fill value in a data type; the default one if it is of another kind."""
-    value = decoded(given)
+    value, dtype = decoded(given), np.dtype(code)
     if dtype.kind == "S" and isinstance(value, str):
         return value.encode()[: dtype.itemsize]
     if isinstance(value, np.generic) and value.dtype.kind in "iuf":
         return value.astype(dtype)
-    return np.array(_DEFAULT_FILLS[dtype.str], dtype)[()]
+    return np.array(_DEFAULT_FILLS[code], dtype)[()]
 
 
 def _variable(
@@ -198,7 +198,7 @@ def _variable(
     """Return one variable; `stride` is 0 if it has no records."""
     dtype = np.dtype(_TYPES[code])
     shape = tuple(lengths)
-    fill = encoded(_fill(attrs.get("_FillValue"), dtype))
+    fill = encoded(_fill(attrs.get("_FillValue"), _TYPES[code]))
     record = prod(shape[1:]) * dtype.itemsize
     if stride and stride != record:
         end = begin + max(shape[0] - 1, 0) * stride + record if shape[0] else begin
