@@ -444,6 +444,11 @@ class _Array:
                 self._differs(number, "values", text, "first", "skip")
         if self.left_out or len(self.work.differences) > before:
             return None
+        lacking = [one.url for one in self.files if self.path not in one.variables]
+        if lacking:
+            more = f" and {len(lacking) - 1} more files" if len(lacking) > 1 else ""
+            stay = f"the values of {self.files[having[0]].url} stay"
+            self.work.note(f"{self.path} is not in {lacking[0]}{more}: {stay}")
         piece = FilePiece(having[0], 0, 0, None, direct=True)
         meta = self._meta(reference, reference, reference.shape, reference.dims, reference.chunks)
         return Combined(self.path, meta, reference, None, False, (piece,))
