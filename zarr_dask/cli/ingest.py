@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.options import FORMAT, CodecsType, GridType, SizeType, run_options
 from zarr_dask.cli.output import answer, echo, say_report
-from zarr_dask.cli.progress import rechunk_progress
+from zarr_dask.cli.progress import image_progress, rechunk_progress
 from zarr_dask.cli.settings import is_remote, two_storage_options
 from zarr_dask.cli.signals import handle_signals
 
@@ -65,8 +64,8 @@ The same command with more files appends these.
     type=_Settle(),
     multiple=True,
     help="Choice for differences of one kind, such as units=convert, dtype=promote, "
-    "packing=unpack, missing=fill, values=first, unreadable=skip. By default all are listed, and "
-    "nothing is written.",
+    "packing=unpack, missing=fill, values=first, unreadable=skip, broken=fill. By default all are "
+    "listed, and nothing is written.",
 )
 @click.option("--variable", "variables", multiple=True, help="Take only this variable.")
 @click.option("--engine", help="Engine of xarray that reads the files, such as cfgrib.")
@@ -128,7 +127,7 @@ def ingest(
             "without it to start over."
         )
         copied = plan.copy
-        bars = nullcontext() if copied is None else rechunk_progress(copied, verify=verify)
+        bars = image_progress() if copied is None else rechunk_progress(copied, verify=verify)
         with handle_signals(state), bars as advance:
             report = plan.run(client, advance, resume=resume, verify=verify)
         if isinstance(report, AppendReport):

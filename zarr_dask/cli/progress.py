@@ -79,7 +79,7 @@ def migration_progress(
 
 @contextmanager
 def image_progress() -> Iterator[Callable[[Progress], None] | Literal[True] | None]:
-    """Yield a function that shows how much of an image has been read, or True for a bar.
+    """Yield a function that shows how much of a graph has been written, or True for a bar.
 
     None with ``--quiet``.
     """

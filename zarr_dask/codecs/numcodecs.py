@@ -188,7 +188,8 @@ class Filter(BytesCodec):
                 native = numbers.dtype.newbyteorder("=")
                 rounded = codec.encode(numbers.astype(native)).view(native)  # it returns integers
                 return _bytes(rounded.astype(numbers.dtype))
-            return _bytes(codec.encode(typed))
+            whole, tail = self._split(typed)
+            return _joined(_bytes(codec.encode(whole)), tail)
         except _FAILURES as error:
             raise DataTypeError(f"filter {self.id!r} cannot encode a chunk ({error}).") from error
 
@@ -199,7 +200,8 @@ class Filter(BytesCodec):
                 f"it has {len(buffer)} bytes, and the chunk {self.size(size).most} in base64"
             )
         try:
-            decoded = _bytes(_codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8)))
+            whole, tail = self._split(np.frombuffer(buffer, np.uint8))
+            decoded = _joined(_bytes(_codec(self.id, self.options).decode(whole)), tail)
         except _FAILURES as error:
             kind = ChecksumError if self.id in _CHECKSUMS else CorruptObjectError
             raise kind(f"filter {self.id!r} cannot decode it ({error})") from error
@@ -210,15 +212,30 @@ class Filter(BytesCodec):
             )
         return decoded
 
+    @property
+    def _element(self) -> int:
+        """Bytes of the elements that are shuffled; 1 for other filters."""
+        return max(_codec(self.id, self.options).elementsize, 1) if self.id == "shuffle" else 1
+
+    def _split(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return whole elements, and the bytes behind them, which HDF5 leaves as they are."""
+        whole = len(data) - len(data) % self._element
+        return data[:whole], data[whole:]
+
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`; shuffled bytes go straight to their places."""
-        if self.id != "shuffle" or len(memoryview(buffer).cast("B")) != out.size:
+        nbytes = len(memoryview(buffer).cast("B"))
+        if self.id != "shuffle" or nbytes != out.size or nbytes % self._element:
             super().decode_into(buffer, out)
             return
         try:
             _codec(self.id, self.options).decode(np.frombuffer(buffer, np.uint8), out=out)
         except _FAILURES as error:
             raise CorruptObjectError(f"filter {self.id!r} cannot decode it ({error})") from error
+
+
+def _joined(whole: memoryview, tail: np.ndarray) -> memoryview:
+    return memoryview(b"".join((whole, tail.data))) if len(tail) else whole
 
 
 def _bytes(result: Any) -> memoryview:

@@ -170,6 +170,26 @@ def test_blosc_of_hdf5_is_undone(tmp_path):
     np.testing.assert_array_equal(zd.open(target)["a"][...], np.arange(9000).reshape(90, 100))
 
 
+def test_files_with_links_in_them_and_bytes_in_front_are_read(tmp_path):
+    other, file = tmp_path / "other.h5", tmp_path / "a.mat"
+    with h5py.File(other, "w") as made:
+        made["secret"] = np.zeros(3)
+    with h5py.File(file, "w", userblock_size=1024) as made:
+        made["g/a"] = np.arange(30)
+        made.create_dataset("b", data=np.arange(30), chunks=(7,), compression="gzip")
+        made["g/again"] = made["g"]  # a group that lies in itself
+        made["soft"] = h5py.SoftLink("/b")
+        made["dead"] = h5py.SoftLink("/nowhere")
+        made["elsewhere"] = h5py.ExternalLink(str(other), "/")
+        made["round"] = h5py.SoftLink("/elsewhere/secret")
+    target: dict[str, bytes] = {}
+    zd.ingest(file, target, verify=True)
+    found = zd.open(target)
+    assert {*found} == {"b", "g", "soft"}
+    for path in ("g/a", "b", "soft"):
+        np.testing.assert_array_equal(found[path][...], np.arange(30))
+
+
 def test_what_a_file_never_stored_is_its_fill_value(tmp_path):
     files = []
     for number, fill in enumerate([1.5, 2.5]):
@@ -209,6 +229,65 @@ def test_groups_texts_and_characters_of_netcdf4(tmp_path):
     check(files, target)
     ocean = opened(files, group="ocean")
     xr.testing.assert_identical(zd.open_dataset(target, "ocean").load(), ocean)
+
+
+@pytest.mark.parametrize("way", ["netcdf4", "classic"])
+def test_files_without_a_record_are_passed_over(tmp_path, way):
+    files, target = write(tmp_path, [3, 0, 2], way), str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", verify=True)
+    check([files[0], files[2]], target, engine=_WAYS[way][0])
+
+
+def test_records_that_a_variable_does_not_have_yet_are_its_fill_value(tmp_path):
+    import netCDF4
+
+    files = []
+    for number in range(2):
+        files.append(str(tmp_path / f"{number}.nc"))
+        with netCDF4.Dataset(files[-1], "w") as file:
+            file.createDimension("time", None)
+            file.createDimension("x", 3)
+            file.createVariable("time", "i4", ("time",))[:] = np.arange(4) + 4 * number
+            file.createVariable("never", "f4", ("time", "x"), zlib=True)
+            late = file.createVariable("late", "i2", ("time", "x"), fill_value=np.int16(-9))
+            late[:2] = number + 1
+            file.createVariable("texts", str, ("time",))[:1] = np.array(["a"], object)
+            group = file.createGroup("other")  # with a dimension of the same name
+            group.createDimension("time", None)
+            group.createVariable("b", "f8", ("time",))[:] = np.arange(7 - number)
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", chunks={"time": 3}, verify=True)
+    check(files, target)
+    other = opened(files, group="other")
+    xr.testing.assert_identical(zd.open_dataset(target, "other").load(), other)
+
+
+@pytest.mark.parametrize("format", ["NETCDF4", "NETCDF3_CLASSIC"])
+def test_characters_with_a_fill_value_are_what_xarray_reads(tmp_path, format):
+    import netCDF4
+
+    files, target = [str(tmp_path / "a.nc")], str(tmp_path / "out.zarr")
+    with netCDF4.Dataset(files[0], "w", format=format) as file:
+        file.createDimension("time", 3)
+        file.createDimension("length", 4)
+        letters = file.createVariable("letters", "S1", ("time", "length"), fill_value="b")
+        letters[:] = np.array([[*"abcd"]] * 3, "S1")
+    zd.ingest(files, target, concat="time", verify=True)
+    check(files, target)
+
+
+@pytest.mark.parametrize("dtype", ["i2", "f8"])
+def test_checksums_below_shuffled_bytes_are_undone(tmp_path, dtype):
+    import netCDF4
+
+    files = [str(tmp_path / "a.nc")]
+    with netCDF4.Dataset(files[0], "w") as file:
+        file.createDimension("time", 5)
+        options = {"zlib": True, "shuffle": True, "fletcher32": True}
+        file.createVariable("a", dtype, ("time",), **options)[:] = np.arange(5)
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", verify=True)
+    check(files, target)
 
 
 def test_a_dimension_that_no_file_has_is_new(tmp_path):
@@ -463,6 +542,52 @@ def test_a_chunk_that_does_not_decode_is_named_and_the_job_goes_on(tmp_path):
     # how many tasks had ended before depends on their order
     assert report.tasks <= zd.plan_ingest(files, {}, **given).tasks
     np.testing.assert_array_equal(zd.open(target)["t"][...], np.concatenate(values))
+
+
+def test_files_that_turn_out_broken_are_filled_and_listed_by_choice(tmp_path):
+    files, target = [str(tmp_path / f"{n}.h5") for n in range(3)], tmp_path / "out.zarr"
+    values = np.random.default_rng(0).integers(0, 99, (3, 4, 100, 100)).astype("f4")
+    for one, part in zip(files, values, strict=True):
+        with h5py.File(one, "w") as file:
+            made = file.create_dataset("t", data=part, chunks=(2, 50, 100), compression="gzip")
+            made.dims[0].label = "time"
+    before = Path(files[1]).stat()
+    with h5py.File(files[1], "r") as file:
+        info = file["t"].id.get_chunk_info(1)  # the lower half of its first two steps
+    broken = bytearray(Path(files[1]).read_bytes())
+    broken[info.byte_offset + 2 : info.byte_offset + info.size] = b"\0" * (info.size - 2)
+    Path(files[1]).write_bytes(bytes(broken))
+    os.utime(files[1], ns=(before.st_atime_ns, before.st_mtime_ns))
+    given = {"concat": "time", "chunks": {"time": 3}, "settle": {"broken": "fill"}}
+
+    report = zd.ingest(files[:2], str(target), **given, verify=True)
+    (filled,) = report.broken
+    assert (filled.file, filled.array, filled.region) == (files[1], "t", "4:6, 50:100, 0:100")
+    assert "corrupt" in filled.found
+    assert files[1] in str(report)
+    expected = np.concatenate(values)
+    expected[4:6, 50:100] = np.nan
+    np.testing.assert_array_equal(zd.open(str(target))["t"][...], expected[:8])
+
+    plan = zd.plan_ingest(files, str(target), **given)
+    Path(files[2]).unlink()
+    report = plan.run()
+    assert {one.file for one in report.broken} == {files[2]}
+    expected[8:] = np.nan
+    np.testing.assert_array_equal(zd.open(str(target))["t"][...], expected)
+    assert not [one for one in tmp_path.rglob("*") if "broken" in one.name]
+    with pytest.raises(IngestError, match="give survey="):
+        zd.plan_ingest(files[:2], {}, **given)
+
+
+def test_appends_tell_their_progress_and_use_the_client_that_is_given(tmp_path, client):
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    zd.ingest(files[:1], target, concat="time", chunks={"time": 2})
+    seen = []
+    plan = zd.plan_ingest(files, target, concat="time", client=client)
+    plan.run(client, seen.append)
+    assert sum(one.nbytes for one in seen) == seen[-1].total == plan.nbytes
+    check(files, target)
 
 
 def test_one_step_reads_one_file(tmp_path):

@@ -64,6 +64,20 @@ class Combined:
     missing: Any = None
     """Value where a file lacks it; None if none does."""
 
+    @property
+    def mask(self) -> Any:
+        """The value of elements that a file does not yield, masked if the array has masks."""
+        if self.served.dtype == "string":
+            return ""
+        if self.missing is not None:
+            return self.missing
+        given = self.served.attribute("_FillValue")
+        if given is not None:
+            return given
+        if np.dtype(self.served.dtype).kind in "fc":
+            return np.nan
+        return 0 if self.served.fill is None else decoded(self.served.fill)
+
 
 @dataclass(frozen=True)
 class Combination:
@@ -414,7 +428,9 @@ class _Array:
             self._differs(having[0], "unsupported", reference.unsupported, "skip")
         for number in having[1:]:
             one = self._variable(number)
-            if one.dims != reference.dims or one.shape != reference.shape:
+            if one.unsupported:
+                self._differs(number, "unsupported", one.unsupported, "skip")
+            elif one.dims != reference.dims or one.shape != reference.shape:
                 at = self.files[having[0]].url
                 text = f"has the shape {_shape(one)}, but {_shape(reference)} in {at}"
                 self._differs(number, "shape", text, "skip")
@@ -428,6 +444,11 @@ class _Array:
                 self._differs(number, "values", text, "first", "skip")
         if self.left_out or len(self.work.differences) > before:
             return None
+        lacking = [one.url for one in self.files if self.path not in one.variables]
+        if lacking:
+            more = f" and {len(lacking) - 1} more files" if len(lacking) > 1 else ""
+            stay = f"the values of {self.files[having[0]].url} stay"
+            self.work.note(f"{self.path} is not in {lacking[0]}{more}: {stay}")
         piece = FilePiece(having[0], 0, 0, None, direct=True)
         meta = self._meta(reference, reference, reference.shape, reference.dims, reference.chunks)
         return Combined(self.path, meta, reference, None, False, (piece,))
@@ -527,13 +548,14 @@ class _Array:
         axis = 0 if self.new else reference.dims.index(str(self.concat))
         cell = served.chunks
         pieces, lengths, start = [], [], 0
-        for number, extent in enumerate(self.lengths):
-            one = files.get(number)
+        for number, length in enumerate(self.lengths):
+            one, extent = files.get(number), length
             if one is None:
                 pieces.append(FilePiece(-1, start, extent, None, direct=False))
                 lengths += _cut(extent, 1 if self.new else cell[axis])
             else:
                 step = 1 if self.new else one.chunks[axis]
+                extent = 1 if self.new else one.shape[axis]  # groups have dimensions of their own
                 change = self._conversion(one, served, changes[number], unpacks)
                 direct = change is None and _alike(one, served, None if self.new else axis)
                 pieces.append(FilePiece(number, start, extent, change, direct))
@@ -676,4 +698,6 @@ def _cast_fill(reference: Variable, served: Variable) -> dict[str, Any]:
             attrs["_FillValue"] = encoded(np.asarray(given).astype(np.dtype(served.dtype))[()])
         except (TypeError, ValueError):
             raise GridError(f"_FillValue={given!r} does not fit {served.dtype}") from None
+    elif isinstance(given, str) and served.dtype.startswith("|S"):
+        attrs["_FillValue"] = encoded(given.encode())
     return attrs

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask.errors import CorruptObjectError, IngestError
 from zarr_dask.formats.base import GroupMeta
+from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk, region_text
 from zarr_dask.jobs.ingest.combine import Combination, Combined, FilePiece
 from zarr_dask.jobs.ingest.file_store import (
     FORMAT,
@@ -48,18 +50,24 @@ class DatasetStore(ReadOnlyKeys):
         The arrays by path.
     options
         Options of the stores of remote files as JSON text; they may hold secrets.
+    broken
+        The list of chunks that are filled because they cannot be read; None to raise. With a list
+        all chunks are decoded here, since only that tells which ones can be read.
     """
 
     headers: tuple[Header, ...]
     groups: Mapping[str, Mapping[str, Any]]
     arrays: Mapping[str, Combined]
     options: str = "{}"
+    broken: BrokenList | None = None
 
     @staticmethod
-    def of(found: Combination, options: Mapping[str, Any] | None) -> DatasetStore:
+    def of(
+        found: Combination, options: Mapping[str, Any] | None, broken: BrokenList | None = None
+    ) -> DatasetStore:
         """Return the store of files whose differences are settled."""
         text = json.dumps(dict(options or {}), sort_keys=True)
-        return DatasetStore(found.headers, found.groups, found.arrays, text)
+        return DatasetStore(found.headers, found.groups, found.arrays, text, broken)
 
     def __repr__(self) -> str:
         return f"DatasetStore({len(self.headers)} files)"
@@ -95,7 +103,7 @@ class DatasetStore(ReadOnlyKeys):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("headers", "groups", "arrays")
+        names = ("headers", "groups", "arrays", "broken")
         return {
             **{name: self.__dict__[name] for name in names},
             "options": seal_credentials(self.options),
@@ -174,22 +182,36 @@ class DatasetStore(ReadOnlyKeys):
 
     def _chunk(self, one: Combined, coords: tuple[int, ...]) -> Buffer | None:
         direct = self.direct_chunk(one, coords)
-        if direct is not None:
+        if direct is not None and self.broken is None:
             number, own = direct
             found = self.file(number).chunk(one.path, own)
             fills = self.headers[number].variables[one.path].fill, one.served.fill
             if found is not None or fills[0] == fills[1]:
                 return found
         cell = [d.size_of(n) for d, n in zip(one.meta.grid.dimensions, coords, strict=True)]
-        return encode_block(self._values(one, coords), one.served, cell)
-
-    def _values(self, one: Combined, coords: tuple[int, ...]) -> np.ndarray:
-        """Return the values of a chunk, as far as it lies in the array."""
-        dimensions = one.meta.grid.dimensions
         region = [
             slice(d.start(n), min(d.start(n) + d.size_of(n), d.extent))
-            for d, n in zip(dimensions, coords, strict=True)
+            for d, n in zip(one.meta.grid.dimensions, coords, strict=True)
         ]
+        return encode_block(self._values_or_mask(one, coords, region), one.served, cell)
+
+    def _values_or_mask(
+        self, one: Combined, coords: tuple[int, ...], region: list[slice]
+    ) -> np.ndarray:
+        """Return the values of a chunk; masked ones if it cannot be read and this is the choice."""
+        if self.broken is None:
+            return self._values(one, coords, list(region))
+        try:
+            return self._values(one, coords, list(region))
+        except (CorruptObjectError, IngestError) as error:
+            file = self.headers[self.piece_of(one, coords)[0].file].url
+            self.broken.add(FilledChunk(file, one.path, region_text(region), str(error)))
+            texts = one.served.dtype == "string"
+            dtype = object if texts else np.dtype(one.served.dtype)
+            return np.full([s.stop - s.start for s in region], one.mask, dtype)
+
+    def _values(self, one: Combined, coords: tuple[int, ...], region: list[slice]) -> np.ndarray:
+        """Return the values of a chunk, as far as it lies in the array."""
         shape = [s.stop - s.start for s in region]
         piece, start, _ = self.piece_of(one, coords)
         if piece.file < 0:

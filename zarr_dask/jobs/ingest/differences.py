@@ -26,8 +26,9 @@ CHOICES: dict[str, dict[str, str]] = {
     "values": {"first": "those of the first file", "skip": "leave the variable out"},
     "order": {"keep": "keep the order of the files; order='coordinate' sorts them"},
     "overlap": {"keep": "keep all elements, also those that occur twice"},
+    "broken": {"fill": "masked values where a file does not decode; the report lists them"},
 }
-"""The kinds of differences, and the choices for each."""
+"""The kinds of differences, and the choices for each; files turn out broken when they are read."""
 
 _LISTED = 1000
 

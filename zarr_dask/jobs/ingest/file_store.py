@@ -444,10 +444,22 @@ def kind_of(place: SourceFile, size: int) -> str:
         return "netcdf3"
     if begin[:4] == b"GRIB":
         return "cfgrib"
+    if size > hdf5.USER_BLOCK and _has_user_block(place, size):
+        return "hdf5"
     raise IngestError(
         f"{place.url} is neither NetCDF nor HDF5 nor GRIB: it begins with {begin!r}. Give the "
         "engine of xarray that reads it, engine='...', or leave the file out."
     )
+
+
+def _has_user_block(place: SourceFile, size: int) -> bool:
+    """True for an HDF5 file behind bytes of its user, such as those of MATLAB."""
+    at, length = hdf5.USER_BLOCK, len(hdf5.SIGNATURE)
+    while at + length <= min(size, hdf5.LARGEST_USER_BLOCK):
+        if bytes(place.read([Range(at, at + length)])[0]) == hdf5.SIGNATURE:
+            return True
+        at *= 2
+    return False
 
 
 def header_of(place: SourceFile, engine: str | None) -> Header:

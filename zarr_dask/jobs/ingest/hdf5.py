@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,21 @@ import numpy as np
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.jobs.ingest.header import Variable, encoded
 
-__all__ = ["SIGNATURE", "chunk_places", "library", "read_header", "read_values"]
+__all__ = [
+    "LARGEST_USER_BLOCK",
+    "SIGNATURE",
+    "USER_BLOCK",
+    "chunk_places",
+    "library",
+    "read_header",
+    "read_values",
+]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+USER_BLOCK = 512
+"""Fewest bytes in front of the signature if there are any; else a power of two times as many."""
+LARGEST_USER_BLOCK = 1 << 20
+"""Last byte at which a signature is looked for."""
 
 _INTERNAL = frozenset(
     {
@@ -60,25 +73,63 @@ def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variabl
     """Return the attributes of the groups of an open file, and its variables, by path."""
     groups: dict[str, dict[str, Any]] = {}
     variables: dict[str, Variable] = {}
+    growing: dict[str, tuple[str, ...]] = {}
     for path, group in _groups(file, ""):
         groups[path] = _attributes(group)
         phony: dict[tuple[int, int], str] = {}
         for name, dataset in _datasets(group):
             if not bytes(_raw(dataset, "NAME")).startswith(_NO_VARIABLE):
-                variables[f"{path}/{name}".lstrip("/")] = _variable(file, dataset, phony)
-    return groups, variables
+                at = f"{path}/{name}".lstrip("/")
+                scales = _dims(file, dataset, phony)
+                variables[at] = _variable(dataset, scales)
+                if None in (dataset.maxshape or ()):
+                    growing[at] = tuple(
+                        "" if most is not None else scale
+                        for most, scale in zip(dataset.maxshape, scales, strict=True)
+                    )
+    return groups, {**variables, **_grown(variables, growing)}
 
 
-def _groups(group: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield all groups by hard links, which make a tree in files of netCDF."""
+def _grown(
+    variables: Mapping[str, Variable], growing: Mapping[str, tuple[str, ...]]
+) -> dict[str, Variable]:
+    """Return variables that are shorter than their unlimited dimensions, at full length.
+
+    The netCDF library reads fill values where a variable has fewer records than another one.
+
+    Parameters
+    ----------
+    variables
+        Variables by path, as long as their datasets are.
+    growing
+        The dimension of each axis by path; the empty text for an axis that cannot grow.
+    """
+    lengths: dict[str, int] = {}
+    for path, scales in growing.items():
+        for scale, length in zip(scales, variables[path].shape, strict=True):
+            if scale.startswith("/"):
+                lengths[scale] = max(length, lengths.get(scale, 0))
+    found = {}
+    for path, scales in growing.items():
+        one = variables[path]
+        shape = tuple(lengths.get(scale, n) for scale, n in zip(scales, one.shape, strict=True))
+        if shape != one.shape:
+            found[path] = replace(one, shape=shape, layout="values", filters=(), offset=None)
+    return found
+
+
+def _groups(group: Any, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield all groups by hard links; not one that lies in itself."""
     yield path, group
     h5py = library()
-    for name in group:
-        link = group.get(name, getlink=True)
-        if isinstance(link, h5py.HardLink) and group.get(name, getclass=True) is h5py.Group:
+    own = (*above, h5py.h5o.get_info(group.id).addr)
+    for name, link, kind in _links(group):
+        if isinstance(link, h5py.HardLink) and kind is h5py.Group:
+            inner = group[name]
             if path.count("/") > _DEEPEST:
                 raise ValueError(f"groups lie more than {_DEEPEST} deep")
-            yield from _groups(group[name], f"{path}/{name}".lstrip("/"))
+            if h5py.h5o.get_info(inner.id).addr not in own:
+                yield from _groups(inner, f"{path}/{name}".lstrip("/"), own)
 
 
 _DEEPEST = 64
@@ -86,13 +137,25 @@ _DEEPEST = 64
 
 def _datasets(group: Any) -> Iterator[tuple[str, Any]]:
     """Yield the datasets of a group; not those that lie in other files."""
+    dataset = library().Dataset
+    for name, link, kind in _links(group):
+        if kind is dataset:
+            found = group[name]
+            hard = isinstance(link, library().HardLink)
+            if hard or found.file.filename == group.file.filename:  # not through an external link
+                yield name, found
+
+
+def _links(group: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, link and class of what a group leads to in the same file."""
     h5py = library()
     for name in group:
         link = group.get(name, getlink=True)
-        if isinstance(link, h5py.ExternalLink):
-            continue
-        if group.get(name, getclass=True) is h5py.Dataset:
-            yield name, group[name]
+        if isinstance(link, h5py.HardLink):
+            yield name, link, group.get(name, getclass=True)
+        elif isinstance(link, h5py.SoftLink):
+            with suppress(KeyError, RuntimeError):  # it leads nowhere
+                yield name, link, group.get(name, getclass=True)
 
 
 def _raw(item: Any, name: str) -> Any:
@@ -131,11 +194,11 @@ def _attribute(value: Any) -> Any:
     return encoded(value)
 
 
-def _variable(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> Variable:
-    """Return one dataset as a variable."""
+def _variable(dataset: Any, scales: tuple[str, ...]) -> Variable:
+    """Return one dataset as a variable, with dimensions as `_dims` gives them."""
     attrs = _attributes(dataset)
     shape = tuple(int(n) for n in dataset.shape or ())
-    dims = _dims(file, dataset, phony)
+    dims = tuple(scale.rpartition("/")[2] for scale in scales)
     dtype, unsupported = _dtype(dataset)
     if dataset.shape is None:
         unsupported = "has no values (a null dataspace)"
@@ -206,12 +269,14 @@ def _dtype(dataset: Any) -> tuple[str, str]:
 
 
 def _dims(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> tuple[str, ...]:
-    """Return the names of the dimensions, as the netCDF library gives them."""
+    """Return the paths of the dimensions, as the netCDF library gives them.
+
+    Dimensions that have no place in the file have a name without a slash in front of it.
+    """
     ndim = len(dataset.shape or ())
-    own = dataset.name.rpartition("/")[2]
     is_scale = bytes(_raw(dataset, "CLASS")) == b"DIMENSION_SCALE"
     if is_scale and ndim == 1:
-        return (own,)
+        return (str(dataset.name),)
     listed = dataset.attrs.get("DIMENSION_LIST")
     names: list[str] = []
     by_id: Mapping[int, str] = {}
@@ -220,7 +285,7 @@ def _dims(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> tuple[s
         by_id = _dimension_ids(dataset.parent)
     for axis in range(ndim):
         if listed is not None and len(listed[axis]):
-            names.append(str(file[listed[axis][0]].name).rpartition("/")[2])
+            names.append(str(file[listed[axis][0]].name))
         elif by_id and int(ids[axis]) in by_id:
             names.append(by_id[int(ids[axis])])
         else:
@@ -234,10 +299,10 @@ def _dims(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> tuple[s
 def _dimension_ids(group: Any) -> dict[int, str]:
     found: dict[int, str] = {}
     while True:
-        for name, dataset in _datasets(group):
+        for _, dataset in _datasets(group):
             number = dataset.attrs.get("_Netcdf4Dimid")
             if number is not None:
-                found.setdefault(int(number), name)
+                found.setdefault(int(number), str(dataset.name))
         if group.name == "/":
             return found
         group = group.parent
@@ -306,7 +371,19 @@ def chunk_places(dataset: Any) -> dict[tuple[int, ...], tuple[int, int, int]]:
 
 def read_values(dataset: Any, region: tuple[slice, ...]) -> np.ndarray:
     """Return a region of a dataset, read by the HDF5 library; texts as objects."""
-    if library().check_string_dtype(dataset.dtype) is not None and dataset.dtype.kind == "O":
+    texts = library().check_string_dtype(dataset.dtype) is not None and dataset.dtype.kind == "O"
+    stored = tuple(
+        slice(s.start, min(s.stop, n)) for s, n in zip(region, dataset.shape, strict=True)
+    )
+    if stored != region:  # beyond the records that the dataset has
+        lengths = tuple(s.stop - s.start for s in region)
+        padded = np.full(
+            lengths, "" if texts else dataset.fillvalue, object if texts else dataset.dtype
+        )
+        if all(s.stop > s.start for s in stored):
+            padded[tuple(slice(0, s.stop - s.start) for s in stored)] = read_values(dataset, stored)
+        return padded
+    if texts:
         found = np.empty(tuple(s.stop - s.start for s in region), object)
         found[...] = dataset.asstr(errors="replace")[region] if found.ndim else dataset.asstr()[()]
         return found

@@ -9,7 +9,7 @@ are appended to what is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,7 @@ from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.report import JointReport, Progress
 from zarr_dask.jobs.engine.workers import Workers, find_workers
+from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk
 from zarr_dask.jobs.ingest.combine import (
     Combination,
     Combined,
@@ -54,11 +55,26 @@ if TYPE_CHECKING:
 
     from zarr_dask.jobs.write.joint_plan import JointWritePlan
 
-__all__ = ["AppendReport", "IngestPlan", "dataset_of", "ingest", "plan_ingest"]
+__all__ = ["AppendReport", "IngestPlan", "IngestReport", "dataset_of", "ingest", "plan_ingest"]
 
 _CHUNK_BYTES = 4 << 20
 _ALONG = 1024
 """Least elements of a chunk of a coordinate along the concatenation, so that it may grow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class IngestReport(JointReport):
+    """Result of an ingest into a new store."""
+
+    broken: tuple[FilledChunk, ...] = ()
+    """Chunks that were filled, with `settle` of ``{"broken": "fill"}``."""
+
+    def __str__(self) -> str:
+        return "\n".join((JointReport.__str__(self), *map(str, self.broken)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {**JointReport.to_json(self), "broken": [asdict(one) for one in self.broken]}
 
 
 @dataclass(frozen=True)
@@ -68,18 +84,21 @@ class AppendReport:
     files: int
     objects: int
     nbytes: int
+    broken: tuple[FilledChunk, ...] = ()
+    """Chunks that were filled, with `settle` of ``{"broken": "fill"}``."""
 
-    def to_json(self) -> dict[str, int]:
-        """Return the numbers as a JSON object."""
-        return {"files": self.files, "objects": self.objects, "nbytes": self.nbytes}
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a JSON object."""
+        return asdict(self)
 
     def __str__(self) -> str:
         if not self.files:
             return "all files are there already"
-        return (
+        first = (
             f"appended {pluralize(self.files, 'file')}: {pluralize(self.objects, 'stored object')} "
             f"of {format_bytes(self.nbytes)}"
         )
+        return "\n".join((first, *map(str, self.broken)))
 
 
 @dataclass(frozen=True)
@@ -139,7 +158,7 @@ class IngestPlan:
         resume: bool = False,
         journal: Location | None = None,
         verify: bool = False,
-    ) -> JointReport | AppendReport:
+    ) -> IngestReport | AppendReport:
         """Run the plan.
 
         Parameters
@@ -159,15 +178,20 @@ class IngestPlan:
         ZarrDaskError
             As `zarr_dask.copy` and `zarr_dask.to_zarr`.
         """
-        report: JointReport | AppendReport
+        broken = self.source.broken
+        if broken is not None and not resume:
+            broken.clear()
         if self.copy is not None:
-            return self.copy.run(client, progress, resume=resume, journal=journal, verify=verify)
+            copied = self.copy.run(client, progress, resume=resume, journal=journal, verify=verify)
+            facts = {one.name: getattr(copied, one.name) for one in fields(copied)}
+            return IngestReport(**facts, broken=_taken(broken))
         if self.append is None:
             report = AppendReport(0, 0, 0)
         else:
-            reports = self.append.run()
+            reports = self.append.run(client, progress)
             objects = sum(one.objects for one in reports)
-            report = AppendReport(len(self.new_files), objects, self.append.nbytes)
+            nbytes = self.append.nbytes
+            report = AppendReport(len(self.new_files), objects, nbytes, _taken(broken))
         if verify:
             found = compare(
                 open_node(self.source), open_group(*self.target), client=client, attributes=False
@@ -178,6 +202,15 @@ class IngestPlan:
                     "overwrite=True, or find out which of them has changed."
                 )
         return report
+
+
+def _taken(broken: BrokenList | None) -> tuple[FilledChunk, ...]:
+    """Return the chunks that were filled, and forget them."""
+    if broken is None:
+        return ()
+    found = broken.entries()
+    broken.clear()
+    return found
 
 
 # --- planning -------------------------------------------------------------------------------------
@@ -275,7 +308,14 @@ def plan_ingest(
     if store is not None:
         store.set(kept, [found.to_json()])
     refuse(combination.differences)
-    source = DatasetStore.of(combination, storage_options)
+    fills = settled.get("broken") == "fill"
+    if fills and store is None:
+        raise IngestError(
+            "settle={'broken': 'fill'} lists what it fills beside the survey: give survey=, the "
+            "location of a file."
+        )
+    broken = BrokenList(store, f"{kept}.broken/") if fills and store is not None else None
+    source = DatasetStore.of(combination, storage_options, broken)
     there = None if overwrite else _existing(url, path, target_options)
     names = tuple(one.url for one in combination.headers)
     if there is not None:
@@ -284,11 +324,12 @@ def plan_ingest(
         )
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     budget = memory_budget(max_mem, workers)
-    budget -= _held_besides(combination) * workers.threads_per_process
+    besides = _held_besides(combination, decodes=fills)
+    budget -= besides * workers.threads_per_process
     if budget <= 0:
         raise MemoryBudgetError(
             f"max_mem={max_mem!r} is too little: values that are cut or converted on the way need "
-            f"{format_bytes(_held_besides(combination))} for each thread."
+            f"{format_bytes(besides)} for each thread."
         )
     plan = plan_copy(
         open_node(source),
@@ -404,7 +445,7 @@ def _existing(url: Location, path: str, options: Mapping[str, Any] | None) -> Gr
         return None
 
 
-def _held_besides(found: Combination) -> int:
+def _held_besides(found: Combination, *, decodes: bool) -> int:
     """Return the bytes that a task holds for a chunk that is not handed on as it lies in a file.
 
     The chunk of the file, its values, and what is made of them, besides what a plan counts.
@@ -412,7 +453,7 @@ def _held_besides(found: Combination) -> int:
     most = 0
     for one in found.arrays.values():
         for piece in one.pieces:
-            if piece.file >= 0 and (not piece.direct or _is_cut(one, piece, found)):
+            if piece.file >= 0 and (decodes or not piece.direct or _is_cut(one, piece, found)):
                 chunk = prod(found.headers[piece.file].variables[one.path].chunks)
                 most = max(most, chunk * one.served.itemsize)
     return 3 * most
@@ -689,7 +730,7 @@ def ingest(
     resume: bool = False,
     journal: Location | None = None,
     verify: bool = False,
-) -> JointReport | AppendReport:
+) -> IngestReport | AppendReport:
     """Write many files into one store: `plan_ingest`, then run.
 
     The same call with more files appends these.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.jobs.ingest.hdf5 import pieces
-from zarr_dask.jobs.ingest.header import Variable, encoded
+from zarr_dask.jobs.ingest.header import Variable, decoded, encoded
 
 __all__ = ["MAGIC", "ShortHeaderError", "read_header"]
 
@@ -176,6 +176,16 @@ def _attribute(reader: _Reader) -> Any:
     return encoded(values[0] if len(values) == 1 else values)
 
 
+def _fill(given: Any, code: str) -> Any:
+    """Return a fill value in a data type; the default one if it is of another kind."""
+    value, dtype = decoded(given), np.dtype(code)
+    if dtype.kind == "S" and isinstance(value, str):
+        return value.encode()[: dtype.itemsize]
+    if isinstance(value, np.generic) and value.dtype.kind in "iuf":
+        return value.astype(dtype)
+    return np.array(_DEFAULT_FILLS[code], dtype)[()]
+
+
 def _variable(
     dims: list[str],
     lengths: list[int],
@@ -188,8 +198,7 @@ def _variable(
     """Return one variable; `stride` is 0 if it has no records."""
     dtype = np.dtype(_TYPES[code])
     shape = tuple(lengths)
-    given = attrs.get("_FillValue")
-    fill = encoded(np.array(_DEFAULT_FILLS[_TYPES[code]], dtype)[()]) if given is None else given
+    fill = encoded(_fill(attrs.get("_FillValue"), _TYPES[code]))
     record = prod(shape[1:]) * dtype.itemsize
     if stride and stride != record:
         end = begin + max(shape[0] - 1, 0) * stride + record if shape[0] else begin
@@ -198,7 +207,8 @@ def _variable(
         end = begin + prod(shape) * dtype.itemsize
         layout, chunks = "range", pieces(shape, dtype.itemsize)
         stride = 0
-    short = f"ends at byte {end} of a file of {size}: the file is cut off" if end > size else ""
+    cut = end > size and prod(shape) > 0  # records that are not there begin behind the file
+    short = f"ends at byte {end} of a file of {size}: the file is cut off" if cut else ""
     return Variable(
         tuple(dims),
         shape,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.errors import IngestError
+from zarr_dask.errors import IngestError, ZarrDaskError
 from zarr_dask.jobs.engine.thread_map import map_concurrently as thread_map
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
 from zarr_dask.jobs.ingest.header import Header, Variable
@@ -123,7 +123,7 @@ def _with_values(place: SourceFile, header: Header) -> Header:
             continue
         try:
             found[path] = _looked_at(place, header, path)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
+        except (OSError, ValueError, RuntimeError, KeyError, ZarrDaskError) as error:
             found[path] = replace(one, unsupported=f"cannot be read ({error})")
     return replace(header, variables={**header.variables, **found}) if found else header
 

@@ -1,0 +1,148 @@
+"""Two hundred inputs that are broken or do not fit: named before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import zarr_dask as zd
+from zarr_dask.errors import IngestError
+
+pytest.importorskip("netCDF4")
+
+_WRITERS = {
+    "hdf5": {
+        "engine": "netcdf4",
+        "format": "NETCDF4",
+        "encoding": {"t": {"zlib": True, "chunksizes": (2, 7, 9)}},
+    },
+    "h5netcdf": {"engine": "h5netcdf"},
+    "classic": {"engine": "scipy", "format": "NETCDF3_CLASSIC"},
+    "cdf5": {"engine": "netcdf4", "format": "NETCDF3_64BIT_DATA"},
+}
+_STRANGERS = {
+    "empty": b"",
+    "page": b"<!DOCTYPE html><html><body>404 not found</body></html>",
+    "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n",
+    "gzip": b"\x1f\x8b\x08\0\0\0\0\0",
+    "zip": b"PK\3\4" + bytes(40),
+    "json": b"{}",
+    "zeros": bytes(5000),
+    "tiff": b"II*\0\0\0\0\0",
+    "hdf4": b"\x0e\x03\x13\x01" + bytes(40),
+    "text": b"time,t\n0,1\n",
+}
+
+
+def dataset(start: int) -> xr.Dataset:
+    rng = np.random.default_rng(start)
+    days = {"units": "days since 2000-01-01", "calendar": "noleap"}
+    packed = {"scale_factor": 0.5, "add_offset": 1.0}
+    return xr.Dataset(
+        {
+            "t": (("time", "y", "x"), rng.normal(size=(4, 7, 9)).astype("f4"), {"units": "K"}),
+            "p": (("time", "y"), rng.integers(0, 9, (4, 7)).astype("i2"), packed),
+            "mask": ("y", np.arange(7, dtype="i2")),
+        },
+        coords={
+            "time": ("time", np.arange(start, start + 4).astype("f8"), days),
+            "y": ("y", np.arange(7.0)),
+        },
+    )
+
+
+def changes() -> Iterator[tuple[str, str, xr.Dataset]]:
+    """Yield kind, variable, and a second file that does not fit the first one."""
+    good = dataset(4)
+    for name in ("t", "p", "mask", "y"):
+        yield "missing" if name in "tp" else "", name, good.drop_vars(name)
+    yield "dims", "t", good.assign(t=good.t.transpose("time", "x", "y"))
+    yield "dims", "p", good.assign(p=good.p.rename(y="z"))
+    yield "shape", "t", good.isel(x=slice(0, 5))
+    yield "shape", "y", good.isel(y=slice(0, 5))
+    for dtype in ("f8", "i4", "i2"):
+        yield "dtype", "t", good.assign(t=good.t.astype(dtype, keep_attrs=True))
+    yield "values", "y", good.assign_coords(y=good.y + 1)
+    yield "values", "mask", good.assign(mask=good.mask * 2)
+    for name, attribute, value, kind in (
+        ("t", "units", "degC", "units"),
+        ("time", "units", "days since 2001-01-01", "units"),
+        ("time", "units", "hours since 2000-01-01", "units"),
+        ("time", "units", "months since 2000-01-01", "units"),
+        ("time", "calendar", "360_day", "units"),
+        ("p", "scale_factor", 0.25, "packing"),
+        ("p", "add_offset", 2.0, "packing"),
+        ("p", "_FillValue", np.int16(3), "packing"),
+        ("p", "missing_value", np.int16(3), "packing"),
+    ):
+        made = good.copy(deep=True)
+        made[name].attrs[attribute] = value
+        yield kind, name, made
+    for shift, kind in ((-1, "overlap"), (-4, "overlap"), (-40, "order")):
+        yield kind, "time", good.assign_coords(time=good.time + shift)
+    yield "order", "time", good.isel(time=[1, 0, 2, 3])
+    yield "order", "time", good.isel(time=[0, 0, 1, 2])
+
+
+def refusal(files: list[str]) -> IngestError:
+    """Return the error of files of which the second is broken; nothing has been written."""
+    target = Path(files[0]).parent / "out.zarr"
+    with pytest.raises(IngestError) as caught:
+        zd.ingest(files, str(target), concat="time")
+    assert not target.exists()
+    assert files[1] in str(caught.value)
+    assert "-> settle=" in str(caught.value)
+    assert files[1] in {one.file for one in caught.value.differences}
+    return caught.value
+
+
+def files_in(folder: Path, **options) -> list[str]:
+    files = [str(folder / f"{number}.nc") for number in range(3)]
+    for number, file in enumerate(files):
+        dataset(4 * number).to_netcdf(file, unlimited_dims=["time"], **options)
+    return files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", _WRITERS)
+def test_a_file_that_is_cut_off_is_named(tmp_path, way):
+    files = files_in(tmp_path, **_WRITERS[way])
+    whole = Path(files[1]).read_bytes()
+    some = np.random.default_rng(0).integers(0, len(whole) - 4, 30).tolist()
+    for length in (1, 4, 8, 100, len(whole) // 2, len(whole) - 4, *some):
+        Path(files[1]).write_bytes(whole[:length])
+        refusal(files)
+
+
+@pytest.mark.slow
+def test_a_file_of_another_kind_is_named(tmp_path):
+    files = files_in(tmp_path)
+    for content in _STRANGERS.values():
+        Path(files[1]).write_bytes(content)
+        assert [one.kind for one in refusal(files).differences] == ["unreadable"]
+    Path(files[1]).unlink()
+    assert "is not there" in str(refusal(files))
+    Path(files[1]).symlink_to(files[1])
+    refusal(files)
+    Path(files[1]).unlink()
+    Path(files[1]).symlink_to(tmp_path / "nowhere")
+    refusal(files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", _WRITERS)
+def test_a_file_that_does_not_fit_is_named_with_its_variable(tmp_path, way):
+    given = {k: v for k, v in _WRITERS[way].items() if k != "encoding"}
+    files = files_in(tmp_path, **given)
+    for kind, name, made in changes():
+        made.to_netcdf(files[1], unlimited_dims=["time"], **given)
+        if kind:
+            found = refusal(files).differences
+            assert (kind, name) in {(one.kind, one.variable) for one in found}
+        else:  # a variable without the concatenation need not be in every file
+            plan = zd.plan_ingest(files, str(tmp_path / "out.zarr"), concat="time")
+            assert f"{name} is not in {files[1]}: the values of {files[0]} stay" in plan.notes
