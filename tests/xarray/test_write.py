@@ -247,6 +247,31 @@ def test_plan_writes_nothing_and_tells_each_array(tmp_path):
     identical(tmp_path / "a", steps(0, 4))
 
 
+@pytest.mark.parametrize(
+    ("call", "wrong", "meant"),
+    [
+        (zd.open_dataset, "decode_time", "decode_times"),
+        (zd.open_datatree, "consolidate", "consolidated"),
+        (zd.open_zarr, "drop_variable", "drop_variables"),
+        (zd.open_mfdataset, "combin", "combine"),
+        (steps(0, 1).zd.to_zarr, "append_dims", "append_dim"),
+        (steps(0, 1).zd.plan, "zarr_fromat", "zarr_format"),
+    ],
+)
+def test_misspelt_keywords_are_told(tmp_path, call, wrong, meant):
+    with pytest.raises(TypeError, match=f"takes no '{wrong}'. Did you mean '{meant}'"):
+        call(tmp_path / "a", **{wrong: None})
+    assert not (tmp_path / "a").exists()
+
+
+def test_words_of_xarray_mean_the_same(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "a", zarr_format=2, append_dim=None)
+    zd.create_dataset(steps(0, 4), tmp_path / "b", zarr_format=2)
+    for place in (tmp_path / "a", tmp_path / "b"):
+        assert zd.open_dataset(store=place).sizes == steps(0, 4).sizes
+        assert (place / ".zgroup").exists()
+
+
 def test_shared_inputs_are_computed_once(tmp_path):
     counts = []
 
@@ -263,7 +288,7 @@ def test_shared_inputs_are_computed_once(tmp_path):
 
 def test_existing_dataset_is_kept_unless_replaced(tmp_path):
     zd.write_dataset(steps(0, 4), tmp_path / "a")
-    with pytest.raises(NodeExistsError):
+    with pytest.raises(NodeExistsError, match="mode='w' to replace it"):
         zd.write_dataset(steps(0, 2), tmp_path / "a")
     identical(tmp_path / "a", steps(0, 4))
     zd.write_dataset(steps(0, 2).drop_vars("n"), tmp_path / "a", mode="w")

@@ -132,5 +132,5 @@ def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _Bo
         return None
     # codes are rounded; beyond 2**53 the next smaller number is the last that has one
     top = np.nextafter(limits.max + 0.5, 0)
-    ends = sorted((factor * (limits.min - 0.5) + start, factor * top + start))
-    return _Bounds(name, encoded, *ends, missing)
+    low, high = sorted((factor * (limits.min - 0.5) + start, factor * top + start))
+    return _Bounds(name, encoded, low, high, missing)

@@ -157,6 +157,8 @@ class Planner:
                 node_format,
                 overwrite=call.mode == "w" or self._is_resumed(nodes),
                 is_group=True,
+                advice="Pass mode='w' to replace it, mode='a' to write its variables, or append= "
+                "a dimension.",
             )
 
     def _is_resumed(self, nodes: Mapping[str, xr.Dataset]) -> bool:
