@@ -247,6 +247,31 @@ def test_plan_writes_nothing_and_tells_each_array(tmp_path):
     identical(tmp_path / "a", steps(0, 4))
 
 
+@pytest.mark.parametrize(
+    ("call", "wrong", "meant"),
+    [
+        (zd.open_dataset, "decode_time", "decode_times"),
+        (zd.open_datatree, "consolidate", "consolidated"),
+        (zd.open_zarr, "drop_variable", "drop_variables"),
+        (zd.open_mfdataset, "combin", "combine"),
+        (steps(0, 1).zd.to_zarr, "append_dims", "append_dim"),
+        (steps(0, 1).zd.plan, "zarr_fromat", "zarr_format"),
+    ],
+)
+def test_misspelt_keywords_are_told(tmp_path, call, wrong, meant):
+    with pytest.raises(TypeError, match=f"takes no '{wrong}'. Did you mean '{meant}'"):
+        call(tmp_path / "a", **{wrong: None})
+    assert not (tmp_path / "a").exists()
+
+
+def test_words_of_xarray_mean_the_same(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "a", zarr_format=2, append_dim=None)
+    zd.create_dataset(steps(0, 4), tmp_path / "b", zarr_format=2)
+    for place in (tmp_path / "a", tmp_path / "b"):
+        assert zd.open_dataset(store=place).sizes == steps(0, 4).sizes
+        assert (place / ".zgroup").exists()
+
+
 def test_shared_inputs_are_computed_once(tmp_path):
     counts = []
 
@@ -263,7 +288,7 @@ def test_shared_inputs_are_computed_once(tmp_path):
 
 def test_existing_dataset_is_kept_unless_replaced(tmp_path):
     zd.write_dataset(steps(0, 4), tmp_path / "a")
-    with pytest.raises(NodeExistsError):
+    with pytest.raises(NodeExistsError, match="mode='w' to replace it"):
         zd.write_dataset(steps(0, 2), tmp_path / "a")
     identical(tmp_path / "a", steps(0, 4))
     zd.write_dataset(steps(0, 2).drop_vars("n"), tmp_path / "a", mode="w")
@@ -290,6 +315,79 @@ def test_attributes_without_json_are_refused_before_anything_is_removed(tmp_path
     with pytest.raises(DataTypeError, match="'bad' of the"):
         zd.write_dataset(wrong, tmp_path / "a", mode="w")
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("how", ["append", "region", "a"])
+@pytest.mark.parametrize(
+    ("encoding", "value", "told"),
+    [
+        ({"dtype": "i1"}, 200, "-128"),
+        ({"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, 1e3, "scale_factor=0.5"),
+        ({"dtype": "u1"}, -1, "255"),
+        ({"dtype": "i2"}, np.nan, "_FillValue"),
+        ({"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, 256, "255"),
+        ({"dtype": "i8"}, 2.0**63, "9.2"),
+    ],
+)
+def test_numbers_that_the_encoding_cannot_hold_are_refused(
+    tmp_path, encoding, value, told, how, in_memory
+):
+    old = xr.Dataset({"a": ("x", np.array([1.0, 0.0]))})
+    old["a"].encoding = encoding
+    zd.write_dataset(old, tmp_path / "a")
+    values = np.array([1.0, value])
+    new = xr.Dataset({"a": ("x", values if in_memory else da.from_array(values, chunks=1))})
+    options = {"append": {"append": "x"}, "region": {"region": {"x": slice(0, 2)}}}
+    options |= {"a": {"mode": "a"}}
+    with pytest.raises(DatasetMismatchError, match=told):
+        zd.write_dataset(new, tmp_path / "a", **options[how])
+    assert xr.open_zarr(tmp_path / "a")["a"].to_numpy()[1:].tolist() == [0]
+    zd.write_dataset(new.fillna(0).clip(0, 100) * 0 + 1, tmp_path / "a", **options[how])
+    assert xr.open_zarr(tmp_path / "a")["a"].to_numpy()[-2:].tolist() == [1, 1]
+
+
+def test_appended_blocks_that_are_checked_have_tokens(tmp_path):
+    old = xr.Dataset({"a": ("x", np.array([1, 2], "i2"))}, {"x": [0, 1]})
+    new = xr.Dataset({"a": ("x", da.arange(2, chunks=1, dtype="i8"))}, {"x": [2, 3]})
+    zd.write_dataset(old, tmp_path / "a")
+    zd.write_dataset(new, tmp_path / "a", append="x", resume=True)
+    assert zd.write_dataset(new, tmp_path / "a", append="x", resume=True).is_repeated
+    with pytest.raises(DatasetMismatchError, match="32768"):
+        zd.write_dataset(new.assign(x=[4, 5]) + 2**15, tmp_path / "a", append="x", resume=True)
+    zd.write_dataset(new.assign(x=[4, 5]) + 2**15, tmp_path / "a", append="x", casting="unsafe")
+    assert xr.open_zarr(tmp_path / "a")["a"].to_numpy().tolist() == [
+        1,
+        2,
+        0,
+        1,
+        -(2**15),
+        -(2**15) + 1,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [("f8", "c16"), ("f8", "M8[ns]"), ("M8[ns]", "f8"), ("U3", "f8"), ("f8", "U3"), ("?", "f8")],
+)
+def test_values_of_another_kind_are_refused(tmp_path, stored, given):
+    zd.write_dataset(xr.Dataset({"a": ("x", np.ones(2).astype(stored))}), tmp_path / "a")
+    new = xr.Dataset({"a": ("x", np.ones(2).astype(given))})
+    with pytest.raises(DatasetMismatchError, match="'a': it is stored as"):
+        zd.write_dataset(new, tmp_path / "a", mode="a")
+
+
+@pytest.mark.parametrize(
+    ("ds", "told"),
+    [
+        (xr.Dataset({"a/b": ("x", [1])}), "another group"),
+        (xr.Dataset({"a": ((0,), [1])}), "dimension 0"),
+    ],
+)
+def test_names_that_no_reader_finds_again_are_refused(tmp_path, ds, told):
+    with pytest.raises((TypeError, ValueError), match=told):
+        zd.write_dataset(ds, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_cells_that_are_no_integers_are_refused(tmp_path):

@@ -92,10 +92,19 @@ def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> N
 # --- creating -------------------------------------------------------------------------------------
 
 
+_REPLACE = "Pass overwrite=True to replace it, or open it with mode='r+' to write into it."
+
+
 def check_can_create(
-    store: Store, path: str, node_format: Format, *, overwrite: bool, is_group: bool = False
+    store: Store,
+    path: str,
+    node_format: Format,
+    *,
+    overwrite: bool,
+    is_group: bool = False,
+    advice: str = _REPLACE,
 ) -> None:
-    """Raise if a node may not be created at a path; changes nothing.
+    """Raise if a node may not be created at a path, with advice; changes nothing.
 
     Raises
     ------
@@ -117,14 +126,11 @@ def check_can_create(
             "hold other nodes. Choose another path, or pass overwrite=True to replace all of them."
         )
     if _is_taken(store, path, node_format):
-        raise _exists(store, path)
+        raise _exists(store, path, advice)
 
 
-def _exists(store: Store, path: str) -> NodeExistsError:
-    return NodeExistsError(
-        f"{where(store, path)} exists already and was left as it is. Pass overwrite=True to "
-        "replace it, or open it with mode='r+' to write into it."
-    )
+def _exists(store: Store, path: str, advice: str = _REPLACE) -> NodeExistsError:
+    return NodeExistsError(f"{where(store, path)} exists already and was left as it is. {advice}")
 
 
 def _is_made(store: Store, path: str, node_format: Format) -> bool:

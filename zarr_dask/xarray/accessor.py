@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import dask
 import xarray as xr
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.xarray import open_dataset
+from zarr_dask.xarray.call import DatasetPlanOptions, DatasetWriteOptions
 from zarr_dask.xarray.plan import DatasetPlan
 from zarr_dask.xarray.write import plan_dataset, write_dataset
 
@@ -38,13 +40,14 @@ class Accessor:
     def __init__(self, held: Any) -> None:
         self._held = held
 
+    @takes_habits(tuple(DatasetWriteOptions.__annotations__), url="store", path="group")
     def to_zarr(
         self,
         store: Any,
         mode: Any = None,
         group: str | None = None,
         encoding: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[DatasetWriteOptions],
     ) -> Any:
         """Write it; takes what `xarray.Dataset.to_zarr` and `zarr_dask.write_dataset` take.
 
@@ -58,21 +61,22 @@ class Accessor:
         TypeError
             For options of xarray that have no meaning here.
         """
-        options = _without_words_of_xarray(options)
-        written = write_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
-        return written if options.get("compute", True) else dask.delayed(written)
+        known = _without_words_of_xarray(options)
+        written = write_dataset(self._held, store, group, mode=mode, encoding=encoding, **known)
+        return written if known.get("compute", True) else dask.delayed(written)
 
+    @takes_habits(tuple(DatasetPlanOptions.__annotations__), url="store", path="group")
     def plan(
         self,
         store: Any,
         mode: Any = None,
         group: str | None = None,
         encoding: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[DatasetPlanOptions],
     ) -> DatasetPlan:
         """Plan to write it; takes what `to_zarr` takes."""
-        options = _without_words_of_xarray(options)
-        return plan_dataset(self._held, store, group, mode=mode, encoding=encoding, **options)
+        known = _without_words_of_xarray(options)
+        return plan_dataset(self._held, store, group, mode=mode, encoding=encoding, **known)
 
     def compare(self, url: Any, group: str | None = None, **options: Any) -> dict[str, str]:
         """Compare a dataset with a stored one.
@@ -125,8 +129,8 @@ def _difference(name: Any, one: xr.Dataset, other: xr.Dataset) -> str:
     return "" if is_same else "attributes"
 
 
-def _without_words_of_xarray(options: dict[str, Any]) -> dict[str, Any]:
-    options = {key: value for key, value in options.items() if key not in _WITHOUT_EFFECT}
+def _without_words_of_xarray(given: Mapping[str, Any]) -> dict[str, Any]:
+    options = {key: value for key, value in given.items() if key not in _WITHOUT_EFFECT}
     version = options.pop("zarr_format", None)
     if version is not None:
         options["format"] = f"v{version}"

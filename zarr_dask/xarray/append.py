@@ -54,7 +54,9 @@ def plan_growth(dataset: xr.Dataset, call: Call, present: StoredGroup) -> Growth
     dim = str(call.append)
     present.length(dim)
     lacking = _lacking(dataset, dim, call, present)
-    encoded = encode_dataset(dataset, present.group.node_format, None, present.decoded)
+    encoded = encode_dataset(
+        dataset, present.group.node_format, None, present.decoded, casting=call.casting
+    )
     variables = _checked(dataset, encoded, dim, present)
     labels = NewLabels()
     if dim in variables and dim in present.raw and variables[dim].dims == (dim,):

@@ -157,6 +157,8 @@ class Planner:
                 node_format,
                 overwrite=call.mode == "w" or self._is_resumed(nodes),
                 is_group=True,
+                advice="Pass mode='w' to replace it, mode='a' to write its variables, or append= "
+                "a dimension.",
             )
 
     def _is_resumed(self, nodes: Mapping[str, xr.Dataset]) -> bool:
@@ -184,14 +186,14 @@ class Planner:
         call = self.call
         present = None if call.mode in {"w", "w-"} else self._present(path)
         if present is not None and call.region is not None:
-            for piece in region_pieces(dataset, call.region, present):
+            for piece in region_pieces(dataset, call.region, present, call.casting):
                 work.writes.append(self._write_piece(path, piece))
             call.check_one_place()
         elif present is not None and call.append is not None:
             self._plan_append(work, path, dataset, present)
         else:
             stored = {} if present is None else present.decoded
-            encoded = encode_dataset(dataset, node_format, encoding, stored)
+            encoded = encode_dataset(dataset, node_format, encoding, stored, casting=call.casting)
             self._plan_variables(work, path, encoded, encoding, node_format, present)
             if call.mode != "r+":
                 made = present is None

@@ -20,9 +20,11 @@ from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_
 from xarray.coding.strings import check_vlen_dtype
 
 from zarr_dask.array.create import ArraySpec
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.formats.base import Format
 from zarr_dask.formats.documents import dump_json
+from zarr_dask.xarray.check_values import check_kinds, in_range
 from zarr_dask.xarray.elements import TAKES_FORMAT
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ def encode_dataset(
     node_format: Format,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     stored: Mapping[str, xr.Variable] | None = None,
+    *,
+    casting: Casting = "safe",
 ) -> Encoded:
     """Encode the variables of a dataset.
 
@@ -66,9 +70,13 @@ def encode_dataset(
         Encodings by variable, in place of those that the variables have.
     stored
         Variables that exist already; others of the same name are encoded as these are.
+    casting
+        ``"unsafe"`` to write numbers that the encoding cannot hold, as others.
 
     Raises
     ------
+    DatasetMismatchError
+        If values cannot be held by the encoding.
     KeyError
         If there are encodings of other variables.
     DataTypeError
@@ -78,6 +86,7 @@ def encode_dataset(
     """
     stored = stored or {}
     _check_names(dataset)
+    _check_dims(dataset)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     variables = {_NO_NAME if name is None else name: one for name, one in variables.items()}
     attributes = dict(attributes)
@@ -88,8 +97,12 @@ def encode_dataset(
         variables[name].encoding = given  # xarray makes a dict of it
     for name, variable in stored.items():
         if name in variables:
+            if casting != "unsafe":
+                check_kinds(name, variables[name], variable)
             variables[name] = variables[name].copy(deep=False)
             variables[name].encoding = dict(variable.encoding)
+    if casting != "unsafe":
+        variables = {name: in_range(str(name), one) for name, one in variables.items()}
     options: dict[str, Any] = {}
     if TAKES_FORMAT:
         options["zarr_format"] = 2 if _is_older(node_format) else 3
@@ -124,11 +137,22 @@ def _check_names(dataset: xr.Dataset) -> None:
                 f"the name of the variable {name!r} must be a string or None, to be that of an "
                 "array in a group; rename it."
             )
+        if name is not None and "/" in name:
+            raise ValueError(
+                f"the name of the variable {name!r} has a '/' in it, and would be that of an array "
+                "in another group; rename it, or write a DataTree."
+            )
         if not name and name is not None:
             raise ValueError(
                 f"the name of a variable is {name!r}; a string must be length 1 or more to be that "
                 "of an array in a group."
             )
+
+
+def _check_dims(dataset: xr.Dataset) -> None:
+    for dim in dataset.dims:
+        if not isinstance(dim, str):
+            raise TypeError(f"the name of the dimension {dim!r} must be a string; rename it.")
 
 
 def _loaded_if_empty(variable: xr.Variable) -> xr.Variable:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Unpack
 
 import xarray as xr
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.stores.open import Location
-from zarr_dask.xarray import ZarrDaskBackend, open_dataset
+from zarr_dask.xarray import OpenOptions, ZarrDaskBackend, open_dataset
 
 __all__ = ["open_mfdataset", "open_zarr"]
 
 
+class OpenManyOptions(OpenOptions, total=False):
+    """Keywords of `xarray.open_mfdataset` that are handed on to it."""
+
+    attrs_file: Any
+    combine: Literal["by_coords", "nested"]
+    combine_attrs: Any
+    compat: Any
+    concat_dim: Any
+    coords: Any
+    data_vars: Any
+    errors: Literal["ignore", "raise", "warn"]
+    join: Any
+    parallel: bool
+    preprocess: Callable[[xr.Dataset], xr.Dataset] | None
+
+
+@takes_habits(tuple(OpenOptions.__annotations__), url="store", path="group")
 def open_zarr(
     store: Location | Group,
     group: str | None = None,
@@ -24,7 +42,7 @@ def open_zarr(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
     consolidated: bool | None = None,
-    **options: Any,
+    **options: Unpack[OpenOptions],
 ) -> xr.Dataset:
     """Open a group as `xarray.open_zarr` does; the same as `zarr_dask.open_dataset`.
 
@@ -60,6 +78,7 @@ def open_zarr(
     )
 
 
+@takes_habits(tuple(OpenManyOptions.__annotations__), url="paths", path="group")
 def open_mfdataset(
     paths: str | Iterable[Any],
     chunks: Any = "objects",
@@ -68,7 +87,7 @@ def open_mfdataset(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
     consolidated: bool | None = None,
-    **options: Any,
+    **options: Unpack[OpenManyOptions],
 ) -> xr.Dataset:
     """Open several stores as one lazy dataset, as `xarray.open_mfdataset` does.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import DatasetMismatchError, LabelNotFoundError
 from zarr_dask.xarray.call import VariableWrite
 from zarr_dask.xarray.encode import encode_dataset
@@ -16,7 +17,9 @@ from zarr_dask.xarray.stored import StoredGroup, check_encoded, in_order_of, mis
 __all__ = ["region_pieces"]
 
 
-def region_pieces(dataset: xr.Dataset, given: Any, present: StoredGroup) -> list[VariableWrite]:
+def region_pieces(
+    dataset: xr.Dataset, given: Any, present: StoredGroup, casting: Casting
+) -> list[VariableWrite]:
     """Return what is written into regions of the arrays of a group.
 
     Parameters
@@ -27,6 +30,8 @@ def region_pieces(dataset: xr.Dataset, given: Any, present: StoredGroup) -> list
         Slices or ``"auto"`` by dimension, or ``"auto"`` for all dimensions.
     present
         The group.
+    casting
+        As for `encode_dataset`.
 
     Raises
     ------
@@ -39,7 +44,9 @@ def region_pieces(dataset: xr.Dataset, given: Any, present: StoredGroup) -> list
     # labels are where they have been found; they are never written again
     dataset = dataset.drop_vars([name for name in by_labels if name in dataset.variables])
     _check_in_region(dataset, region, present)
-    encoded = encode_dataset(dataset, present.group.node_format, None, present.decoded)
+    encoded = encode_dataset(
+        dataset, present.group.node_format, None, present.decoded, casting=casting
+    )
     pieces = []
     for name, variable in encoded.variables.items():
         stored = present.raw[name]

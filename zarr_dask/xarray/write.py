@@ -17,7 +17,7 @@ from typing import Any
 import xarray as xr
 
 from zarr_dask._util.arguments import check_bools
-from zarr_dask._util.keywords import explained_by
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask._util.warnings import warn
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import ResumeError, ZarrDaskWarning
@@ -41,6 +41,10 @@ from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
 __all__ = ["create_dataset", "plan_dataset", "write_dataset"]
 
 
+_HABITS = {"store": "url", "path": "group", "zarr_format": "format"}
+
+
+@takes_habits(**_HABITS)
 def plan_dataset(
     dataset: xr.Dataset | xr.DataArray | xr.DataTree,
     url: Location | Group,
@@ -174,6 +178,7 @@ def plan_dataset(
     return Planner(store, path, _told(call, nodes)).plan(nodes)
 
 
+@takes_habits(**_HABITS)
 @explained_by(plan_dataset)
 def write_dataset(
     dataset: xr.Dataset | xr.DataArray | xr.DataTree,
@@ -291,6 +296,7 @@ def write_dataset(
         return _run(planner, nodes, client, progress, window)
 
 
+@takes_habits(**_HABITS)
 @explained_by(plan_dataset)
 def create_dataset(
     template: xr.Dataset,

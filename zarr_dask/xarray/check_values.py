@@ -1,0 +1,136 @@
+"""Values that an encoding cannot hold: kinds without a meaning there, and numbers out of range.
+
+xarray casts to the encoded type without a look: numbers beyond its range come back as others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from zarr_dask.errors import DatasetMismatchError
+
+__all__ = ["check_kinds", "in_range"]
+
+_NUMBERS, _TIMES, _TEXTS = "iufc", "mM", "UST"
+
+
+def check_kinds(name: str, given: xr.Variable, stored: xr.Variable) -> None:
+    """Refuse values of another kind than that of a stored variable.
+
+    Parameters
+    ----------
+    name
+        Name of the variable.
+    given, stored
+        What is to be written, and what is there, both decoded.
+
+    Raises
+    ------
+    DatasetMismatchError
+        If a part of their meaning would be lost.
+    """
+    new, old = given.dtype.kind, stored.dtype.kind
+    is_lost = (
+        (new == "c" and old in "biuf")
+        or (new in _TIMES and old in "biufc" and "units" not in stored.attrs)
+        or (new in _NUMBERS and old in f"b{_TIMES}{_TEXTS}O")
+        or (new in _TEXTS and old in f"b{_NUMBERS}{_TIMES}")
+    )
+    if is_lost:
+        raise DatasetMismatchError(
+            f"Mismatched dtypes for variable {name!r}: it is stored as {stored.dtype}, and "
+            f"{given.dtype} would lose its meaning there. Convert it with astype, write it under "
+            "another name, or pass casting='unsafe'."
+        )
+
+
+def in_range(name: str, variable: xr.Variable) -> xr.Variable:
+    """Return a variable whose values are checked against the range of its encoding.
+
+    Values in memory are checked now, blocks of dask when they are computed.
+
+    Raises
+    ------
+    DatasetMismatchError
+        If a value in memory is out of range, or missing where nothing can say so.
+    """
+    bounds = _bounds(name, variable.dtype, variable.encoding)
+    if bounds is None or not variable.size:
+        return variable
+    if variable.chunks is None:
+        bounds.check(variable.to_numpy())
+        return variable
+    data: Any = variable.data
+    if not hasattr(data, "map_blocks"):
+        return variable
+    meta = np.empty((0,) * data.ndim, data.dtype)
+    checked = data.map_blocks(bounds.check, dtype=data.dtype, meta=meta)
+    return variable.copy(deep=False, data=checked)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Range of numbers that have a code in the encoding of a variable."""
+
+    name: str
+    encoded: str
+    low: float
+    high: float
+    takes_missing: bool
+
+    def check(self, values: np.ndarray) -> np.ndarray:
+        """Return values if all of them are in range."""
+        if not values.size:
+            return values
+        low, high = values.min(), values.max()
+        if np.isnan(low):
+            if not self.takes_missing:
+                raise DatasetMismatchError(
+                    f"variable {self.name!r} has missing values (NaN), for which {self.encoded} "
+                    "has no code: its encoding has no _FillValue. Fill them (fillna), or write it "
+                    "with another encoding."
+                )
+            present = values[~np.isnan(values)]
+            low, high = (present.min(), present.max()) if present.size else (self.low, self.low)
+        if low < self.low or not high <= self.high:
+            raise DatasetMismatchError(
+                f"variable {self.name!r} has values from {low} to {high}; its encoding "
+                f"({self.encoded}) holds {self.low:g} to {self.high:g}, and others would come back "
+                "as other numbers. Clip them, or write it with another encoding."
+            )
+        return values
+
+
+def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _Bounds | None:
+    """Return what to check, or None if every value has a code."""
+    try:
+        code = np.dtype(encoding["dtype"])
+    except (KeyError, TypeError):
+        return None
+    if code.kind not in "iu" or dtype.kind not in "iuf":
+        return None
+    unsigned = str(encoding.get("_Unsigned", "")).lower()
+    if unsigned in {"true", "false"}:
+        code = np.dtype(f"{'u' if unsigned == 'true' else 'i'}{code.itemsize}")
+    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
+    is_plain = scale is None and offset is None
+    if is_plain and np.can_cast(dtype, code):
+        return None
+    limits = np.iinfo(code)
+    encoded = f"{code}" if is_plain else f"{code}, scale_factor={scale}, add_offset={offset}"
+    missing = any(encoding.get(key) is not None for key in ("_FillValue", "missing_value"))
+    if is_plain and dtype.kind in "iu":
+        return _Bounds(name, encoded, limits.min, limits.max, missing)
+    try:
+        factor, start = float(1 if scale is None else scale), float(0 if offset is None else offset)
+    except (TypeError, ValueError):
+        return None
+    # codes are rounded; beyond 2**53 the next smaller number is the last that has one
+    top = np.nextafter(limits.max + 0.5, 0)
+    low, high = sorted((factor * (limits.min - 0.5) + start, factor * top + start))
+    return _Bounds(name, encoded, low, high, missing)
