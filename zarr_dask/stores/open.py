@@ -26,6 +26,7 @@ from zarr_dask.stores.credential_functions import PROVIDER, name_of
 from zarr_dask.stores.foreign import is_file_system, named_place, path_on, values_of_obstore
 from zarr_dask.stores.option_checks import check_number, check_options
 from zarr_dask.stores.option_mapping import (
+    AWS_ENDPOINTS,
     SCHEMES,
     WEB,
     check_names,
@@ -38,7 +39,7 @@ from zarr_dask.stores.option_mapping import (
 from zarr_dask.stores.parse_url import expand_path, parse_location
 from zarr_dask.stores.registry import open_registered
 from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
-from zarr_dask.stores.url_secrets import redact_url
+from zarr_dask.stores.url_secrets import check_endpoint, redact_url
 from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 from zarr_dask.stores.wrappers.adapter import adapt_store
 from zarr_dask.stores.wrappers.base import PrefixStore
@@ -224,6 +225,10 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
     scheme = place_of(url).scheme
     check_options(url, fsspec_configuration(scheme), f"fsspec's configuration of {scheme!r}: ")
     check_names(url, options)
+    if scheme in {"s3", "s3a"}:
+        for name in AWS_ENDPOINTS:
+            if os.environ.get(name):
+                check_endpoint(os.environ[name], f"the environment's {name},")
     by_name = bool(options.get("backend"))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:
