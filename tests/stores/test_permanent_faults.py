@@ -200,3 +200,13 @@ def test_redirects_without_end(service):
         error, seconds = opened(service, endpoint)
     assert "redirect" in str(error).lower()
     assert seconds < SOON
+
+
+def test_a_presigned_url_is_told_apart():
+    words = "A presigned URL is for one object"
+    with (
+        serving(answering((403, "SignatureDoesNotMatch")), {}) as (endpoint, _),
+        pytest.raises(AccessDeniedError, match=words) as caught,
+    ):
+        zd.open(f"{endpoint}/bucket/a?X-Amz-Signature=abc&X-Amz-Expires=9")
+    assert "abc" not in str(caught.value)

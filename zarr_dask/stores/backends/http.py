@@ -67,6 +67,7 @@ _MOST_REDIRECTS = 5
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
 _DENIED = {401, 403}
+_PRESIGNED = ("X-Amz-Signature=", "X-Goog-Signature=", "AWSAccessKeyId=")
 _NO_END = {400, 416, 500, 501}
 """Statuses from servers that support ranges, but not from the end."""
 _SECONDS = DEFAULT.timeout
@@ -386,6 +387,11 @@ class HTTPStore(ConditionalGetMixin):
     def _refused(self, key: str, status: int) -> StoreError:
         kind = AccessDeniedError if status in _DENIED else StoreError
         said = f"the server answers {status} {_phrase(status)}"
+        if status in _DENIED and any(sign in self._known()[0] for sign in _PRESIGNED):
+            said += (
+                ". A presigned URL is for one object, and a node has many: open its s3:// or "
+                "gs:// URL with credentials"
+            )
         return kind(f"could not read {key!r} from {self.url}: {said}.")
 
     def _failed(self, key: str, reason: str) -> StoreError:
