@@ -1,4 +1,4 @@
-"""Outages at random moments of writes, rechunkings, copies and reads: all end right without a hand.
+"""Outages at random moments of writes, rechunkings, copies, checks and reads: all end right.
 
 The moments and the kinds are drawn from the number of the test.
 """
@@ -83,6 +83,7 @@ def work(server, draw, seconds, client, kinds=KINDS) -> Iterator[str]:
     url = f"s3://bucket/outages-{next(NUMBERS)}"
     lazy = da.from_array(VALUES, chunks=(4, 40)).map_blocks(slow_block, meta=VALUES[:0])
     with outages.stack:
+        assert zd.open_store(url, options).size("nothing") is None  # an address that is right
         with outages.during(draw.uniform(0.1, 1)):
             zd.to_zarr(lazy, f"{url}/a", resume=True, storage_options=options)
         yield f"written, {outages.happened[-1]}"
@@ -96,6 +97,10 @@ def work(server, draw, seconds, client, kinds=KINDS) -> Iterator[str]:
         with outages.during(draw.uniform(0, 0.2)):
             plan.run(client)
         yield f"copied, {outages.happened[-1]}"
+        with outages.during(draw.uniform(0, 0.2)):
+            report = zd.verify(f"{url}/c", storage_options=options)
+        assert report.ok
+        yield f"verified, {outages.happened[-1]}"
         found = zd.from_zarr(f"{url}/c", storage_options=options, chunks=(96, 2))
         with outages.during(draw.uniform(0, 0.1)):
             time.sleep(0.1)
@@ -110,7 +115,7 @@ def work(server, draw, seconds, client, kinds=KINDS) -> Iterator[str]:
 def test_short_outages_on_threads(server):
     with dask.config.set(scheduler="threads", num_workers=2):
         done = [*work(server, random.Random(1), 0.4, None, ("unavailable", "reset before"))]
-    assert len(done) == 4
+    assert len(done) == 5
 
 
 @pytest.mark.slow
@@ -118,10 +123,10 @@ def test_short_outages_on_threads(server):
 @pytest.mark.parametrize("number", range(2))
 def test_outages_of_10_s_on_threads(server, number):
     with dask.config.set(scheduler="threads", num_workers=2):
-        assert len([*work(server, random.Random(number), 10, None)]) == 4
+        assert len([*work(server, random.Random(number), 10, None)]) == 5
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_outages_of_10_s_on_a_cluster(server, client):
-    assert len([*work(server, random.Random(10), 10, client)]) == 4
+    assert len([*work(server, random.Random(10), 10, client)]) == 5

@@ -12,6 +12,7 @@ import numpy as np
 import obstore.fsspec
 import obstore.store
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 
 import zarr_dask as zd
 from tests.support.object_stores import s3_server
@@ -73,7 +74,14 @@ def of_upath(server, prefix):
     return Imitated(f"s3://bucket/{prefix}", **server.options)
 
 
-PLACES = [of_obstore, of_obstore_fsspec, of_fsspec, of_upath]
+def of_a_folder_of_fsspec(server, prefix):
+    folder, name = prefix.split("/")
+    return DirFileSystem(f"bucket/{folder}", fsspec.filesystem("s3", **server.options)).get_mapper(
+        name
+    )
+
+
+PLACES = [of_a_folder_of_fsspec, of_obstore, of_obstore_fsspec, of_fsspec, of_upath]
 
 
 @pytest.mark.parametrize("make", PLACES)
@@ -103,6 +111,23 @@ def test_a_file_system_and_a_path(server, prefix, tmp_path):
     assert isinstance(zd.open_array(tmp_path / "a").store.store, LocalStore)
     with pytest.raises(StoreError, match="names no place by itself: give path="):
         zd.open(fs)
+
+
+def test_mappers_and_folders_of_files_are_files(tmp_path):
+    local = fsspec.filesystem("file")
+    folder = DirFileSystem(str(tmp_path), local)
+    places = [
+        (local.get_mapper(f"{tmp_path}/a"), ""),
+        (folder.get_mapper("b"), ""),
+        (folder, "c"),
+        (local, f"{tmp_path}/d"),
+    ]
+    for place, path in places:
+        zd.create_array(place, path, shape=(3,), dtype="i4", fill_value=5)
+    for name in "abcd":
+        assert isinstance(zd.open_array(tmp_path / name).store.store, LocalStore)
+    assert isinstance(open_store(places[0][0]), LocalStore)
+    assert isinstance(open_store(places[1][0]), LocalStore)
 
 
 def test_files_and_memory_of_obstore(tmp_path):

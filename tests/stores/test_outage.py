@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
-from tests.support.http_server import Files, serving
 from tests.support.object_stores import free_port, s3_server
 from zarr_dask._util import threads
-from zarr_dask.errors import AccessDeniedError, StoreError, StoreUnavailableError
+from zarr_dask.errors import AccessDeniedError, StoreUnavailableError
 from zarr_dask.stores import RetryPolicy, open_store
 from zarr_dask.stores.patience import SERVICES, in_foreground, in_task
 from zarr_dask.stores.retry import DEFAULT, FOREGROUND
@@ -258,61 +251,6 @@ def test_the_number_of_requests_in_flight_is_a_setting(monkeypatch):
         monkeypatch.setenv(threads.REQUESTS, wrong)
         with pytest.raises(ValueError, match=threads.REQUESTS):
             threads._InFlight()
-
-
-# --- what is wrong for good -----------------------------------------------------------------------
-
-
-@contextmanager
-def tls_server(folder):
-    """A server that speaks TLS with a certificate that nobody has signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
-    certificate = made.sign(key, SHA256())
-    file = folder / "server.pem"
-    file.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + certificate.public_bytes(Encoding.PEM)
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
-    with serving(Files, {}, context) as (endpoint, _):
-        yield endpoint
-
-
-@contextmanager
-def plain_server(folder):
-    with serving(Files, {}) as (endpoint, _):
-        yield endpoint
-
-
-PERMANENT = {
-    "no such host": (None, "http://no-such-host.invalid:9000", "no host of that name"),
-    "nothing listens": (None, "http://127.0.0.1:9", "given up after"),
-    "TLS against a plain port": (plain_server, "https", "does not speak TLS"),
-    "no TLS against TLS": (tls_server, "http", "could not"),
-    "a certificate that nobody trusts": (tls_server, "https", "certificate"),
-    "no scheme": (None, "127.0.0.1:9", "has no scheme: write 'https://127.0.0.1:9'"),
-    "no scheme and no port": (None, "localhost", "has no scheme: write 'https://localhost'"),
-    "another scheme": (None, "ftp://localhost", "expected http or https"),
-}
-
-
-@pytest.mark.parametrize("what", PERMANENT)
-def test_what_is_wrong_for_good_is_said_at_once(server, backend, what, tmp_path):
-    serve, endpoint, words = PERMANENT[what]
-    with ExitStack() as stack:
-        if serve is not None:
-            address = stack.enter_context(serve(tmp_path)).replace("127.0.0.1", "localhost")
-            endpoint = f"{endpoint}://{address.partition('://')[2]}"
-        client = {"endpoint_url": endpoint, "region_name": "us-east-1"}
-        options = {**server.options, "client_kwargs": client, "backend": backend}
-        begun = time.monotonic()
-        with pytest.raises(StoreError, match=words):
-            zd.open("s3://bucket/a", storage_options=options)
-        assert time.monotonic() - begun < 3.5
 
 
 def test_a_refusal_is_a_permission_error(server, backend):

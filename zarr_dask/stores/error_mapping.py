@@ -6,6 +6,7 @@ They are identified without importing a library: one that is not loaded has rais
 
 from __future__ import annotations
 
+import errno
 import http.client
 import socket
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 from zarr_dask.errors import AccessDeniedError, StoreError, StoreUnavailableError
 
 __all__ = [
+    "BARE_REDIRECT",
     "as_store_error",
     "codes_of",
     "is_not_found",
@@ -26,6 +28,8 @@ __all__ = [
     "statuses_of",
 ]
 
+BARE_REDIRECT = "redirect without LOCATION"
+"""In obstore's message where a service wants to be asked elsewhere, and does not tell where."""
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _ABSENT = {404, 410}
 _THROTTLED = {429, 503}
@@ -41,6 +45,7 @@ _BASES = (
     ("fsspec.implementations.reference", "ReferenceNotReachable"),
     ("gcsfs.retry", "HttpError"),
     ("google.auth.exceptions", "GoogleAuthError"),
+    ("json.decoder", "JSONDecodeError"),
     ("paramiko", "SSHException"),
     ("zipfile", "BadZipFile"),
 )
@@ -51,7 +56,10 @@ _CUT = (
     TimeoutError,
     http.client.BadStatusLine,
     http.client.IncompleteRead,
+    socket.gaierror,
 )
+_NO_ROUTE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+_TOLD_NAMES = {"SSLError", "TooManyRedirects"}
 # by name, because the library need not be loaded; names survive moved modules
 _CUT_NAMES = {
     "ChecksumMismatch",
@@ -73,6 +81,7 @@ _CUT_NAMES = {
 }
 _WEB_NAMES = {"ClientConnectionError", "ClientError", "SSLError"}  # aiohttp's; certificates
 _DENIED = {401, 403}
+_FORBIDDEN = "Forbidden: "  # gcsfs's word for status 403, in an OSError
 _UNREACHABLE = (ConnectionError, TimeoutError, socket.gaierror)
 _UNREACHABLE_NAMES = {
     "ClientConnectionError",
@@ -92,6 +101,15 @@ _WRONG_ADDRESS = (
     "No such host is known",
     "getaddrinfo failed",
 )
+# in messages of OpenSSL and of rustls
+_CERTIFICATES = (
+    (("has expired", "Expired"), "it has expired"),
+    (("not yet valid", "NotValidYet"), "it is not valid yet"),
+    (("mismatch", "NotValidForName", "not valid for"), "it is for another host"),
+    (("self-signed", "self signed", "CaUsedAsEndEntity"), "nobody has signed it but itself"),
+    (("unable to get local issuer", "UnknownIssuer"), "its issuer is not known here"),
+)
+_TOO_MANY_REDIRECTS = ("TooManyRedirects", "following redirect")
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # botocore's
 
 
@@ -139,12 +157,15 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
         )
     statuses, codes = statuses_of(error), codes_of(error)
     refused = bool(statuses) and not statuses & _PASSING
-    cut = any(isinstance(one, _CUT) or _names(one) & _CUT_NAMES for one in causes)
-    if not (codes & _PASSING_CODES or statuses & _PASSING or (cut and not refused)):
-        denied = statuses & _DENIED or isinstance(error, PermissionError)
-        return AccessDeniedError(message) if denied else StoreError(message)
-    if reason := permanent_reason(" ".join(map(str, causes))):
+    cut = any(map(_is_cut, causes))
+    told = cut or any(_names(one) & _TOLD_NAMES for one in causes)
+    said = " ".join(f"{type(one).__name__} {one}" for one in causes)
+    if told and not statuses and (reason := permanent_reason(said)):
         return StoreError(f"{message.rstrip('.')}: {reason}.")
+    if not (codes & _PASSING_CODES or statuses & _PASSING or (cut and not refused)):
+        denied = statuses & _DENIED if statuses else isinstance(error, PermissionError)
+        denied = denied or str(error).startswith(_FORBIDDEN)
+        return AccessDeniedError(message) if denied else StoreError(message)
     passing = StoreUnavailableError(message)
     passing.throttled = bool(statuses & _THROTTLED or codes & _THROTTLED_CODES)
     passing.unreachable = not statuses and any(map(_is_unreachable, causes))
@@ -172,7 +193,12 @@ def permanent_reason(said: str) -> str:
     if "WRONG_VERSION_NUMBER" in said or "InvalidContentType" in said:
         return "what listens there does not speak TLS: use http:// in the address"
     if "ertificate" in said or "CERTIFICATE" in said:
-        return "its certificate cannot be trusted"
+        why = next((why for words, why in _CERTIFICATES if any(w in said for w in words)), "")
+        return f"its certificate cannot be trusted{why and f': {why}'}"
+    if any(words in said for words in _TOO_MANY_REDIRECTS):
+        return "it redirects without end: check the address"
+    if BARE_REDIRECT in said:
+        return "its address is another one: give the region of the bucket, or its endpoint_url"
     return ""
 
 
@@ -193,7 +219,7 @@ def is_not_found(error: BaseException) -> bool:
     if statuses := statuses_of(error):
         return bool(statuses & _ABSENT)
     return not any(
-        isinstance(one, (*_CUT, PermissionError)) or _names(one) & (_CUT_NAMES | _WEB_NAMES)
+        _is_cut(one) or isinstance(one, PermissionError) or _names(one) & _WEB_NAMES
         for one in _causes(error)
     )
 
@@ -252,9 +278,16 @@ def _names(error: BaseException) -> set[str]:
     return {kind.__name__ for kind in type(error).__mro__}
 
 
+def _is_cut(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _NO_ROUTE:
+        return True
+    return isinstance(error, _CUT) or bool(_names(error) & _CUT_NAMES)
+
+
 def _is_unreachable(error: BaseException) -> bool:
     inner = getattr(error, "os_error", None)  # of aiohttp's ClientConnectorError
-    found = isinstance(error, _UNREACHABLE) or isinstance(inner, _UNREACHABLE)
+    found = isinstance(error, _UNREACHABLE) or getattr(error, "errno", None) in _NO_ROUTE
+    found = found or isinstance(inner, _UNREACHABLE)
     return found or bool(_names(error) & _UNREACHABLE_NAMES)
 
 

@@ -16,7 +16,7 @@ from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.credential_functions import PROVIDER, name_of
 
-__all__ = ["is_file_system", "named_place", "path_on", "values_of_obstore"]
+__all__ = ["is_file_system", "is_local", "named_place", "path_on", "unwrapped", "values_of_obstore"]
 
 _S3 = {
     "access_key_id": "key",
@@ -86,8 +86,21 @@ def is_file_system(given: Any) -> bool:
 
 def path_on(fs: Any, path: str) -> Any:
     """Return the location of a path on a file system of fsspec."""
-    local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
-    return f"/{path}" if local else fs.get_mapper(path)
+    fs, path = unwrapped(fs, path)
+    return f"/{path.lstrip('/')}" if is_local(fs) else fs.get_mapper(path)
+
+
+def is_local(fs: Any) -> bool:
+    """True for the file system of this machine."""
+    return "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def unwrapped(fs: Any, path: str) -> tuple[Any, str]:
+    """Return the file system and path behind fsspec's ``dir://``, which shows one folder."""
+    kind: Any = getattr(sys.modules.get("fsspec.implementations.dirfs"), "DirFileSystem", None)
+    while kind is not None and type(fs) is kind:
+        fs, path = fs.fs, f"{fs.path.rstrip('/')}/{path.lstrip('/')}"
+    return fs, path
 
 
 def _is_of_obstore(given: Any) -> bool:

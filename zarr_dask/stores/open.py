@@ -24,9 +24,17 @@ from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.credential_functions import PROVIDER, name_of
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.foreign import is_file_system, named_place, path_on, values_of_obstore
+from zarr_dask.stores.foreign import (
+    is_file_system,
+    is_local,
+    named_place,
+    path_on,
+    unwrapped,
+    values_of_obstore,
+)
 from zarr_dask.stores.option_checks import check_number, check_options
 from zarr_dask.stores.option_mapping import (
+    AWS_ENDPOINTS,
     SCHEMES,
     WEB,
     check_names,
@@ -39,7 +47,7 @@ from zarr_dask.stores.option_mapping import (
 from zarr_dask.stores.parse_url import expand_path, parse_location
 from zarr_dask.stores.registry import open_registered
 from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
-from zarr_dask.stores.url_secrets import redact_url
+from zarr_dask.stores.url_secrets import check_endpoint, redact_url
 from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 from zarr_dask.stores.wrappers.adapter import adapt_store
 from zarr_dask.stores.wrappers.base import PrefixStore
@@ -187,17 +195,21 @@ def open_with_options_of(url: Location, like: Store) -> Store:
 
 
 def _mapped(mapping: Any) -> Store | None:
-    """Return the store behind a mapping of fsspec over an object store; None for any other.
+    """Return the store behind a mapping of fsspec over files or an object store; None for others.
 
-    The mapping itself would report a missing bucket as empty.
+    The mapping itself belongs to one process, and would report a missing bucket as empty.
     """
     mapper = getattr(sys.modules.get("fsspec.mapping"), "FSMap", None)
-    fs: Any = getattr(mapping, "fs", None)
-    if mapper is None or type(mapping) is not mapper or fs.storage_args:
+    if mapper is None or type(mapping) is not mapper:
+        return None
+    fs, root = unwrapped(mapping.fs, mapping.root)
+    if is_local(fs) and os.path.isabs(root):
+        return LocalStore(root.rstrip("/"))
+    if fs.storage_args:
         return None
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
-    url = f"{scheme}://{mapping.root}"
-    if scheme not in SCHEMES or scheme in WEB or set(mapping.root) & {"@", "?"}:
+    url = f"{scheme}://{root}"
+    if scheme not in SCHEMES or scheme in WEB or set(root) & {"@", "?"}:
         return None
     from zarr_dask.stores.backends.fsspec import FsspecStore
 
@@ -225,6 +237,10 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
     scheme = place_of(url).scheme
     check_options(url, fsspec_configuration(scheme), f"fsspec's configuration of {scheme!r}: ")
     check_names(url, options)
+    if scheme in {"s3", "s3a"}:
+        for name in AWS_ENDPOINTS:
+            if os.environ.get(name):
+                check_endpoint(os.environ[name], f"the environment's {name},")
     by_name = bool(options.get("backend"))
     chosen = options.pop("backend", None) or os.environ.get(BACKEND)
     if chosen not in {None, "fsspec", "obstore"}:

@@ -24,6 +24,7 @@ from zarr_dask.stores.aws_files import bucket_region, profile_settings
 from zarr_dask.stores.credential_functions import function_of
 
 __all__ = [
+    "AWS_ENDPOINTS",
     "SCHEMES",
     "UNIMPORTANT",
     "WEB",
@@ -124,7 +125,7 @@ _FOREIGN = {
 """Option names for S3 in obstore, boto3 and zarr-python, and their names in fsspec."""
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 UNIMPORTANT = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
 """Options for fsspec's instance caching and event loop, which do not affect the service."""
 
@@ -373,7 +374,7 @@ def _s3(left: dict[str, Any]) -> ClientConfig | str:
     kwargs = dict(left.pop("client_kwargs", None) or {})
     config = _taken(left, _S3_KEYS) | _taken(kwargs, _S3_CLIENT_KEYS)
     profile = left.pop("profile", None)
-    endpoint = config.get("endpoint") or _first(_AWS_ENDPOINTS) or _endpoint_of(profile)
+    endpoint = config.get("endpoint") or _first(AWS_ENDPOINTS) or _endpoint_of(profile)
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
         config.setdefault("region", _first(_AWS_REGIONS) or "us-east-1")

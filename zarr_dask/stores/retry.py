@@ -364,6 +364,11 @@ class Attempts:
             )
         elif not _BUDGET.take(policy.budget):
             why = f"given up: {policy.budget} retries of this process were in vain"
+        if why and policy is UNREACHED:
+            why += (
+                "; nothing has answered there so far: check the address, and whether the service "
+                "expects http:// or https://"
+            )
         if why:
             raise error if policy.attempts == 1 else _given_up(error, why) from error.__cause__
         if error.throttled:

@@ -113,6 +113,9 @@ def check_no_login(url: str) -> None:
         )
 
 
+_BLOB_ENDPOINT = re.compile(r"(?:^|;)BlobEndpoint=([^;]*)")
+
+
 def check_endpoints(options: Mapping[str, Any]) -> None:
     """Raise if the address of a service is no URL, or holds credentials.
 
@@ -126,6 +129,8 @@ def check_endpoints(options: Mapping[str, Any]) -> None:
             check_endpoints(value)
         elif name == "endpoint_url" and isinstance(value, str):
             check_endpoint(value)
+        elif name == "connection_string" and (found := _BLOB_ENDPOINT.search(str(value))):
+            check_endpoint(found[1], "BlobEndpoint of the connection_string")
 
 
 def check_endpoint(url: str, name: str = "endpoint_url") -> None:
@@ -143,6 +148,8 @@ def check_endpoint(url: str, name: str = "endpoint_url") -> None:
     zarr_dask.errors.StoreError: endpoint_url 'localhost:9000' has no scheme: write \
 'https://localhost:9000', or 'http://localhost:9000' for a service without TLS.
     """
+    if why := _malformed(url):
+        raise StoreError(f"{name} {url!r} is no URL: {why}.")
     parts = urlsplit(url)
     if "@" in url or parts.query:
         place = parts.netloc.rpartition("@")[2] or "a service"
@@ -151,7 +158,7 @@ def check_endpoint(url: str, name: str = "endpoint_url") -> None:
             "messages and in plans: pass credentials by their own names (key and secret, "
             "sas_token, ...)."
         )
-    if url and (parts.scheme not in WEB or not parts.hostname):
+    if parts.scheme not in WEB or not parts.hostname:
         rest = url.rpartition("://")[2]
         raise StoreError(
             f"{name} {url!r} has no scheme: write 'https://{rest}', or 'http://{rest}' for a "
@@ -160,6 +167,21 @@ def check_endpoint(url: str, name: str = "endpoint_url") -> None:
             else f"{name} {url!r} is of scheme {parts.scheme!r}: expected http or https, and a "
             "host."
         )
+
+
+def _malformed(url: str) -> str:
+    """Return the reason why libraries would fail on an address; "" if it can be taken apart."""
+    if not url:
+        return "it is empty; leave it out for the service's own address"
+    if "@" in url:  # a login, which is refused without being shown
+        return ""
+    if any(sign.isspace() for sign in url):
+        return "it has a space in it"
+    try:
+        _ = urlsplit(url).port
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _is_chain(url: str) -> bool:

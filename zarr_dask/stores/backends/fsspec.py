@@ -42,6 +42,7 @@ from zarr_dask.stores.backends.fsspec_open_file import (
     read_file,
     reads_through_files,
 )
+from zarr_dask.stores.backends.fsspec_retries import leave_retries_to_us
 from zarr_dask.stores.backends.fsspec_s3 import (
     Page,
     abort_upload,
@@ -108,6 +109,7 @@ _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _REQUEST_SECONDS = 900.0  # for any request: a file system may have no timeout of its own
 _MULTIPART = 1 << 25  # size from which values may be sent in parts
+_LAYOUT_SECONDS = 0.5  # for retries of a request that gcsfs does without, if need be
 _NO_INDEX = {403, 405}  # from nginx and others for the listing of a folder
 _PART_RETRIES = 4
 _MOST_SERVICES = 16  # file systems, with their clients, that a process keeps
@@ -843,10 +845,12 @@ def _opened(
     plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
     if plain:
         given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
+    if urlsplit(url).scheme in {"gs", "gcs"}:  # gcsfs asks for the kind of a bucket
+        given = {"retry_timeout": _LAYOUT_SECONDS, **given}
     with explaining(document_of(url, given)) if refers else nullcontext():
         fs, root = url_to_fs(place, **given)
-    if plain and is_s3(fs):
-        fs.retries = 1
+    if "::" not in url:
+        leave_retries_to_us(fs)
     if refers:
         confine(fs, document_of(url, given), places)
     return fs, root

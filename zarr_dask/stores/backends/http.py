@@ -24,6 +24,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from zarr_dask._util.threads import MOST_AT_ONCE, request_slots
 from zarr_dask.errors import (
+    AccessDeniedError,
     ListingError,
     ReadOnlyError,
     StoreArgumentError,
@@ -66,6 +67,8 @@ _MOVED = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 5
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
+_DENIED = {401, 403}
+_PRESIGNED = ("X-Amz-Signature=", "X-Goog-Signature=", "AWSAccessKeyId=")
 _NO_END = {400, 416, 500, 501}
 """Statuses from servers that support ranges, but not from the end."""
 _SECONDS = DEFAULT.timeout
@@ -267,7 +270,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
             size = self._checked_span(key, wanted, answer).size
             content = content if stop is None else content[: stop - start]
         else:
-            raise self._failed(key, f"the server answers {answer.status} {_phrase(answer.status)}")
+            raise self._refused(key, answer.status)
         found = _tag(answer, size)
         if found is None:
             found = tag  # not every response of every server has it
@@ -363,13 +366,13 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
         try:
             with request_slots():
                 answer = _send(method, at, headers, self, wanted)
-        except ValueError as error:
-            raise self._failed(key, str(error)) from error
         except (OSError, http.client.HTTPException) as error:
             words = str(error) or type(error).__name__
             raise as_store_error(
                 f"could not read {key!r} from {self.url}: {words}", error
             ) from error
+        except ValueError as error:
+            raise self._failed(key, str(error)) from error
         no_end = wanted.start < 0 and answer.status in _NO_END
         if answer.status in _PASSING and not no_end:
             raise self._unavailable(key, answer)
@@ -381,6 +384,16 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
         error.throttled = answer.status in _THROTTLED
         error.retry_after = retry_after(answer.headers.get("retry-after"))
         return error
+
+    def _refused(self, key: str, status: int) -> StoreError:
+        kind = AccessDeniedError if status in _DENIED else StoreError
+        said = f"the server answers {status} {_phrase(status)}"
+        if status in _DENIED and any(sign in self._known()[0] for sign in _PRESIGNED):
+            said += (
+                ". A presigned URL is for one object, and a node has many: open its s3:// or "
+                "gs:// URL with credentials"
+            )
+        return kind(f"could not read {key!r} from {self.url}: {said}.")
 
     def _failed(self, key: str, reason: str) -> StoreError:
         return StoreError(f"could not read {key!r} from {self.url}: {reason}.")

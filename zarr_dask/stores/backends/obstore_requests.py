@@ -47,7 +47,7 @@ from zarr_dask.stores.base import (
     join,
 )
 from zarr_dask.stores.conditional_get import ConditionalGetMixin
-from zarr_dask.stores.error_mapping import permanent_reason
+from zarr_dask.stores.error_mapping import BARE_REDIRECT, permanent_reason
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.retry import (
     RetryPolicy,
@@ -517,7 +517,10 @@ class ObstoreRequests(ConditionalGetMixin):
         except BaseException as error:
             if type(error).__name__ != _PANIC:  # of the library; it is no Exception
                 raise
-            raise StoreError(f"{what}: the library has failed: {error}") from None
+            raise StoreError(
+                f"{what}: the library has failed: {error}. Check the address of the service "
+                "(endpoint_url), also in the environment."
+            ) from None
 
 
 def _flat(buffers: Sequence[Buffer]) -> list[memoryview]:
@@ -608,12 +611,12 @@ def _failed(what: str, error: Exception) -> StoreError:
         return _denied(f"{what}: {_words(error)}", codes)
     if codes & _EXPIRED_CODES:  # S3 returns it with status 400
         return _denied(f"{what}: {_words(error)}", codes)
+    if (cut or BARE_REDIRECT in said) and (reason := permanent_reason(said)):
+        return StoreError(f"{what}: {_words(error)}: {reason}.")
     if not (status in _PASSING or codes & _PASSING_CODES or cut):
         return StoreError(f"{what}: {_words(error)}")
     if cut and any(words in said for words in _NO_URL):
         return StoreError(f"{what}: {_words(error)}: the address of the service is no URL.")
-    if cut and (reason := permanent_reason(said)):
-        return StoreError(f"{what}: {_words(error)}: {reason}.")
     cause = _CAUSE.findall(said) if cut else []
     passing = StoreUnavailableError(f"{what}: {_words(error)}{f' ({cause[-1]})' if cause else ''}")
     passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
