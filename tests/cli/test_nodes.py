@@ -55,6 +55,8 @@ def test_create(tmp_path):
         (["--chunks", "4"], "needs --shape and --dtype"),
         (["--shape", "4,a", "--dtype", "f4"], "expected lengths"),
         (["--attribute", "units"], "as in units=m"),
+        (["--shape", "3", "4", "--dtype", "f4"], "commas between them, as in --shape 3,4"),
+        (["--shape", "3,4", "--dtype", "f4", "--chunks", "3", "4"], "as in --chunks 3,4"),
     ],
 )
 def test_create_refuses(words, says, tmp_path):
