@@ -380,7 +380,9 @@ def test_names_of_zarr_python():
         group.close()
 
 
-@pytest.mark.parametrize("name", ["mean", "T", "astype", "compute", "compressors", "shap", "isel"])
+@pytest.mark.parametrize(
+    "name", ["mean", "T", "astype", "compute", "compressors", "shap", "isel", "mode"]
+)
 def test_attributes_that_an_array_has_not(name):
     a = zd.zeros(3)
     assert not hasattr(a, name)
@@ -747,6 +749,16 @@ MEANT = {
         r"url, path by position; name .* shape=",
     ),
     "the location first": (lambda: zd.zeros("a.zarr", (3,)), TypeError, "the shape comes first"),
+    "a shape by name after it": (
+        lambda: zd.ones("a.zarr", shape=3),
+        TypeError,
+        "the shape comes first",
+    ),
+    "a mode for a new array": (
+        lambda: zd.create_array({}, shape=3, dtype="i4", mode="w"),
+        TypeError,
+        "mean 'overwrite'",
+    ),
     "a format as target": (lambda: zd.migrate({}, "v2"), ValueError, "format='v2'"),
     "a node as attribute": (lambda: zd.create_group({}).temp, AttributeError, r"group\['temp'\]"),
     "h5py's maxshape": (

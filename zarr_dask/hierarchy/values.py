@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, ParamSpec, Unpack
 
 import numpy as np
 
@@ -42,6 +43,23 @@ _HABITS = {
     "store": "url",
     "zarr_format": "format",
 }
+
+
+P = ParamSpec("P")
+
+
+def _shape_first(function: Callable[P, Array]) -> Callable[P, Array]:
+    """Refuse a location where the shape belongs, whatever else is given."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Array:
+        if args and isinstance(args[0], str | PathLike):
+            raise TypeError(
+                f"{args[0]!r} is no shape: the shape comes first, the location second or as url=."
+            )
+        return function(*args, **kwargs)
+
+    return call
 
 
 class PlaceOptions(LayoutOptions, total=False):
@@ -90,6 +108,7 @@ def array(data: Any, url: Location | Group | None = None, **options: Unpack[Arra
     return create_array(place, data=data, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def full(
     shape: Any,
@@ -120,13 +139,12 @@ def full(
     >>> zd.full((2, 2), 7.5)[...].tolist()
     [[7.5, 7.5], [7.5, 7.5]]
     """
-    if isinstance(shape, str | PathLike):
-        raise TypeError(f"{shape!r} is no shape: the shape comes first, the location second.")
     place: Any = {} if url is None else url
     wanted = np.asarray(fill_value).dtype if dtype is None else dtype
     return create_array(place, shape=shape, dtype=wanted, fill_value=fill_value, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def zeros(
     shape: Any,
@@ -146,6 +164,7 @@ def zeros(
     return full(shape, 0, url, dtype=dtype, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def empty(
     shape: Any,
@@ -165,6 +184,7 @@ def empty(
     return full(shape, 0, url, dtype=dtype, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def ones(
     shape: Any,
