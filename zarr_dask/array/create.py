@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
+from zarr_dask._util.as_numpy import check_unmasked
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.cells import (
     INNER_CHUNK_BYTES,
@@ -148,7 +149,9 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
     Raises
     ------
     TypeError
-        If they are lazy, an open node, or not values of one type.
+        If they are lazy, an open node, a mapping, or not values of one type.
+    DataTypeError
+        If elements are masked.
     """
     if hasattr(data, "__dask_graph__"):
         raise TypeError(
@@ -160,6 +163,12 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
             "the values are an open node: zarr_dask.copy(source, target) copies arrays and groups, "
             "array[...] reads the values."
         )
+    if isinstance(data, Mapping):
+        raise TypeError(
+            "the values are a mapping: zarr_dask.save(url, **values) saves several arrays in a "
+            "group."
+        )
+    check_unmasked(data, "data")
     values = np.asarray(data)
     if values.dtype.kind in "US" and not hasattr(data, "dtype"):
         values = values.astype(object)  # texts in a list have any length

@@ -11,7 +11,7 @@ import numpy as np
 
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import LayoutOptions
+from zarr_dask.array.create import LayoutOptions, given_values
 from zarr_dask.errors import NodeExistsError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import CreateOptions, Group, create_array, create_group
@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _MORE = (*CreateOptions.__annotations__, "path", "format", "storage_options")
+_OPTIONS = frozenset({*_MORE, "codecs", "compressor", "dtype", "mode"}) - {"data", "shape"}
 _HABITS = {
     "attrs": "attributes",
     "component": "path",
@@ -307,6 +308,8 @@ def save(
     ------
     NodeExistsError
         If something exists at the location.
+    DataTypeError, TypeError
+        If one of them cannot be stored; then nothing is written.
 
     Examples
     --------
@@ -326,8 +329,14 @@ def save(
     both = {f"arr_{number}": values for number, values in enumerate(arrays)}
     if both.keys() & named.keys():
         raise NodeExistsError(f"{sorted(both.keys() & named.keys())} name two arrays each.")
+    if len(both) == 1 and named.keys() <= _OPTIONS:
+        raise TypeError(
+            f"save() takes arrays by name, and {sorted(named)} are options of create_array: "
+            "create_array(url, data=values, ...) takes both."
+        )
+    known = {name: given_values(values)[0] for name, values in {**both, **named}.items()}
     group = create_group(url, path, overwrite=overwrite, storage_options=storage_options)
-    for name, values in {**both, **named}.items():
+    for name, values in known.items():
         group.create_array(name, data=values)
 
 
