@@ -187,6 +187,10 @@ _PHRASES = {
     'storage_options={"anon": True}': "--anon",
     "or open it with mode='r+' to write into it": "or choose another location",
     "zarr_dask.consolidate": "zarr-dask consolidate",
+    "; open_array opens it": "",
+    "create_group writes the document": "zarr-dask create writes it",
+    "deep='decode'": "--deep decode",
+    "(manifest=)": "(--manifest)",
     " zarr_dask.create_array and create_group make nodes.": " zarr-dask create makes a node.",
 }
 """Advice for users of Python, and what users of the command line do instead."""
@@ -206,6 +210,7 @@ def as_options(message: str) -> str:
         named = named.replace(python, words)
     for name, option in _NAMES.items():
         named = re.sub(rf"(?<![\w/.-]){name}=True", f"--{option}", named)
+    named = re.sub(r"settle=\{'(\w+)': \.\.\.\}", r"--settle \1=...", named)
     named = re.sub(r"(?<![\w/-])max_mem\b=?", "--max-mem", named)
     named = re.sub(
         r"(?<![\w/.-])(target_options|storage_options)\b(?! *\[)",
