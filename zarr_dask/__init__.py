@@ -283,6 +283,7 @@ _INSTEAD = {
     "from_array": "zarr_dask.create_array(url, data=values) stores values in memory.",
     "group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "info": "zarr_dask.open(url).info says what a node is.",
+    "load_dataset": "zarr_dask.open_dataset(url).load() reads a dataset into memory.",
     "open_consolidated": (
         "zarr_dask.open(url) uses consolidated metadata where there are any; "
         "read=zarr_dask.ReadOptions(consolidated=False) does not."
@@ -294,6 +295,7 @@ _INSTEAD = {
     "save_group": "zarr_dask.save(url, name=values) saves a group.",
     "storage": "zarr_dask.stores has the stores.",
     "store": "zarr_dask.to_zarr(x, url) writes dask arrays; zarr_dask.stores has the stores.",
+    "survey": "zarr_dask.inventory(url) lists nodes, zarr_dask.plan_ingest(files, url) files.",
     "tree": "zarr_dask.open_group(url).tree() draws the hierarchy.",
     "validate": "zarr_dask.verify(url) checks stored objects.",
     "ZipStore": "zarr_dask.stores.ZipStore reads an archive, zarr_dask.ZipWriter writes one.",

@@ -15,6 +15,7 @@ from zarr_dask.errors import (
     MetadataError,
     ReadOnlyError,
     SelectionError,
+    ZarrDaskWarning,
 )
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 
@@ -256,6 +257,16 @@ def test_arrays_that_cannot_be_leave_nothing_behind(options, error, words):
     with pytest.raises(error, match=words):
         zd.create_array(store, **{"shape": (8, 8), "dtype": "f4", "chunks": 4, **options})
     assert store.values == {}
+
+
+@pytest.mark.parametrize("node_format", ["v3", "v2"])
+def test_repeated_names_of_dimensions_are_warned_of(node_format):
+    with pytest.warns(ZarrDaskWarning, match="two dimensions have one name"):
+        array = zd.create_array(
+            {}, shape=(2, 2), dtype="f4", dimension_names=["x", "x"], format=node_format
+        )
+    assert array.dimension_names == ("x", "x")
+    zd.create_array({}, shape=(2, 2), dtype="f4", dimension_names=[None, None], format=node_format)
 
 
 def test_automatic_chunks():

@@ -368,6 +368,8 @@ def test_looking_loads_nothing_heavy(arguments, hierarchy):
         ("time=-1,lat=32", {"time": -1, "lat": 32}),
         ("0=-1, 2=8", {0: -1, 2: 8}),
         ("a=b=4", {"a=b": 4}),
+        ("auto", "auto"),
+        ("1.5 MiB", "1.5 MiB"),
     ],
 )
 def test_grids(text, grid):

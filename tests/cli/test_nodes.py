@@ -55,11 +55,41 @@ def test_create(tmp_path):
         (["--chunks", "4"], "needs --shape and --dtype"),
         (["--shape", "4,a", "--dtype", "f4"], "expected lengths"),
         (["--attribute", "units"], "as in units=m"),
+        (["--shape", "3", "4", "--dtype", "f4"], "commas between them, as in --shape 3,4"),
+        (["--shape", "3,4", "--dtype", "f4", "--chunks", "3", "4"], "as in --chunks 3,4"),
     ],
 )
 def test_create_refuses(words, says, tmp_path):
     assert says in run("create", tmp_path / "a", *words, code=2).stderr
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (["--shape", "[40, 30]", "--chunks", "1kB"], {"chunks": (15, 16)}),
+        (["--shape", "40,30", "--format", "2"], {"format": "v2"}),
+        (["--shape", "40,30", "--fill-value=-inf"], {"fill_value": -np.inf}),
+    ],
+)
+def test_create_takes_the_forms_of_python(words, facts, tmp_path):
+    run("create", tmp_path / "a", "--dtype", "f4", *words)
+    made = zd.open(tmp_path / "a")
+    assert {name: getattr(made, name) for name in facts} == facts
+    run("create", tmp_path / "b", "--dtype", "f4", *words, "--fill-value", "nan", "--overwrite")
+    assert np.isnan(zd.open(tmp_path / "b").fill_value)
+
+
+def test_copies_take_codecs_and_data_type(run_zarr, tmp_path):
+    run("copy", f"{run_zarr}/sea/temp", tmp_path / "b", "--codecs", "gzip", "--dtype", "f8", "-q")
+    found = zd.open(tmp_path / "b")
+    assert ([one.name for one in found.codecs], found.dtype) == (["bytes", "gzip"], "f8")
+
+
+def test_advice_names_options(run_zarr, tmp_path):
+    assert "--deep decode" in run("verify", run_zarr).stdout
+    said = run("ingest", tmp_path / "no.nc", tmp_path / "b", code=3).stderr
+    assert "--settle unreadable=... with 'skip'" in " ".join(said.split())
 
 
 def test_delete(run_zarr, monkeypatch):

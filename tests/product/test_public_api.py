@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import operator
 import pickle
 import re
 import shutil
@@ -380,7 +381,9 @@ def test_names_of_zarr_python():
         group.close()
 
 
-@pytest.mark.parametrize("name", ["mean", "T", "astype", "compute", "compressors", "shap", "isel"])
+@pytest.mark.parametrize(
+    "name", ["mean", "T", "astype", "compute", "compressors", "shap", "isel", "mode"]
+)
 def test_attributes_that_an_array_has_not(name):
     a = zd.zeros(3)
     assert not hasattr(a, name)
@@ -735,6 +738,42 @@ def test_options_that_mean_nothing_to_datasets_are_refused():
         zd.to_zarr(xr.Dataset({"a": ("x", [1])}), {}, sha256=True)
 
 
+def test_values_that_cannot_be_saved_leave_nothing():
+    store = {}
+    with pytest.raises(TypeError, match="not a text"):
+        zd.save(store, a=[1], b=object())
+    assert store == {}
+
+
+MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])
+MASKED_WRITES = {
+    "to_zarr": lambda store: zd.to_zarr(MASKED, store),
+    "save": lambda store: zd.save(store, MASKED),
+    "create_array": lambda store: zd.create_group(store).create_array("a", data=MASKED),
+    "write": lambda store: zd.zeros(3, store, dtype="f4").write(slice(0, 3), MASKED),
+    "append": lambda store: zd.zeros(3, store, dtype="f4").append(MASKED),
+    "assignment": lambda store: operator.setitem(zd.zeros(3, store), ..., MASKED),
+    "oindex": lambda store: operator.setitem(zd.zeros(3, store).oindex, [2, 1, 0], MASKED),
+}
+
+
+@pytest.mark.parametrize("name", MASKED_WRITES)
+def test_masked_values_are_refused(name):
+    store = {}
+    with pytest.raises(zd.errors.DataTypeError, match=r"1 elements are masked.*filled"):
+        MASKED_WRITES[name](store)
+    assert not any("c/" in key for key in store)
+    whole = np.ma.masked_array([1.0, 2.0])
+    assert zd.create_array({}, data=whole)[...].tolist() == [1.0, 2.0]
+
+
+def test_arrays_of_a_group_take_the_name_as_zarr_python_does():
+    group = zd.create_group({})
+    assert group.create_array(name="a", shape=3, dtype="i4", dims=["x"]).path == "a"
+    assert group.require_array(name="a", shape=3, dtype="i4").dimension_names == ("x",)
+    assert group.create_group(name="g", attrs={"u": 1}).attributes == {"u": 1}
+
+
 MEANT = {
     "a mode by position": (lambda: zd.open({}, "r+"), FileNotFoundError, r"mode='r\+'"),
     "a path as values": (lambda: zd.to_zarr("a.zarr", {}), TypeError, r"zarr_dask\.copy"),
@@ -747,6 +786,41 @@ MEANT = {
         r"url, path by position; name .* shape=",
     ),
     "the location first": (lambda: zd.zeros("a.zarr", (3,)), TypeError, "the shape comes first"),
+    "a shape by name after it": (
+        lambda: zd.ones("a.zarr", shape=3),
+        TypeError,
+        "the shape comes first",
+    ),
+    "a mode for a new array": (
+        lambda: zd.create_array({}, shape=3, dtype="i4", mode="w"),
+        TypeError,
+        "mean 'overwrite'",
+    ),
+    "a location that is an array": (
+        lambda: zd.save(np.ones(3), "a.zarr"),
+        TypeError,
+        r"to_zarr\(array, url\)",
+    ),
+    "options of an array that is saved": (
+        lambda: zd.save({}, np.ones(3), chunks=2),
+        TypeError,
+        "options of create_array",
+    ),
+    "a mapping as values": (
+        lambda: zd.create_array({}, data={"a": 1}),
+        TypeError,
+        r"save\(url, \*\*values\)",
+    ),
+    "a data type for a write": (
+        lambda: zd.to_zarr(da.ones(2), {}, dtype="f4"),
+        TypeError,
+        "astype",
+    ),
+    "a shape by position in a group": (
+        lambda: zd.create_group({}).create_array("a", (2,), "f4"),
+        TypeError,
+        "takes path by position",
+    ),
     "a format as target": (lambda: zd.migrate({}, "v2"), ValueError, "format='v2'"),
     "a node as attribute": (lambda: zd.create_group({}).temp, AttributeError, r"group\['temp'\]"),
     "h5py's maxshape": (

@@ -24,16 +24,19 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "clobber": ("overwrite",),
     "component": ("path",),
     "compression": ("codecs",),
+    "compression_opts": ("codecs",),
     "compressor": ("codecs",),
     "compressors": ("codecs",),
     "coords": ("attributes",),
     "dim_names": ("dimension_names",),
     "dimensions": ("dimension_names",),
+    "dimension_separator": ("chunk_key_encoding",),
     "dims": ("dimension_names",),
     "dst": ("target", "url"),
     "encoding": ("codecs",),
     "executor": ("client",),
     "exist_ok": ("overwrite",),
+    "exists_ok": ("overwrite",),
     "filters": ("codecs",),
     "group": ("path", "component"),
     "inner_chunks": ("chunks",),
@@ -41,6 +44,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "max_memory": ("max_mem",),
     "memory_limit": ("max_mem",),
     "metadata": ("attributes",),
+    "mode": ("overwrite",),
     "name": ("path", "component"),
     "node": ("url",),
     "object_codec": ("codecs",),
@@ -53,6 +57,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "shard_shape": ("shards",),
     "source": ("src", "url"),
     "src": ("source", "url"),
+    "shuffle": ("codecs",),
     "store": ("url",),
     "target": ("dst", "url"),
     "target_chunks": ("chunks",),
@@ -65,11 +70,18 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
 
 _ABSENT: Mapping[str, str] = {
     "cache_attrs": "attributes are not fetched again once a node is open",
+    "asarray": "blocks are NumPy arrays",
     "consolidated": "zarr_dask.consolidate writes consolidated metadata after the write",
     "lock": "every stored object has one writing task, so that no lock is needed",
+    "num_workers": "dask.config.set(num_workers=4), or a cluster, says how many run at a time",
+    "scheduler": "dask.config.set(scheduler=...), or an active distributed.Client, decides",
     "threads": "dask.config.set(num_workers=4), or a cluster, says how many tasks run at a time",
+    "dtype": "array.astype(...) converts a dask array before it is written or after it is read",
     "maxshape": "every dimension may grow, by append and resize",
+    "region": "a dask array is indexed, as in array[0:5], and reads no more than that",
     "synchronizer": "every stored object has one writing task, so that no lock is needed",
+    "zarr_array_kwargs": "what it holds is given directly, such as chunks= and attributes=",
+    "zarr_read_kwargs": "zarr_dask.from_zarr opens what was written",
     "write_empty_chunks": "chunks that hold nothing but the fill value are never stored",
 }
 """Names of other libraries that nothing here is called by, and the reason."""
@@ -137,8 +149,9 @@ def takes_habits(
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             if len(args) > len(positions) and not is_open:
+                taken = ", ".join(name for name in positions if name != "self")
                 raise TypeError(
-                    f"{function.__name__}() takes {', '.join(positions)} by position; name the "
+                    f"{function.__name__}() takes {taken} by position; name the "
                     f"other arguments, as {named[0]}=..."
                 )
             if not known.issuperset(kwargs) and not (args and unless and unless(args[0])):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_choice
+from zarr_dask._util.as_numpy import check_unmasked
 from zarr_dask._util.display import format_shape, html_table
 from zarr_dask.array.append_batch import AppendBatch
 from zarr_dask.array.attributes import Attributes, fixed
@@ -507,8 +508,9 @@ class Array(ArrayNames):
         Raises
         ------
         DataTypeError
-            If the data type cannot hold them.
+            If the data type cannot hold them, or elements are masked.
         """
+        check_unmasked(value, self.where)
         try:
             return self.meta.data_type.cast(value)
         except (TypeError, ValueError, OverflowError) as error:

@@ -18,13 +18,15 @@ __all__ = ["ArrayNames", "NodeNames", "facts_text", "no_attribute"]
 
 _READ_FIRST = frozenset(
     {
-        "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "copy", "cumprod",
-        "cumsum", "diagonal", "dot", "flat", "flatten", "imag", "item", "max", "mean", "median",
-        "min", "nonzero", "prod", "ravel", "real", "repeat", "reshape", "round", "sort", "squeeze",
-        "std", "sum", "swapaxes", "T", "take", "tobytes", "tolist", "trace", "transpose", "values",
-        "var", "view",
+        "all", "any", "argmax", "argmin", "astype", "clip", "conj", "cumprod", "cumsum",
+        "dot", "flatten", "imag", "max", "mean", "min", "nonzero", "prod", "ravel", "real",
+        "repeat", "reshape", "round", "squeeze", "std", "sum", "swapaxes", "T", "trace",
+        "transpose", "var", "view",
     }
 )  # fmt: skip
+_NUMPY_ONLY = frozenset(
+    {"argsort", "diagonal", "flat", "item", "sort", "take", "tobytes", "tolist"}
+)
 _LAZY_ONLY = frozenset({"compute", "map_blocks", "map_overlap", "persist", "rechunk", "visualize"})
 
 
@@ -238,6 +240,7 @@ _ARRAY_HINTS: dict[str, str] = {
         name: f"Read it first: array[...].{name} of all values, or array.to_dask().{name} lazily."
         for name in sorted(_READ_FIRST)
     },
+    **{name: f"Read it first: array[...].{name}." for name in sorted(_NUMPY_ONLY)},
     **{
         name: f"Make it a dask array first: array.to_dask().{name}(...)."
         for name in sorted(_LAZY_ONLY)
@@ -255,21 +258,33 @@ _ARRAY_HINTS: dict[str, str] = {
     "chunk_store": "array.store is the store of metadata and chunks.",
     "compression": "array.codecs lists all codecs, in the order of encoding.",
     "compression_opts": "array.codecs lists all codecs, with their options.",
+    "copy": "zarr_dask.copy copies it to another location, array[...] reads all elements.",
     "data": "array[...] reads all elements.",
     "encoding": "array.codecs, array.chunks and array.fill_value say how it is stored.",
     "hexdigest": "zarr_dask.digest(array) is a digest of the values.",
     "info_complete": "array.info has the facts, array.nbytes_stored() the size of what is stored.",
+    "file": "array.store is the store, array.url the location.",
+    "id": "array.url is the location; there are no ids.",
+    "itemsize": "array.dtype.itemsize has it.",
     "len": "len(array) is the length of the first dimension.",
     "load": "array[...] reads all elements.",
     "maxshape": "Every dimension may grow: array.resize(shape), array.append(values).",
     "parent": "zarr_dask.open_group opens it by its own path.",
     "read_direct": "array.read(region, out=values) reads into an array.",
+    "read_only": "zarr_dask.open(url, mode='r') opens for reading only.",
+    "store_path": "array.store is the store, array.path the path in it.",
     "synchronizer": "Every stored object has one writer, so that no lock is needed.",
+    "numpy": "array[...] reads all elements.",
+    "values": "array[...] reads all elements.",
+    "to_dataframe": "zarr_dask.open_dataset gives variables of xarray, which have to_dataframe.",
     "to_numpy": "array[...] reads all elements.",
+    "tree": "Groups have a tree; array.info has the facts of an array.",
     "to_xarray": "zarr_dask.open_dataset of the group that it lies in gives variables of xarray.",
     "write_direct": "array.write(region, values) writes a region.",
     "zarr_format": "array.format names the format, as 'v3'.",
     "metadata": "array.meta has the parsed metadata.",
+    "median": "np.median(array[...]), or dask.array.median(array.to_dask(), axis=...).",
+    "mode": "zarr_dask.open(url, mode='r+') opens for writing.",
     "npartitions": "array.to_dask().npartitions",
     "numblocks": "array.to_dask().numblocks",
     "order": "array.codecs has a transpose codec if elements are stored in order F.",

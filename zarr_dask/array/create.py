@@ -11,6 +11,8 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
+from zarr_dask._util.as_numpy import check_unmasked
+from zarr_dask._util.warnings import warn
 from zarr_dask.array.cells import (
     INNER_CHUNK_BYTES,
     chunks_in_words,
@@ -115,6 +117,7 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     node_format = format_named(spec.format or DEFAULT_FORMAT.name)
     shape = given_shape(spec.shape)
     names = given_names(spec.dimension_names, len(shape))
+    _warn_of_repeated_names(names, at)
     data_type, stored = _data_type(spec.dtype, at)
     grid, inner = _grids(spec, shape, data_type.typical_itemsize)
     if spec.order not in ("C", "F"):
@@ -146,7 +149,9 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
     Raises
     ------
     TypeError
-        If they are lazy, an open node, or not values of one type.
+        If they are lazy, an open node, a mapping, or not values of one type.
+    DataTypeError
+        If elements are masked.
     """
     if hasattr(data, "__dask_graph__"):
         raise TypeError(
@@ -158,6 +163,12 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
             "the values are an open node: zarr_dask.copy(source, target) copies arrays and groups, "
             "array[...] reads the values."
         )
+    if isinstance(data, Mapping):
+        raise TypeError(
+            "the values are a mapping: zarr_dask.save(url, **values) saves several arrays in a "
+            "group."
+        )
+    check_unmasked(data, "data")
     values = np.asarray(data)
     if values.dtype.kind in "US" and not hasattr(data, "dtype"):
         values = values.astype(object)  # texts in a list have any length
@@ -566,6 +577,16 @@ def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.n
         raise DataTypeError(
             f"{at}: fill_value={value!r} is not a value of {data_type.label} ({error})."
         ) from error
+
+
+def _warn_of_repeated_names(names: tuple[str | None, ...] | None, at: str) -> None:
+    """Warn if two dimensions have one name: Zarr allows that, xarray does not."""
+    known = [name for name in names or () if name is not None]
+    if len({*known}) < len(known):
+        warn(
+            f"{at}: two dimensions have one name in dimension_names={list(names or ())}. xarray "
+            "cannot select by such names, and regions by name are ambiguous. Rename one of them."
+        )
 
 
 def given_names(names: Any, ndim: int) -> tuple[str | None, ...] | None:

@@ -9,7 +9,7 @@ import click
 
 from zarr_dask.cli.cluster import cluster
 from zarr_dask.cli.files import check_outside
-from zarr_dask.cli.options import FORMAT, job_options, run_options, selected
+from zarr_dask.cli.options import FORMAT, encoding_options, job_options, run_options, selected
 from zarr_dask.cli.output import echo, terminal_safe
 from zarr_dask.cli.pictures import PictureType
 from zarr_dask.cli.rechunk import run_plan, save_plot, show_plan
@@ -33,6 +33,7 @@ Examples:
     type=FORMAT,
     help="Format of the copy; by default that of the group around it, else of the source.",
 )
+@encoding_options
 @run_options
 @click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
 @click.option(

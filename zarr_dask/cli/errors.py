@@ -103,6 +103,7 @@ class ErrorHandlingGroup(click.Group):
                 raise click.UsageError(f"No such command {args[0]!r}. Use {_HABITS[args[0]]}.")
             if Path(args[0]).exists() or "://" in args[0]:
                 raise click.UsageError(f"{args[0]!r} is a place: use zarr-dask info {args[0]}.")
+        _refuse_parted_lengths(args)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -132,6 +133,18 @@ class ErrorHandlingGroup(click.Group):
                 raise click.exceptions.Exit(BROKEN_PIPE) from error
 
 
+def _refuse_parted_lengths(args: list[str]) -> None:
+    """Refuse lengths with blanks between them: the second one would be taken for a path."""
+    for option, first, second in zip(args, args[1:], args[2:], strict=False):
+        if option in _GRIDS and _LENGTH.fullmatch(first) and _LENGTH.fullmatch(second):
+            raise click.UsageError(
+                f"{option} {first} {second}: lengths have commas between them, as in {option} "
+                f"{first},{second}. A path {second!r} goes before {option}."
+            )
+
+
+_GRIDS = frozenset({"--shape", "--chunks", "--shards"})
+_LENGTH = re.compile("-?[0-9]+")
 _HABITS = {
     "cat": "head",
     "cp": "copy",
@@ -174,6 +187,10 @@ _PHRASES = {
     'storage_options={"anon": True}': "--anon",
     "or open it with mode='r+' to write into it": "or choose another location",
     "zarr_dask.consolidate": "zarr-dask consolidate",
+    "; open_array opens it": "",
+    "create_group writes the document": "zarr-dask create writes it",
+    "deep='decode'": "--deep decode",
+    "(manifest=)": "(--manifest)",
     " zarr_dask.create_array and create_group make nodes.": " zarr-dask create makes a node.",
 }
 """Advice for users of Python, and what users of the command line do instead."""
@@ -193,6 +210,7 @@ def as_options(message: str) -> str:
         named = named.replace(python, words)
     for name, option in _NAMES.items():
         named = re.sub(rf"(?<![\w/.-]){name}=True", f"--{option}", named)
+    named = re.sub(r"settle=\{'(\w+)': \.\.\.\}", r"--settle \1=...", named)
     named = re.sub(r"(?<![\w/-])max_mem\b=?", "--max-mem", named)
     named = re.sub(
         r"(?<![\w/.-])(target_options|storage_options)\b(?! *\[)",

@@ -10,6 +10,7 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.errors import FAILED, as_options
+from zarr_dask.cli.options import FormatType
 from zarr_dask.cli.output import answer, echo, report_facts, say_plan, wrapped
 from zarr_dask.cli.progress import migration_progress
 from zarr_dask.cli.settings import two_storage_options
@@ -38,7 +39,7 @@ Examples:
 @click.option("--path", default="", help="Path of the hierarchy's root below SRC (and DST).")
 @click.option(
     "--format",
-    type=click.Choice([one.name for one in TARGETS]),
+    type=FormatType([one.name for one in TARGETS]),
     default=DEFAULT_FORMAT.name,
     show_default=True,
     help="The new format; v2 is for arrays of v1.",

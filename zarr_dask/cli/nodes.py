@@ -39,7 +39,7 @@ class _ShapeType(click.ParamType[tuple[int, ...]]):
         """See `click.ParamType.convert`."""
         if isinstance(value, tuple):
             return value
-        items = [item.strip() for item in str(value).strip().strip("()").split(",")]
+        items = [item.strip() for item in str(value).strip().strip("()[]").split(",")]
         lengths = [item for item in items if item]
         if not all(item.isdecimal() for item in lengths):
             self.fail(f"{value!r}: expected lengths, as in 512,32,32.", param, ctx)
@@ -82,7 +82,7 @@ Examples:
 @_PATH
 @click.option("--shape", type=_ShapeType(), help="Lengths of the array; without it, a group.")
 @click.option("--dtype", help="Data type of the array, such as float32.")
-@click.option("--chunks", type=GridType(), help="Chunks of the array: 512,32,32, or 64 for all.")
+@click.option("--chunks", type=GridType(), help="Chunks: 512,32,32, 64 for all, 10MB, or auto.")
 @click.option("--shards", type=GridType(), help="Shards of several chunks, in the same form.")
 @click.option("--codecs", type=CodecsType(), help="Codecs: names, as in zstd, or a JSON list.")
 @click.option("--fill-value", metavar="VALUE", help="Value of what is not written; 0 by default.")
@@ -118,7 +118,8 @@ def create(
     }
     common |= {"attributes": dict(attributes), "storage_options": storage_options(url)}
     if fill_value is not None:
-        of_array["fill_value"] = _json_or_text(fill_value)
+        special = fill_value.strip("+-").casefold() in {"nan", "inf", "infinity"}
+        of_array["fill_value"] = float(fill_value) if special else _json_or_text(fill_value)
     if dims is not None:
         of_array["dimension_names"] = [name.strip() for name in dims.split(",")]
     node: zd.Array | zd.Group

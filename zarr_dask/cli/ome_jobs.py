@@ -26,17 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["convert", "pyramid"]
 
 
-class _OrAuto(GridType):
-    """Lengths, or a word for an automatic choice."""
-
-    def __init__(self, word: str) -> None:
-        self._word = word
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.ParamType.convert`."""
-        return value if value == self._word else super().convert(value, param, ctx)
-
-
 @click.command(
     epilog="""\b
 Examples:
@@ -65,7 +54,7 @@ Examples:
 )
 @click.option(
     "--shards",
-    type=_OrAuto("auto"),
+    type=GridType(),
     help="Shards of the new arrays, in the same forms; for TIFF also auto.",
 )
 @click.option(
@@ -231,7 +220,7 @@ Examples:
 )
 @click.option(
     "--shards",
-    type=_OrAuto("auto"),
+    type=GridType(),
     help="Shards of several chunks, in the same forms, or auto; none by default.",
 )
 @click.option(
@@ -247,7 +236,7 @@ Examples:
 @click.option(
     "--factors",
     multiple=True,
-    type=_OrAuto("isotropic"),
+    type=GridType("isotropic"),
     help="Factor between levels: 2, or z=1,y=2,x=2, or isotropic (the default), which "
     "halves axes of small pixels first. Given several times, for one level after the other.",
 )

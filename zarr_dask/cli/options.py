@@ -19,11 +19,13 @@ from zarr_dask.formats.v3draft import DRAFTS
 __all__ = [
     "FORMAT",
     "CodecsType",
+    "FormatType",
     "GridType",
     "LabelsType",
     "RegionType",
     "SizeType",
     "array_options",
+    "encoding_options",
     "job_options",
     "run_options",
     "selected",
@@ -31,15 +33,23 @@ __all__ = [
 
 
 class GridType(click.ParamType[Any]):
-    """Lengths by position (``512,32,32``), for all (``64``), or by name (``time=-1,lat=32``)."""
+    """Lengths by position (``512,32,32``), for all (``64``), or by name (``time=-1,lat=32``).
+
+    A size (``10MB``) and a word for an automatic choice (``auto``) are passed on as they are.
+    """
 
     name = "GRID"
+
+    def __init__(self, word: str = "auto") -> None:
+        self._word = word
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType.convert`."""
         if not isinstance(value, str):
             return value
         text = value.strip()
+        if text == self._word or _SIZE.fullmatch(text):
+            return text
         if text[:1] + text[-1:] in {"()", "[]"}:  # as printed by info and plan
             text = text[1:-1].removesuffix(",")
         items = [item.strip() for item in text.split(",")]
@@ -85,6 +95,9 @@ class GridType(click.ParamType[Any]):
                 ctx,
             )
         return int(text)
+
+
+_SIZE = re.compile("[0-9.]+ *[kKMGT]i?B")
 
 
 class RegionType(click.ParamType[Any]):
@@ -189,7 +202,16 @@ class CodecsType(click.ParamType[Any]):
         return found if isinstance(found, list) else [found]
 
 
-FORMAT = click.Choice([known.name for known in (*FORMATS, *DRAFTS)])
+class FormatType(click.Choice[str]):
+    """Name of a format; 2 and 3 are v2 and v3."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType.convert`."""
+        named = f"v{value}" if value in {"1", "2", "3"} else value
+        return super().convert(named, param, ctx)
+
+
+FORMAT = FormatType([known.name for known in (*FORMATS, *DRAFTS)])
 """Names of formats."""
 
 
@@ -215,7 +237,8 @@ _JOB_OPTIONS = [
         "--chunks",
         type=GridType(),
         help="Chunk lengths: 512,32,32, or 64 for all dimensions, or by name or position "
-        "time=-1,lat=32. -1 is a whole dimension; dimensions that are not named keep theirs.",
+        "time=-1,lat=32; also auto, or a size such as 10MB. -1 is a whole dimension; dimensions "
+        "that are not named keep theirs.",
     ),
     click.option(
         "--shards",
@@ -254,6 +277,18 @@ _JOB_OPTIONS = [
 ]
 
 
+_ENCODING_OPTIONS = [
+    click.option(
+        "--dtype", help="Data type of a new array, such as float32; that of SRC by default."
+    ),
+    click.option(
+        "--codecs",
+        type=CodecsType(),
+        help="Codecs of a new array: names, as in zstd,crc32c, or a JSON list; those of SRC by "
+        "default.",
+    ),
+]
+
 _ARRAY_OPTIONS = [
     click.option(
         "--array",
@@ -268,15 +303,7 @@ _ARRAY_OPTIONS = [
         type=FORMAT,
         help="Format of the new array; that of SRC by default.",
     ),
-    click.option(
-        "--dtype", help="Data type of the new array, such as float32; that of SRC by default."
-    ),
-    click.option(
-        "--codecs",
-        type=CodecsType(),
-        help="Codecs of the new array: names, as in zstd,crc32c, or a JSON list; those of SRC by "
-        "default.",
-    ),
+    *_ENCODING_OPTIONS,
 ]
 
 _RUN_OPTIONS = [
@@ -313,6 +340,11 @@ def job_options(command: Decorated) -> Decorated:
 def array_options(command: Decorated) -> Decorated:
     """Give a command the additional options of rechunk and plan."""
     return _with(_ARRAY_OPTIONS, command)
+
+
+def encoding_options(command: Decorated) -> Decorated:
+    """Give a command the options of data type and codecs."""
+    return _with(_ENCODING_OPTIONS, command)
 
 
 def run_options(command: Decorated) -> Decorated:

@@ -9,6 +9,7 @@ import click
 
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.errors import as_options
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.pictures import PictureType, save_picture
 from zarr_dask.cli.price import price_option, say_price
@@ -76,7 +77,7 @@ def verify(
             **options,
         )
     for line in str(report).splitlines():
-        echo(terminal_safe(line))
+        echo(terminal_safe(as_options(line)))
     if plot is not None:
         save_picture(report.plot(), plot)
     answer({**report.to_json(), **say_price(report)}, report.exit_code)

@@ -359,6 +359,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
     def _facts(self) -> dict[str, object]:
         return {"format": self.format, "attributes": ", ".join(self.attributes) or "none"}
 
+    @takes_habits(_NEW_ARRAY, name="path", **_OF_NEW)
     def create_array(self, path: str, **options: Unpack[CreateOptions]) -> Array:
         """Create an array below this group.
 
@@ -372,6 +373,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         below = join(self.path, normalise_path(path))
         return create_array(self.store, below, format=self.format, **options)
 
+    @takes_habits(name="path", attrs="attributes")
     def create_group(
         self,
         path: str,
@@ -395,6 +397,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
             self.store, below, format=self.format, attributes=attributes, overwrite=overwrite
         )
 
+    @takes_habits(name="path")
     def require_group(self, path: str) -> Group:
         """Return the group at a path below this group; create it if there is none.
 
@@ -405,6 +408,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         """
         return open_group(self, path, "a")
 
+    @takes_habits(_NEW_ARRAY, name="path", **_OF_NEW)
     def require_array(self, path: str, **options: Unpack[CreateOptions]) -> Array:
         """Return the array at a path below this group; create it if there is none.
 
@@ -544,6 +548,17 @@ _GROUP_HINTS = {
         ("empty", "full", "ones", "zeros"),
         "group.create_array(name, shape=..., dtype=..., fill_value=...) creates an array.",
     ),
+    **dict.fromkeys(
+        ("empty_like", "full_like", "ones_like", "zeros_like"),
+        "zarr_dask.zeros_like(other, group, path='name') creates an array like another one.",
+    ),
+    "consolidate": "zarr_dask.consolidate(group) writes consolidated metadata.",
+    "filter": "[name for name in group if ...] selects nodes.",
+    "nbytes": "It is a group, not an array: group['name'] is a node in it.",
+    "open": "group['name'] opens a node in it.",
+    "read_only": "zarr_dask.open(url, mode='r') opens for reading only.",
+    "root": "zarr_dask.open_group opens it by its own path.",
+    "to_xarray": "zarr_dask.open_dataset(group) gives an xarray.Dataset.",
     "copy": "zarr_dask.copy(group['name'], group, path='new name') copies a node.",
     "parent": "zarr_dask.open_group opens it by its own path.",
     "file": "group.store is the store, group.url the place.",

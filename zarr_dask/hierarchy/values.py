@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, ParamSpec, Unpack
 
 import numpy as np
 
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import LayoutOptions
+from zarr_dask.array.create import LayoutOptions, given_values
 from zarr_dask.errors import NodeExistsError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import CreateOptions, Group, create_array, create_group
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _MORE = (*CreateOptions.__annotations__, "path", "format", "storage_options")
+_OPTIONS = frozenset({*_MORE, "codecs", "compressor", "dtype", "mode"}) - {"data", "shape"}
 _HABITS = {
     "attrs": "attributes",
     "component": "path",
@@ -42,6 +44,23 @@ _HABITS = {
     "store": "url",
     "zarr_format": "format",
 }
+
+
+P = ParamSpec("P")
+
+
+def _shape_first(function: Callable[P, Array]) -> Callable[P, Array]:
+    """Refuse a location where the shape belongs, whatever else is given."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Array:
+        if args and isinstance(args[0], str | PathLike):
+            raise TypeError(
+                f"{args[0]!r} is no shape: the shape comes first, the location second or as url=."
+            )
+        return function(*args, **kwargs)
+
+    return call
 
 
 class PlaceOptions(LayoutOptions, total=False):
@@ -90,6 +109,7 @@ def array(data: Any, url: Location | Group | None = None, **options: Unpack[Arra
     return create_array(place, data=data, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def full(
     shape: Any,
@@ -120,13 +140,12 @@ def full(
     >>> zd.full((2, 2), 7.5)[...].tolist()
     [[7.5, 7.5], [7.5, 7.5]]
     """
-    if isinstance(shape, str | PathLike):
-        raise TypeError(f"{shape!r} is no shape: the shape comes first, the location second.")
     place: Any = {} if url is None else url
     wanted = np.asarray(fill_value).dtype if dtype is None else dtype
     return create_array(place, shape=shape, dtype=wanted, fill_value=fill_value, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def zeros(
     shape: Any,
@@ -146,6 +165,7 @@ def zeros(
     return full(shape, 0, url, dtype=dtype, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def empty(
     shape: Any,
@@ -165,6 +185,7 @@ def empty(
     return full(shape, 0, url, dtype=dtype, **options)
 
 
+@_shape_first
 @takes_habits(_MORE, **_HABITS)
 def ones(
     shape: Any,
@@ -287,6 +308,8 @@ def save(
     ------
     NodeExistsError
         If something exists at the location.
+    DataTypeError, TypeError
+        If one of them cannot be stored; then nothing is written.
 
     Examples
     --------
@@ -306,8 +329,14 @@ def save(
     both = {f"arr_{number}": values for number, values in enumerate(arrays)}
     if both.keys() & named.keys():
         raise NodeExistsError(f"{sorted(both.keys() & named.keys())} name two arrays each.")
+    if len(both) == 1 and named.keys() <= _OPTIONS:
+        raise TypeError(
+            f"save() takes arrays by name, and {sorted(named)} are options of create_array: "
+            "create_array(url, data=values, ...) takes both."
+        )
+    known = {name: given_values(values)[0] for name, values in {**both, **named}.items()}
     group = create_group(url, path, overwrite=overwrite, storage_options=storage_options)
-    for name, values in {**both, **named}.items():
+    for name, values in known.items():
         group.create_array(name, data=values)
 
 

@@ -123,7 +123,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     if not isinstance(text, str):
         raise LocationTypeError(
             f"{_shortened(url)} does not name a store: expected a path, a URL, a store or a "
-            f"mapping.{_several(url)}"
+            f"mapping.{_meant(url)}"
         )
     if not text or "\0" in text:
         raise StoreArgumentError(
@@ -166,12 +166,14 @@ def _given_store(url: Any) -> Store | None:
     return _mapped(url) or MemoryStore.over(url) if isinstance(url, MutableMapping) else None
 
 
-def _several(url: object) -> str:
-    """Return a hint for several locations at once."""
+def _meant(url: object) -> str:
+    """Return a hint for several locations at once, or for an array."""
     if isinstance(url, list | tuple) and len(url) > 1:
         return (
             " Open them one by one, or together as xarray.open_mfdataset(urls, engine='zarr_dask')."
         )
+    if hasattr(url, "__array__") or hasattr(url, "__dask_graph__"):
+        return " zarr_dask.to_zarr(array, url) writes an array to a location."
     return ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from zarr_dask._util.arguments import check_bools, check_count, check_type
+from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
@@ -26,6 +26,7 @@ from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.rechunk.compression_sample import LARGEST
@@ -242,7 +243,7 @@ def copy(
     overwrite: bool = False,
     client: Client | None = None,
     progress: Callable[[Progress], None] | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     journal: Location | None = None,
     verify: bool = False,
     **options: Any,
@@ -260,7 +261,8 @@ def copy(
     progress
         Called after each task.
     resume, journal, verify
-        As for `RechunkPlan.run`. The same arguments make the same job. Objects that were copied
+        As for `RechunkPlan.run`. The same arguments make the same job; a name, as `to_zarr` takes
+        it, means the same as True. Objects that were copied
         without decoding are compared byte by byte.
     **options
         As for `plan_copy`.
@@ -281,11 +283,12 @@ def copy(
     >>> zd.open(target).attributes
     {'unit': 'K'}
     """
-    check_bools(overwrite=overwrite, resume=resume, verify=verify)
-    again = overwrite or resume  # a job that has died may have made some of it visible
+    check_bools(overwrite=overwrite, verify=verify)
+    check_resume(resume)
+    again = overwrite or bool(resume)  # a job that has died may have made some of it visible
     plan: CopyPlan = plan_copy(src, dst, overwrite=again, client=client, **options)
     plan = replace(plan, overwrite=overwrite)
-    return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
+    return plan.run(client, progress, resume=bool(resume), journal=journal, verify=verify)
 
 
 # --- the source -----------------------------------------------------------------------------------
