@@ -291,3 +291,55 @@ def test_positions_without_a_unit_of_length_are_none(tmp_path):
     plate = zd.ome.open_plate(tmp_path / "plate")
     assert plate.layout.acquisitions is None
     assert plate["A/2"].field(1).level(0).translation == (0, 0, 0)
+
+
+def channels_of(tmp_path, values, **options):
+    tifffile.imwrite(tmp_path / "a.tif", values, **options)
+    zd.ome.convert(tmp_path / "a.tif", tmp_path / "image", overwrite=True)
+    image = zd.ome.open(tmp_path / "image")
+    assert zd.ome.validate(tmp_path / "image") == []
+    return image.metadata.omero.channels
+
+
+def test_colour_pictures_keep_their_colours(tmp_path):
+    values = np.random.default_rng(1).integers(0, 256, (30, 40, 4), "u1")
+    found = channels_of(tmp_path, values, photometric="rgb", extrasamples=["unassalpha"])
+    assert [(one.label, one.color, one.active) for one in found] == [
+        ("red", "FF0000", True),
+        ("green", "00FF00", True),
+        ("blue", "0000FF", True),
+        ("alpha", "FFFFFF", False),
+    ]
+    seen = zd.ome.thumbnail(tmp_path / "image", size=40)
+    np.testing.assert_array_equal(seen, values[..., :3])
+
+
+def test_white_is_zero(tmp_path):
+    values = np.random.default_rng(1).integers(0, 256, (30, 40), "u1")
+    (found,) = channels_of(tmp_path, values, photometric="miniswhite")
+    assert found.extra["inverted"]
+    seen = zd.ome.thumbnail(tmp_path / "image", size=40)
+    np.testing.assert_array_equal(seen, np.repeat(255 - values[..., None], 3, -1))
+
+
+def test_colours_and_windows_of_imagej(tmp_path):
+    ramp, none = np.arange(256, dtype="u1"), np.zeros(256, "u1")
+    facts = {
+        "axes": "CYX",
+        "mode": "composite",
+        "LUTs": [np.stack([none, ramp, none]), np.stack([ramp, none, ramp])],
+        "Ranges": (10.0, 900.0, 5.0, 70.0),
+    }
+    found = channels_of(tmp_path, pixels(2, 30, 40), imagej=True, metadata=facts)
+    assert [one.color for one in found] == ["00FF00", "FF00FF"]
+    assert [(one.window.start, one.window.end) for one in found] == [(10, 900), (5, 70)]
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("CENTIMETER", (0.5, 0.25)), ("INCH", (1, 1))])
+def test_sizes_of_pixels_in_tags(tmp_path, unit, scale):
+    options = {"resolution": (40_000, 20_000), "resolutionunit": unit}
+    tifffile.imwrite(tmp_path / "a.tif", pixels(30, 40), **options)
+    zd.ome.convert(tmp_path / "a.tif", tmp_path / "image")
+    level = zd.ome.open(tmp_path / "image").level(0)
+    assert level.scale == scale
+    assert level.units == (("micrometer",) * 2 if unit == "CENTIMETER" else (None, None))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.hierarchy.group import Group, open_array
@@ -43,6 +45,8 @@ class _Series:
     axes: str
     """Letters of tifffile, one for each dimension."""
     facts: ImageFacts
+    shown: tuple[Mapping[str, Any], ...]
+    """Channels as the tags of the file say, where other metadata say nothing."""
 
 
 def tiff_image(
@@ -75,19 +79,21 @@ def tiff_image(
     order = sorted(range(array.ndim), key=lambda i: _ORDER.index(names[i]))
     ordered = "".join(names[i] for i in order)
     values = array if order == list(range(array.ndim)) else array.to_dask().transpose(order)
-    return values, _told(one.facts, ordered, values.shape)
+    return values, _told(one, ordered, values.shape)
 
 
-def _told(facts: ImageFacts, ordered: str, shape: tuple[int, ...]) -> dict[str, Any]:
+def _told(one: _Series, ordered: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the metadata of an image as options of `write`."""
+    facts = one.facts
     told: dict[str, Any] = {
         "axes": ordered,
         "scale": {axis: size for axis, size in facts.scale.items() if axis in ordered},
         "units": {axis: unit for axis, unit in facts.units.items() if axis in ordered},
     }
     count = shape[ordered.index("c")] if "c" in ordered else 1
-    if len(facts.channels) == count:
-        told["channels"] = [dict(channel) for channel in facts.channels]
+    found = next((some for some in (facts.channels, one.shown) if len(some) == count), ())
+    if found:
+        told["channels"] = [dict(channel) for channel in found]
     if facts.name:
         told["name"] = facts.name
     return told
@@ -163,7 +169,26 @@ def _read_series(path: str, series: int | None) -> tuple[int, _Series]:
         if not 0 <= number < count:
             expected = f"a number of one of the {count} images"
             raise MetadataError(path, [ValidationProblem("series", series, expected)])
-        return number, _Series(file.series[number].axes, _facts(file, number, path))
+        found = file.series[number]
+        return number, _Series(found.axes, _facts(file, number, path), _shown(found))
+
+
+_RGB = (
+    {"label": "red", "color": "FF0000"},
+    {"label": "green", "color": "00FF00"},
+    {"label": "blue", "color": "0000FF"},
+)
+_ALPHA = {"label": "alpha", "color": "FFFFFF", "active": False}
+_MINISWHITE, _COLOURS = 0, (2, 6)
+"""Values of the tag PhotometricInterpretation; YCbCr is decoded to RGB."""
+
+
+def _shown(series: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return how the channels of an image are to be shown, by its tags; nothing if as usual."""
+    page = series.keyframe
+    if page.photometric in _COLOURS and "S" in series.axes and page.samplesperpixel >= len(_RGB):
+        return (*_RGB, *[_ALPHA] * (page.samplesperpixel - len(_RGB)))
+    return ({"inverted": True},) if page.photometric == _MINISWHITE else ()
 
 
 _MOST_NAMED = 20
@@ -177,7 +202,7 @@ def _facts(file: Any, number: int, path: str) -> ImageFacts:
             return images[number]
     told = file.imagej_metadata
     if not isinstance(told, Mapping):
-        return ImageFacts(None, {}, {}, ())
+        return _of_tags(file.series[number].keyframe)
     unit = unit_named(str(told.get("unit", "")).replace("\\u00B5", "µ"))
     scale = {"z": told.get("spacing"), "t": told.get("finterval")}
     if unit is not None:
@@ -191,9 +216,46 @@ def _facts(file: Any, number: int, path: str) -> ImageFacts:
     units = {} if unit is None else {axis: unit for axis in known if axis != "t"}
     if "t" in known:
         units["t"] = unit_named(str(told.get("tunit", "sec"))) or "second"
-    labels = told.get("Labels")
-    channels = [{"label": str(one)} for one in labels] if isinstance(labels, list) else []
-    return ImageFacts(None, known, units, tuple(channels))
+    return ImageFacts(None, known, units, _imagej_channels(told))
+
+
+def _of_tags(page: Any) -> ImageFacts:
+    """Return sizes of pixels that are told in centimetres; those in inches are of printers."""
+    if page.tags.valueof("ResolutionUnit") != _CENTIMETER:
+        return ImageFacts(None, {}, {}, ())
+    sizes = {axis: _size(page.tags.valueof(f"{axis.upper()}Resolution")) for axis in "yx"}
+    scale = {axis: size * _MICROMETERS for axis, size in sizes.items() if size}
+    return ImageFacts(None, scale, dict.fromkeys(scale, "micrometer"), ())
+
+
+_CENTIMETER, _MICROMETERS = 3, 1e4
+"""Value of the tag ResolutionUnit, and micrometers in a centimetre."""
+
+
+def _imagej_channels(told: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Return names, colours and windows of channels: lists of ImageJ with an item for each."""
+    names, tables, ranges = (told.get(member) for member in ("Labels", "LUTs", "Ranges"))
+    count = told.get("channels", 1)
+    is_sensible = isinstance(count, int) and 0 < count <= _MOST_CHANNELS
+    found: list[dict[str, Any]] = [{} for _ in range(count if is_sensible else 0)]
+    if isinstance(names, list) and len(names) == len(found):
+        for one, name in zip(found, names, strict=True):
+            one["label"] = str(name)
+    if isinstance(tables, list) and len(tables) == len(found):
+        for one, table in zip(found, tables, strict=True):
+            colours = np.asarray(table)
+            if colours.shape == _LUT:
+                one["color"] = "{:02X}{:02X}{:02X}".format(*colours[:, -1].tolist())
+    if isinstance(ranges, tuple | list) and len(ranges) == 2 * len(found):
+        for one, start, end in zip(found, ranges[::2], ranges[1::2], strict=True):
+            if isinstance(start, float) and isinstance(end, float) and isfinite(end - start):
+                one["window"] = {"start": start, "end": end}
+    return tuple(found) if any(found) else ()
+
+
+_MOST_CHANNELS = 1024
+_LUT = (3, 256)
+"""Shape of a table of colours."""
 
 
 def _size(resolution: Any) -> float | None:
@@ -232,7 +294,8 @@ def convert(
     """Write an image or a plate of a TIFF or OME-TIFF file as OME-Zarr, with all its levels.
 
     Tiles and strips are read as they are needed, so that files of any size take bounded memory.
-    Name, sizes of pixels, units, channels and colours follow the metadata of OME-XML or ImageJ.
+    Name, sizes of pixels, units, channels and colours follow the metadata of OME-XML or ImageJ, or
+    else the tags of the file.
     tifffile reads the file; install ``zarr-dask[tiff]``.
 
     Parameters

@@ -233,7 +233,8 @@ def _check_ascending(
     owner: Mapping[str, Any], place: str, low: str, high: str, notes: Violations
 ) -> None:
     """Note a number that is below the one that it should follow."""
-    first, last = owner.get(low), owner.get(high)
+    first: Any = owner.get(low)
+    last: Any = owner.get(high)
     if is_number(first) and is_number(last) and last < first:
         notes.should(f"{place}.{high}", last, f"{high} should not be below {low}, {first}")
 
