@@ -410,3 +410,21 @@ def test_labels_with_one_channel_for_all(image, version):
         zd.ome.write_labels(image, labels.repeat(3, 0), "more")
     with pytest.raises(GridError):
         zd.ome.write_labels(image, labels[:, :1], "more")
+
+
+def test_fields_of_a_plate_have_positions_and_what_images_bring(tmp_path):
+    zd.ome.write(
+        pixels(40, 50), tmp_path / "i", axes="yx", scale=(2, 2), channels=["DAPI"], units="meter"
+    )
+    part = zd.ome.open(tmp_path / "i").crop(y=slice(10, 30))
+    wells = {"A/1": [part, pixels(20, 50)]}
+    zd.ome.write_plate(wells, tmp_path / "p", positions={"A/1/1": {"x": 7}})
+    fields = zd.ome.open_plate(tmp_path / "p")["A/1"]
+    first, second = fields.field(0), fields.field(1)
+    assert (first.level(0).scale, first.level(0).translation) == ((2, 2), (20, 0))
+    assert (second.level(0).scale, second.level(0).translation) == ((1, 1), (0, 7))
+    assert first.metadata.omero.channels[0].label == "DAPI"
+    assert (first.level(0).units, second.metadata.omero) == (("meter", "meter"), None)
+    np.testing.assert_array_equal(first.level(0)[...], pixels(40, 50)[10:30])
+    with pytest.raises(MetadataError, match="such as 'A/1/0'"):
+        zd.ome.write_plate(wells, tmp_path / "q", positions={"A/1/2": {"x": 7}})

@@ -192,3 +192,154 @@ def test_command(tmp_path):
     assert run(main, ["ome", "convert", src]).exit_code == 2
     found = run(main, ["ome", "convert", dst, str(tmp_path / "b"), "--series", "1"])
     assert found.exit_code == 2
+
+
+SAMPLE = (
+    '<WellSample ID="WellSample:{0}" Index="{0}" PositionX="{1}" PositionXUnit="mm" '
+    'PositionY="{2}" PositionYUnit="µm"><ImageRef ID="Image:{3}"/></WellSample>'
+)
+WELL = '<Well ID="Well:{0}" Row="{0}" Column="{1}">{2}</Well>'
+RUN = '<PlateAcquisition ID="PlateAcquisition:{0}" {1}>{2}</PlateAcquisition>'
+PLATE = "".join(
+    (
+        '<Plate ID="Plate:0" Name="screen" Rows="2" Columns="3">',
+        WELL.format(0, 1, SAMPLE.format(1, 0.025, 0, 1) + SAMPLE.format(0, 0, 0, 0)),
+        WELL.format(1, 2, SAMPLE.format(2, 0, 20, 2)),
+        RUN.format(
+            0,
+            'Name="run" StartTime="2020-01-01T00:00:00" MaximumFieldCount="2"',
+            "".join(f'<WellSampleRef ID="WellSample:{i}"/>' for i in range(3)),
+        ),
+        "</Plate>",
+    )
+)
+NO_RUN = PLATE.replace('Ref ID="WellSample:1', 'Ref ID="-')
+"""One image is of no run."""
+
+
+def put_plate(path, plate=PLATE):
+    """Three images of a plate; the second field of the first well is named before the first."""
+    fields = [pixels(2, 40, 50) + i for i in range(3)]
+    facts = {"axes": "CYX", "Channel": {"Name": ["DAPI", "GFP"]}}
+    facts |= {f"PhysicalSize{axis}{member}": told for axis in "XY" for member, told in SIZE.items()}
+    with tifffile.TiffWriter(path, ome=True) as file:
+        for values in fields:
+            file.write(values, tile=(16, 16), metadata=facts)
+    with tifffile.TiffFile(path) as file:
+        head, end, rest = file.ome_metadata.partition("<Image")
+    tifffile.tiffcomment(path, (head + plate + end + rest).encode())
+    return fields
+
+
+SIZE = {"": 0.5, "Unit": "µm"}
+
+
+@pytest.mark.parametrize("by_command", [False, True])
+def test_a_plate_becomes_a_plate(tmp_path, by_command):
+    fields = put_plate(tmp_path / "p.ome.tif")
+    if by_command:
+        line = ["ome", "convert", f"{tmp_path}/p.ome.tif", f"{tmp_path}/plate"]
+        found = CliRunner().invoke(main, line)
+        assert found.exit_code == 0, found.output
+    else:
+        zd.ome.convert(tmp_path / "p.ome.tif", tmp_path / "plate")
+    plate = zd.ome.open_plate(tmp_path / "plate")
+    assert (plate.rows, plate.columns) == (("A", "B"), ("1", "2", "3"))
+    assert plate.layout.name == "screen"
+    assert [(run.id, run.name, run.start_time) for run in plate.layout.acquisitions] == [
+        (0, "run", 1577836800)
+    ]
+    wanted = {("A/2", 0): (0, 0), ("A/2", 1): (0, 25), ("B/3", 0): (20, 0)}
+    for ((well, number), place), values in zip(wanted.items(), fields, strict=True):
+        image = plate[well].field(number)
+        level = image.level(0)
+        np.testing.assert_array_equal(level[...], values)
+        assert level.scale == (1, 0.5, 0.5)
+        assert level.translation == (0, *place)
+        assert level.units == (None, "micrometer", "micrometer")
+        assert [one.label for one in image.metadata.omero.channels] == ["DAPI", "GFP"]
+    assert {well: len(plate[well]) for well in plate} == {"A/2": 2, "B/3": 1}
+    assert zd.ome.validate(tmp_path / "plate", strict=True) == []
+
+
+def test_one_image_of_a_plate(tmp_path):
+    fields = put_plate(tmp_path / "p.ome.tif")
+    zd.ome.convert(tmp_path / "p.ome.tif", tmp_path / "image", series=2)
+    np.testing.assert_array_equal(zd.ome.open(tmp_path / "image").level(0)[...], fields[2])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (PLATE + PLATE, "series="),
+        (PLATE.replace("Image:2", "Image:7"), "ImageRef: got 'Image:7'"),
+        (PLATE.replace('Row="1"', 'Row="99999"'), "Well.Row: got '99999'"),
+        (PLATE.replace('Rows="2"', 'Rows="99999"'), "Plate.Rows: got 99999"),
+        (NO_RUN.replace("</Plate>", RUN.format(1, "", "") + "</Plate>"), "every image"),
+    ],
+)
+def test_wrong_plates_are_refused(tmp_path, wrong, told):
+    put_plate(tmp_path / "p.ome.tif", wrong)
+    with pytest.raises(MetadataError, match=told):
+        zd.ome.convert(tmp_path / "p.ome.tif", tmp_path / "plate")
+    assert not (tmp_path / "plate").exists()
+
+
+def test_positions_without_a_unit_of_length_are_none(tmp_path):
+    put_plate(tmp_path / "p.ome.tif", NO_RUN.replace('"mm"', '"reference frame"'))
+    zd.ome.convert(tmp_path / "p.ome.tif", tmp_path / "plate")
+    plate = zd.ome.open_plate(tmp_path / "plate")
+    assert plate.layout.acquisitions is None
+    assert plate["A/2"].field(1).level(0).translation == (0, 0, 0)
+
+
+def channels_of(tmp_path, values, **options):
+    tifffile.imwrite(tmp_path / "a.tif", values, **options)
+    zd.ome.convert(tmp_path / "a.tif", tmp_path / "image", overwrite=True)
+    image = zd.ome.open(tmp_path / "image")
+    assert zd.ome.validate(tmp_path / "image") == []
+    return image.metadata.omero.channels
+
+
+def test_colour_pictures_keep_their_colours(tmp_path):
+    values = np.random.default_rng(1).integers(0, 256, (30, 40, 4), "u1")
+    found = channels_of(tmp_path, values, photometric="rgb", extrasamples=["unassalpha"])
+    assert [(one.label, one.color, one.active) for one in found] == [
+        ("red", "FF0000", True),
+        ("green", "00FF00", True),
+        ("blue", "0000FF", True),
+        ("alpha", "FFFFFF", False),
+    ]
+    seen = zd.ome.thumbnail(tmp_path / "image", size=40)
+    np.testing.assert_array_equal(seen, values[..., :3])
+
+
+def test_white_is_zero(tmp_path):
+    values = np.random.default_rng(1).integers(0, 256, (30, 40), "u1")
+    (found,) = channels_of(tmp_path, values, photometric="miniswhite")
+    assert found.extra["inverted"]
+    seen = zd.ome.thumbnail(tmp_path / "image", size=40)
+    np.testing.assert_array_equal(seen, np.repeat(255 - values[..., None], 3, -1))
+
+
+def test_colours_and_windows_of_imagej(tmp_path):
+    ramp, none = np.arange(256, dtype="u1"), np.zeros(256, "u1")
+    facts = {
+        "axes": "CYX",
+        "mode": "composite",
+        "LUTs": [np.stack([none, ramp, none]), np.stack([ramp, none, ramp])],
+        "Ranges": (10.0, 900.0, 5.0, 70.0),
+    }
+    found = channels_of(tmp_path, pixels(2, 30, 40), imagej=True, metadata=facts)
+    assert [one.color for one in found] == ["00FF00", "FF00FF"]
+    assert [(one.window.start, one.window.end) for one in found] == [(10, 900), (5, 70)]
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("CENTIMETER", (0.5, 0.25)), ("INCH", (1, 1))])
+def test_sizes_of_pixels_in_tags(tmp_path, unit, scale):
+    options = {"resolution": (40_000, 20_000), "resolutionunit": unit}
+    tifffile.imwrite(tmp_path / "a.tif", pixels(30, 40), **options)
+    zd.ome.convert(tmp_path / "a.tif", tmp_path / "image")
+    level = zd.ome.open(tmp_path / "image").level(0)
+    assert level.scale == scale
+    assert level.units == (("micrometer",) * 2 if unit == "CENTIMETER" else (None, None))

@@ -21,6 +21,7 @@ from zarr_dask.errors import (
     MetadataError,
     NodeTypeError,
     OmeVersionError,
+    SourceIsTargetError,
 )
 from zarr_dask.stores import MemoryStore
 
@@ -320,3 +321,43 @@ def test_validate(tmp_path, version, monkeypatch):
     (one,) = json.loads(run("validate", tmp_path, "--json", code=1))["result"]
     assert (one["place"], one["found"], one["level"]) == ("s2", None, "must")
     assert "no Zarr array or group" in run("validate", tmp_path / "nothing", code=3)
+
+
+def test_fields_of_a_well_at_their_positions(tmp_path):
+    whole = np.random.default_rng(0).integers(1, 900, (2, 60, 80), "u2")
+    places = [(y, x) for y in (0, 28) for x in (0, 38)]
+    fields = [whole[:, y : y + 32, x : x + 42] for y, x in places]
+    at = {f"A/1/{i}": {"y": y * 0.5, "x": 7 + x * 0.5} for i, (y, x) in enumerate(places)}
+    more = {"axes": "cyx", "scale": (1, 0.5, 0.5), "chunks": (1, 16, 16), "levels": 2}
+    method = {"method": "nearest"}
+    wells = {"A/1": fields, "B/2": fields[0]}
+    zd.ome.write_plate(wells, tmp_path / "p", positions=at, **more, **method)
+    plate = zd.ome.open_plate(tmp_path / "p")
+    for level, chunks in ((0, None), (1, None), (0, {"y": 60, "x": 7}), (1, (2, 9, -1))):
+        expected = whole[:, :: 2**level, :: 2**level]
+        found = plate["A/1"].mosaic(level, chunks)
+        np.testing.assert_array_equal(found.compute(scheduler="sync"), expected)
+        every = plate.mosaic(None, level, chunks).compute(scheduler="sync")
+        height, width = expected.shape[1:]
+        np.testing.assert_array_equal(every[:, :height, :width], expected)
+        assert every.shape == (2, 2 * height, 2 * width)
+    with pytest.raises(SourceIsTargetError):
+        zd.ome.write(plate["A/1"].mosaic(), tmp_path / "p", "A/1/0", axes="cyx", overwrite=True)
+    with pytest.raises(GridError, match="no level 2"):
+        plate["A/1"].mosaic(2)
+
+
+@pytest.mark.parametrize("far", [1e200, 1e6])
+def test_mosaics_refused(tmp_path, far):
+    values = [np.ones((20, 20), "u1")] * 2
+    zd.ome.write_plate({"A/1": values}, tmp_path, axes="yx", positions={"A/1/1": {"x": far}})
+    with pytest.raises(GridError, match="positions are wrong"):
+        zd.ome.open_plate(tmp_path)["A/1"].mosaic()
+
+
+def test_fields_of_unlike_pixels_are_no_mosaic(tmp_path):
+    zd.ome.write(np.ones((20, 20), "u1"), tmp_path / "i", axes="yx", scale=(2, 2))
+    wells = {"A/1": [np.ones((20, 20), "u1"), zd.ome.open(tmp_path / "i")]}
+    zd.ome.write_plate(wells, tmp_path / "p")
+    with pytest.raises(GridError, match="pixels of one size"):
+        zd.ome.open_plate(tmp_path / "p")["A/1"].mosaic()

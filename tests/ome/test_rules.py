@@ -299,6 +299,10 @@ def test_a_plate_whose_wells_do_not_match():
         "acquisitions": [{"id": 1}, {"id": 1}],
     }
     found = validate_attributes({"ome": {"version": "0.5", "plate": plate}})
+    plate["acquisitions"] = [{"id": 1, "starttime": 9, "endtime": 3}]
+    later = validate_attributes({"ome": {"version": "0.5", "plate": plate}}, strict=True)
+    told = "plate.acquisitions[0].endtime: 3; endtime should not be below starttime, 9 (should)"
+    assert told in map(str, later)
     assert [one.place for one in found] == [
         "plate.wells[0].path",
         "plate.wells[1].rowIndex",
@@ -583,6 +587,10 @@ def longer_level(store):
     return store
 
 
+def with_window(**limits):
+    return {"color": "FF0000", "window": {"min": 0, "max": 9, **limits}}
+
+
 X = {"name": "x", "type": "space"}
 
 
@@ -598,6 +606,16 @@ X = {"name": "x", "type": "space"}
             lambda store: changed(store, multiscales=with_scale([1, 1], [1, 1])),
             "same extent as the one before",
             "must",
+        ),
+        (
+            lambda store: changed(store, multiscales=with_scale([1, -1], [2, -2])),
+            "datasets[0].coordinateTransformations[0].scale: [1, -1]; the size of a pixel should",
+            "should",
+        ),
+        (
+            lambda store: changed(store, omero={"channels": [with_window(start=9, end=3)]}),
+            "window.end: 3; end should not be below start, 9",
+            "should",
         ),
         (longer_level, "same extent as the one before", "must"),
         (float_level, "'float64'; all levels should have one data type, here float32", "should"),

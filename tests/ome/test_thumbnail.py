@@ -401,3 +401,55 @@ def test_the_command(tmp_path):
     assert "none of 0 wells has an image" in " ".join(said.split())
     zd.ome.write_plate({"A/1": random(32, 32)}, tmp_path / "q.zarr", axes="yx")
     assert run(tmp_path / "q.zarr", tmp_path / "q.png").endswith("32 x 32 pixels\n")
+
+
+def placed(path, **options):
+    """A plate whose second well has four overlapping fields of one picture, each at its place."""
+    whole = random(60, 80, high=900)
+    places = [(y, x) for y in (0, 28) for x in (0, 38)]
+    fields = [whole[y : y + 32, x : x + 42] for y, x in places]
+    at = {f"B/2/{i}": {"y": y * 0.5, "x": x * 0.5} for i, (y, x) in enumerate(places)}
+    wells = {"A/1": whole[:32, :42], "B/2": fields}
+    zd.ome.write_plate(wells, path, axes="yx", scale=(0.5, 0.5), positions=at, **options)
+    return whole
+
+
+def test_fields_are_drawn_at_their_positions(tmp_path):
+    settings = {"window": window(0, 900), "color": "FFFFFF"}
+    whole = placed(tmp_path / "p", channels=[settings], levels=2)
+    one = image(whole, "yx", omero={"channels": [{**settings, "active": True}]})
+    expected = zd.ome.thumbnail(one, size=80)
+    found = zd.ome.thumbnail(tmp_path / "p", "B/2", size=80)
+    np.testing.assert_array_equal(found, expected)
+    assert zd.ome.thumbnail(tmp_path / "p", "B/2", size=4000).shape == (60, 80, 3)
+    sheet = zd.ome.thumbnail(tmp_path / "p", size=162)
+    np.testing.assert_array_equal(sheet[-60:, -80:], expected)
+    np.testing.assert_array_equal(sheet[:32, :42], expected[:32, :42])
+
+
+def test_fields_without_windows_are_stretched_together(tmp_path):
+    whole = placed(tmp_path / "p")
+    found = zd.ome.thumbnail(tmp_path / "p", "B/2", size=80)
+    np.testing.assert_array_equal(found, zd.ome.thumbnail(image(whole, "yx"), size=80))
+
+
+@pytest.mark.parametrize(
+    "moved", [{"x": 0.0}, {"x": 1e300, "y": -1e300}, {"y": 1e299}, {"x": 5e-324}]
+)
+def test_positions_that_say_nothing(tmp_path, moved):
+    """All fields at one place are several runs; a picture never takes more than its size."""
+    zd.ome.write_plate(
+        {"A/1": [random(20, 30), 0 * random(20, 30)]},
+        tmp_path,
+        axes="yx",
+        positions={"A/1/1": moved},
+    )
+    assert max(zd.ome.thumbnail(tmp_path, size=64).shape) <= 64
+
+
+def test_info_says_where_fields_lie(tmp_path):
+    placed(tmp_path / "p", units="micrometer")
+    found = CliRunner().invoke(main, ["ome", "info", f"{tmp_path}/p", "B/2"])
+    assert "1: (32, 42) at y 0 micrometer, x 19 micrometer" in found.output
+    found = CliRunner().invoke(main, ["ome", "info", f"{tmp_path}/p"])
+    assert "A/1/0: (32, 42) at y 0 micrometer, x 0 micrometer" in found.output

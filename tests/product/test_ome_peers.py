@@ -304,3 +304,17 @@ def test_images_of_ngff_zarr(tmp_path, version):
     peer = by_ngff_zarr(tmp_path)
     same([one.to_dask() for one in opened.levels], [one.compute(scheduler="sync") for one in peer])
     assert zd.ome.validate(tmp_path) == []
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_anndata_reads_tables(tmp_path, version):
+    anndata = pytest.importorskip("anndata", reason="anndata needs Python 3.12")
+    cells = np.kron(np.arange(6, dtype="u4").reshape(2, 3), np.ones((9, 8), "u4"))
+    values = np.arange(cells.size, dtype="u2").reshape(cells.shape)
+    zd.ome.write(values, tmp_path / "i", axes="yx", labels={"cells": cells}, version=version)
+    found = zd.ome.measure(tmp_path / "i", "cells")
+    table = anndata.read_zarr(tmp_path / "i/tables/cells").to_df()
+    assert [*table.index] == ["1", "2", "3", "4", "5"]
+    assert [*table.columns] == list(found.columns)
+    for name, column in found.columns.items():
+        np.testing.assert_array_equal(table[name], column)

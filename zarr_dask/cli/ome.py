@@ -18,10 +18,10 @@ from zarr_dask.cli.errors import FINDING
 from zarr_dask.cli.ome_jobs import convert, pyramid
 from zarr_dask.cli.output import answer, echo, say_field, say_title, terminal_safe, wrapped
 from zarr_dask.cli.settings import storage_options
-from zarr_dask.errors import ABSENT
+from zarr_dask.errors import ABSENT, MetadataError, NodeNotFoundError, NodeTypeError
 
 if TYPE_CHECKING:
-    from zarr_dask.ome import Image, Level, Metadata, Violation
+    from zarr_dask.ome import Image, Level, Plate, Violation, Well
     from zarr_dask.ome.model import Channel
 
 __all__ = ["ome"]
@@ -36,18 +36,25 @@ def ome() -> None:
 @click.argument("url")
 @click.argument("path", default="")
 def info(url: str, path: str) -> None:
-    """Describe an image, a plate or a group of images.
+    """Describe an image, a plate, a well or a group of images.
 
-    Prints axes, levels, sizes of pixels, storage, channels, labels and wells; of a group of
-    bioformats2raw its images. PATH is the path of the group below URL.
+    Prints axes, levels, sizes of pixels, storage, channels, labels and wells, and positions of the
+    fields of the first well; of a group of bioformats2raw its images. PATH is the path of the group
+    below URL.
     """
     from zarr_dask.ome.validate_metadata import series_of
 
     group = zd.open_group(url, path, storage_options=storage_options(url))
     metadata = zd.ome.from_attributes(group.attributes, where=group.where)
     if metadata.plate is not None:
-        _say_plate(group, metadata)
-        answer(_plate_facts(group, metadata))
+        plate = zd.ome.open_plate(group)
+        _say_plate(plate)
+        answer(_plate_facts(plate))
+    elif metadata.well is not None:
+        fields = _fields_of(zd.ome.Well(group, metadata.well))
+        say_title(group, "well")
+        _say_fields(fields)
+        answer({"kind": "well", "where": group.where, "fields": fields})
     elif metadata.layout is not None and not metadata.multiscales:
         say_title(group, "group of images")
         images = [_image_facts(zd.ome.open(group, path)) for path in series_of(group)]
@@ -59,16 +66,47 @@ def info(url: str, path: str) -> None:
         answer(_image_facts(image))
 
 
-def _plate_facts(group: zd.Group, metadata: Metadata) -> dict[str, Any]:
-    plate = metadata.plate
+def _plate_facts(plate: Plate) -> dict[str, Any]:
     return {
         "kind": "plate",
-        "where": group.where,
-        "version": metadata.version,
-        "rows": [row.name for row in plate.rows] if plate else [],
-        "columns": [column.name for column in plate.columns] if plate else [],
-        "wells": [well.path for well in plate.wells] if plate else [],
+        "where": plate.group.where,
+        "version": plate.metadata.version,
+        "name": plate.layout.name,
+        "rows": list(plate.rows),
+        "columns": list(plate.columns),
+        "wells": list(plate),
+        "acquisitions": [run.name or str(run.id) for run in plate.layout.acquisitions or ()],
+        "fields_of_first_well": _fields_of(_first_well(plate)),
     }
+
+
+def _first_well(plate: Plate) -> Well | None:
+    """Return the first well; None if the plate has none, or it cannot be read."""
+    with suppress(NodeNotFoundError, NodeTypeError, MetadataError):
+        return next(iter(plate.values()), None)
+    return None
+
+
+def _fields_of(well: Well | None) -> list[dict[str, Any]]:
+    """Return the readable images of a well, with the positions of their first pixels."""
+    fields: list[dict[str, Any]] = []
+    if well is None:
+        return fields
+    for number in range(min(len(well), _MOST_FIELDS)):
+        with suppress(NodeNotFoundError, NodeTypeError, MetadataError):
+            level = well.field(number).levels[0]
+            position = {
+                axis: {"at": at, "unit": unit}
+                for axis, at, unit in zip(level.axes, level.translation, level.units, strict=True)
+                if axis in ("z", "y", "x")
+            }
+            path = well.fields.images[number].path
+            fields.append({"path": path, "shape": level.shape, "position": position})
+    return fields
+
+
+_MOST_FIELDS = 100
+"""Maximum number of fields that are listed."""
 
 
 def _image_facts(image: Image) -> dict[str, Any]:
@@ -83,6 +121,7 @@ def _image_facts(image: Image) -> dict[str, Any]:
                 "path": level.array.path.rpartition("/")[2],
                 "shape": level.shape,
                 "scale": level.scale,
+                "translation": level.translation,
                 "units": level.units,
                 "chunks": level.array.chunks,
                 "shards": level.array.shards,
@@ -98,15 +137,31 @@ def _image_facts(image: Image) -> dict[str, Any]:
     }
 
 
-def _say_plate(group: zd.Group, metadata: Metadata) -> None:
-    plate = metadata.plate
-    if plate is None:
-        return
-    say_title(group, "plate")
-    say_field("version", metadata.version)
-    say_field("rows", ", ".join(row.name for row in plate.rows))
-    say_field("columns", ", ".join(column.name for column in plate.columns))
-    say_field("wells", ", ".join(well.path for well in plate.wells))
+def _say_plate(plate: Plate) -> None:
+    facts = _plate_facts(plate)
+    say_title(plate.group, "plate")
+    say_field("version", facts["version"])
+    if facts["name"]:
+        say_field("name", facts["name"])
+    for name in ("rows", "columns", "wells"):
+        say_field(name, ", ".join(facts[name]))
+    if facts["acquisitions"]:
+        say_field("acquisitions", ", ".join(facts["acquisitions"]))
+    above = next((f"{well}/" for well in plate), "")
+    _say_fields(facts["fields_of_first_well"], above)
+
+
+def _say_fields(fields: Sequence[dict[str, Any]], above: str = "") -> None:
+    if fields:
+        say_field("fields", *(above + _field_line(one) for one in fields))
+
+
+def _field_line(one: dict[str, Any]) -> str:
+    place = ", ".join(
+        f"{axis} {part['at']:g} {part['unit'] or ''}".rstrip()
+        for axis, part in one["position"].items()
+    )
+    return f"{one['path']}: {one['shape']} at {place}"
 
 
 def _say_image(image: Image) -> None:
@@ -122,6 +177,9 @@ def _say_image(image: Image) -> None:
         )
         lines.append(f"{level.array.path.rpartition('/')[2]}: {level.shape}, pixels of {sizes}")
     say_field("levels", *lines)
+    if any(image.levels[0].translation):
+        at = zip(image.axes, image.levels[0].translation, strict=True)
+        say_field("position", ", ".join(f"{axis} {place:g}" for axis, place in at))
     say_field("storage", *(_storage(level) for level in image.levels))
     channels = [f"{one.label or '?'} {one.color or ''}".strip() for one in _channels(image)]
     if channels:

@@ -102,8 +102,8 @@ def convert(
     requires a DST. DST may be the path of a zip archive. Pixels of local files that are rewritten
     without a DST replace the old ones at the end.
 
-    URL may be the path of a TIFF or OME-TIFF file. DST is then a new image with all its levels, and
-    the sizes of pixels, units and channels of the file.
+    URL may be the path of a TIFF or OME-TIFF file. DST is then a new image or plate with all its
+    levels, and the sizes of pixels, units, channels and positions of the file.
     """
     from zarr_dask.ome.convert_tiff import is_tiff
 
@@ -290,10 +290,15 @@ def pyramid(
             if dst is None:
                 plan = _plan_of_level(place, client, known, overwrite=overwrite, **options)
             else:
-                pixels, told = _pixels(src, of_source, options)
-                options = told | options
-                options |= {"overwrite": overwrite or resume, "storage_options": known}
-                plan = zd.ome.plan_write(pixels, place, client=client, **options)
+                given = {"overwrite": overwrite or resume, "storage_options": known}
+                if (found := _plate(src, options)) is not None:
+                    wells, told = found
+                    options = told | options | given
+                    plan = zd.ome.plan_write_plate(wells, place, client=client, **options)
+                else:
+                    pixels, told = _pixels(src, of_source, options)
+                    options = told | options | given
+                    plan = zd.ome.plan_write(pixels, place, client=client, **options)
         say_plan(plan)
         if dry_run:
             answer({"plan": plan.explain(), "report": None})
@@ -318,6 +323,18 @@ def _plan_of_level(
         names = ", ".join(f"--{name.replace('_', '-')}" for name in unfit or ["overwrite"])
         raise click.UsageError(f"without DST, a level is added to SRC: {names} needs a DST.")
     return zd.ome.plan_add_level(src, client=client, storage_options=known, **options)
+
+
+def _plate(src: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the wells of a TIFF file that holds a plate, and options; take those of the source."""
+    from zarr_dask.ome.convert_tiff import is_tiff, tiff_plate
+
+    if not is_tiff(src) or "series" in options:
+        return None
+    found = tiff_plate(src, options.get("axes"))
+    if found is not None:
+        options.pop("axes", None)
+    return found
 
 
 def _pixels(

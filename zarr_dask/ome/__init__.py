@@ -21,6 +21,7 @@ from zarr_dask.ome.convert_tiff import convert
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
 from zarr_dask.ome.label_blocks import label
+from zarr_dask.ome.measure import Measurements, measure
 from zarr_dask.ome.migrate_hierarchy import (
     OmeMigration,
     OmeMigrationReport,
@@ -42,6 +43,7 @@ __all__ = [
     "LabelImage",
     "Level",
     "LiveImage",
+    "Measurements",
     "Metadata",
     "Method",
     "OmeMigration",
@@ -56,6 +58,7 @@ __all__ = [
     "detect_version",
     "from_attributes",
     "label",
+    "measure",
     "migrate",
     "open",
     "open_plate",

@@ -8,20 +8,26 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.jobs.write.target import WriteReport
+from zarr_dask.ome.build_metadata import frame_of
+from zarr_dask.ome.image_pixels import ImagePixels
 from zarr_dask.ome.job import ImageProgress
-from zarr_dask.ome.ome_xml import ImageFacts, images_of_xml, unit_named
+from zarr_dask.ome.ome_xml import ImageFacts, images_of_xml, plate_of_xml, unit_named
+from zarr_dask.ome.units import METRES
 from zarr_dask.ome.write import write
+from zarr_dask.ome.write_plates import write_plate
 from zarr_dask.stores.backends.tiff import open_tiff, tiff_store
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["convert", "is_tiff", "tiff_image"]
+__all__ = ["convert", "is_tiff", "tiff_image", "tiff_plate"]
 
 _ENDINGS = (".tif", ".tiff", ".btf", ".tf2", ".tf8")
 _ORDER = "tczyx"
@@ -39,6 +45,8 @@ class _Series:
     axes: str
     """Letters of tifffile, one for each dimension."""
     facts: ImageFacts
+    shown: tuple[Mapping[str, Any], ...]
+    """Channels as the tags of the file say, where other metadata say nothing."""
 
 
 def tiff_image(
@@ -71,18 +79,83 @@ def tiff_image(
     order = sorted(range(array.ndim), key=lambda i: _ORDER.index(names[i]))
     ordered = "".join(names[i] for i in order)
     values = array if order == list(range(array.ndim)) else array.to_dask().transpose(order)
+    return values, _told(one, ordered, values.shape)
+
+
+def _told(one: _Series, ordered: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the metadata of an image as options of `write`."""
     facts = one.facts
     told: dict[str, Any] = {
         "axes": ordered,
         "scale": {axis: size for axis, size in facts.scale.items() if axis in ordered},
         "units": {axis: unit for axis, unit in facts.units.items() if axis in ordered},
     }
-    count = values.shape[ordered.index("c")] if "c" in ordered else 1
-    if len(facts.channels) == count:
-        told["channels"] = [dict(channel) for channel in facts.channels]
+    count = shape[ordered.index("c")] if "c" in ordered else 1
+    found = next((some for some in (facts.channels, one.shown) if len(some) == count), ())
+    if found:
+        told["channels"] = [dict(channel) for channel in found]
     if facts.name:
         told["name"] = facts.name
-    return values, told
+    return told
+
+
+def tiff_plate(
+    src: str | os.PathLike[str], axes: str | None
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the wells of a plate in a TIFF file, and other options of `write_plate`.
+
+    None is returned if the file holds no plate. Positions of fields follow the OME-XML, if it says
+    in which unit of length they are.
+
+    Parameters
+    ----------
+    src
+        Path of the file.
+    axes
+        Names of the dimensions as they are in the file, such as ``"zyx"``.
+
+    Raises
+    ------
+    MetadataError
+        If there are several plates, or images of the plate are not in the file.
+    ZarrDaskError
+        See `tiff_image`.
+    """
+    path = os.fspath(src)
+    with open_tiff(path) as file:
+        text = file.ome_metadata
+        plate = plate_of_xml(text, path) if text else None
+        if plate is None:
+            return None
+        count, told = len(file.series), len(images_of_xml(text, path))
+    if count != told:
+        expected = f"{told} images, as the OME-XML says; or the number of one with series="
+        raise MetadataError(path, [ValidationProblem("series", count, expected)])
+    wells: dict[str, dict[int | None, list[Any]]] = {}
+    has_runs = all(one.acquisition is not None for one in plate.fields)
+    for one in plate.fields:
+        values, options = tiff_image(path, one.image, axes)
+        pixels = _placed(values, options, one.position, path)
+        run = one.acquisition if has_runs else None
+        wells.setdefault(one.well, {}).setdefault(run, []).append(pixels)
+    layout: dict[str, Any] = {"rows": plate.rows, "columns": plate.columns, "name": plate.name}
+    if not has_runs:
+        return {well: fields[None] for well, fields in wells.items()}, layout
+    return dict(wells), layout | {"acquisitions": plate.acquisitions}
+
+
+def _placed(
+    values: Any, told: Mapping[str, Any], position: Mapping[str, tuple[float, str]], path: str
+) -> ImagePixels:
+    """Return an image with the position of its first pixel, in the units of its axes."""
+    units = told["units"]
+    place = {
+        axis: number * float(f"{METRES[unit] / METRES[units[axis]]:.12g}")
+        for axis, (number, unit) in position.items()
+        if unit in METRES and units.get(axis) in METRES
+    }
+    frame = frame_of(values.ndim, told["axes"], told["scale"], place, units, path)
+    return ImagePixels(values, frame, told.get("channels"), {})
 
 
 def _read_series(path: str, series: int | None) -> tuple[int, _Series]:
@@ -96,7 +169,26 @@ def _read_series(path: str, series: int | None) -> tuple[int, _Series]:
         if not 0 <= number < count:
             expected = f"a number of one of the {count} images"
             raise MetadataError(path, [ValidationProblem("series", series, expected)])
-        return number, _Series(file.series[number].axes, _facts(file, number, path))
+        found = file.series[number]
+        return number, _Series(found.axes, _facts(file, number, path), _shown(found))
+
+
+_RGB = (
+    {"label": "red", "color": "FF0000"},
+    {"label": "green", "color": "00FF00"},
+    {"label": "blue", "color": "0000FF"},
+)
+_ALPHA = {"label": "alpha", "color": "FFFFFF", "active": False}
+_MINISWHITE, _COLOURS = 0, (2, 6)
+"""Values of the tag PhotometricInterpretation; YCbCr is decoded to RGB."""
+
+
+def _shown(series: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return how the channels of an image are to be shown, by its tags; nothing if as usual."""
+    page = series.keyframe
+    if page.photometric in _COLOURS and "S" in series.axes and page.samplesperpixel >= len(_RGB):
+        return (*_RGB, *[_ALPHA] * (page.samplesperpixel - len(_RGB)))
+    return ({"inverted": True},) if page.photometric == _MINISWHITE else ()
 
 
 _MOST_NAMED = 20
@@ -110,7 +202,7 @@ def _facts(file: Any, number: int, path: str) -> ImageFacts:
             return images[number]
     told = file.imagej_metadata
     if not isinstance(told, Mapping):
-        return ImageFacts(None, {}, {}, ())
+        return _of_tags(file.series[number].keyframe)
     unit = unit_named(str(told.get("unit", "")).replace("\\u00B5", "µ"))
     scale = {"z": told.get("spacing"), "t": told.get("finterval")}
     if unit is not None:
@@ -124,9 +216,46 @@ def _facts(file: Any, number: int, path: str) -> ImageFacts:
     units = {} if unit is None else {axis: unit for axis in known if axis != "t"}
     if "t" in known:
         units["t"] = unit_named(str(told.get("tunit", "sec"))) or "second"
-    labels = told.get("Labels")
-    channels = [{"label": str(one)} for one in labels] if isinstance(labels, list) else []
-    return ImageFacts(None, known, units, tuple(channels))
+    return ImageFacts(None, known, units, _imagej_channels(told))
+
+
+def _of_tags(page: Any) -> ImageFacts:
+    """Return sizes of pixels that are told in centimetres; those in inches are of printers."""
+    if page.tags.valueof("ResolutionUnit") != _CENTIMETER:
+        return ImageFacts(None, {}, {}, ())
+    sizes = {axis: _size(page.tags.valueof(f"{axis.upper()}Resolution")) for axis in "yx"}
+    scale = {axis: size * _MICROMETERS for axis, size in sizes.items() if size}
+    return ImageFacts(None, scale, dict.fromkeys(scale, "micrometer"), ())
+
+
+_CENTIMETER, _MICROMETERS = 3, 1e4
+"""Value of the tag ResolutionUnit, and micrometers in a centimetre."""
+
+
+def _imagej_channels(told: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Return names, colours and windows of channels: lists of ImageJ with an item for each."""
+    names, tables, ranges = (told.get(member) for member in ("Labels", "LUTs", "Ranges"))
+    count = told.get("channels", 1)
+    is_sensible = isinstance(count, int) and 0 < count <= _MOST_CHANNELS
+    found: list[dict[str, Any]] = [{} for _ in range(count if is_sensible else 0)]
+    if isinstance(names, list) and len(names) == len(found):
+        for one, name in zip(found, names, strict=True):
+            one["label"] = str(name)
+    if isinstance(tables, list) and len(tables) == len(found):
+        for one, table in zip(found, tables, strict=True):
+            colours = np.asarray(table)
+            if colours.shape == _LUT:
+                one["color"] = "{:02X}{:02X}{:02X}".format(*colours[:, -1].tolist())
+    if isinstance(ranges, tuple | list) and len(ranges) == 2 * len(found):
+        for one, start, end in zip(found, ranges[::2], ranges[1::2], strict=True):
+            if isinstance(start, float) and isinstance(end, float) and isfinite(end - start):
+                one["window"] = {"start": start, "end": end}
+    return tuple(found) if any(found) else ()
+
+
+_MOST_CHANNELS = 1024
+_LUT = (3, 256)
+"""Shape of a table of colours."""
 
 
 def _size(resolution: Any) -> float | None:
@@ -162,10 +291,11 @@ def convert(
     journal: Location | None = None,
     **options: Any,
 ) -> WriteReport:
-    """Write an image of a TIFF or OME-TIFF file as OME-Zarr, with all its levels.
+    """Write an image or a plate of a TIFF or OME-TIFF file as OME-Zarr, with all its levels.
 
     Tiles and strips are read as they are needed, so that files of any size take bounded memory.
-    Name, sizes of pixels, units, channels and colours follow the metadata of OME-XML or ImageJ.
+    Name, sizes of pixels, units, channels and colours follow the metadata of OME-XML or ImageJ, or
+    else the tags of the file.
     tifffile reads the file; install ``zarr-dask[tiff]``.
 
     Parameters
@@ -175,14 +305,16 @@ def convert(
     url, path
         Location of the new group of the image, as for `write`.
     series
-        Number of the image, if the file holds several.
+        Number of the image, if the file holds several. Without one, a plate is written with all its
+        wells and fields.
     axes
         Names of the dimensions as they are in the file, such as ``"zyx"``; by default those that
         the file tells. The image gets the order t, c, z, y, x.
     client, progress, resume, journal
         As for `write`.
     **options
-        As for `plan_write`; they take precedence over the metadata of the file.
+        As for `plan_write` or `plan_write_plate`; they take precedence over the metadata of the
+        file.
 
     Raises
     ------
@@ -208,14 +340,15 @@ def convert(
     >>> image.axes, image.level(1).scale, image.level(1).units
     (('c', 'y', 'x'), (1.0, 1.0, 1.0), (None, 'micrometer', 'micrometer'))
     """
+    how: dict[str, Any] = {
+        "client": client,
+        "progress": progress,
+        "resume": resume,
+        "journal": journal,
+    }
+    plate = tiff_plate(src, axes) if series is None else None
+    if plate is not None:
+        wells, layout = plate
+        return write_plate(wells, url, path, **how, **(layout | options))
     values, told = tiff_image(src, series, axes)
-    return write(
-        values,
-        url,
-        path,
-        client=client,
-        progress=progress,
-        resume=resume,
-        journal=journal,
-        **(told | options),
-    )
+    return write(values, url, path, **how, **(told | options))

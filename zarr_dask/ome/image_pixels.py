@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +26,7 @@ class ImagePixels:
     """A `zarr_dask.Array`, or a dask array of a part or a projection."""
     frame: AxesAndTransforms
     """Axes, distances between pixels, and position of the first one."""
-    channels: tuple[Channel, ...] | None
+    channels: Sequence[Channel | Mapping[str, Any]] | None
     """Display settings of the channels."""
     labels: Mapping[str, LabelImage]
     """Label images by name."""

@@ -21,7 +21,10 @@ from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Channel, ImageLabel, Metadata, Multiscale, Omero
 from zarr_dask.ome.sampling import Sampling, mean_to, nearest_to, sampled
 
-__all__ = ["picture"]
+__all__ = ["Pictured", "picture", "picture_of_fields"]
+
+Pictured = tuple[Metadata, Multiscale, Sequence[Level]]
+"""An image as a picture needs it."""
 
 _MOST_CHANNELS = 16
 """Maximum number of displayed channels: each is read, and more cannot be told apart."""
@@ -38,27 +41,127 @@ def picture(
     """Draw a small picture of an image; see `zarr_dask.ome.thumbnail`."""
     view = _View.of(metadata, multiscale, levels[0].array.where)
     level = _level(levels, view, size)
-    array = level.array
-    if array.dtype.kind not in "biufc" and not is_small(array.dtype):
-        raise DataTypeError(f"{array.where} is of {array.dtype}: a picture is made of numbers.")
+    array = _checked(level.array)
     if not array.size:
         return np.zeros((1, 1, 3), np.uint8)
-    channels = view.channels(array)
-    budget = max_bytes // len(channels)
-    sampling = sampled(array, view.across, view.projected, size, budget)
     shape = _shape(level, view.across, size)
     meaning = metadata.image_label
     if meaning is not None and array.dtype.kind in "biu":
-        plane = _plane(array, view, channels[0].index, sampling)
+        channel = view.channels(array)[0]
+        sampling = sampled(array, view.across, view.projected, size, max_bytes)
+        plane = _plane(array, view, channel.index, sampling)
         for axis, length in enumerate(shape):
             plane = nearest_to(plane, axis, length)
         return _labelled(plane, meaning)
-    shown = np.zeros((*shape, 3))
-    for channel in channels:
-        plane = _plane(array, view, channel.index, sampling)
-        shown += channel.coloured(mean_to(_as_numbers(plane), shape))
+    return _coloured(_planes(level, view, shape, max_bytes))
+
+
+def _checked(array: Array) -> Array:
+    if array.dtype.kind not in "biufc" and not is_small(array.dtype):
+        raise DataTypeError(f"{array.where} is of {array.dtype}: a picture is made of numbers.")
+    return array
+
+
+def _planes(
+    level: Level, view: _View, shape: tuple[int, int], max_bytes: int
+) -> list[tuple[_Shown, np.ndarray]]:
+    """Return the displayed channels and their pixels, in the shape of the picture."""
+    array = level.array
+    channels = view.channels(array)
+    sampling = sampled(array, view.across, view.projected, max(shape), max_bytes // len(channels))
+    return [
+        (one, mean_to(_as_numbers(_plane(array, view, one.index, sampling)), shape))
+        for one in channels
+    ]
+
+
+def _coloured(
+    planes: Sequence[tuple[_Shown, np.ndarray]], covered: np.ndarray | None = None
+) -> np.ndarray:
+    """Return a picture of channels; outside of what is covered it is black."""
+    shown = np.zeros((*planes[0][1].shape, 3))
+    for channel, plane in planes:
+        shown += channel.coloured(plane, covered)
+    if covered is not None:
+        shown[~covered] = 0
     pixels: np.ndarray = np.rint(np.clip(shown, 0, 1) * 255).astype(np.uint8)
     return pixels
+
+
+# --- several fields -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Box:
+    """Vertical and horizontal extent of an image, in the units of its axes."""
+
+    start: tuple[float, float]
+    stop: tuple[float, float]
+    units: tuple[str | None, str | None]
+
+    @staticmethod
+    def of(level: Level, across: tuple[int, int]) -> _Box:
+        start = tuple(level.translation[i] - level.scale[i] / 2 for i in across)
+        sizes = tuple(level.scale[i] * level.shape[i] for i in across)
+        stop = tuple(at + size for at, size in zip(start, sizes, strict=True))
+        units = tuple(level.units[i] for i in across)
+        return _Box((start[0], start[1]), (stop[0], stop[1]), (units[0], units[1]))
+
+
+def picture_of_fields(images: Sequence[Pictured], *, size: int, max_bytes: int) -> np.ndarray:
+    """Draw images side by side, where their positions say; only the first if these say nothing.
+
+    Of images that overlap, the later is on top. All have the display settings of the first, and
+    without a window are stretched together.
+    """
+    metadata, multiscale, levels = images[0]
+    view = _View.of(metadata, multiscale, levels[0].array.where)
+    boxes = [
+        _Box.of(of_one[0], view.across) for _, other, of_one in images if _alike(other, multiscale)
+    ]
+    if len(boxes) < len(images) or not _are_apart(boxes):
+        return picture(*images[0], size=size, max_bytes=max_bytes)
+    start = [min(box.start[i] for box in boxes) for i in range(2)]
+    extent = [max(box.stop[i] for box in boxes) - start[i] for i in range(2)]
+    finest = min(min(one[0].scale[i] for i in view.across) for _, _, one in images)
+    each = min(size / max(extent), 1 / finest)
+    side = [max(1, round(one * each)) for one in extent]
+    covered = np.zeros(side, bool)
+    shown: list[tuple[_Shown, np.ndarray]] = []
+    for (_, _, of_one), box in zip(images, boxes, strict=True):
+        ends = [
+            [
+                min(max(round((at - start[i]) * each), 0), side[i])
+                for at in (box.start[i], box.stop[i])
+            ]
+            for i in range(2)
+        ]
+        place = tuple(slice(min(a, side[i] - 1), max(b, a + 1)) for i, (a, b) in enumerate(ends))
+        shape = place[0].stop - place[0].start, place[1].stop - place[1].start
+        level = _level(of_one, view, max(shape))
+        if not _checked(level.array).size:
+            continue
+        planes = _planes(level, view, shape, max_bytes // len(images))
+        shown = shown or [(channel, np.zeros(side)) for channel, _ in planes]
+        for (_, whole), (_, plane) in zip(shown, planes, strict=False):
+            whole[place] = plane
+        covered[place] = True
+    return _coloured(shown, covered) if shown else np.zeros((1, 1, 3), np.uint8)
+
+
+def _alike(one: Multiscale, other: Multiscale) -> bool:
+    return [axis.name for axis in one.axes] == [axis.name for axis in other.axes]
+
+
+def _are_apart(boxes: Sequence[_Box]) -> bool:
+    """True if images lie at different places, in one unit of sensible lengths."""
+    numbers = [number for box in boxes for number in (*box.start, *box.stop)]
+    return (
+        len({box.start for box in boxes}) > 1
+        and len({unit for box in boxes for unit in box.units}) == 1
+        and all(isfinite(number) and abs(number) < _FARTHEST for number in numbers)
+        and all(a < b for box in boxes for a, b in zip(box.start, box.stop, strict=True))
+    )
 
 
 # --- displayed data -------------------------------------------------------------------------------
@@ -73,9 +176,10 @@ class _Shown:
     window: tuple[float, float] | None
     inverted: bool = False
 
-    def coloured(self, plane: np.ndarray) -> np.ndarray:
+    def coloured(self, plane: np.ndarray, covered: np.ndarray | None = None) -> np.ndarray:
         """Return the channel's contribution to red, green and blue."""
-        low, high = self.window or map(float, np.percentile(plane, (1, 99)))
+        values = plane if covered is None else plane[covered]
+        low, high = self.window or map(float, np.percentile(values, (1, 99)))
         if high > low:
             shown = np.clip((plane - low) / (high - low), 0, 1)
         else:  # no window: show where there is a value

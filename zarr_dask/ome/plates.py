@@ -12,7 +12,6 @@ import numpy as np
 
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import (
-    DataTypeError,
     GridError,
     MetadataError,
     NodeTypeError,
@@ -21,10 +20,11 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.ome.field_mosaic import FieldMosaic, check_alike
 from zarr_dask.ome.html import plate_html
 from zarr_dask.ome.model import Metadata, PlateLayout, WellFields, from_attributes
 from zarr_dask.ome.mosaic import mosaic_picture
-from zarr_dask.ome.picture import picture
+from zarr_dask.ome.picture import picture_of_fields
 from zarr_dask.ome.read import Image, Level, image_of, node_named
 from zarr_dask.stores.open import Location
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     import dask.array as da
 
 __all__ = ["Plate", "Well", "open_plate"]
+
+_MOST_FIELDS = 256
+"""Maximum number of images of a well that are drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,58 @@ class Well:
                 raise NodeTypeError(f"{node.where} is an array, where an image must be.")
             self._opened[number] = image_of(node)
         return self._opened[number]
+
+    def level(self, field: int, level: int) -> Level:
+        """Return one level of one image.
+
+        Raises
+        ------
+        GridError
+            If it has no such level.
+        IndexError
+            If there is no such image.
+        """
+        levels = self.field(field).levels
+        if not 0 <= level < len(levels):
+            raise GridError(f"{self.group.where}: no level {level}, it has {len(levels)}.")
+        return levels[level]
+
+    def mosaic(self, level: int = 0, chunks: Any = None) -> da.Array:
+        """Return all images at their positions, to the nearest pixel, as one lazy dask array.
+
+        Of images that overlap, the later is on top. Where there is none, pixels are 0.
+
+        Parameters
+        ----------
+        level
+            Index of the level in the images.
+        chunks
+            Blocks, as for `Level.to_dask`.
+
+        Raises
+        ------
+        DataTypeError
+            If the images are of different data types.
+        GridError
+            If they differ in the sizes of pixels, or along axes other than the last two; if there
+            is no such level; if they are too far apart.
+        """
+        return self.placed(level).to_dask(chunks)
+
+    def placed(self, level: int) -> FieldMosaic:
+        """Return one level of all images with their positions; see `mosaic`."""
+        if not len(self):
+            raise GridError(f"{self.group.where} has no image.")
+        return FieldMosaic.of([self.level(number, level) for number in range(len(self))])
+
+    def picture(self, *, size: int, max_bytes: int) -> np.ndarray:
+        """Draw a small picture of all images at their positions; see `zarr_dask.ome.thumbnail`.
+
+        Images at one place are of several acquisitions, or without positions: the first is drawn.
+        """
+        images = [self.field(number) for number in range(len(self.fields.images[:_MOST_FIELDS]))]
+        shown = [(one.metadata, one.multiscale, one.levels) for one in images]
+        return picture_of_fields(shown, size=size, max_bytes=max_bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,17 +188,14 @@ class Plate(Mapping[str, Well]):
         )
 
     def picture(self, *, size: int, max_bytes: int) -> np.ndarray:
-        """Draw a small picture of the first images of all wells; see `zarr_dask.ome.thumbnail`."""
+        """Draw a small picture of all wells; see `zarr_dask.ome.thumbnail`."""
 
         def tile(path: str, side: int, budget: int) -> np.ndarray:
-            image = self[path].field(0)
-            return picture(
-                image.metadata, image.multiscale, image.levels, size=side, max_bytes=budget
-            )
+            return self[path].picture(size=side, max_bytes=budget)
 
         return mosaic_picture(self.places, tile, size=size, max_bytes=max_bytes)
 
-    def mosaic(self, field: int = 0, level: int = 0, chunks: Any = None) -> da.Array:
+    def mosaic(self, field: int | None = 0, level: int = 0, chunks: Any = None) -> da.Array:
         """Return all wells side by side, as one lazy dask array.
 
         Rows are along the second-last axis, columns along the last. Tiles have the size of the
@@ -153,7 +205,8 @@ class Plate(Mapping[str, Well]):
         Parameters
         ----------
         field
-            Index of the image in each well, from 0; wells with fewer images are left empty.
+            Index of the image in each well, from 0; wells with fewer images are left empty. None
+            for all images of each well at their positions, as `Well.mosaic`.
         level
             Index of the level in the images.
         chunks
@@ -177,14 +230,14 @@ class Plate(Mapping[str, Well]):
             )
         first = next(iter(tiles.values()))
         for tile in tiles.values():
-            _check_alike(tile, first)
+            check_alike(tile, first)
         height = max(tile.shape[-2] for tile in tiles.values())
         width = max(tile.shape[-1] for tile in tiles.values())
         return _assemble(tiles, size, (height, width), chunks)
 
-    def _tiles(self, number: int, level: int) -> dict[tuple[int, int], Level]:
+    def _tiles(self, number: int | None, level: int) -> dict[tuple[int, int], Level | FieldMosaic]:
         """Return images by row and column."""
-        found: dict[tuple[int, int], Level] = {}
+        found: dict[tuple[int, int], Level | FieldMosaic] = {}
         lock = threading.Lock()
         size = len(self.rows), len(self.columns)
 
@@ -196,13 +249,11 @@ class Plate(Mapping[str, Well]):
                 )
                 raise MetadataError(self.group.where, [problem])
             well = self[path]
-            if number >= len(well):
+            if (number or 0) >= len(well):
                 return
-            levels = well.field(number).levels
-            if not 0 <= level < len(levels):
-                raise GridError(f"{well.group.where}: no level {level}, it has {len(levels)}.")
+            tile = well.placed(level) if number is None else well.level(number, level)
             with lock:
-                found[row, column] = levels[level]
+                found[row, column] = tile
 
         parallel_for(load, self.places, None)
         return dict(sorted(found.items()))
@@ -212,28 +263,15 @@ _MOST_PLACES = 1 << 16
 """Plates have at most 6,144 wells; untrusted metadata may claim any number."""
 
 
-def _check_alike(tile: Level, first: Level) -> None:
-    if tile.array.dtype != first.array.dtype:
-        raise DataTypeError(
-            f"{tile.array.where} is of {tile.array.dtype}, {first.array.where} of "
-            f"{first.array.dtype}: a mosaic has one data type."
-        )
-    if (tile.axes, tile.shape[:-2]) != (first.axes, first.shape[:-2]):
-        raise GridError(
-            f"{tile.array.where} has axes {tile.axes} and shape {tile.shape}, {first.array.where} "
-            f"{first.axes} and {first.shape}: a mosaic needs the same but for the last two."
-        )
-
-
 def _assemble(
-    tiles: Mapping[tuple[int, int], Level],
+    tiles: Mapping[tuple[int, int], Level | FieldMosaic],
     size: tuple[int, int],
     tile: tuple[int, int],
     chunks: Any,
 ) -> da.Array:
     import dask.array as da
 
-    def padded(found: Level) -> da.Array:
+    def padded(found: Level | FieldMosaic) -> da.Array:
         pixels = found.to_dask(chunks)
         more = [(0, 0)] * (pixels.ndim - 2)
         more += [(0, tile[0] - pixels.shape[-2]), (0, tile[1] - pixels.shape[-1])]

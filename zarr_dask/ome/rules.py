@@ -229,6 +229,16 @@ def _check_axes(axes: list[Any], place: str, notes: Violations) -> None:
         notes.add(place, kinds, rule)
 
 
+def _check_ascending(
+    owner: Mapping[str, Any], place: str, low: str, high: str, notes: Violations
+) -> None:
+    """Note a number that is below the one that it should follow."""
+    first: Any = owner.get(low)
+    last: Any = owner.get(high)
+    if is_number(first) and is_number(last) and last < first:
+        notes.should(f"{place}.{high}", last, f"{high} should not be below {low}, {first}")
+
+
 def _check_vector(
     one: Mapping[str, Any], kind: str, place: str, axes: list[Any] | None, notes: Violations
 ) -> None:
@@ -239,6 +249,8 @@ def _check_vector(
         return
     if kind == "scale" and not all(vector):
         notes.add(f"{place}.scale", vector, "the size of a pixel must not be 0")
+    if kind == "scale" and min(vector, default=0) < 0:
+        notes.should(f"{place}.scale", vector, "the size of a pixel should be above 0")
     if axes is not None and len(vector) != len(axes):
         # an image of the test suite has numbers for the axes of space alone
         spatial = sum(isinstance(a, Mapping) and a.get("type") == "space" for a in axes)
@@ -339,6 +351,8 @@ def check_omero(value: Any, notes: Violations) -> None:
         for name in ("min", "max", "start", "end") if window is not None else ():
             rule = "a window must have the numbers min, max, start and end"
             notes.take(window, f"{at}.window", name, is_number, rule)
+        for low, high in (("min", "max"), ("start", "end")) if window is not None else ():
+            _check_ascending(window, f"{at}.window", low, high, notes)
         for name in ("label", "family"):
             notes.may(channel, at, name, _is_text, "must be a string")
         notes.may(channel, at, "active", _is_flag, "must be true or false")
@@ -483,6 +497,7 @@ def _check_acquisitions(plate: Mapping[str, Any], notes: Violations) -> None:
         for name in ("starttime", "endtime"):
             rule = "must be an integer, in seconds since 1970"
             notes.may(run, at, name, _at_least(0), rule)
+        _check_ascending(run, at, "starttime", "endtime", notes)
         for name in ("name", "description"):
             notes.may(run, at, name, _is_text, "must be a string")
         for name in ("name", "maximumfieldcount"):

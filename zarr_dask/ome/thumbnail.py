@@ -10,7 +10,7 @@ import numpy as np
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
-from zarr_dask.ome.plates import Plate, open_plate
+from zarr_dask.ome.plates import Plate, Well, open_plate
 from zarr_dask.ome.read import Image, image_of, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.validate_metadata import series_of
 from zarr_dask.stores.open import Location
@@ -22,16 +22,17 @@ _LARGEST = 4096
 
 
 def thumbnail(
-    source: Location | Group | Image | Plate,
+    source: Location | Group | Image | Plate | Well,
     path: str = "",
     *,
     size: int = 256,
     max_bytes: int = _BUDGET,
     storage_options: Mapping[str, Any] | None = None,
 ) -> np.ndarray:
-    """Draw a small picture of an image, or of the first images of all wells of a plate.
+    """Draw a small picture of an image, a well, or all wells of a plate.
 
-    Of a group of images (bioformats2raw) the first one is drawn.
+    Images of a well are drawn at their positions; without positions the first one is. Of a group of
+    images (bioformats2raw) the first one is drawn.
 
     Active channels are added in their colours, each between the start and the end of its window.
     Along z the maximum is shown; along time the element that ``omero`` names, or else the first.
@@ -43,7 +44,7 @@ def thumbnail(
     Parameters
     ----------
     source, path
-        The image or the plate, or its location as for `zarr_dask.ome.open`.
+        The image, well or plate, or its location as for `zarr_dask.ome.open`.
     size
         Number of pixels of the longer side. A smaller image is not enlarged.
     max_bytes
@@ -82,16 +83,18 @@ def thumbnail(
     """
     if not 1 <= size <= _LARGEST:
         raise ValueError(f"size={size}: expected a number of pixels from 1 to {_LARGEST}.")
-    if not isinstance(source, Image | Plate):
+    if not isinstance(source, Image | Plate | Well):
         group = open_group(source, path, storage_options=storage_options)
         metadata = from_attributes(group.attributes, where=group.where)
         if metadata.plate is not None:
             source = open_plate(group)
+        elif metadata.well is not None:
+            source = Well(group, metadata.well)
         elif metadata.layout is not None and not metadata.multiscales:
             source = open(group, next(iter(series_of(group)), ""))
         else:
             source = image_of(group)
-    if isinstance(source, Plate):
+    if isinstance(source, Plate | Well):
         return source.picture(size=size, max_bytes=max_bytes)
     shown = source.metadata, source.multiscale, source.levels
     return picture(*shown, size=size, max_bytes=max_bytes)

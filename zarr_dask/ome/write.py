@@ -31,7 +31,7 @@ from zarr_dask.stores.open import Location
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["plan_of", "plan_write", "write"]
+__all__ = ["plan_of", "plan_write", "with_own_options", "write"]
 
 
 def plan_write(
@@ -147,22 +147,15 @@ def plan_write(
     >>> [level.shape for level in plan.levels], plan.factors[1]
     ([(3, 600, 700), (3, 300, 350), (3, 150, 175)], (1, 2, 2))
     """
-    if isinstance(x, Image):
-        x = x.pixels()
-    elif isinstance(x, Level) and x.place is not None:
-        group, multiscale, number = x.place
-        x = image_of(group, multiscale).pixels(number)
-    if isinstance(x, ImagePixels):
-        given = {
-            "axes": axes,
-            "scale": scale,
-            "translation": translation,
-            "channels": channels,
-            "labels": labels,
-        }
-        told = x.options() | {name: value for name, value in given.items() if value is not None}
-        axes, scale, translation, channels, labels = (told[name] for name in given)
-        x = x.values
+    given = {
+        "axes": axes,
+        "scale": scale,
+        "translation": translation,
+        "channels": channels,
+        "labels": labels,
+    }
+    x, told = with_own_options(x, given)
+    labels = told.pop("labels")
     request, below = requested(
         url, path, version, chunks, shards, codecs, max_mem, client, storage_options
     )
@@ -171,18 +164,38 @@ def plan_write(
         request,
         x,
         below,
-        axes=axes,
-        scale=scale,
-        translation=translation,
         units=units,
         name=name or _name_of(request.store, below),
-        channels=channels,
         levels=levels,
         factors=factors,
         method=method,
+        **told,
     )
     labelled = plan_labels(request, image, _by_name(labels, request, below))
     return plan_of(request, below, [(image, labelled)], overwrite=overwrite, title="write image")
+
+
+def with_own_options(x: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return pixels, and options completed with those that an image brings along.
+
+    Parameters
+    ----------
+    x
+        Pixels, or an image, a level, a part or a projection of one.
+    given
+        Options by name; those that are None are taken from the image.
+    """
+    if isinstance(x, Image):
+        x = x.pixels()
+    elif isinstance(x, Level) and x.place is not None:
+        group, multiscale, number = x.place
+        x = image_of(group, multiscale).pixels(number)
+    if not isinstance(x, ImagePixels):
+        return x, dict(given)
+    own = x.options()
+    return x.values, {
+        name: own.get(name) if value is None else value for name, value in given.items()
+    }
 
 
 def plan_of(

@@ -34,7 +34,7 @@ from zarr_dask.ome.model import (
 )
 from zarr_dask.ome.pixel_source import checked_pixels
 from zarr_dask.ome.plan import ImageWritePlan
-from zarr_dask.ome.write import plan_of
+from zarr_dask.ome.write import plan_of, with_own_options
 from zarr_dask.stores.base import join
 from zarr_dask.stores.open import Location
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_write_plate", "write_plate"]
 
 _WELL = re.compile("[A-Za-z0-9]+/[A-Za-z0-9]+", re.ASCII)
+_OWN = "axes", "scale", "translation", "channels"
 _NUMBERS = re.compile("([0-9]+)")
 
 
@@ -55,6 +56,8 @@ class _Image:
     number: int
     acquisition: int | None
     values: Any
+    options: Mapping[str, Any]
+    """Axes, scale, translation and channels that it brings along."""
 
     @property
     def path(self) -> str:
@@ -74,6 +77,7 @@ def plan_write_plate(
     axes: Any = None,
     scale: Any = None,
     translation: Any = None,
+    positions: Mapping[str, Any] | None = None,
     units: Any = None,
     channels: Any = None,
     version: str = "0.5",
@@ -94,9 +98,9 @@ def plan_write_plate(
     ----------
     wells
         The images of each well by its path ``"row/column"``: one image, a list of images (its
-        fields), or a mapping from the id of an acquisition to either. Images are dask arrays, NumPy
-        arrays or arrays of `zarr_dask`. All have the same data type and the same shape, except
-        along the last two axes.
+        fields), or a mapping from the id of an acquisition to either. Images are as for
+        `zarr_dask.ome.plan_write`. All have the same data type and the same shape, except along the
+        last two axes.
     url, path
         Location of the new group of the plate.
     rows, columns
@@ -108,6 +112,9 @@ def plan_write_plate(
         Ids, mappings, or `zarr_dask.ome.model.Acquisition`; required if wells have several.
     axes, scale, translation, units, channels, version, chunks, shards, codecs
         As for `zarr_dask.ome.plan_write`, for all images.
+    positions
+        Positions of the first pixels of single images, by path such as ``"A/1/0"`` and by axis:
+        ``{"A/1/1": {"y": 0, "x": 325.0}}``. They take precedence over `translation`.
     levels, factors, method, overwrite, max_mem, client, storage_options
         As for `zarr_dask.ome.plan_write`. All images have as many levels as the first.
 
@@ -131,26 +138,23 @@ def plan_write_plate(
     layout = _layout(images, rows, columns, name, acquisitions, version, at)
     plate = checked_attributes(Metadata(version, plate=layout), "plate", at)
     _check_alike(images, at)
-    options = {
-        "axes": axes,
-        "scale": scale,
-        "translation": translation,
-        "units": units,
-        "channels": channels,
-        "factors": factors,
-        "method": method,
-    }
+    shared = {"axes": axes, "scale": scale, "channels": channels}
+    places = _positions(positions, images, at)
     planned: list[PlannedImage] = []
     for image in images:
-        count = len(planned[0].steps) + 1 if planned else levels
+        given = shared | {"translation": places.get(image.path, translation)}
+        told = {name: value for name, value in given.items() if value is not None}
         planned.append(
             plan_image(
                 request,
                 image.values,
                 join(below, image.path),
                 name=image.path,
-                levels=count,
-                **options,
+                units=units,
+                levels=len(planned[0].steps) + 1 if planned else levels,
+                factors=factors,
+                method=method,
+                **{**image.options, **told},
             )
         )
     groups = _groups(request, images, below, at)
@@ -176,8 +180,9 @@ def _images(wells: Any, at: str) -> Iterator[_Image]:
             raise MetadataError(
                 at, [ValidationProblem(f"wells.{well}", given, "at least one image")]
             )
-        for number, (acquisition, values) in enumerate(found):
-            yield _Image(well, number, acquisition, values)
+        for number, (acquisition, image) in enumerate(found):
+            values, options = with_own_options(image, dict.fromkeys(_OWN))
+            yield _Image(well, number, acquisition, values, options)
 
 
 def _fields(given: Any, well: str, at: str) -> Iterator[tuple[int | None, Any]]:
@@ -196,6 +201,17 @@ def _fields(given: Any, well: str, at: str) -> Iterator[tuple[int | None, Any]]:
 def _listed(given: Any) -> Sequence[Any]:
     is_image = is_dask(given) or isinstance(given, np.ndarray | Array)
     return given if isinstance(given, Sequence) and not is_image else (given,)
+
+
+def _positions(given: Any, images: Sequence[_Image], at: str) -> Mapping[str, Any]:
+    """Return positions by path; each path is that of an image."""
+    if given is None:
+        return {}
+    known = {image.path for image in images}
+    if not isinstance(given, Mapping) or not known.issuperset(given):
+        expected = f"positions by paths of images, such as {images[0].path!r}"
+        raise MetadataError(at, [ValidationProblem("positions", given, expected)])
+    return given
 
 
 # --- wells in the metadata of a plate -------------------------------------------------------------

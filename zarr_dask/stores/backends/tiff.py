@@ -20,7 +20,9 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 __all__ = ["open_tiff", "tiff_store"]
 
 _MOST_OPEN = 8
-"""Number of images that a process keeps open."""
+"""Number of files that a process keeps open."""
+_MOST_SERVED = 256
+"""Number of images in them that it keeps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +90,19 @@ def tiff_store(path: str, series: int) -> ReadOnly:
     return ReadOnly(_opened(whole, series, (told.st_size, told.st_mtime_ns)))
 
 
-@lru_cache(_MOST_OPEN)
+@lru_cache(_MOST_SERVED)
 def _opened(path: str, series: int, version: tuple[int, int]) -> TiffStore:
-    file = open_tiff(path)
     try:
-        served = file.series[series].aszarr(level=0)
+        served = _file(path, version).series[series].aszarr(level=0)
     except ImportError as error:
-        file.close()
         raise MissingDependencyError(
             f"tifffile reads images through zarr ({error}): pip install 'zarr-dask[tiff]'."
         ) from error
-    store = TiffStore(served, path, series, version)
-    weakref.finalize(store, file.close)
-    return store
+    return TiffStore(served, path, series, version)
+
+
+@lru_cache(_MOST_OPEN)
+def _file(path: str, version: tuple[int, int]) -> Any:  # noqa: ARG001  (another version is another file)
+    file = open_tiff(path)
+    weakref.finalize(file, file.filehandle.close)
+    return file
