@@ -52,8 +52,11 @@ class Plain:
 
     def __call__(self, value: Any) -> Any:
         """Return a value without what differs from process to process."""
-        if type(value) is str:
+        kind = type(value)
+        if kind is str:
             return self._names.get(value, value)
+        if kind is tuple:  # of which most are keys of tasks
+            return [one if type(one) is int else self(one) for one in value]
         if value is None or isinstance(value, int | float | complex | str | bytes):
             return value
         found = self._taking(value)
@@ -77,18 +80,21 @@ class Plain:
             return method
         if isinstance(value, Task):
             return self._task
-        if isinstance(value, FunctionType) and not _is_importable(value):
-            return self._function
-        if isinstance(value, type) and not _is_importable(value):
-            return self._class
+        if isinstance(value, FunctionType):
+            return _name_of if _is_importable(value) else self._function
+        if isinstance(value, type):
+            return _name_of if _is_importable(value) else self._class
         return self._object if _is_plain_object(value) else None
 
     def _dict(self, value: Mapping[Any, Any]) -> Any:
         items = [(self(key), self(item)) for key, item in value.items()]
         return ("dict", sorted(items, key=lambda pair: str(pair[0])))
 
-    def _sequence(self, value: Any) -> Any:
-        return type(value).__name__, *map(self, value)
+    def _sequence(self, value: list[Any]) -> Any:
+        return "list", *map(self, value)
+
+    def _slice(self, value: slice) -> Any:
+        return "slice", *map(self, (value.start, value.stop, value.step))
 
     def _set(self, value: Any) -> Any:
         tokens = sorted(tokenize(self(one), ensure_deterministic=True) for one in value)
@@ -158,7 +164,7 @@ class Plain:
 _KINDS = {
     dict: "_dict",
     list: "_sequence",
-    tuple: "_sequence",
+    slice: "_slice",
     set: "_set",
     frozenset: "_set",
     partial: "_partial",
@@ -204,6 +210,10 @@ def _is_importable(value: Any) -> bool:
     for name in value.__qualname__.split("."):
         found = getattr(found, name, None)
     return found is value
+
+
+def _name_of(value: Any) -> Any:
+    return "imported", value.__module__, value.__qualname__
 
 
 def _is_plain_object(value: Any) -> bool:
