@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,8 @@ from tests.support.histories.model import Event, explained
 from tests.support.histories.run import WEIGHTS, operations, workers
 
 ALONE: list[list] = [[], []]
+FOUND = (20048, 20106, 20114, 20182, 20202, 20228)
+"""Seeds of histories that had no order, some of them seldom, before what they found was mended."""
 
 
 def event(name: str, *args, path: str = "a", time: tuple[float, float], error="", answer=None):
@@ -35,7 +38,7 @@ def test_the_checker_finds_what_no_order_explains():
     assert explained([made, *writes, half])
 
 
-def check_histories(folder: Path, seeds: range, count: int) -> None:
+def check_histories(folder: Path, seeds: Iterable[int], count: int) -> None:
     """Run one history for each seed, and look for an order of it."""
     with workers() as running:
         for seed in seeds:
@@ -51,4 +54,4 @@ def check_histories(folder: Path, seeds: range, count: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_each_history_has_an_order(tmp_path):
-    check_histories(tmp_path, range(60), 5)
+    check_histories(tmp_path, [*range(50), *FOUND], 5)

@@ -7,20 +7,29 @@ of imported modules is ignored; that of functions of a script or a notebook is i
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import dask.array as da
+import numpy as np
 from dask.blockwise import Blockwise
 from dask.tokenize import TokenizationError, tokenize
 from dask.utils import key_split
 
 from zarr_dask.errors import ResumeError
+from zarr_dask.graph.plain import Plain
 
 __all__ = ["layer_tokens"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_UNIQUE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def layer_tokens(array: da.Array) -> tuple[tuple[str, str], ...]:
     """Return a readable name and a token of its content for each layer of a graph, inputs first.
+
+    The token of a layer covers those that it depends on; that of the array itself comes last.
 
     Raises
     ------
@@ -36,8 +45,18 @@ def layer_tokens(array: da.Array) -> tuple[tuple[str, str], ...]:
     >>> layer_tokens(x) == layer_tokens(da.arange(6, chunks=2) + 1)
     True
     """
-    layers = array.__dask_graph__().layers
-    return tuple((key_split(name), _token(name, layers[name])) for name in _inputs_first(array))
+    graph = array.__dask_graph__()
+    tokens: dict[str, str] = {}
+    order = [name for name in _inputs_first(array) if name != array.name]
+    for name in (*order, array.name):
+        known = {one: tokens[one] for one in graph.dependencies[name]}
+        tokens[name] = _token(name, graph.layers[name], known)
+    return tuple((_label(name), token) for name, token in tokens.items())
+
+
+def _label(name: str) -> str:
+    """Return a name of a layer for messages, which is the same in each process."""
+    return _ADDRESS.sub("", key_split(name))
 
 
 def _inputs_first(array: da.Array) -> list[str]:
@@ -53,13 +72,19 @@ def _inputs_first(array: da.Array) -> list[str]:
     return done
 
 
-def _token(name: str, layer: Any) -> str:
+def _token(name: str, layer: Any, known: Mapping[str, str]) -> str:
+    """Return the token of a layer, given those of the layers that it depends on."""
+    names = {**known, name: "this layer"}
+    # dask names each result of an impure function anew, so that it is taken for another one
+    stable = {one: token for one, token in names.items() if not _UNIQUE.search(one)}
     try:
-        return str(tokenize(_content(layer), ensure_deterministic=True))
+        with np.printoptions(legacy=False):  # tokens are made of texts
+            content = Plain(stable)(_content(layer))
+            return str(tokenize(content, ensure_deterministic=True))
     except TokenizationError as error:
         raise ResumeError(
             f"resume=True must know whether a job is the same one, but the layer "
-            f"{key_split(name)!r} of the graph holds something that looks different in each "
+            f"{_label(name)!r} of the graph holds something that looks different in each "
             f"process ({error}). Pass a name, such as resume='run-7', if you see to it that "
             "calls with this name write the same values."
         ) from error

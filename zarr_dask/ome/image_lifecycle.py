@@ -336,7 +336,7 @@ def _token_of(pyramid: PyramidPlan) -> Any:
         return values.shape, values.dtype.str, sha256(plain.data).hexdigest()
     from zarr_dask.graph.tokens import layer_tokens
 
-    return layer_tokens(values), values.name, str(values.dtype)
+    return layer_tokens(values), str(values.dtype)
 
 
 def _token_of_method(pyramid: PyramidPlan) -> Any:

@@ -380,7 +380,7 @@ def _job(
     else:
         token, how = f"new:{token_hex(16)}", ""
     shape = list(values.shape)
-    told = (token, "", shape) if not layers else (values.name, sorted(layers), shape)
+    told = (token, "", shape) if not layers else (layers[-1][1], sorted(layers), shape)
     return JobRecord(
         kind="write",
         token=token,
@@ -416,7 +416,7 @@ def _token(
     """Return a token that is equal for the same values, form and location."""
     facts = (
         sorted(token for _, token in layers),
-        values.name,
+        layers[-1][1] if layers else values.name,
         str(values.dtype),
         canonical_location(target.store, target.path),
         [(s.start, s.stop) for s in region],

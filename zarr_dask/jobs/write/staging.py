@@ -101,7 +101,7 @@ class StagingArray:
 
         what: Any = resume
         if not isinstance(resume, str):
-            what = (sorted(token for _, token in layer_tokens(values)), values.name)
+            what = [token for _, token in layer_tokens(values)]
         place = canonical_location(target.store, target.path)
         facts: tuple[Any, ...] = (what, place, metadata_hash(target), self.chunks, self.shards)
         if region is not None:
