@@ -88,6 +88,7 @@ PEERS = (
     "tests/product/test_slurm.py",
     "tests/product/test_xarray_suite.py",
     "tests/product/test_xarray_write_suite.py",
+    "tests/xarray/test_random_datasets.py",
     "tests/product/zarr2/",
     "tests/stores/test_outage.py",
     "tests/xarray/test_kills_s3.py",

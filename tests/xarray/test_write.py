@@ -637,6 +637,14 @@ def test_dataset_of_a_killed_process_is_not_visible(tmp_path, format):
     identical(place, steps(0, 8))
 
 
+def test_arrays_that_a_killed_process_has_left_are_no_group(tmp_path):
+    zd.write_dataset(steps(0, 4), tmp_path / "a", "b")
+    (tmp_path / "a" / "b" / "zarr.json").unlink()
+    zd.write_dataset(steps(0, 4), tmp_path / "a", "b", mode="w")  # without a warning
+    (tmp_path / "a" / "b" / "t" / ".zarr-dask-0000000000000000.tmp").touch()  # its lock
+    assert zd.verify(tmp_path / "a").ok
+
+
 def test_killed_append_leaves_the_old_dataset_and_is_resumed(tmp_path):
     place = tmp_path / "a"
     zd.write_dataset(steps(0, 5), place)

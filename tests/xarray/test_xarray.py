@@ -25,7 +25,7 @@ import zarr_dask as zd
 from tests.support.paths import ROOT
 from zarr_dask.errors import ChunkMissingError, MetadataError, NodeNotFoundError
 from zarr_dask.stores.wrappers.base import Recording
-from zarr_dask.xarray import ZarrDaskBackend
+from zarr_dask.xarray import EarlyZarrBackend, ZarrDaskBackend
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"),
@@ -81,7 +81,22 @@ def stored(request, tmp_path_factory):
 def test_the_entry_point_names_the_backend():
     project = ROOT / "pyproject.toml"
     points = tomllib.loads(project.read_text())["project"]["entry-points"]["xarray.backends"]
-    assert points == {"zarr_dask": f"{ZarrDaskBackend.__module__}:{ZarrDaskBackend.__name__}"}
+    backends = {"early_zarr": EarlyZarrBackend, "zarr_dask": ZarrDaskBackend}
+    assert points == {name: f"{one.__module__}:{one.__name__}" for name, one in backends.items()}
+    assert min([*points, "zarr"]) == "early_zarr"  # the order in which xarray asks
+
+
+def test_hierarchies_that_zarr_python_cannot_read_are_guessed(tmp_path):
+    mine = EarlyZarrBackend()
+    for format in ("v1", "v2", "v3", "v3draft", "v3draft-2022-05"):
+        place = tmp_path / f"{format}.zarr"
+        path = "" if format == "v1" else "t"
+        zd.create_array(place, path, data=[1, 2], format=format, dimension_names=["x"])
+        assert mine.guess_can_open(place) == mine.guess_can_open(f"{place}/")
+        assert mine.guess_can_open(place) == (format not in {"v2", "v3"})
+    assert mine.open_dataset(place)["t"].to_numpy().tolist() == [1, 2]
+    for other in ("s3://bucket/a.zarr", tmp_path, tmp_path / "none.zarr", place / "zarr.json", 3):
+        assert not mine.guess_can_open(other)
 
 
 def test_what_is_read_is_what_xarray_reads(stored):

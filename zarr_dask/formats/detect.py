@@ -45,6 +45,7 @@ __all__ = [
     "format_for_new",
     "format_named",
     "formats_at",
+    "is_early",
     "read_node",
 ]
 
@@ -94,6 +95,11 @@ def spelled_format(name: object) -> object:
     """
     is_number = isinstance(name, int) and not isinstance(name, bool)
     return f"v{name}" if is_number or (isinstance(name, str) and name.isdecimal()) else name
+
+
+def is_early(node_format: Format) -> bool:
+    """True for formats before v2 and drafts of v3, which few other libraries read."""
+    return node_format in _RARE or isinstance(node_format, FormatDraft)
 
 
 def format_at(store: Store, name: str, options: ReadOptions) -> Format:

@@ -31,6 +31,7 @@ from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record
 from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = [
+    "RECORD_OF_FOLDER",
     "ConditionalStore",
     "as_cas_store",
     "cas_store_or_none",
@@ -42,8 +43,9 @@ __all__ = [
 
 _ATTEMPTS = 60
 """Every failed one means that somebody else has succeeded."""
-_RECORD = ".zarr-dask-0000000000000000.tmp"
-"""Name of the record of a folder: one that no listing shows."""
+RECORD_OF_FOLDER = ".zarr-dask-0000000000000000.tmp"
+"""Name of the record of a folder: one that no listing shows. That of a dead process is in nobody's
+way: the next one takes it over."""
 _UNEXPLAINED = 8
 """Refusals in a row of a store where nothing has changed: one that was asked at the same time as
 others may refuse all of them."""
@@ -243,7 +245,7 @@ def _locked(folder: str) -> tuple[int | None, Record]:
             continue
         try:
             if descriptor is None or _is(descriptor, folder):
-                path = f"{folder}/{_RECORD}"
+                path = f"{folder}/{RECORD_OF_FOLDER}"
                 return descriptor, make_record(path, locked=descriptor is not None, wait=True)
         except BaseException as error:
             if descriptor is not None:

@@ -26,13 +26,14 @@ from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
+from zarr_dask.formats.detect import formats_at, is_early
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.jobs.engine.plan import parse_bytes
 from zarr_dask.stores.base import is_remote
-from zarr_dask.stores.open import Location
+from zarr_dask.stores.open import Location, folder_store
 from zarr_dask.xarray.variables import is_of_netcdf, variable
 
-__all__ = ["OpenOptions", "ZarrDaskBackend", "open_dataset", "open_datatree"]
+__all__ = ["EarlyZarrBackend", "OpenOptions", "ZarrDaskBackend", "open_dataset", "open_datatree"]
 
 _LARGEST_LOCAL = 4_000_000
 """Bytes of a block of a shard: the peaks of reductions are then those of chunk-sized blocks."""
@@ -286,6 +287,26 @@ class ZarrDaskBackend(BackendEntrypoint):
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
         """Open a hierarchy as a tree of datasets; parameters as `open_groups_as_dict`."""
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
+
+
+class EarlyZarrBackend(ZarrDaskBackend):
+    """The xarray backend for hierarchies that zarr-python cannot read.
+
+    Its name comes before that of xarray's own backend, which takes every ``.zarr`` for its own. It
+    opens what `ZarrDaskBackend` opens, and is guessed for local folders of v1 and drafts of v3.
+    """
+
+    description = "Open Zarr hierarchies of v1 and drafts of v3 with zarr_dask"
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """True for the path of a local folder with metadata of v1 or a draft of v3."""
+        if not isinstance(filename_or_obj, str | os.PathLike):
+            return False
+        try:
+            store = folder_store(os.fspath(filename_or_obj))
+            return any(is_early(one) for one, _ in formats_at(store, ""))
+        except (OSError, TypeError, ValueError):  # a file, a URL, or nothing
+            return False
 
 
 def _read_options(

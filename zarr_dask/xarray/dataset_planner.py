@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import ConditionalWriteError, DatasetMismatchError, NodeNotFoundError
-from zarr_dask.formats.base import Format, ReadOptions, where
-from zarr_dask.formats.detect import format_for_new, format_named, formats_at
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    DatasetMismatchError,
+    NodeNotFoundError,
+    NodeTypeError,
+)
+from zarr_dask.formats.base import Format, GroupMeta, ReadOptions, where
+from zarr_dask.formats.detect import find_node, format_for_new, format_named, formats_at
 from zarr_dask.hierarchy.edit import check_can_create
-from zarr_dask.hierarchy.group import open_group
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.hierarchy.prefetch import PrefetchedLocation, find_free_location
 from zarr_dask.jobs.write.checks import check_not_read
@@ -130,11 +135,16 @@ class Planner:
         """Return the group at a path, unless it is to be replaced."""
         if self.free is not None:
             return None
-        try:
-            found = open_group(self.store, path, "r+", read=ReadOptions(consolidated=False))
+        options = ReadOptions(consolidated=False)
+        try:  # arrays alone, which a killed call has left, are no group yet
+            found = find_node(self.store, path, None, options)
         except NodeNotFoundError:
             return None
-        return None if found.meta.implicit else StoredGroup(found)
+        if not isinstance(found.meta, GroupMeta):
+            raise NodeTypeError(f"{where(self.store, path)} is an array, not a group.")
+        if found.meta.implicit:
+            return None
+        return StoredGroup(Group(self.store, path, found.meta, found.format, options))
 
     def _check_place(
         self, nodes: Mapping[str, xr.Dataset], node_format: Format, *, exists: bool

@@ -13,6 +13,7 @@ from zarr_dask.jobs.verify.scan import Finding
 from zarr_dask.journal.swap import left_beside
 from zarr_dask.stores.archives import archive_file
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.open import folder_store
 from zarr_dask.stores.unfinished_uploads import uploads_below
@@ -49,7 +50,7 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Findin
         if sweep and age > _OLD:
             store.delete(key)
             swept += 1
-        else:
+        elif not key.endswith(RECORD_OF_FOLDER):  # a lock, which the next process takes over
             reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
             found.append(Finding("temporary", path, key, reason=reason))
     for left in left_beside(*os.path.split(os.path.realpath(store.root))):
