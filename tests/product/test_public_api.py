@@ -28,7 +28,6 @@ import zarr
 import zarr_dask as zd
 from zarr_dask.jobs.write.request import WriteKeywords, WriteOptions
 from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
-from zarr_dask.xarray import OpenOptions
 
 # --- results as truth values ----------------------------------------------------------------------
 
@@ -768,15 +767,6 @@ def test_masked_values_are_refused(name):
     assert zd.create_array({}, data=whole)[...].tolist() == [1.0, 2.0]
 
 
-def test_datasets_are_opened_with_all_options_of_xarray():
-    known = {*inspect.signature(xr.open_dataset).parameters}
-    ours = {"filename_or_obj", "engine", "chunks", "inline_array", "kwargs"}
-    assert known - ours <= {*OpenOptions.__annotations__}
-    group = zd.create_group({})
-    group.create_array("g/t", data=[1.0, 2.0], dims=["x"])
-    assert zd.open_dataset(group, path="g", cache=False)["t"].sum() == 3
-
-
 def test_arrays_of_a_group_take_the_name_as_zarr_python_does():
     group = zd.create_group({})
     assert group.create_array(name="a", shape=3, dtype="i4", dims=["x"]).path == "a"
@@ -820,12 +810,6 @@ MEANT = {
         lambda: zd.to_zarr(da.ones(2), zd.zeros(2).store, region="auto"),
         IndexError,
         "write_dataset",
-    ),
-    "another engine": (lambda: zd.open_dataset({}, engine="zarr"), TypeError, "another one"),
-    "a typo of xarray's options": (
-        lambda: zd.open_dataset({}, decode_time=False),
-        TypeError,
-        "mean 'decode_times'",
     ),
     "a mapping as values": (
         lambda: zd.create_array({}, data={"a": 1}),

@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import xarray as xr
 from xarray.backends import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 
-from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
@@ -40,29 +40,6 @@ _LARGEST_REMOTE = 64_000_000
 """The same where a whole shard is one request, and each piece of one is two."""
 
 
-class OpenOptions(TypedDict, total=False):
-    """Keywords of `xarray.open_dataset` that `open_dataset` passes on."""
-
-    cache: bool | None
-    decode_cf: bool | None
-    mask_and_scale: Any
-    decode_times: Any
-    decode_timedelta: Any
-    use_cftime: Any
-    concat_characters: Any
-    decode_coords: Any
-    drop_variables: str | Iterable[str] | None
-    create_default_indexes: bool
-    chunked_array_type: str | None
-    from_array_kwargs: dict[str, Any] | None
-    backend_kwargs: dict[str, Any] | None
-    use_zarr_fill_value_as_mask: bool | None
-
-
-_HABITS = {"path": "group", "component": "group", "zarr_format": "format"}
-
-
-@takes_habits(tuple(OpenOptions.__annotations__), **_HABITS)
 def open_dataset(
     url: Location | Group,
     group: str | None = None,
@@ -72,7 +49,7 @@ def open_dataset(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
     consolidated: bool | None = None,
-    **options: Unpack[OpenOptions],
+    **options: Any,
 ) -> xr.Dataset:
     """Open a group as a lazy `xarray.Dataset`.
 
@@ -131,7 +108,6 @@ def open_dataset(
     )
 
 
-@takes_habits(tuple(OpenOptions.__annotations__), **_HABITS)
 @explained_by(open_dataset)
 def open_datatree(
     url: Location | Group,
@@ -142,7 +118,7 @@ def open_datatree(
     storage_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
     consolidated: bool | None = None,
-    **options: Unpack[OpenOptions],
+    **options: Any,
 ) -> xr.DataTree:
     """Open a hierarchy of groups as a lazy `xarray.DataTree`.
 
