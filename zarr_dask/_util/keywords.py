@@ -18,7 +18,7 @@ T = TypeVar("T")
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "append_dim": ("append",),
     "attrs": ("attributes",),
-    "axis": ("append",),
+    "axis": ("append", "axes"),
     "chunk_shape": ("chunks",),
     "chunksize": ("chunks",),
     "clobber": ("overwrite",),
