@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -570,3 +571,11 @@ def test_sources_of_tasks_take_lists():
         np.testing.assert_array_equal(source[VALUES % 2 == 0], VALUES[VALUES % 2 == 0])
     wrapped = da.from_array(array, chunks=(4, 4, 4))
     np.testing.assert_array_equal(wrapped[:, [7, 0]].compute(), VALUES[:, [7, 0]])
+
+
+@pytest.mark.parametrize("name", ["compute", "mean", "result"])
+def test_attributes_that_a_view_has_not(name):
+    view = zd.zeros(3).lazy[1:]
+    with pytest.raises(AttributeError, match=rf"zarr_dask.View has no '{name}'.*view\.read\(\)"):
+        getattr(view, name)
+    assert pickle.loads(pickle.dumps(view)).shape == copy.copy(view).shape == (2,)

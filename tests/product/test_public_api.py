@@ -28,6 +28,7 @@ import zarr
 import zarr_dask as zd
 from zarr_dask.jobs.write.request import WriteKeywords, WriteOptions
 from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
+from zarr_dask.ome.write import ImageKeywords
 
 # --- results as truth values ----------------------------------------------------------------------
 
@@ -767,6 +768,12 @@ def test_masked_values_are_refused(name):
     assert zd.create_array({}, data=whole)[...].tolist() == [1.0, 2.0]
 
 
+def test_images_take_all_keywords_of_their_plan():
+    own = {*inspect.signature(zd.ome.write).parameters} - {"progress", "resume", "journal"}
+    planned = {*inspect.signature(zd.ome.plan_write).parameters}
+    assert own | {*ImageKeywords.__annotations__} == planned | {"options"}
+
+
 def test_arrays_of_a_group_take_the_name_as_zarr_python_does():
     group = zd.create_group({})
     assert group.create_array(name="a", shape=3, dtype="i4", dims=["x"]).path == "a"
@@ -805,6 +812,16 @@ MEANT = {
         lambda: zd.save({}, np.ones(3), chunks=2),
         TypeError,
         "options of create_array",
+    ),
+    "a region of a dataset for an array": (
+        lambda: zd.to_zarr(da.ones(2), zd.zeros(2).store, region="auto"),
+        IndexError,
+        "write_dataset",
+    ),
+    "a typo for an image": (
+        lambda: zd.ome.write(np.ones((4, 4)), {}, axis="yx"),
+        TypeError,
+        "mean 'axes'",
     ),
     "a mapping as values": (
         lambda: zd.create_array({}, data={"a": 1}),

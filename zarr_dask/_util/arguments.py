@@ -12,8 +12,17 @@ from typing import Any, ClassVar, Self, get_args
 import numpy as np
 
 from zarr_dask._util.keywords import did_you_mean
+from zarr_dask.errors import DataTypeError
 
-__all__ = ["MadeBy", "check_bools", "check_choice", "check_count", "check_resume", "check_type"]
+__all__ = [
+    "MadeBy",
+    "check_bools",
+    "check_choice",
+    "check_count",
+    "check_resume",
+    "check_type",
+    "check_unmasked",
+]
 
 
 class MadeBy:
@@ -55,6 +64,21 @@ def check_bools(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool | np.bool_):
             raise TypeError(f"{name}={value!r}: expected True or False.")
+
+
+def check_unmasked(values: Any, what: str) -> None:
+    """Raise if elements are masked: what lies under a mask would be stored as if it were a value.
+
+    Raises
+    ------
+    DataTypeError
+        If an element is masked.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise DataTypeError(
+            f"{what}: {np.ma.count_masked(values)} elements are masked, and a mask cannot be "
+            "stored. Fill them first: values.filled(fill_value)."
+        )
 
 
 def check_resume(resume: object) -> None:

@@ -8,22 +8,7 @@ import numpy as np
 
 from zarr_dask.errors import DataTypeError
 
-__all__ = ["check_unmasked", "to_numpy"]
-
-
-def check_unmasked(values: Any, what: str) -> None:
-    """Raise if elements are masked: what lies under a mask would be stored as if it were a value.
-
-    Raises
-    ------
-    DataTypeError
-        If an element is masked.
-    """
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise DataTypeError(
-            f"{what}: {np.ma.count_masked(values)} elements are masked, and a mask cannot be "
-            "stored. Fill them first: values.filled(fill_value)."
-        )
+__all__ = ["to_numpy"]
 
 
 def to_numpy(block: Any, what: str) -> np.ndarray:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "append_dim": ("append",),
     "attrs": ("attributes",),
-    "axis": ("append",),
+    "axis": ("append", "axes"),
     "chunk_shape": ("chunks",),
     "chunksize": ("chunks",),
     "clobber": ("overwrite",),
@@ -72,6 +72,7 @@ _ABSENT: Mapping[str, str] = {
     "cache_attrs": "attributes are not fetched again once a node is open",
     "asarray": "blocks are NumPy arrays",
     "consolidated": "zarr_dask.consolidate writes consolidated metadata after the write",
+    "engine": "this package reads; xarray.open_dataset(url, engine=...) chooses another one",
     "lock": "every stored object has one writing task, so that no lock is needed",
     "num_workers": "dask.config.set(num_workers=4), or a cluster, says how many run at a time",
     "scheduler": "dask.config.set(scheduler=...), or an active distributed.Client, decides",

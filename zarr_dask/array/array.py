@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask._util.arguments import check_bools, check_choice
-from zarr_dask._util.as_numpy import check_unmasked
+from zarr_dask._util.arguments import check_bools, check_choice, check_unmasked
 from zarr_dask._util.display import format_shape, html_table
 from zarr_dask.array.append_batch import AppendBatch
 from zarr_dask.array.attributes import Attributes, fixed

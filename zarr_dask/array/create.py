@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from zarr_dask._util.as_numpy import check_unmasked
+from zarr_dask._util.arguments import check_unmasked
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.cells import (
     INNER_CHUNK_BYTES,

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 
 from zarr_dask._util.arguments import MadeBy
 from zarr_dask._util.buffers import thread_buffer
+from zarr_dask.array.common_names import no_attribute
 from zarr_dask.array.reader import ObjectSlice, Reader
 from zarr_dask.array.writer import OpenedArray, write_parts
 from zarr_dask.errors import DataTypeError, SelectionError
@@ -444,6 +445,12 @@ class View(MadeBy):
         if copy is False:
             raise ValueError("an array in a store cannot be read without a copy")
         return np.asarray(self.read(), dtype=dtype)
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = " view.read() has the values in memory, view.to_dask() computes lazily."
+            no_attribute("View", name, {}, dir(type(self)), hint)
 
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
         """Return the view as a lazy dask array, in one layer of constant size.

@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import where
 from zarr_dask.hierarchy.edit import check_can_create
@@ -265,6 +266,29 @@ def _name_of(store: Store, path: str) -> str:
     return last or "image"
 
 
+class ImageKeywords(TypedDict, total=False):
+    """Keywords of `plan_write` that `write` passes on."""
+
+    axes: Any
+    scale: Any
+    translation: Any
+    units: Any
+    name: str | None
+    channels: Any
+    version: str
+    chunks: Any
+    shards: Any
+    codecs: Any
+    levels: Any
+    factors: Any
+    method: str | Method | Reduce
+    labels: Mapping[str, Any] | None
+    overwrite: bool
+    max_mem: str | int | None
+    storage_options: Mapping[str, Any] | None
+
+
+@takes_habits(tuple(ImageKeywords.__annotations__))
 def write(
     x: Any,
     url: Location | Group,
@@ -274,7 +298,7 @@ def write(
     progress: ImageProgress | None = None,
     resume: bool | str = False,
     journal: Location | None = None,
-    **options: Any,
+    **options: Unpack[ImageKeywords],
 ) -> WriteReport:
     """Write an image with all its levels in one pass over its pixels: `plan_write`, then run.
 
@@ -311,6 +335,6 @@ def write(
         known,
     ):
         # existing nodes may be leftovers of a dead job: starting the job checks that
-        options |= {"storage_options": known, "overwrite": True}
+        options["storage_options"], options["overwrite"] = known, True
         plan = plan_write(x, place, path, client=client, **options)
         return plan.with_overwrite(overwrite).run(client, progress, resume=resume, journal=journal)

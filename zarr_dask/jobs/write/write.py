@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask.array.array import Array
-from zarr_dask.errors import DataTypeError, MetadataError, NodeNotFoundError, StoreError
+from zarr_dask.errors import (
+    DataTypeError,
+    MetadataError,
+    NodeNotFoundError,
+    SelectionError,
+    StoreError,
+)
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Region
@@ -457,6 +463,12 @@ def _between(
 
 def _region_in(target: Array, given: Any) -> Region:
     """Return the region of an array to write into."""
+    if isinstance(given, str):
+        raise SelectionError(
+            f"region={given!r}: expected slices, as (slice(0, 10), ...) or by names of dimensions "
+            "{'time': slice(0, 10)}. Coordinates find the region of a dataset: "
+            "zarr_dask.write_dataset(ds, url, region='auto')."
+        )
     if isinstance(given, Mapping):
         given = parse_region_argument(
             given, target.shape, target.dimension_names or (), target.where
