@@ -110,6 +110,29 @@ def test_a_plate_is_a_page_of_its_images(tmp_path):
         assert server.state(1)["layers"][0]["source"] == f"zarr://{server.data}/B/3/0"
 
 
+def test_a_well_is_a_page_of_its_fields(tmp_path):
+    fields = [pixels(20, 20)] * 2
+    zd.ome.write_plate({"A/1": fields}, tmp_path, axes="yx", positions={"A/1/1": {"x": 18}})
+    with serve(tmp_path, "A/1") as server:
+        page = get(server.url)[1].decode()
+        assert [*re.findall(r'href="(.*?)">(.*?)<', page)] == [("v/0/", "0"), ("v/1/", "1")]
+        assert get(f"{server.url}picture.png")[1].startswith(b"\x89PNG")
+        assert server.state(1)["layers"][0]["source"] == f"zarr://{server.data}/1"
+
+
+def test_names_of_channels_do_not_darken_an_image(tmp_path):
+    """A window of all values of the type says nothing; inverted channels are shown inverted."""
+    values = np.arange(100, 200, dtype="u2").reshape(1, 10, 10)
+    channels = [{"label": "DAPI", "inverted": True}]
+    zd.ome.write(values, tmp_path / "image", axes="cyx", channels=channels)
+    with serve(tmp_path / "image") as server:
+        (layer,) = server.state(0)["layers"]
+    low, high = map(float, re.search(r"range=\[(.*), (.*)\]", layer["shader"]).groups())
+    assert 100 <= low < 102
+    assert 197 < high < 200
+    assert "emitRGB(color * (1.0 - normalized()))" in layer["shader"]
+
+
 def test_refused(tmp_path, image, monkeypatch):
     zd.create_group(tmp_path / "group")
     with pytest.raises(MetadataError), serve(tmp_path / "group"):

@@ -277,7 +277,7 @@ def thumbnail(url: str, out: Path, path: str, size: int) -> None:
 )
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
 def view(url: str, path: str, *, port: int, browser: bool) -> None:
-    """Show an image or a plate in a browser.
+    """Show an image, a plate or a well in a browser.
 
     The viewer is neuroglancer: pip install "zarr-dask[view]". The page is served until the command
     is interrupted, to this machine alone. PATH is the path of the group below URL.

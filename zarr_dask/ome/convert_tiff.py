@@ -74,6 +74,11 @@ def tiff_image(
     """
     path = os.fspath(src)
     number, one = _read_series(path, series)
+    return _pixels(path, number, one, axes)
+
+
+def _pixels(path: str, number: int, one: _Series, axes: str | None) -> tuple[Any, dict[str, Any]]:
+    """Return the pixels of an image, and its metadata as options of `write`."""
     array = open_array(tiff_store(path, number))
     names = _names(one.axes, axes, array, path)
     order = sorted(range(array.ndim), key=lambda i: _ORDER.index(names[i]))
@@ -127,14 +132,15 @@ def tiff_plate(
         plate = plate_of_xml(text, path) if text else None
         if plate is None:
             return None
-        count, told = len(file.series), len(images_of_xml(text, path))
-    if count != told:
-        expected = f"{told} images, as the OME-XML says; or the number of one with series="
-        raise MetadataError(path, [ValidationProblem("series", count, expected)])
+        images, count = images_of_xml(text, path), len(file.series)
+        if count != len(images):
+            expected = f"{len(images)} images, as the OME-XML says; or the number of one: series="
+            raise MetadataError(path, [ValidationProblem("series", count, expected)])
+        every = [_series_of(file, one.image, images[one.image]) for one in plate.fields]
     wells: dict[str, dict[int | None, list[Any]]] = {}
     has_runs = all(one.acquisition is not None for one in plate.fields)
-    for one in plate.fields:
-        values, options = tiff_image(path, one.image, axes)
+    for one, series in zip(plate.fields, every, strict=True):
+        values, options = _pixels(path, one.image, series, axes)
         pixels = _placed(values, options, one.position, path)
         run = one.acquisition if has_runs else None
         wells.setdefault(one.well, {}).setdefault(run, []).append(pixels)
@@ -169,8 +175,12 @@ def _read_series(path: str, series: int | None) -> tuple[int, _Series]:
         if not 0 <= number < count:
             expected = f"a number of one of the {count} images"
             raise MetadataError(path, [ValidationProblem("series", series, expected)])
-        found = file.series[number]
-        return number, _Series(found.axes, _facts(file, number, path), _shown(found))
+        return number, _series_of(file, number, _facts(file, number, path))
+
+
+def _series_of(file: Any, number: int, facts: ImageFacts) -> _Series:
+    found = file.series[number]
+    return _Series(found.axes, facts, _shown(found))
 
 
 _RGB = (

@@ -21,7 +21,7 @@ from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import Channel, ImageLabel, Metadata, Multiscale, Omero
 from zarr_dask.ome.sampling import Sampling, mean_to, nearest_to, sampled
 
-__all__ = ["Pictured", "picture", "picture_of_fields"]
+__all__ = ["Pictured", "full_range", "picture", "picture_of_fields"]
 
 Pictured = tuple[Metadata, Multiscale, Sequence[Level]]
 """An image as a picture needs it."""
@@ -280,13 +280,13 @@ def _displayed(index: int, told: Channel, count: int, dtype: np.dtype[Any]) -> _
     """Return a channel with the display settings of ``omero``, as far as they are valid."""
     window = told.window
     limits = None if window is None else (_bounded(window.start), _bounded(window.end))
-    if limits is not None and (not all(map(isfinite, limits)) or limits == _all_of(dtype)):
+    if limits is not None and (not all(map(isfinite, limits)) or limits == full_range(dtype)):
         limits = None
     colour = _colour(told.color) or _default_colour(index, count)
     return _Shown(index, colour, limits, told.extra.get("inverted") is True)
 
 
-def _all_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
+def full_range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
     """Return the full range of an integer type, a window in which most images are black."""
     if dtype.kind not in "iu" or dtype.itemsize == 1:
         return None

@@ -29,6 +29,7 @@ import numpy as np
 from zarr_dask.errors import MissingDependencyError, StoreError, StoreKeyError, ZarrDaskError
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.model import Channel, Metadata, from_attributes
+from zarr_dask.ome.picture import full_range
 from zarr_dask.ome.plates import open_plate
 from zarr_dask.ome.png import png
 from zarr_dask.ome.read import Image, image_of
@@ -61,7 +62,7 @@ class ImageServer:
 
     @property
     def url(self) -> str:
-        """Page of the image, or of the images of a plate or collection."""
+        """Page of the image, or of the images of a plate, a well or a collection."""
         return f"{self.origin}/{self.token}/"
 
     @property
@@ -80,6 +81,8 @@ class ImageServer:
         if self.metadata.plate is not None:
             plate = open_plate(self.group)
             return [f"{path}/{one.path}" for path in plate for one in plate[path].fields.images]
+        if self.metadata.well is not None:
+            return [one.path for one in self.metadata.well.images]
         if self.metadata.layout is not None and not self.metadata.multiscales:
             return series_of(self.group)
         return [""]
@@ -188,6 +191,8 @@ def _layer(image: Image, source: str, index: int) -> dict[str, Any]:
     low, high = _window(image, axis, index, told)
     colour = f"#{told.color}" if told and re.fullmatch("[0-9A-Fa-f]{6}", told.color or "") else ""
     colour = colour or ("#FFFFFF" if _channels(image) == 1 else _COLOURS[index % len(_COLOURS)])
+    is_inverted = told is not None and told.extra.get("inverted") is True
+    shade = "(1.0 - normalized())" if is_inverted else "normalized()"
     layer: dict[str, Any] = {
         "type": "image",
         "name": name,
@@ -198,7 +203,7 @@ def _layer(image: Image, source: str, index: int) -> dict[str, Any]:
         "shader": (
             f"#uicontrol invlerp normalized(range=[{low:.9g}, {high:.9g}])\n"
             f'#uicontrol vec3 color color(default="{colour}")\n'
-            "void main() { emitRGB(color * normalized()); }\n"
+            f"void main() {{ emitRGB(color * {shade}); }}\n"
         ),
     }
     if axis is not None:
@@ -211,8 +216,12 @@ def _window(
     image: Image, axis: int | None, index: int, told: Channel | None
 ) -> tuple[float, float]:
     """Return the values shown as black and white: the window, or nearly all of a small level."""
-    if told is not None and told.window is not None and told.window.start < told.window.end:
-        return float(told.window.start), float(told.window.end)
+    window = None if told is None else told.window
+    dtype = image.levels[0].array.dtype
+    if window is not None and window.start < window.end:
+        limits = float(window.start), float(window.end)
+        if limits != full_range(dtype):  # in which most images are black
+            return limits
     array = min((level.array for level in image.levels), key=lambda array: array.size)
     if not array.size or array.nbytes > _MOST_SAMPLED:
         return (0.0, float(np.iinfo(array.dtype).max)) if array.dtype.kind in "iu" else (0.0, 1.0)
