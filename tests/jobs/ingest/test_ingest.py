@@ -590,6 +590,33 @@ def test_appends_tell_their_progress_and_use_the_client_that_is_given(tmp_path, 
     check(files, target)
 
 
+def test_a_plan_in_a_file_is_done_in_parts(tmp_path):
+    from click.testing import CliRunner
+
+    from zarr_dask.cli import main
+
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    plan, wanted = str(tmp_path / "plan.json"), ["--concat", "time", "--chunks", "time=2,y=4"]
+
+    def call(*words: str) -> None:
+        run = CliRunner().invoke(main, list(words))
+        assert run.exit_code == 0, run.output
+
+    call("ingest", *files, target, *wanted, "--output", plan)
+    assert not Path(target).exists()
+    for part in ("1/2", "2/2"):
+        call("run", plan, "--stage", "1", "--part", part)
+    call("finish", plan, "--verify")
+    check(files, target)
+    with pytest.raises(zd.errors.PlanError, match="an append of files"):
+        zd.plan_ingest(files, target, concat="time").to_json()
+    other = zd.plan_ingest(files, str(tmp_path / "b.zarr"), concat="time").to_json()
+    dataset(8, 4, seed=1).to_netcdf(files[2])
+    zd.plan_ingest(files, str(tmp_path / "b.zarr"), concat="time")  # surveys them again
+    with pytest.raises(zd.errors.PlanError, match="Make the plan again"):
+        zd.load_plan(other)
+
+
 def test_one_step_reads_one_file(tmp_path):
     from zarr_dask.jobs.ingest.ingest import dataset_of
     from zarr_dask.jobs.ingest.source_file import SourceFile
