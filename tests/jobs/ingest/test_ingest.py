@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import CorruptObjectError, IngestError
 from zarr_dask.jobs.ingest import survey as surveying
+from zarr_dask.jobs.ingest.netcdf3 import read_header
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("netCDF4")
@@ -451,6 +452,16 @@ def test_a_classic_file_that_is_cut_off_is_named(tmp_path):
     error = refused(files, tmp_path / "out.zarr")
     assert {(one.kind, one.file) for one in error.differences} == {("unsupported", files[1])}
     assert "cut off" in str(error)
+
+
+def test_variables_of_netcdf3_that_overlap_are_refused(tmp_path):
+    files = write(tmp_path, [3, 2], "classic")
+    content = Path(files[1]).read_bytes()
+    begin = read_header(content, len(content))[1]["y"].offset
+    before, after = begin.to_bytes(4, "big"), (begin + 12).to_bytes(4, "big")
+    assert content.count(before) == 1
+    Path(files[1]).write_bytes(content.replace(before, after))
+    assert "variables overlap" in str(refused(files, tmp_path / "out.zarr"))
 
 
 def test_choices_that_do_not_exist_are_refused(tmp_path):
