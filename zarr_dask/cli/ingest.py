@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import FORMAT, CodecsType, GridType, SizeType, run_options
-from zarr_dask.cli.output import answer, echo, say_report
+from zarr_dask.cli.output import answer, echo, say_report, terminal_safe, write_output
 from zarr_dask.cli.progress import image_progress, rechunk_progress
 from zarr_dask.cli.settings import is_remote, two_storage_options
 from zarr_dask.cli.signals import handle_signals
@@ -83,6 +85,14 @@ The same command with more files appends these.
 @cluster_options()
 @run_options
 @click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="Only write the plan into this file, for run, status, finish and script; - is standard "
+    "output.",
+)
 def ingest(
     files: tuple[str, ...],
     dst: str,
@@ -93,6 +103,7 @@ def ingest(
     scheduler_file: str | None,
     workers: int | None,
     dry_run: bool,
+    output: Path | None,
     resume: bool,
     verify: bool,
     **options: Any,
@@ -103,6 +114,7 @@ def ingest(
     DST is the location of the store. All headers are read first, and differences between files are
     listed before anything is written.
     """
+    check_outside(output, "--output", dst)
     with cluster(scheduler, scheduler_file, workers) as client:
         from zarr_dask.jobs.ingest.ingest import AppendReport, plan_ingest
 
@@ -118,8 +130,14 @@ def ingest(
             target_options=of_target,
             **options,
         )
+        if output is not None:
+            write_output(plan.to_json(), output)
+            if str(output) == "-":
+                return
         echo(plan.explain())
-        if dry_run:
+        if output is not None:
+            echo(f"written to {terminal_safe(str(output))}")
+        if dry_run or output is not None:
             answer({"plan": plan.explain(), "report": None})
             return
         state = (

@@ -34,6 +34,7 @@ from zarr_dask.jobs.engine.layouts import layout_between, layout_of
 from zarr_dask.jobs.engine.plan import format_bytes, format_region
 from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.ingest.described import files_of
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import READ_OPTIONS, VERSION, RechunkPlan
@@ -195,7 +196,7 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),
         run_id=_run_id(document),
-        source=(from_config(source["store"], storage_options), _path(source)),
+        source=(_opened(source["store"], storage_options), _path(source)),
         store=store,
         path=path,
         node_format=node_format,
@@ -318,8 +319,15 @@ def _path(document: Mapping[str, Any]) -> str:
     return path
 
 
+def _opened(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Store:
+    """Return the store of a source; that of an ingest stands for many files."""
+    if "files" in given:
+        return files_of(given["files"], str(given["identity"]), storage_options)
+    return from_config(given, storage_options)
+
+
 def _source(given: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Array:
-    store = from_config(given["store"], storage_options)
+    store = _opened(given["store"], storage_options)
     read = dict(given.get("read", {}))
     if read.keys() - {*READ_OPTIONS}:
         raise PlanError(f"the plan has options of reading that no plan has: {sorted(read)}.")

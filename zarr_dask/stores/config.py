@@ -9,7 +9,7 @@ written unencrypted because a file lacks the option for it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit, urlunsplit
 
 from zarr_dask.errors import StoreError
@@ -28,7 +28,7 @@ from zarr_dask.stores.url_secrets import QUERY_DIGEST
 from zarr_dask.stores.wrappers.base import PrefixStore, ReadOnly
 from zarr_dask.stores.wrappers.cache import Cache
 
-__all__ = ["from_config", "to_config"]
+__all__ = ["DescribedStore", "from_config", "to_config"]
 
 _PUBLIC = {
     "account_name",
@@ -49,6 +49,14 @@ _PUBLIC = {
     "use_ssl",
 }
 """Options that tell the location and hold no secret, at the top or in ``client_kwargs``."""
+
+
+@runtime_checkable
+class DescribedStore(Protocol):
+    """A store that a job has made of something else, and describes in the plan of that job."""
+
+    def description(self) -> dict[str, Any]:
+        """Return a JSON object without secrets."""
 
 
 def to_config(store: Store) -> dict[str, Any]:
@@ -82,6 +90,8 @@ def to_config(store: Store) -> dict[str, Any]:
             **({"options": options} if options else {}),
             **({"needs": needed} if needed else {}),
         }
+    if isinstance(store, DescribedStore):
+        return store.description()
     if isinstance(store, ZipWriter):
         raise StoreError(
             f"{store.root} is a zip archive, which one process writes in one go, and not what runs "

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import CorruptObjectError, IngestError
 from zarr_dask.jobs.ingest import survey as surveying
+from zarr_dask.jobs.ingest.netcdf3 import read_header
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("netCDF4")
@@ -453,6 +454,16 @@ def test_a_classic_file_that_is_cut_off_is_named(tmp_path):
     assert "cut off" in str(error)
 
 
+def test_variables_of_netcdf3_that_overlap_are_refused(tmp_path):
+    files = write(tmp_path, [3, 2], "classic")
+    content = Path(files[1]).read_bytes()
+    begin = read_header(content, len(content))[1]["y"].offset
+    before, after = begin.to_bytes(4, "big"), (begin + 12).to_bytes(4, "big")
+    assert content.count(before) == 1
+    Path(files[1]).write_bytes(content.replace(before, after))
+    assert "variables overlap" in str(refused(files, tmp_path / "out.zarr"))
+
+
 def test_choices_that_do_not_exist_are_refused(tmp_path):
     files = write(tmp_path, [2])
     with pytest.raises(ValueError, match="expected one of unreadable"):
@@ -580,14 +591,41 @@ def test_files_that_turn_out_broken_are_filled_and_listed_by_choice(tmp_path):
         zd.plan_ingest(files[:2], {}, **given)
 
 
-def test_appends_tell_their_progress_and_use_the_client_that_is_given(tmp_path, client):
+def test_appends_tell_their_progress(tmp_path):
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
     zd.ingest(files[:1], target, concat="time", chunks={"time": 2})
     seen = []
-    plan = zd.plan_ingest(files, target, concat="time", client=client)
-    plan.run(client, seen.append)
+    plan = zd.plan_ingest(files, target, concat="time")
+    plan.run(None, seen.append)
     assert sum(one.nbytes for one in seen) == seen[-1].total == plan.nbytes
     check(files, target)
+
+
+def test_a_plan_in_a_file_is_done_in_parts(tmp_path):
+    from click.testing import CliRunner
+
+    from zarr_dask.cli import main
+
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    plan, wanted = str(tmp_path / "plan.json"), ["--concat", "time", "--chunks", "time=2,y=4"]
+
+    def call(*words: str) -> None:
+        run = CliRunner().invoke(main, list(words))
+        assert run.exit_code == 0, run.output
+
+    call("ingest", *files, target, *wanted, "--output", plan)
+    assert not Path(target).exists()
+    for part in ("1/2", "2/2"):
+        call("run", plan, "--stage", "1", "--part", part)
+    call("finish", plan, "--verify")
+    check(files, target)
+    with pytest.raises(zd.errors.PlanError, match="an append of files"):
+        zd.plan_ingest(files, target, concat="time").to_json()
+    other = zd.plan_ingest(files, str(tmp_path / "b.zarr"), concat="time").to_json()
+    dataset(8, 4, seed=1).to_netcdf(files[2])
+    zd.plan_ingest(files, str(tmp_path / "b.zarr"), concat="time")  # surveys them again
+    with pytest.raises(zd.errors.PlanError, match="Make the plan again"):
+        zd.load_plan(other)
 
 
 def test_one_step_reads_one_file(tmp_path):
@@ -608,7 +646,8 @@ def test_one_step_reads_one_file(tmp_path):
 
 def test_a_cluster_ingests(tmp_path, client):
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
-    zd.ingest(files, target, concat="time", chunks={"time": 4}, client=client, verify=True)
+    zd.ingest(files[:2], target, concat="time", chunks={"time": 4}, client=client, verify=True)
+    zd.ingest(files, target, concat="time", client=client)
     check(files, target)
 
 

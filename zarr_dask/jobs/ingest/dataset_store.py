@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.errors import CorruptObjectError, IngestError
+from zarr_dask.errors import CorruptObjectError, IngestError, StoreError
 from zarr_dask.formats.base import GroupMeta
 from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk, region_text
 from zarr_dask.jobs.ingest.combine import Combination, Combined, FilePiece
@@ -53,6 +53,8 @@ class DatasetStore(ReadOnlyKeys):
     broken
         The list of chunks that are filled because they cannot be read; None to raise. With a list
         all chunks are decoded here, since only that tells which ones can be read.
+    described
+        How the files were put together, for plans that are kept in files.
     """
 
     headers: tuple[Header, ...]
@@ -60,6 +62,7 @@ class DatasetStore(ReadOnlyKeys):
     arrays: Mapping[str, Combined]
     options: str = "{}"
     broken: BrokenList | None = None
+    described: Mapping[str, Any] | None = None
 
     @staticmethod
     def of(
@@ -88,6 +91,21 @@ class DatasetStore(ReadOnlyKeys):
         text = repr((facts, made, documents)).encode()
         return f"files::{sha256(text).hexdigest()[:32]}"
 
+    def description(self) -> dict[str, Any]:
+        """Return what `zarr_dask.jobs.ingest.described.files_of` makes the store of.
+
+        Raises
+        ------
+        StoreError
+            If no survey is kept.
+        """
+        if self.described is None or self.broken is not None:
+            raise StoreError(
+                f"{self.url} cannot be named in a file: its survey is not kept, or chunks that are "
+                "broken are filled, whose list only one process takes. Run the plan itself."
+            )
+        return {"files": dict(self.described), "identity": self.identity}
+
     @cached_property
     def documents(self) -> dict[str, bytes]:
         """All metadata documents by key."""
@@ -103,7 +121,7 @@ class DatasetStore(ReadOnlyKeys):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("headers", "groups", "arrays", "broken")
+        names = ("headers", "groups", "arrays", "broken", "described")
         return {
             **{name: self.__dict__[name] for name in names},
             "options": seal_credentials(self.options),

@@ -9,6 +9,7 @@ are appended to what is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +19,13 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
-from zarr_dask.errors import IngestError, MemoryBudgetError, NodeNotFoundError
+from zarr_dask.errors import (
+    IngestError,
+    MemoryBudgetError,
+    NodeNotFoundError,
+    PlanError,
+    StoreError,
+)
 from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.hierarchy.group import open as open_node
@@ -41,6 +48,7 @@ from zarr_dask.jobs.ingest.combine import (
     new_ends,
 )
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
+from zarr_dask.jobs.ingest.described import described
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.source_file import find_files
@@ -149,6 +157,23 @@ class IngestPlan:
 
     def __str__(self) -> str:
         return self.explain()
+
+    def to_json(self) -> str:
+        """Return the plan as JSON without secrets, for `load_plan` and ``zarr-dask run``.
+
+        Raises
+        ------
+        PlanError
+            If files are appended, which one process does.
+        StoreError
+            If the target or the survey cannot be named in a file.
+        """
+        if self.copy is None:
+            raise PlanError(
+                "an append of files cannot be kept in a file: its steps depend on one another. "
+                "Run the plan itself."
+            )
+        return self.copy.to_json()
 
     def run(
         self,
@@ -316,6 +341,10 @@ def plan_ingest(
         )
     broken = BrokenList(store, f"{kept}.broken/") if fills and store is not None else None
     source = DatasetStore.of(combination, storage_options, broken)
+    if store is not None and broken is None:
+        with suppress(StoreError):  # a store in memory has no name
+            facts = described((store, kept), combination, settled, variables)
+            source = replace(source, described=facts)
     there = None if overwrite else _existing(url, path, target_options)
     names = tuple(one.url for one in combination.headers)
     if there is not None:

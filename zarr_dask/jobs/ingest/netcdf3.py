@@ -6,8 +6,9 @@ all counts are checked against the bytes that are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -143,6 +144,7 @@ def read_header(data: bytes, size: int) -> tuple[dict[str, dict[str, Any]], dict
         first = min(one[4] for one in recorded)
         records = max(size - first, 0) // max(stride, 1)
     lengths = [records if number == unlimited else n for number, (_, n) in enumerate(dims)]
+    _check_apart(read, dims, [min(n, 1) if at == unlimited else n for at, n in enumerate(lengths)])
     variables = {
         name: _variable(
             [dims[n][0] for n in ids],
@@ -156,6 +158,22 @@ def read_header(data: bytes, size: int) -> tuple[dict[str, dict[str, Any]], dict
         for name, ids, given, code, begin in read
     }
     return {"": dict(attrs)}, variables
+
+
+def _check_apart(read: Sequence[Any], dims: list[Any], lengths: Sequence[int]) -> None:
+    """Raise if variables overlap, with the lengths of dimensions in the first record.
+
+    Raises
+    ------
+    ValueError
+        If one begins within another one.
+    """
+    spans = sorted(
+        (one[4], _record_bytes(one, dims) * (lengths[one[1][0]] if one[1] else 1)) for one in read
+    )
+    for (begin, nbytes), (following, _) in pairwise(spans):
+        if begin + nbytes > following:
+            raise ValueError(f"the header is damaged: variables overlap at byte {following}")
 
 
 def _record_bytes(one: tuple[str, list[int], list[Any], int, int], dims: list[Any]) -> int:
