@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import types
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -128,6 +129,40 @@ def test_too_little_room_is_warned_of(client, tmp_path):
 def test_workers_that_do_not_answer(client, tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "_PATIENCE", 0.2)
     monkeypatch.setattr(probe, "local_path", lambda *_: None)
-    monkeypatch.setattr(probe, "_look", lambda _: time.sleep(2))
+    monkeypatch.setattr(probe, "_look", lambda *_: time.sleep(2))
     with pytest.warns(ZarrDaskWarning, match="of 2 workers not all answered within 0 s"):
         probe.check_workers(client, [(LocalStore(str(tmp_path)), "")])
+
+
+def test_packages_that_the_graph_needs_are_asked_for(client, tmp_path, monkeypatch):
+    module = types.ModuleType("tools_of_this_process_alone")
+    exec("def double(block): return 2 * block", module.__dict__)  # noqa: S102
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    x = da.ones((8, 8), chunks=4).map_blocks(module.double, dtype="f8")
+    begun = time.monotonic()
+    for job in (
+        lambda: zd.to_zarr(x, tmp_path / "x.zarr"),
+        lambda: zd.to_zarr(x + 1, tmp_path / "x.zarr", chunks=(8, 2)),
+        lambda: zd.rechunk(x, tmp_path / "x.zarr", chunks=(8, 2)),
+    ):
+        with pytest.raises(WorkerSetupError, match="2 of 2 workers cannot import tools_of_this"):
+            job()
+    assert time.monotonic() - begun < 20  # it hung for ever
+    assert list(tmp_path.iterdir()) == []
+
+
+class OfTheClient:
+    """A function that needs a module which is nowhere."""
+
+    def __call__(self, block):
+        return block
+
+    def __reduce__(self):
+        return __import__, ("tools_of_nobody",)
+
+
+def test_a_graph_that_the_scheduler_cannot_load_is_named(client, tmp_path):
+    x = da.ones((8, 8), chunks=4).map_blocks(OfTheClient(), dtype="f8")
+    with pytest.raises(WorkerSetupError, match="ModuleNotFoundError: No module named 'tools_of"):
+        zd.to_zarr(x, tmp_path / "x.zarr")
+    assert not (tmp_path / "x.zarr").exists()

@@ -11,7 +11,7 @@ from secrets import token_hex
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.errors import SchedulerError, WorkerLostError
+from zarr_dask.errors import SchedulerError, WorkerLostError, WorkerSetupError
 from zarr_dask.jobs.engine.credentials import share_graph
 from zarr_dask.jobs.engine.throttle import SubmissionWindow
 from zarr_dask.jobs.engine.workers import Workers
@@ -152,6 +152,15 @@ def _result(future: Any, client: Client) -> Any:
         raise SchedulerError(
             f"the scheduler {client.scheduler.address if client.scheduler else ''} was lost while "
             f"the job was running ({error})."
+        ) from error
+    except RuntimeError as error:
+        cause = error.__cause__
+        if cause is None or not str(error).startswith("Error during deserialization"):
+            raise
+        raise WorkerSetupError(
+            "the scheduler cannot load the graph, which may need a package or module that only the "
+            f"client has ({type(cause).__name__}: {cause}). Install it where the scheduler and the "
+            "workers run."
         ) from error
 
 

@@ -1,17 +1,19 @@
 """A look at the workers of a cluster before a job begins: one round trip.
 
 A task whose function cannot be loaded on a worker says so in that worker's log alone, and the
-client waits. Here every worker answers first: if it has the package, which version, and what it
-sees of the folders that are written.
+client waits. Here every worker answers first: if it has the package, which version, those that
+functions of the graph are of, and what it sees of the folders that are written.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -54,6 +56,8 @@ class _Answer:
 
     release: str
     folders: tuple[_Folder, ...]
+    lacking: tuple[str, ...]
+    """Packages that it cannot import."""
 
 
 def _release() -> str:
@@ -63,9 +67,17 @@ def _release() -> str:
         return "0"
 
 
-def _look(folders: tuple[str, ...]) -> _Answer:
+def _look(folders: tuple[str, ...], packages: tuple[str, ...]) -> _Answer:
     """Return what this process sees; runs on workers."""
-    return _Answer(_release(), tuple(map(_look_at, folders)))
+    lacking = tuple(name for name in packages if not _is_there(name))
+    return _Answer(_release(), tuple(map(_look_at, folders)), lacking)
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return package in sys.modules or find_spec(package) is not None
+    except (ImportError, ValueError):  # of a module without a specification
+        return False
 
 
 def _look_at(folder: str) -> _Folder:
@@ -100,7 +112,12 @@ _PROBED = _ProbedWorkers()
 
 
 def check_workers(
-    client: Client | None, targets: Iterable[tuple[Store, str]], *, nbytes: int = 0, files: int = 0
+    client: Client | None,
+    targets: Iterable[tuple[Store, str]],
+    *,
+    nbytes: int = 0,
+    files: int = 0,
+    packages: Iterable[str] = (),
 ) -> None:
     """Refuse to begin a job that workers of a cluster cannot run; ask each of them once.
 
@@ -115,11 +132,14 @@ def check_workers(
         Stored bytes that will be written, as estimated; 0 if unknown.
     files
         Stored objects that will be written.
+    packages
+        Packages and modules that tasks import when they are loaded.
 
     Raises
     ------
     WorkerSetupError
-        If a worker lacks the package, has another version, or cannot write to a folder.
+        If a worker lacks one of the packages or zarr_dask, has another version of the latter, or
+        cannot write to a folder.
 
     Warns
     -----
@@ -131,10 +151,12 @@ def check_workers(
     places = (local_path(store, path) for store, path in targets)
     folders = tuple(dict.fromkeys(str(Path(place).parent) for place in places if place))
     workers = client.scheduler_info(n_workers=-1).get("workers") or {}
-    facts = {(address, folder) for address in workers for folder in folders or ("",)}
+    packages = tuple(packages)
+    asked = [*(folders or ("",)), *(f"import {name}" for name in packages)]
+    facts = {(address, fact) for address in workers for fact in asked}
     if _PROBED.knows(client, facts):
         return
-    answers = _ask(client, folders, workers)
+    answers = _ask(client, folders, packages, workers)
     if not answers:
         return
     _check_package(answers)
@@ -145,10 +167,15 @@ def check_workers(
     _PROBED.note(client, facts)
 
 
-def _ask(client: Client, folders: tuple[str, ...], workers: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(
+    client: Client,
+    folders: tuple[str, ...],
+    packages: tuple[str, ...],
+    workers: Mapping[str, Any],
+) -> dict[str, Any]:
     try:
         found: dict[str, Any] = client.sync(
-            client.run, _look, folders, on_error="return", callback_timeout=_PATIENCE
+            client.run, _look, folders, packages, on_error="return", callback_timeout=_PATIENCE
         )
     except TimeoutError:
         since = time() - _PATIENCE / 3
@@ -180,6 +207,14 @@ def _check_package(answers: Mapping[str, Any]) -> None:
             f"{len(others)} of {len(answers)} workers have another version of zarr-dask: "
             f"{_few(others)} {next(iter(others.values()))}, this process {own}. Nothing was "
             "written; install the same version everywhere."
+        )
+    lacking = {at: one.lacking for at, one in answers.items() if one.lacking}
+    if lacking:
+        names = ", ".join(sorted({name for one in lacking.values() for name in one}))
+        raise WorkerSetupError(
+            f"{len(lacking)} of {len(answers)} workers cannot import {names}, of which functions "
+            f"in the graph are: {_few(lacking)}. Nothing was written; install it where the workers "
+            "run, or send it to them with client.upload_file."
         )
 
 

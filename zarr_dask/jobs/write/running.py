@@ -27,6 +27,7 @@ from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 
 if TYPE_CHECKING:
+    import dask.array as da
     from distributed import Client
 
     from zarr_dask.graph import WriteCollection
@@ -153,6 +154,11 @@ class Beginning(Protocol):
         ...
 
     @property
+    def values(self) -> da.Array:
+        """Array to write."""
+        ...
+
+    @property
     def work_nbytes(self) -> int:
         """Decoded bytes that tasks write, those of an array between included."""
         ...
@@ -181,6 +187,13 @@ def make_finalizer(begun: Iterable[StartedWrite], commit: Commit | None = None) 
     deferred = tuple(one.deferred for one in found if one.deferred is not None)
     rooms = tuple(one.room for one in found if one.room is not None)
     return Finalizer(journals, swaps, tuple(one.token for one in found), commit, deferred, rooms)
+
+
+def _packages(plans: Sequence[Beginning]) -> set[str]:
+    """Return the packages that functions in the graphs are of."""
+    from zarr_dask.graph.packages import packages_of
+
+    return set().union(*(packages_of(plan.values.dask) for plan in plans))
 
 
 def _reports(
@@ -232,7 +245,7 @@ def run_plans(
     is_written = False
     targets = [(plan.target.store, plan.target.path) for plan in plans]
     cluster = find_workers(client).client
-    check_workers(cluster, targets)
+    check_workers(cluster, targets, packages=_packages(plans) if cluster else ())
     try:
         results = compute_writes(begin, nbytes, client, progress, window, lends=lends)
         reports = _reports(plans, begun, results, since)
