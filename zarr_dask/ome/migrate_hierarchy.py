@@ -57,6 +57,7 @@ from zarr_dask.ome.target_layout import TargetLayout
 from zarr_dask.ome.versions import Rewriting
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, folder_store
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -148,6 +149,7 @@ class OmeMigration:
             said.append("  finally    consolidated metadata are written anew, of the new documents")
         return "\n".join([*said, *lines[4:]])
 
+    @in_job()
     def run(
         self,
         client: Client | None = None,

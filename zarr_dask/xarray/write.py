@@ -33,6 +33,7 @@ from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, claimed
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 from zarr_dask.xarray.call import Call, DatasetMode, Missing, Others, Overlap
 from zarr_dask.xarray.dataset_planner import Planner
 from zarr_dask.xarray.encode import values_of
@@ -41,6 +42,7 @@ from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
 __all__ = ["create_dataset", "plan_dataset", "write_dataset"]
 
 
+@in_job()
 def plan_dataset(
     dataset: xr.Dataset | xr.DataArray | xr.DataTree,
     url: Location | Group,
@@ -174,6 +176,7 @@ def plan_dataset(
     return Planner(store, path, _told(call, nodes)).plan(nodes)
 
 
+@in_job()
 @explained_by(plan_dataset)
 def write_dataset(
     dataset: xr.Dataset | xr.DataArray | xr.DataTree,
@@ -291,6 +294,7 @@ def write_dataset(
         return _run(planner, nodes, client, progress, window)
 
 
+@in_job()
 @explained_by(plan_dataset)
 def create_dataset(
     template: xr.Dataset,

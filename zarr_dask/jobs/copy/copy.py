@@ -36,6 +36,7 @@ from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_with_options_of
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -61,6 +62,7 @@ class CopyOptions(TypedDict, total=False):
     read: ReadOptions | None
 
 
+@in_job()
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
 @explained_by(plan_rechunk)
 def plan_copy(
@@ -200,6 +202,7 @@ def plan_copy(
     return plan
 
 
+@in_job()
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
 @takes_options_of(plan_copy, but=["threads"])
 @explained_by(plan_copy)

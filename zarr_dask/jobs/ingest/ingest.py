@@ -48,6 +48,7 @@ from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store, sibling_location
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -131,6 +132,7 @@ class IngestPlan:
     def __str__(self) -> str:
         return self.explain()
 
+    @in_job()
     def run(
         self,
         client: Client | None = None,
@@ -183,6 +185,7 @@ class IngestPlan:
 # --- planning -------------------------------------------------------------------------------------
 
 
+@in_job()
 def plan_ingest(
     files: Any,
     url: Location,
@@ -663,6 +666,7 @@ def _blocks(
 # --- all at once ----------------------------------------------------------------------------------
 
 
+@in_job()
 @explained_by(plan_ingest)
 def ingest(
     files: Any,
