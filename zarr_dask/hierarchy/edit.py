@@ -50,9 +50,9 @@ from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
 from zarr_dask.journal import check_not_claimed, discard_journals, forget_nodes_above
 from zarr_dask.journal.links import check_no_link
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.local_paths import blocking_file
 from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.wrapper import forkable
@@ -564,7 +564,7 @@ def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) 
     (before, after), *others = moves
     if others or len(before) != 1 or not all(key.startswith(before[0]) for key in documents):
         return False
-    if not isinstance(store, LocalStore):
+    if not isinstance(store, FileStore):
         return False
     return store.move_prefix(before[0], after[0])
 

@@ -17,7 +17,7 @@ from zarr_dask.formats.v3draft import ENTRY
 from zarr_dask.journal import no_open_journals
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.listing import has_paged_listing
-from zarr_dask.stores.wrappers.prefetched import PrefetchedStore
+from zarr_dask.stores.wrappers.prefetched import prefetching
 
 __all__ = ["PrefetchedLocation", "find_free_location", "prefetch_array", "prefetch_location"]
 
@@ -45,7 +45,7 @@ def prefetch_location(store: Store, path: str, *, below: bool = True) -> Prefetc
     """
     if not is_remote(store):
         return PrefetchedLocation(store)
-    asked = PrefetchedStore(store)
+    asked = prefetching(store)
     part = document_range(ReadOptions().limits)
     nodes = [path, *ancestors(path)]
     keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
@@ -69,7 +69,7 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
     """
     if not (is_remote(store) and has_paged_listing(store)):
         return None
-    asked = PrefetchedStore(store)
+    asked = prefetching(store)
     part = document_range(ReadOptions().limits)
     keys = [
         key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
@@ -99,7 +99,7 @@ def prefetch_array(
     """
     if not is_remote(store):
         return PrefetchedLocation(store)
-    asked = PrefetchedStore(store)
+    asked = prefetching(store)
     part = document_range((options or ReadOptions()).limits)
     free_beside, _ = run_concurrently(
         partial(no_open_journals, store, path),

@@ -30,7 +30,6 @@ from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
 from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
-from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.layouts import layout_between, layout_of
 from zarr_dask.jobs.engine.plan import format_bytes, format_region
 from zarr_dask.jobs.engine.planned_array import metadata_hash
@@ -43,6 +42,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.config import from_config
 from zarr_dask.stores.open import open_store
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.real_location import locations_overlap
 
 __all__ = ["load_plan"]
 

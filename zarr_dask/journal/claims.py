@@ -53,17 +53,16 @@ from zarr_dask.journal.journal import remove_empty_folders
 from zarr_dask.journal.location import CLAIM, default_place
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
 from zarr_dask.stores.backends.fsync import fsync_names
-from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.posix_io import close_read, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import folder_in, open_in
 from zarr_dask.stores.open import unwrap_with_path
 from zarr_dask.stores.process_identity import Owner
-from zarr_dask.stores.wrapper import forkable
+from zarr_dask.stores.wrapper import forkable, is_in_memory
 
 __all__ = [
     "ArrayEnd",
@@ -200,9 +199,9 @@ class ArrayEnd:
     @property
     def lasts(self) -> bool:
         """True if a claim stays until the append leaves, whatever becomes of its processes."""
-        if isinstance(self.store, LocalStore):
+        if isinstance(self.store, FileStore):
             return not _trusts_locks(self.store.root)
-        return not isinstance(self.store, MemoryStore)
+        return not is_in_memory(self.store)
 
     @property
     def _key(self) -> str:
@@ -221,9 +220,9 @@ class ArrayEnd:
         AppendConflictError
             If another append has it, or took it over from this one.
         """
-        if isinstance(self.store, MemoryStore):
+        if is_in_memory(self.store):
             return self._waited(self._claim_memory, on_conflict)
-        if self.lasts or not isinstance(self.store, LocalStore):
+        if self.lasts or not isinstance(self.store, FileStore):
             try:
                 return self._waited(self._claim_object, on_conflict)
             except StoreUnavailableError:
@@ -250,9 +249,9 @@ class ArrayEnd:
             Not if another append had it before, whose tasks must find that out. (The next append
             takes it over.)
         """
-        if isinstance(self.store, MemoryStore):
+        if is_in_memory(self.store):
             self._leave_memory(alone=alone)
-        elif isinstance(self.store, LocalStore) and not self.lasts:
+        elif isinstance(self.store, FileStore) and not self.lasts:
             self._leave_file(self.store, alone=alone)
         else:
             with suppress(StoreError):  # the array is as it must be; whoever comes next is told
@@ -283,7 +282,7 @@ class ArrayEnd:
     def _change(self, change: Callable[[_Record], _Record]) -> None:
         """Change the record, if there is one, and it is still that of this append."""
         store = self.store
-        if isinstance(store, MemoryStore):
+        if is_in_memory(store):
             return
         with suppress(StoreError, OSError):
             if self.lasts:
@@ -294,11 +293,11 @@ class ArrayEnd:
                 found = _Record.parsed(value)
                 if found is not None and found.tokens[-1:] == (self.token,):
                     tagged.set_if(self._key, [change(found).to_json()], tag)
-            elif isinstance(store, LocalStore):
+            elif isinstance(store, FileStore):
                 with folder_lock(f"{store.root}/{self.prefix}".rstrip("/")):
                     self._change_file(store, change)
 
-    def _change_file(self, store: LocalStore, change: Callable[[_Record], _Record]) -> None:
+    def _change_file(self, store: FileStore, change: Callable[[_Record], _Record]) -> None:
         """Change the record in its place: it is the file that is locked."""
         descriptor = open_in(store.root, self._key, os.O_RDWR)
         try:
@@ -352,7 +351,7 @@ class ArrayEnd:
 
     # --- local files ------------------------------------------------------------------------------
 
-    def _claim_file(self, store: LocalStore, on_conflict: OnConflict) -> Claim:
+    def _claim_file(self, store: FileStore, on_conflict: OnConflict) -> Claim:
         folder = f"{store.root}/{self.prefix}".rstrip("/")
         flags = os.O_RDWR | os.O_CREAT
         with folder_in(store.root, self.prefix.rstrip("/"), make=True):
@@ -392,7 +391,7 @@ class ArrayEnd:
         before = () if found is None or found.ended is not None else found.tokens
         return _Record((*before, self.token), self.job)
 
-    def _leave_file(self, store: LocalStore, *, alone: bool) -> None:
+    def _leave_file(self, store: FileStore, *, alone: bool) -> None:
         file = Path(store.root, self._key)
         with suppress(OSError):  # whoever comes next finds that nobody holds it
             if not file.exists():
@@ -455,7 +454,7 @@ def end_of_array(store: Store, path: str, token: str, job: str = "") -> ArrayEnd
     if forkable(store) is not None:
         return None  # its transactions are committed one after the other
     inner, below = unwrap_with_path(store, path)
-    if isinstance(inner, MemoryStore):
+    if is_in_memory(inner):
         return ArrayEnd(inner, below, token, where(store, path), job)
     place = default_place(store, path)
     if place is None:
@@ -525,7 +524,7 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
         Tells what was appended (`JobRecord.content_token`).
     """
     end = end_of_array(store, path, "")
-    if end is None or isinstance(end.store, MemoryStore):
+    if end is None or is_in_memory(end.store):
         return None
     try:
         found = _Record.parsed(end.store.get(f"{end.prefix}{HELD}"))

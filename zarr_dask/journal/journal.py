@@ -38,9 +38,9 @@ from zarr_dask.journal.receipt_batches import GATHERED, Batch
 from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipts
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.fsync import forget_folders
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.base import Buffer, Store, append_or_none
 from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, forget_reached
 from zarr_dask.stores.patience import in_foreground, task_begun
 
@@ -181,7 +181,7 @@ class Journal:
         In local files it is written in the journal and moved: what a killed process leaves of it
         goes with the journal.
         """
-        if isinstance(self.store, LocalStore):
+        if isinstance(self.store, FileStore):
             draft = f"{self.prefix}{key.rpartition('/')[2]}"
             self.store.set(draft, [text])
             if self.store.move_prefix(draft, key):
@@ -191,7 +191,7 @@ class Journal:
     def _put_readme(self) -> None:
         """Say in the folder beside a local hierarchy what it is, and whether it may be removed."""
         folder = self.prefix.partition("/")[0]
-        if not isinstance(self.store, LocalStore) or not folder.endswith(_BESIDE):
+        if not isinstance(self.store, FileStore) or not folder.endswith(_BESIDE):
             return
         key = f"{folder}/{README}"
         with suppress(StoreError):  # nothing depends on it
@@ -315,7 +315,7 @@ class Journal:
 
         That is for journals in local files; tasks of others are told apart at the end alone.
         """
-        return self.check_ours if isinstance(self.store, LocalStore) else None
+        return self.check_ours if isinstance(self.store, FileStore) else None
 
     def is_ours(self) -> bool:
         """Return True if the journal is there, and still that of the run that has this value."""
@@ -422,7 +422,7 @@ which jobs there are.
 """
 
 
-def _remove_readme(store: LocalStore, folder: str) -> None:
+def _remove_readme(store: FileStore, folder: str) -> None:
     """Remove the text from a folder that holds nothing else."""
     if not folder.endswith(_BESIDE) or "/" in folder:
         return
@@ -433,7 +433,7 @@ def _remove_readme(store: LocalStore, folder: str) -> None:
 
 def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders on the path to a journal that are empty."""
-    if not isinstance(store, LocalStore):
+    if not isinstance(store, FileStore):
         return
     forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):

@@ -25,13 +25,13 @@ from zarr_dask.formats.detect import formats_at
 from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
 from zarr_dask.journal.lock import HELD, check_not_locked
 from zarr_dask.journal.ttl_cache import TTLCache
-from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import (
     Location,
     canonical_location,
+    folder_store,
     open_with_options_of,
     sibling_location,
     unwrap_with_path,
@@ -86,12 +86,13 @@ def default_place(store: Store, path: str) -> JournalLocation | None:
 
     Examples
     --------
-    >>> default_place(LocalStore("/data/run.zarr"), "ocean/salt").url
+    >>> from zarr_dask.stores.open import open_store
+    >>> default_place(open_store("/data/run.zarr"), "ocean/salt").url
     '/data/run.zarr.zarr-dask/ocean/salt/'
     """
     store, path = unwrap_with_path(store, path)
-    if isinstance(store, LocalStore):
-        store = LocalStore(os.path.realpath(store.root), store.fsync)
+    if isinstance(store, FileStore):
+        store = folder_store(os.path.realpath(store.root), fsync=store.fsync)
     around = sibling_location(store, "")
     while around is not None and holds_node(around[0]):
         store, name = around
@@ -122,8 +123,9 @@ def given_place(url: Location, store: Store, path: str) -> JournalLocation:
 
     Examples
     --------
-    >>> one = given_place("/jobs", LocalStore("/data/run.zarr"), "ocean/salt")
-    >>> one == given_place("/jobs", LocalStore("/data/run.zarr/ocean"), "salt")
+    >>> from zarr_dask.stores.open import open_store
+    >>> one = given_place("/jobs", open_store("/data/run.zarr"), "ocean/salt")
+    >>> one == given_place("/jobs", open_store("/data/run.zarr/ocean"), "salt")
     True
     >>> one.prefix.startswith("salt-")
     True
@@ -131,7 +133,8 @@ def given_place(url: Location, store: Store, path: str) -> JournalLocation:
     place = canonical_location(store, path)
     held, below = unwrap_with_path(store, path)
     # a mapping makes a new store each time it is passed
-    node = f"{held.lasting_name}/{below}" if isinstance(held, MemoryStore) else place
+    lasting = getattr(held, "lasting_name", None)
+    node = place if lasting is None else f"{lasting}/{below}"
     name = _NO_NAME.sub("_", node.rpartition("/")[2])[:_LONGEST_NAME]
     prefix = prefix_of(f"{name or 'root'}-{sha256(node.encode()).hexdigest()[:8]}")
     beside_others = open_with_options_of(url, store)
@@ -210,7 +213,7 @@ def check_behind_no_link(place: JournalLocation) -> None:
     LinkError
         If a link leads to the place, or stands in it.
     """
-    if not isinstance(place.store, LocalStore):
+    if not isinstance(place.store, FileStore):
         return
     folder = Path(place.store.root)
     for name in place.prefix.rstrip("/").split("/"):
@@ -264,7 +267,7 @@ def discard_journals(store: Store, path: str, *, is_claimed: bool = False) -> No
     except ListingError:  # a store without listings has no journals
         return
     claim = f"{place.prefix}{CLAIM}{HELD}" if is_claimed else ""
-    if isinstance(place.store, LocalStore):
+    if isinstance(place.store, FileStore):
         keys = (key for key in place.store.list(place.prefix) if key != claim)
         check_not_locked(place.store, keys, where(store, path))
     place.store.delete_prefix(place.prefix)

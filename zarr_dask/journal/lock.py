@@ -17,9 +17,9 @@ from pathlib import Path
 from secrets import token_hex
 
 from zarr_dask.errors import JobRunningError
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.posix_io import close_read
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import lock, unlock
 from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record, owner_of
 from zarr_dask.stores.mounts import has_shared_locks
@@ -53,7 +53,7 @@ class JobLock:
 
 def lock_job(store: Store, prefix: str) -> JobLock:
     """Hold the job whose journal is below a prefix, for this process."""
-    if not isinstance(store, LocalStore):
+    if not isinstance(store, FileStore):
         return JobLock(None)
     try:
         descriptor = open_in(store.root, f"{prefix}{HELD}", os.O_RDWR | os.O_CREAT)
@@ -75,10 +75,10 @@ def is_locked(store: Store, prefix: str) -> bool:
 
     Or if nobody here can tell that it is not.
     """
-    return isinstance(store, LocalStore) and _held_by(store, prefix) is not None
+    return isinstance(store, FileStore) and _held_by(store, prefix) is not None
 
 
-def _held_by(store: LocalStore, prefix: str) -> str | None:
+def _held_by(store: FileStore, prefix: str) -> str | None:
     """The file that says that somebody holds a job; None if there is none."""
     path = _path(store, prefix)
     trusted = False
@@ -124,7 +124,7 @@ def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:
     """
     for key in keys:
         folder, _, name = key.rpartition("/")
-        if name != HELD or not isinstance(store, LocalStore):
+        if name != HELD or not isinstance(store, FileStore):
             continue
         found = _held_by(store, f"{folder}/")
         if found is None:
@@ -145,5 +145,5 @@ def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:
         )
 
 
-def _path(store: LocalStore, prefix: str) -> str:
+def _path(store: FileStore, prefix: str) -> str:
     return f"{store.root}/{prefix}{HELD}"

@@ -38,12 +38,13 @@ from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.journal import Journal
 from zarr_dask.journal.links import check_no_link
 from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.posix_io import close_read
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import lock
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import folder_in, forget_reached, open_in
+from zarr_dask.stores.open import folder_store
 from zarr_dask.stores.process_identity import Owner
 
 __all__ = ["AtomicReplace", "SwapLeftover", "is_halfway", "left_beside", "plan_swap"]
@@ -73,9 +74,9 @@ class AtomicReplace:
         return f"{self.root}{_PART}{self.token}{_SUFFIX}"
 
     @property
-    def store(self) -> LocalStore:
+    def store(self) -> FileStore:
         """The store of the new array, which lies at its root."""
-        return LocalStore(self.beside, self.fsync)
+        return folder_store(self.beside, fsync=self.fsync)
 
     @property
     def is_done(self) -> bool:
@@ -256,7 +257,7 @@ def _state(folder: str, token: str, *, making: bool) -> State:
 
 def _place_of(journal: Journal) -> str:
     """Return the folder of a journal in local files, or the URL of another one."""
-    if isinstance(journal.store, LocalStore):
+    if isinstance(journal.store, FileStore):
         return f"{os.path.realpath(journal.store.root)}/{journal.prefix}"
     return journal.url
 
@@ -266,7 +267,7 @@ def _is_open(journal: str) -> bool:
     if not journal.startswith("/"):
         return True
     try:
-        return Journal(LocalStore(journal.rstrip("/")), "", "", "").job() is not None
+        return Journal(folder_store(journal.rstrip("/")), "", "", "").job() is not None
     except (JournalError, StoreError):
         return True  # nobody knows what it is
 
@@ -334,7 +335,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
     LinkError
         If a link stands in the place of the array, or leads to it.
     """
-    if not isinstance(store, LocalStore):
+    if not isinstance(store, FileStore):
         raise StoreError(
             f"{where(store, path)} cannot be replaced at once: mode='swap' renames folders of "
             "local files. Write to another place, and replace the array by it afterwards."
@@ -359,7 +360,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
 
 def is_halfway(store: Store) -> bool:
     """True if a job was killed right between two renames, in any array of a hierarchy."""
-    if not isinstance(store, LocalStore):
+    if not isinstance(store, FileStore):
         return False
     around, name = os.path.split(os.path.realpath(store.root))
     return any(Path(around).glob(f".{glob.escape(name)}{_PART}*{_SUFFIX}{_AWAY}"))

@@ -38,7 +38,6 @@ from zarr_dask.formats.conventions import OME_ZARR
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target
-from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.migrate.nodes import (
@@ -58,6 +57,7 @@ from zarr_dask.ome.versions import Rewriting
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, folder_store
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.real_location import locations_overlap
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -13,7 +13,6 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.write.checks import check_not_read
@@ -21,6 +20,7 @@ from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import BlockedSource, PyramidStage, blocked, plan_stages
 from zarr_dask.ome.pyramid_plan import PixelSource, PyramidPlan
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.real_location import locations_overlap
 
 if TYPE_CHECKING:
     from distributed import Client

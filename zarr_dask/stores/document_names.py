@@ -1,15 +1,12 @@
-"""Names of metadata files, of all formats; stores treat these values with more care than data."""
+"""Names of metadata files and records of jobs, by their form; stores take more care of these."""
 
 from __future__ import annotations
 
-__all__ = ["DOCUMENTS", "is_document"]
-
-DOCUMENTS = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "meta", "attrs"}
-"""Names of metadata files that are no record of a job."""
+__all__ = ["is_document", "is_metadata"]
 
 
 def is_document(key: str) -> bool:
-    """True if a key is that of metadata or of the record of a job.
+    """True if a key is that of metadata, in any format, or of the record of a job.
 
     Examples
     --------
@@ -17,4 +14,15 @@ def is_document(key: str) -> bool:
     (True, True, False)
     """
     name = key.rpartition("/")[2]
-    return name in DOCUMENTS or name.endswith(".json")
+    return name.startswith(".z") or name.endswith(".json") or name in {"meta", "attrs"}
+
+
+def is_metadata(key: str) -> bool:
+    """True if a key is that of metadata, and of no record: these lie in folders named "__...".
+
+    Examples
+    --------
+    >>> is_metadata("a/zarr.json"), is_metadata("x.zarr.zarr-dask/__job-1/job.json")
+    (True, False)
+    """
+    return is_document(key) and "/__" not in f"/{key}"

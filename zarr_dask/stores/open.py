@@ -23,6 +23,7 @@ from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.credential_functions import PROVIDER, name_of
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.foreign import (
     is_file_system,
     is_local,
@@ -423,9 +424,9 @@ def _parent_of_url(url: str) -> tuple[str, str] | None:
     return f"{scheme}://{folder}", name
 
 
-def folder_store(path: str) -> LocalStore:
+def folder_store(path: str, *, fsync: bool = False) -> FileStore:
     """Return the store of a local folder, whatever its name looks like."""
-    return LocalStore(path)
+    return LocalStore(path, fsync)
 
 
 def local_root(store: Store) -> str | None:

@@ -30,6 +30,7 @@ from zarr_dask.errors import CredentialsMissingError
 
 __all__ = [
     "CredentialsInitializer",
+    "HoldsCredentials",
     "identity_of",
     "is_reference",
     "keep_credentials",
@@ -272,6 +273,12 @@ def _noting_references() -> Iterator[set[str]]:
         yield _NOTED.references
     finally:
         _NOTED.references = before
+
+
+class HoldsCredentials:
+    """Base of stores that are pickled without their credentials."""
+
+    __slots__ = ()
 
 
 def references_of(*values: Any) -> set[str]:

@@ -27,10 +27,9 @@ from zarr_dask.errors import (
     ValuesDifferError,
 )
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
-from zarr_dask.jobs.engine import find_sources
 from zarr_dask.jobs.engine.job import BoundJob
 from zarr_dask.jobs.rechunk import rechunk as rechunking
-from zarr_dask.stores import MemoryStore, Recording
+from zarr_dask.stores import MemoryStore, Recording, real_location
 
 SHAPE = (512, 32, 32)
 TEMPERATURE = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
@@ -380,7 +379,7 @@ def test_work_besides_the_bytes_grows_with_the_number_of_arrays_only(tmp_path, m
             return own.fget(plan)
 
         own = RawCopyPlan.stages
-        place = find_sources.place_of_target
+        place = real_location.place_of_target
 
         def located(*node):
             nonlocal calls
@@ -389,7 +388,7 @@ def test_work_besides_the_bytes_grows_with_the_number_of_arrays_only(tmp_path, m
 
         with monkeypatch.context() as patch:
             patch.setattr(RawCopyPlan, "stages", property(stages))
-            patch.setattr(find_sources, "place_of_target", located)
+            patch.setattr(real_location, "place_of_target", located)
             patch.setattr(rechunking, "place_of_target", located)
             zd.copy(zd.open_group(store), tmp_path / f"copy-{count}")
             arrays = [zd.open_array(store, f"a{n}") for n in range(count)]

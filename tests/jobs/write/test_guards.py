@@ -16,9 +16,10 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import zarr_dask as zd
 from zarr_dask.errors import SourceIsTargetError
-from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, place_of_target
+from zarr_dask.jobs.engine.find_sources import find_lazy_arrays
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.real_location import place_of_target
 from zarr_dask.stores.wrappers.base import PrefixStore, Recording
 
 SHAPE = (40, 40)

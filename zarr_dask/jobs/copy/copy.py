@@ -24,7 +24,6 @@ from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherited_format
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
@@ -37,6 +36,7 @@ from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_with_options_of
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.real_location import locations_overlap
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -48,7 +48,7 @@ from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.server_copy import LARGEST_SERVER_COPY, ServerCopy, server_copy_or_none
-from zarr_dask.stores.wrappers.metered import MeteredStore
+from zarr_dask.stores.wrappers.metered import metered
 
 __all__ = ["RawCopyJob", "RawCopyPlan", "RawCopyStage", "plan_move"]
 
@@ -351,7 +351,7 @@ class RawCopyTask:
         )
 
     def _copy(self, number: int, stop: Callable[[], bool] | None, memory: RssProbe) -> CopyResult:
-        tally = MeteredStore(self.plan.source.store)
+        tally = metered(self.plan.source.store)
         confirm = self.plan.source.confirmation()
         written: list[StoredObject] = []
         empty: list[str] = []

@@ -12,18 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask.jobs.engine.find_sources import walk_objects
-from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.backends.http import HTTPStore
-from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.open import open_store
-from zarr_dask.stores.secrets import CredentialsInitializer, references_of
+from zarr_dask.stores.secrets import CredentialsInitializer, HoldsCredentials, references_of
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["credentials_initializer", "references_in_graph", "share_credentials", "share_graph"]
-
-_REMOTE = (FsspecStore, HTTPStore, ObstoreStore)
 
 
 def share_credentials(
@@ -96,7 +91,7 @@ def references_in_graph(collection: Any) -> set[str]:
     graph = collection.__dask_graph__()
     layers = getattr(graph, "layers", None)
     values = [graph] if layers is None else list(layers.values())
-    return references_of(*walk_objects(values, _REMOTE))
+    return references_of(*walk_objects(values, (HoldsCredentials,)))
 
 
 def share_graph(client: Client, collection: Any) -> None:
@@ -114,4 +109,4 @@ def _stores(place: Any, storage_options: Mapping[str, Any] | None) -> Iterator[A
     """Yield the stores in a value, or at a path or URL."""
     if isinstance(place, str | os.PathLike):
         place = open_store(place, storage_options)
-    yield from walk_objects([place], _REMOTE)
+    yield from walk_objects([place], (HoldsCredentials,))

@@ -10,20 +10,23 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.hierarchy.locate import resolve_node
-from zarr_dask.stores.backends.zip import ZipStore
-from zarr_dask.stores.backends.zip_writer import ZipWriter
+from zarr_dask.stores.archives import (
+    JobArchive,
+    archive_file,
+    archive_to_write,
+    job_archive,
+)
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, folder_store, open_store
 from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
     "Archives",
-    "JobArchive",
     "archive_sibling",
     "check_archive_open",
     "closes_zip_targets",
@@ -32,10 +35,6 @@ __all__ = [
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-
-class JobArchive(ZipWriter):
-    """An archive that its plan opens and ends."""
 
 
 class Archives:
@@ -49,7 +48,7 @@ class Archives:
 
     def __init__(self, *, replaces: bool = False) -> None:
         self._replaces = replaces
-        self._opened: dict[str, tuple[str, JobArchive]] = {}
+        self._opened: dict[str, JobArchive] = {}
 
     def place(
         self, url: Any, path: str, storage_options: Mapping[str, Any] | None = None
@@ -61,7 +60,7 @@ class Archives:
         StoreError
             As `open`.
         """
-        if isinstance(url, str | os.PathLike):
+        if _is_path(url):
             return self.open(url, storage_options), normalise_path(path)
         return resolve_node(url, path, storage_options)
 
@@ -74,20 +73,16 @@ class Archives:
             If there can be no such store, or if two folders of one archive are named.
         """
         store = open_store(url, storage_options)
-        if not isinstance(url, str | os.PathLike) or not isinstance(store, ZipStore):
+        found = job_archive(store, replaces=self._replaces) if _is_path(url) else None
+        if found is None:
             return store
-        folder = store.folder.rstrip("/")
-        present = self._opened.get(store.root)
-        if present is None:
-            mode: Literal["w", "a"] = "w" if self._replaces and not folder else "a"
-            present = folder, JobArchive(store.root, mode, folder=folder)
-            self._opened[store.root] = present
-        if present[0] != folder:
+        present = self._opened.setdefault(found.root, found)
+        if present.folder != found.folder:
             raise StoreError(
-                f"{store.root} is a zip archive of which two folders are named, {present[0]!r} and "
-                f"{folder!r}: name the archive alone, and give paths in it."
+                f"{found.root} is a zip archive of which two folders are named, {present.folder!r} "
+                f"and {found.folder!r}: name the archive alone, and give paths in it."
             )
-        return present[1]
+        return present
 
     def instead_of(
         self, url: Any, storage_options: Mapping[str, Any] | None
@@ -95,7 +90,7 @@ class Archives:
         """Return an opened archive for the path of one; return everything else unchanged."""
         if isinstance(url, list | tuple):
             return [self.instead_of(one, storage_options)[0] for one in url], storage_options
-        if not isinstance(url, str | os.PathLike):
+        if not _is_path(url):
             return url, storage_options
         store = self.open(url, storage_options)
         return (store, None) if isinstance(store, JobArchive) else (url, storage_options)
@@ -145,10 +140,10 @@ def check_archive_open(store: Store) -> None:
 
 def archive_sibling(store: Store) -> tuple[Store, str] | None:
     """Return the folder of an archive, and its name there; None for other stores."""
-    found = unwrap(store)
-    if not isinstance(found, ZipWriter):
+    found = archive_file(store)
+    if found is None:
         return None
-    folder, name = os.path.split(found.root)
+    folder, name = os.path.split(found)
     return folder_store(folder), name
 
 
@@ -172,10 +167,14 @@ def open_target_or_archive(
     tuple
         Target to write to, and its options.
     """
-    archive = open_store(url, storage_options) if isinstance(url, str | os.PathLike) else url
-    if not isinstance(archive, ZipStore):
+    opened = open_store(url, storage_options) if _is_path(url) else url
+    archive = archive_to_write(opened, replaces=replaces)
+    if archive is None:
         yield url, storage_options
         return
-    mode: Literal["w", "a"] = "w" if replaces and not archive.folder else "a"
-    with ZipWriter(archive.root, mode, folder=archive.folder.rstrip("/")) as writer:
+    with archive as writer:
         yield writer, None
+
+
+def _is_path(url: Any) -> bool:
+    return isinstance(url, str | os.PathLike)

@@ -25,7 +25,6 @@ from zarr_dask.formats.translate import TARGETS, older_formats
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target
 from zarr_dask.hierarchy.walk import read_node_or_implicit_group
-from zarr_dask.jobs.engine.find_sources import locations_overlap
 from zarr_dask.jobs.migrate.nodes import (
     Data,
     MigrationOptions,
@@ -38,6 +37,7 @@ from zarr_dask.jobs.migrate.plan import MigrationPlan
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.real_location import locations_overlap
 
 __all__ = ["migrate", "plan_migration"]
 

@@ -33,9 +33,10 @@ from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
 from zarr_dask.jobs.rechunk.cast_checks import describe_uncastable
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
+from zarr_dask.stores.io_counters import IOCounters
 from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
-from zarr_dask.stores.wrappers.metered import IOCounters, MeteredStore
+from zarr_dask.stores.wrappers.metered import metered
 
 __all__ = ["CopyReceipts", "CopyStage", "cast_to_target"]
 
@@ -218,7 +219,7 @@ class CopyStage:
     def _read_through(
         self, region: Region, values: np.ndarray, *, sparing: bool = False
     ) -> tuple[IOCounters, int]:
-        tally = MeteredStore(self.source.store)
+        tally = metered(self.source.store)
         before = thread_decoded_nbytes()
         reader = replace(self.source, store=tally).reader
         (reader.sparing() if sparing else reader).read_region(region, values, 1)

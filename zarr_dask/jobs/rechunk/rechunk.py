@@ -24,7 +24,6 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.parents import parent_format
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.find_sources import locations_overlap, nested, overlaps, place_of_target
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.engine.predict import CostModel
@@ -43,6 +42,7 @@ from zarr_dask.jobs.rechunk.target_spec import (
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.real_location import locations_overlap, nested, overlaps, place_of_target
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -33,9 +33,9 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import where
 from zarr_dask.stores.attribute_cache import refresh
 from zarr_dask.stores.backends.fsync import fsync_names
-from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.posix_io import read_at
 from zarr_dask.stores.base import Range, Store, is_key
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
 from zarr_dask.stores.lock_record import Record as Holding
 from zarr_dask.stores.lock_record import RecordTakenError, make_record
@@ -346,7 +346,7 @@ class LogFolder:
         """
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
-            appends = isinstance(self.store, LocalStore)
+            appends = isinstance(self.store, FileStore)
             firsts = [self._read.get(name, 0) if appends else 0 for name in some]
             wanted = [
                 (self.prefix + name, Range(first, first + _LONGEST_FILE))
@@ -382,7 +382,7 @@ class LogFolder:
         RankError
             If another running process has it open.
         """
-        if not isinstance(self.store, LocalStore):
+        if not isinstance(self.store, FileStore):
             return _WholeFile(self.store, self.prefix + name, self.records(name), shortened)
         path = f"{self.store.root}/{self.prefix}{name}"
         try:
@@ -433,7 +433,7 @@ class LogFolder:
         RankError
             If a process has such a file open.
         """
-        if not isinstance(self.store, LocalStore):
+        if not isinstance(self.store, FileStore):
             return
         for key in self.store.list_dir(self.prefix).keys:
             if key[len(self.prefix) :].startswith(start):
@@ -458,7 +458,7 @@ class LogFolder:
         WriterNotFoundError
             If the files no longer exist.
         """
-        if not isinstance(self.store, LocalStore):
+        if not isinstance(self.store, FileStore):
             self.restarts()
             yield
             return

@@ -11,9 +11,10 @@ from zarr_dask.errors import MissingDependencyError, StoreError
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.jobs.verify.scan import Finding
 from zarr_dask.journal.swap import left_beside
-from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.backends.zip import ZipStore
+from zarr_dask.stores.archives import archive_file
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.file_backed import FileStore
+from zarr_dask.stores.open import folder_store
 from zarr_dask.stores.unfinished_uploads import uploads_below
 from zarr_dask.stores.wrapper import StoreWrapper
 
@@ -37,11 +38,11 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Findin
     found, swept = _find_uploads(store, prefix_of(path)) if sweep else ([], 0)
     while isinstance(store, StoreWrapper) and not hasattr(store, "prefix"):
         store = store.store
-    if isinstance(store, ZipStore):  # a writer of an archive puts them beside it
-        store, folder = LocalStore(str(Path(store.root).parent)), None
-    elif isinstance(store, LocalStore):
-        folder = prefix_of(path)
-    else:
+    archive = archive_file(store)
+    folder: str | None = prefix_of(path)
+    if archive is not None:  # its writer puts them beside it
+        store, folder = folder_store(str(Path(archive).parent)), None
+    if not isinstance(store, FileStore):
         return found, swept
     for key, changed in store.list_temporaries(folder):
         age = time() - changed

@@ -23,11 +23,12 @@ from zarr_dask.errors import (
     SourceIsTargetError,
 )
 from zarr_dask.grid.grid import Dimension, Region, cells_overlapping
-from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, place_of_target, places_of_source
+from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, places_of_source
 from zarr_dask.jobs.engine.grid_arguments import clipped_slices
 from zarr_dask.jobs.engine.plan import format_region
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import contains_or_equal
+from zarr_dask.stores.real_location import place_of_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -90,6 +90,7 @@ from zarr_dask.stores.retry import (
     upload_timeout,
 )
 from zarr_dask.stores.secrets import (
+    HoldsCredentials,
     identity_of,
     redacted,
     reveal_credentials,
@@ -120,7 +121,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class FsspecStore:
+class FsspecStore(HoldsCredentials):
     """Values below a URL, through fsspec.
 
     Parameters

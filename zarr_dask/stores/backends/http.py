@@ -52,6 +52,7 @@ from zarr_dask.stores.error_mapping import as_store_error, retry_after
 from zarr_dask.stores.option_checks import check_number
 from zarr_dask.stores.retry import DEFAULT, RetryPolicy, call_with_retries, note_requests
 from zarr_dask.stores.secrets import (
+    HoldsCredentials,
     is_reference,
     reveal_credentials,
     seal_credentials,
@@ -100,7 +101,7 @@ def _tag(answer: _Answer, size: int | None) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class HTTPStore(ConditionalGetMixin):
+class HTTPStore(ConditionalGetMixin, HoldsCredentials):
     """Values below a URL; made by `HTTPStore.from_url`.
 
     Parameters

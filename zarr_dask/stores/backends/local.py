@@ -46,7 +46,8 @@ from zarr_dask.stores.base import (
     slice_coalesced,
 )
 from zarr_dask.stores.compare_and_swap import content_digest, folder_lock
-from zarr_dask.stores.document_names import DOCUMENTS, is_document
+from zarr_dask.stores.document_names import is_document, is_metadata
+from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import (
     check_no_link,
@@ -96,7 +97,7 @@ def _is_in(place: str, folder: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStore:
+class LocalStore(FileStore):
     """Files below a folder.
 
     Parameters
@@ -331,7 +332,7 @@ class LocalStore:
     def _between_puts(self, key: str) -> AbstractContextManager[object]:
         """Let no conditional put of a document look at it before, and put it after, a deletion."""
         path = self._path(key)
-        if key.rpartition("/")[2] in DOCUMENTS and os.path.isfile(path):
+        if is_metadata(key) and os.path.isfile(path):
             return folder_lock(os.path.dirname(path))
         return nullcontext()
 

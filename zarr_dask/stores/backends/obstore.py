@@ -33,6 +33,7 @@ from zarr_dask.stores.compare_and_swap import ConditionalStore, as_cas_store
 from zarr_dask.stores.option_mapping import in_reach_of_obstore, share_bucket
 from zarr_dask.stores.retry import DEFAULT, RetryPolicy
 from zarr_dask.stores.secrets import (
+    HoldsCredentials,
     identity_of,
     reveal_credentials,
     seal_credentials,
@@ -45,7 +46,7 @@ __all__ = ["ObstoreStore"]
 
 
 @dataclass(frozen=True, slots=True)
-class ObstoreStore:
+class ObstoreStore(HoldsCredentials):
     """Values below a URL of an object store, through obstore; made by `ObstoreStore.from_url`.
 
     Parameters

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.backends.posix_io import close_read, read_at, write_at
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, ReadPolicy, check_key
-from zarr_dask.stores.document_names import DOCUMENTS
+from zarr_dask.stores.document_names import is_document
 from zarr_dask.stores.listing import build_tree, list_from_tree
 
 __all__ = ["ZipStore"]
@@ -340,7 +340,8 @@ def _leading_folder(entries: Mapping[str, object]) -> str:
     folder = first[0] + first[1]
     if not first[1] or not all(name.startswith(folder) for name in entries):
         return ""
-    return folder if any(folder + name in entries for name in DOCUMENTS) else ""
+    here = (name for name in entries if "/" not in name.removeprefix(folder))
+    return folder if any(map(is_document, here)) else ""
 
 
 @contextmanager

@@ -221,6 +221,11 @@ class ZipWriter:
     # --- the location -----------------------------------------------------------------------------
 
     @property
+    def folder(self) -> str:
+        """The folder in the archive that keys lie in; empty, or ending in "/"."""
+        return self._old.folder
+
+    @property
     def url(self) -> str:
         """The archive's path, and the folder in it."""
         return f"{self.root}/{self._old.folder}".rstrip("/")

@@ -20,19 +20,10 @@ from zarr_dask.stores.base import (
     open_value,
     supports_cheap_random_reads,
 )
+from zarr_dask.stores.io_counters import IOCounters
 from zarr_dask.stores.wrapper import StoreWrapper
 
-__all__ = ["IOCounters", "MeteredStore", "unmetered"]
-
-
-@dataclass
-class IOCounters:
-    """The amount of data read."""
-
-    requests: int = 0
-    """Number of read requests; a batch from an open file counts as one, a peek as none."""
-    nbytes: int = 0
-    """Number of bytes received."""
+__all__ = ["MeteredStore", "metered", "unmetered"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +83,11 @@ class MeteredStore(StoreWrapper):
         self.traffic.requests += 1
         self.traffic.nbytes += 0 if buffer is None else len(buffer)
         return buffer
+
+
+def metered(store: Store) -> MeteredStore:
+    """Return a store that counts what is read through it."""
+    return MeteredStore(store)
 
 
 def unmetered(store: Store) -> Store:

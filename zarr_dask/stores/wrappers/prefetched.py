@@ -15,12 +15,17 @@ from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
 from zarr_dask.stores.wrapper import StoreWrapper
 
-__all__ = ["PrefetchedStore", "is_empty"]
+__all__ = ["PrefetchedStore", "is_empty", "prefetching"]
 
 
 def is_empty(store: Store, prefix: str) -> bool:
     """True if no key starts with the prefix."""
     return next(iter(store.list(prefix)), None) is None
+
+
+def prefetching(store: Store) -> PrefetchedStore:
+    """Return a store that answers from what was fetched before."""
+    return PrefetchedStore(store)
 
 
 @dataclass(frozen=True)
