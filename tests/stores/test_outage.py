@@ -266,3 +266,16 @@ def test_the_default_policy_outlasts_a_minute():
     waits = [min(DEFAULT.wait * 2**n, DEFAULT.longest_wait) for n in range(DEFAULT.attempts)]
     assert DEFAULT.seconds >= 120
     assert sum(waits) / 2 > 120  # half of each is random
+
+
+def test_a_job_is_as_patient_as_its_tasks_where_it_opens_nodes(server, door, monkeypatch):
+    monkeypatch.setattr("zarr_dask.stores.retry.FOREGROUND", RetryPolicy(attempts=1, seconds=0.1))
+    url, options = new_url(), options_at(server, door.port, "obstore")
+    zd.create_array(url, shape=(3,), dtype="i4", storage_options=options)[...] = 1
+    with door.closed_for(0.4):
+        assert zd.verify(url, storage_options=options).ok
+    both = {"storage_options": options, "target_options": options}
+    with door.closed_for(0.4):
+        zd.copy(url, f"{url}-copy", **both)
+    with door.closed_for(0.4):
+        assert zd.compare(url, f"{url}-copy", storage_options=options).equal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from zarr_dask.errors import ZarrDaskWarning
 
 __all__ = ["warn", "without_warnings"]
 
-_PACKAGE = f"{Path(__file__).parent.parent}/"
+# a context manager that decorates a function calls it from contextlib
+_PASSED_OVER = (f"{Path(__file__).parent.parent}/", contextlib.__file__)
 _SILENT: ContextVar[bool] = ContextVar("_SILENT", default=False)
 
 
@@ -31,7 +33,7 @@ def warn(message: str, category: type[ZarrDaskWarning] = ZarrDaskWarning) -> Non
         return
     level = 1
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and frame.f_code.co_filename.startswith(_PASSED_OVER):
         frame = frame.f_back
         level += 1
     warnings.warn(message, category, stacklevel=level)

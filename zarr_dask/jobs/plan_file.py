@@ -42,6 +42,7 @@ from zarr_dask.jobs.rechunk.rechunk import check_all_apart, check_source_not_tar
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.config import from_config
 from zarr_dask.stores.open import open_store
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.real_location import locations_overlap
 
 __all__ = ["load_plan"]
@@ -50,6 +51,7 @@ _LARGEST = 1 << 63
 AnyPlan = RechunkPlan | JointRechunkPlan | CopyPlan
 
 
+@in_job()
 def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> AnyPlan:
     """Load a plan from JSON.
 

@@ -44,6 +44,7 @@ from zarr_dask.ome.pyramid_task import (
 )
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -60,6 +61,7 @@ _WAVE = 16
 """Number of images whose tasks run at the same time; every task carries their description."""
 
 
+@in_job()
 def run_plan(
     plan: PyramidJobPlan,
     client: Client | None,

@@ -56,6 +56,7 @@ from zarr_dask.ome.target_layout import TargetLayout
 from zarr_dask.ome.versions import Rewriting
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, folder_store
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.real_location import locations_overlap
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class OmeMigration:
             said.append("  finally    consolidated metadata are written anew, of the new documents")
         return "\n".join([*said, *lines[4:]])
 
+    @in_job()
     def run(
         self,
         client: Client | None = None,

@@ -20,6 +20,7 @@ from zarr_dask.ome.job import ImageProgress, run_plan, run_without_journal
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -90,6 +91,7 @@ class ImageUpdatePlan(_Described):
     claims: tuple[str, ...] = ()
     """Paths of the images, which one update or append at a time may change."""
 
+    @in_job()
     @closes_zip_targets(lambda plan: [plan.store])
     def run(
         self, client: Client | None = None, progress: ImageProgress | None = None
@@ -140,6 +142,7 @@ class ImageWritePlan(_Described):
         check_bools(overwrite=overwrite)
         return replace(self, overwrite=overwrite)
 
+    @in_job()
     @closes_zip_targets(lambda plan: [plan.store])
     def run(
         self,

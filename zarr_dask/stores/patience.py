@@ -3,7 +3,8 @@
 Jobs outlast an outage of a minute: they are expensive to begin again. Calls in the foreground, such
 as opening a node, end within seconds, because somebody waits for them, and because an address that
 has never responded is most often wrong. `in_task` and `in_foreground` mark the two; what is neither
-waits like a job for services that have responded before.
+waits like a job for services that have responded before, as does all that a job does in the client
+(`in_job`).
 
 Only the default policy is adapted. A policy that a user gives is obeyed as it is.
 """
@@ -22,13 +23,14 @@ __all__ = [
     "SERVICES",
     "Services",
     "in_foreground",
+    "in_job",
     "in_task",
     "is_foreground",
     "is_task",
     "task_begun",
 ]
 
-_TASK, _FOREGROUND = "task", "foreground"
+_TASK, _JOB, _FOREGROUND = "task", "job", "foreground"
 _KIND: ContextVar[str | None] = ContextVar("zarr_dask_patience", default=None)
 _BEGUN: ContextVar[float | None] = ContextVar("zarr_dask_task_begun", default=None)
 _LOG = logging.getLogger("zarr_dask")
@@ -57,8 +59,27 @@ def in_task() -> Iterator[None]:
 
 
 @contextmanager
+def in_job() -> Iterator[None]:
+    """Mark what a client does for a job: nodes that it opens wait like the job; in tasks no change.
+
+    An address that has never responded is still given up soon.
+
+    Examples
+    --------
+    >>> with in_job(), in_foreground():
+    ...     is_foreground()
+    False
+    """
+    token = _KIND.set(_TASK if is_task() else _JOB)
+    try:
+        yield
+    finally:
+        _KIND.reset(token)
+
+
+@contextmanager
 def in_foreground() -> Iterator[None]:
-    """Mark a call that a user waits for; without effect inside a task.
+    """Mark a call that a user waits for; without effect inside a task or a job.
 
     Examples
     --------

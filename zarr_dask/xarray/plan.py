@@ -11,6 +11,7 @@ from zarr_dask.jobs.engine.plan import format_bytes
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -120,6 +121,7 @@ class DatasetPlan:
         """Return the tasks, after making room at the target; see `WritePlan.collection`."""
         return self.joint.collection()
 
+    @in_job()
     def run(
         self,
         client: Client | None = None,

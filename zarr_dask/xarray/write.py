@@ -33,6 +33,7 @@ from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, claimed
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 from zarr_dask.xarray.call import Call, DatasetMode, Missing, Others, Overlap
 from zarr_dask.xarray.dataset_planner import Planner
 from zarr_dask.xarray.encode import values_of
@@ -44,6 +45,7 @@ __all__ = ["create_dataset", "plan_dataset", "write_dataset"]
 _HABITS = {"store": "url", "path": "group", "zarr_format": "format"}
 
 
+@in_job()
 @takes_habits(**_HABITS)
 def plan_dataset(
     dataset: xr.Dataset | xr.DataArray | xr.DataTree,
@@ -178,6 +180,7 @@ def plan_dataset(
     return Planner(store, path, _told(call, nodes)).plan(nodes)
 
 
+@in_job()
 @takes_habits(**_HABITS)
 @explained_by(plan_dataset)
 def write_dataset(
@@ -296,6 +299,7 @@ def write_dataset(
         return _run(planner, nodes, client, progress, window)
 
 
+@in_job()
 @takes_habits(**_HABITS)
 @explained_by(plan_dataset)
 def create_dataset(

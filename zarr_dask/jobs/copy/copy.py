@@ -36,6 +36,7 @@ from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location, open_with_options_of
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.real_location import locations_overlap
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class RunCopyOptions(CopyOptions, total=False):
     """Keyword arguments of `copy`."""
 
     progress: Callable[[Progress], None] | None
-    resume: bool
+    resume: Resume
     journal: Location | None
     verify: bool
 
@@ -86,6 +87,7 @@ def plan_copy(
 ) -> CopyPlan: ...
 @overload
 def plan_copy(src: Any, dst: Location | Group, **options: Unpack[PlanCopyOptions]) -> Any: ...
+@in_job()
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
 @explained_by(plan_rechunk)
 def plan_copy(
@@ -233,6 +235,7 @@ def copy(
 ) -> JointReport: ...
 @overload
 def copy(src: Any, dst: Location | Group, **options: Any) -> Any: ...
+@in_job()
 @takes_habits(source="src", target="dst", zarr_format="format", component="path")
 @takes_options_of(plan_copy, but=["threads"])
 @explained_by(plan_copy)

@@ -33,6 +33,7 @@ from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.journal.finished import put_record
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.retry import counting_retries
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Plan(ArraysPlan):
         """Return the plan itself: plans of one array are run as one of these."""
         return self
 
+    @in_job()
     @closes_zip_targets(lambda plan: plan.writes_to)
     def run(
         self,

@@ -57,6 +57,7 @@ from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store, sibling_location
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -175,6 +176,7 @@ class IngestPlan:
             )
         return self.copy.to_json()
 
+    @in_job()
     def run(
         self,
         client: Client | None = None,
@@ -241,6 +243,7 @@ def _taken(broken: BrokenList | None) -> tuple[FilledChunk, ...]:
 # --- planning -------------------------------------------------------------------------------------
 
 
+@in_job()
 def plan_ingest(
     files: Any,
     url: Location,
@@ -733,6 +736,7 @@ def _blocks(
 # --- all at once ----------------------------------------------------------------------------------
 
 
+@in_job()
 @explained_by(plan_ingest)
 def ingest(
     files: Any,

@@ -28,6 +28,7 @@ from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded
 from zarr_dask.jobs.ingest.ingest import surveyed
 from zarr_dask.stores.open import Location, open_store
+from zarr_dask.stores.patience import in_job
 
 __all__ = ["reference"]
 
@@ -37,6 +38,7 @@ _LARGEST = 1 << 26
 """Most bytes of a chunk of values that lie in one range of bytes."""
 
 
+@in_job()
 def reference(
     files: Any,
     url: Location,

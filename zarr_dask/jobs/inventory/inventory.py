@@ -46,6 +46,7 @@ from zarr_dask.hierarchy.walk import walk
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.stores.base import Store, join, list_sizes
 from zarr_dask.stores.open import Location, canonical_location, substore
+from zarr_dask.stores.patience import in_job
 
 __all__ = ["Inventory", "NodeInventory", "inventory"]
 
@@ -175,6 +176,7 @@ class Inventory(InWords):
         }
 
 
+@in_job()
 @takes_habits(component="path")
 def inventory(
     url: Location | Array | Group,

@@ -36,11 +36,13 @@ from zarr_dask.jobs.migrate.nodes import (
 from zarr_dask.jobs.migrate.plan import MigrationPlan
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.real_location import locations_overlap
 
 __all__ = ["migrate", "plan_migration"]
 
 
+@in_job()
 def migrate(
     src: Location | Array | Group,
     dst: Location | Group | None = None,
@@ -129,6 +131,7 @@ def migrate(
     return plan
 
 
+@in_job()
 @explained_by(migrate)
 def plan_migration(
     src: Location | Array | Group,

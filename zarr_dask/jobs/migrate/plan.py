@@ -33,6 +33,7 @@ from zarr_dask.jobs.migrate.nodes import (
     old_documents,
 )
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.patience import in_job
 
 __all__ = ["MigrationPlan", "MigrationReport"]
 
@@ -166,6 +167,7 @@ class MigrationPlan(InWords):
 
     # --- running ----------------------------------------------------------------------------------
 
+    @in_job()
     def run(self, progress: Callable[[int], None] | None = None) -> MigrationReport:
         """Run the plan.
 

@@ -57,6 +57,7 @@ from zarr_dask.jobs.write.write import plan_blocks, plan_write
 from zarr_dask.journal import given_place
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.open import Location, open_store
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -230,6 +231,7 @@ class DaskRechunkPlan(InWords):
 
     # --- running ----------------------------------------------------------------------------------
 
+    @in_job()
     @closes_zip_targets(lambda plan: [plan.target.store])
     def run(
         self,

@@ -36,6 +36,7 @@ from zarr_dask.jobs.rechunk.verify_copy import CopyVerification, boxes_to_match
 from zarr_dask.journal import Journal
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import Location, canonical_location, open_with_options_of
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -328,6 +329,7 @@ class RechunkPlan(Priced, InWords):
         """Return the job with its receipts; `journal` is None if there is no location for them."""
         return RechunkJob(self, run_id, journal)
 
+    @in_job()
     @closes_zip_targets(lambda plan: [plan.target.store])
     def run(
         self,

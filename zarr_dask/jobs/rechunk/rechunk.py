@@ -41,6 +41,7 @@ from zarr_dask.jobs.rechunk.target_spec import (
 )
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.real_location import locations_overlap, nested, overlaps, place_of_target
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def plan_rechunk(
 def plan_rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
 ) -> JointRechunkPlan: ...
+@in_job()
 @takes_habits(**_HABITS)
 def plan_rechunk(
     source: Any,
@@ -346,6 +348,7 @@ def rechunk(
 def rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
 ) -> JointReport: ...
+@in_job()
 @takes_habits(**_HABITS)
 @takes_options_of(plan_rechunk, but=["threads"])
 @explained_by(plan_rechunk)

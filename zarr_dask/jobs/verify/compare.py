@@ -33,6 +33,7 @@ from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, read_box, run_
 from zarr_dask.jobs.engine.measured import Measured, Traffic, measuring
 from zarr_dask.jobs.verify.digest import Sum, add_hashes, digest_text, sum_of
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -173,6 +174,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+@in_job()
 @takes_habits()
 def compare(
     a: Location | Array | Group,

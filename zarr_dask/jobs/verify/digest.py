@@ -38,6 +38,7 @@ from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import open_array
 from zarr_dask.jobs.engine.map_regions import boxes_for, run_boxes
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -54,6 +55,7 @@ _LANES = ((0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D), (0xC2B2AE3D27D4EB4F, 0x16566
 """An odd factor for the position and a constant, for each of the two words."""
 
 
+@in_job()
 @takes_habits(component="path", url="array")
 def digest(
     array: Any,

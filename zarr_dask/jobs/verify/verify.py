@@ -66,6 +66,7 @@ from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import StoredObject
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -82,6 +83,7 @@ _LOST = "a receipt says that it has been stored"
 _UNKNOWN = "no receipt says that it is empty on purpose"
 
 
+@in_job()
 @takes_habits(component="path")
 @explained_by(open_node)
 def verify(

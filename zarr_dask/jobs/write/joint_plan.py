@@ -16,6 +16,7 @@ from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.running import make_finalizer, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -91,6 +92,7 @@ class JointWritePlan(InWords):
         begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
         return join_writes([one.write for one in begun], make_finalizer(begun, self.commit))
 
+    @in_job()
     @closes_zip_targets(lambda plan: [one.target.store for one in plan.plans])
     def run(
         self,

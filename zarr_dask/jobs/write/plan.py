@@ -66,6 +66,7 @@ from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.put_queue import room_within
 
 if TYPE_CHECKING:
@@ -703,6 +704,7 @@ class WritePlan(Priced, InWords):
         job = self.resume.job
         return job if job.resume and job.extra.get("grows") else None
 
+    @in_job()
     @closes_zip_targets(lambda plan: [plan.target.store])
     def run(
         self,

@@ -72,6 +72,7 @@ from zarr_dask.journal import check_no_output
 from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -111,6 +112,7 @@ def plan_write(
     mode: WriteMode = "a",
     **options: Unpack[WriteKeywords],
 ) -> JointWritePlan: ...
+@in_job()
 @takes_habits((*KEYWORDS, "name"), is_of_xarray, **_HABITS)
 @takes_options_of(WriteOptions)
 def plan_write(
@@ -523,6 +525,7 @@ def to_zarr(
     mode: WriteMode = "a",
     **options: Unpack[RunKeywords],
 ) -> Any: ...
+@in_job()
 @takes_habits((*KEYWORDS, "name"), is_of_xarray, **_HABITS)
 @takes_options_of(plan_write)
 @explained_by(plan_write, WritePlan.run)
