@@ -318,6 +318,7 @@ def test_shorter_forms_are_written_out_on_a_change():
 @pytest.mark.parametrize(
     "names", [["x", "y"], [None, None], ["x", None], ["x", "x"], ["", ""], ["größe", "長さ"]]
 )
+@pytest.mark.filterwarnings("ignore:.*two dimensions have one name")
 def test_names_of_dimensions(names):
     grid = {"name": "regular", "configuration": {"chunk_shape": [2, 2]}}
     array = opened(shape=[3, 3], chunk_grid=grid, dimension_names=names)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import MetadataError
 from zarr_dask.stores import MemoryStore
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*two dimensions have one name")
 NUMBERS = (
     "bool", "int8", "uint8", "int16", "uint32", "int64", "uint64", "float16", "float32", "float64",
     "complex64", "complex128",

@@ -106,6 +106,7 @@ def test_words_for_blocks_that_are_none(array):
         zd.from_zarr(array, chunks="shard")
 
 
+@pytest.mark.filterwarnings("ignore:.*two dimensions have one name")
 def test_names_that_dimensions_share_or_lack():
     made = zd.create_array(
         {}, shape=(8, 8, 8), dtype="i1", chunks=4, dimension_names=["x", "x", None]

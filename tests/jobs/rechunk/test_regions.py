@@ -205,6 +205,7 @@ def test_regions_of_what_is_empty():
     assert zd.plan_rechunk(source, {}, region=slice(2, 5), chunks=2).target.shape == (0, 3)
 
 
+@pytest.mark.filterwarnings("ignore:.*two dimensions have one name")
 def test_no_dimension_is_named_twice():
     source = zd.create_array(
         {}, shape=(20, 6, 6), dtype="i8", chunks=4, dimension_names=("time", "x", "x")
