@@ -292,3 +292,20 @@ def test_codecs_may_be_named_shortly():
     array = zd.create_array({}, shape=(4,), dtype="f4", codecs=["blosc", "gzip", "zstd", "crc32c"])
     array[...] = 3
     assert array[...].tolist() == [3] * 4
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ((10, "auto"), (10, 4000)),
+        ((-1, "auto"), (5000, 209)),
+        ((None, 10), (5000, 10)),
+        (("auto", "auto"), (1024, 1024)),
+        ({"x": "auto"}, (1024, 1024)),
+        ({"y": None}, (5000, 1024)),
+    ],
+)
+def test_lengths_of_chunks_along_some_dimensions_are_chosen(chunks, expected):
+    names = ("y", "x")
+    made = zd.create_array({}, shape=(5000, 4000), dtype="f4", chunks=chunks, dimension_names=names)
+    assert made.chunks == expected

@@ -26,6 +26,7 @@ __all__ = [
     "parse_chunks_argument",
     "shards_in_words",
     "whole_chunks",
+    "with_auto_lengths",
 ]
 
 CHUNK_BYTES = 4 << 20
@@ -71,6 +72,48 @@ def chunks_in_words(given: Any, shape: Shape, itemsize: int, nbytes: int = CHUNK
         return tuple(max(n, 1) for n in shape)
     budget = nbytes if given == "auto" else _bytes(given, "chunks")
     return auto_chunks(shape, itemsize, budget)
+
+
+def with_auto_lengths(
+    given: Any, shape: Shape, itemsize: int, names: Sequence[str | None], nbytes: int
+) -> Any:
+    """Return chunks with lengths for their "auto" items, and -1 for None, as dask has them.
+
+    Parameters
+    ----------
+    given
+        Items by position or by name; all else is returned unchanged.
+    shape, itemsize, names
+        Of the array.
+    nbytes
+        Bytes of a chunk that the lengths lead to.
+
+    Examples
+    --------
+    >>> with_auto_lengths((10, "auto"), (1000, 1000), 4, ("y", "x"), 4000)
+    (10, 100)
+    >>> with_auto_lengths({"x": "auto", "y": None}, (1000, 1000), 4, ("y", "x"), 4000)
+    {'x': 1, 'y': -1}
+    """
+    if isinstance(given, Mapping):
+        by_position = by_axis(given, names, len(shape), "chunks", "the new array")
+        items = tuple(by_position.get(axis, "auto") for axis in range(len(shape)))
+        lengths = dict(enumerate(with_auto_lengths(items, shape, itemsize, names, nbytes)))
+        order = [axis for key in given for axis in by_axis({key: 0}, names, len(shape), "", "")]
+        return {key: lengths[axis] for key, axis in zip(given, order, strict=True)}
+    if not isinstance(given, list | tuple) or len(given) != len(shape):
+        return given
+    if not any(item is None or isinstance(item, str) for item in given):
+        return given
+    items = tuple(-1 if item is None else item for item in given)
+    auto = [axis for axis, item in enumerate(items) if isinstance(item, str) and item == "auto"]
+    others = [(items[axis], n) for axis, n in enumerate(shape) if axis not in auto]
+    if not auto or not all(isinstance(item, int | np.integer) for item, _ in others):
+        return items
+    fixed = prod(min(item, n) if item > 0 else max(n, 1) for item, n in others)
+    found = auto_chunks(tuple(shape[axis] for axis in auto), itemsize * max(fixed, 1), nbytes)
+    lengths = dict(zip(auto, found, strict=True))
+    return tuple(lengths.get(axis, item) for axis, item in enumerate(items))
 
 
 def shards_in_words(given: Any, shape: Shape, itemsize: int, chunks: Shape) -> Shape:

@@ -14,6 +14,7 @@ import numpy as np
 from zarr_dask._util.arguments import check_unmasked
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.cells import (
+    CHUNK_BYTES,
     INNER_CHUNK_BYTES,
     chunks_in_words,
     dividing_chunks,
@@ -22,6 +23,7 @@ from zarr_dask.array.cells import (
     parse_chunks_argument,
     shards_in_words,
     whole_chunks,
+    with_auto_lengths,
 )
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
@@ -262,6 +264,8 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
     ndim = len(shape)
     at, names = "the new array", given_names(spec.dimension_names, ndim) or (None,) * ndim
     wanted = "auto" if spec.chunks is None else spec.chunks
+    nbytes = INNER_CHUNK_BYTES if spec.shards else CHUNK_BYTES
+    wanted = with_auto_lengths(wanted, shape, itemsize, names, nbytes)
     if spec.shards is None or spec.shards is False:
         if is_in_words(wanted):
             return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None

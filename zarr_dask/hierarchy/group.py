@@ -999,8 +999,9 @@ def create_array(
     chunks
         Shape of a chunk, the unit of decoding: a length for all dimensions, for each, or for some
         by name or position, -1 for a whole dimension; False for one chunk, a size such as
-        ``"10MB"``, or ``"auto"`` for near-cubic chunks of about 4 MiB, or 1 MiB within shards. For
-        v3, the sizes of all chunks along a dimension may be given instead of one length, as in
+        ``"10MB"``, or ``"auto"`` for near-cubic chunks of about 4 MiB, or 1 MiB within shards.
+        ``(10, "auto")`` chooses one length so, and None is a whole dimension, as in dask. For v3,
+        the sizes of all chunks along a dimension may be given instead of one length, as in
         dask: ``((31, 28, 31), 100)``. This makes a ``rectilinear`` grid, which few readers support,
         unless all sizes are equal except for a smaller last one.
     shards
