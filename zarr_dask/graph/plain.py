@@ -117,6 +117,9 @@ class Plain:
 
     def _function(self, value: FunctionType) -> Any:
         known = value.__globals__
+        module = sys.modules.get(value.__module__)
+        if value.__module__ != "__main__" and module is not None and vars(module) is known:
+            known = {}  # what an imported module holds counts by its name, as its functions do
         names = sorted({*_globals_of(value.__code__)} & known.keys())
         return (
             "function",
