@@ -306,6 +306,7 @@ def test_images_of_ngff_zarr(tmp_path, version):
     assert zd.ome.validate(tmp_path) == []
 
 
+@pytest.mark.filterwarnings("ignore:.*infer_string")
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_anndata_reads_tables(tmp_path, version):
     anndata = pytest.importorskip("anndata", reason="anndata needs Python 3.12")

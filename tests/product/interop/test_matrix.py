@@ -12,6 +12,8 @@ from tests.support.interop.refusals import PEERS, Side, shared
 from tests.support.interop.sample import of, with_every_feature
 from tests.support.interop.seen import bits
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*two dimensions have one name")
+
 MATRIX = matrix()
 
 

@@ -12,6 +12,8 @@ from tests.support.interop.cases import data, expected, matrix
 from tests.support.interop.refusals import DEFECTS, PEERS, REFUSALS, cases_of
 from tests.support.interop.seen import bits
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*two dimensions have one name")
+
 MATRIX = matrix()
 
 
