@@ -27,7 +27,7 @@ def server():
 
 @pytest.fixture
 def proxy(server):
-    with fault_proxy(server.endpoint, latency=0.05) as running:
+    with fault_proxy(server.endpoint, latency=0.2) as running:
         yield running
 
 
