@@ -25,6 +25,7 @@ __all__ = [
     "ConditionalRangeReader",
     "ForkableSession",
     "HeaderRange",
+    "IOCounters",
     "IndexRange",
     "Listing",
     "Range",
@@ -353,6 +354,16 @@ def append_or_none(store: Store) -> SupportsAppend | None:
 
 
 # --- changes that are merged ----------------------------------------------------------------------
+
+
+@dataclass
+class IOCounters:
+    """The amount of data read."""
+
+    requests: int = 0
+    """Number of read requests; a batch from an open file counts as one, a peek as none."""
+    nbytes: int = 0
+    """Number of bytes received."""
 
 
 @runtime_checkable

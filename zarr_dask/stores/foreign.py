@@ -96,11 +96,14 @@ def is_local(fs: Any) -> bool:
 
 
 def unwrapped(fs: Any, path: str) -> tuple[Any, str]:
-    """Return the file system and path behind fsspec's ``dir://``, which shows one folder."""
-    kind: Any = getattr(sys.modules.get("fsspec.implementations.dirfs"), "DirFileSystem", None)
-    while kind is not None and type(fs) is kind:
-        fs, path = fs.fs, f"{fs.path.rstrip('/')}/{path.lstrip('/')}"
-    return fs, path
+    """Return the file system and path behind fsspec's wrappers, such as that of one folder."""
+    while True:
+        if hasattr(fs, "sync_fs"):
+            fs = fs.sync_fs
+        elif type(fs).__name__ == "DirFileSystem":
+            fs, path = fs.fs, f"{fs.path.rstrip('/')}/{path.lstrip('/')}"
+        else:
+            return fs, path
 
 
 def _is_of_obstore(given: Any) -> bool:

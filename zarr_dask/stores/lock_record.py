@@ -18,11 +18,11 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import token_hex
 from time import monotonic, sleep
 
 from zarr_dask.stores.attribute_cache import fresh_bytes
 from zarr_dask.stores.process_identity import Owner
+from zarr_dask.stores.temporary_names import temporary_name
 
 __all__ = ["Record", "RecordTakenError", "make_record", "owner_of"]
 
@@ -149,7 +149,7 @@ def _is_in_vain(owner: Owner | None, waited: float, *, wait: bool) -> bool:
 
 def _take_away(path: str, expected: bytes) -> None:
     """Remove a record of a process that is gone; put back one that another has made meanwhile."""
-    aside = Path(path).with_name(f".zarr-dask-{token_hex(8)}.tmp")
+    aside = Path(path).with_name(temporary_name())
     try:
         Path(path).rename(aside)
     except FileNotFoundError:

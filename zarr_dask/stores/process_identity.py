@@ -13,10 +13,11 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
-__all__ = ["Owner"]
+__all__ = ["Owner", "is_number_of_gone", "number_of_process"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,37 @@ class Owner:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+_PID_BITS = 22
+"""The kernel counts processes no further."""
+_PLACE_BITS = 18
+
+
+def number_of_process() -> int:
+    """Return a number of 40 bits, which tells this process for short: in the name of a file."""
+    return _place() << _PID_BITS | os.getpid() & (1 << _PID_BITS) - 1
+
+
+def is_number_of_gone(number: int) -> bool:
+    """Return True if a number is of a process that ran here, and is known to be gone."""
+    place, pid = number >> _PID_BITS, number & (1 << _PID_BITS) - 1
+    if place != _place() or not pid or sys.platform == "win32":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # it is another user's
+    return False
+
+
+@lru_cache(maxsize=1)
+def _place() -> int:
+    """Return a digest of the host, the run of its kernel, and the table of processes."""
+    digest = sha256(repr(_surroundings()).encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 32 - _PLACE_BITS
 
 
 @lru_cache(maxsize=1)

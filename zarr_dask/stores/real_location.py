@@ -17,6 +17,7 @@ from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.foreign import is_local, unwrapped
 from zarr_dask.stores.open import canonical_location, contains_or_equal, unwrap_with_path
 from zarr_dask.stores.wrapper import unwrap
 
@@ -111,7 +112,7 @@ def _file_system_of(store: Any) -> Any:
 
 def _references(fs: Any) -> Iterator[str]:
     """Yield the locations of the data that a reference file system (kerchunk) is made of."""
-    fs, _ = _unwrapped(fs, "")
+    fs, _ = unwrapped(fs, "")
     references = getattr(fs, "references", None)
     if type(fs).__name__ != "ReferenceFileSystem" or references is None:
         return
@@ -152,20 +153,10 @@ def place_in_zarr_python(store: Any, path: str) -> str | None:
 
 def _fsspec(fs: Any, root: str, path: str) -> str:
     """Return a location below a folder of an fsspec file system, which may wrap another one."""
-    fs, root = _unwrapped(fs, root)
-    if "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+    fs, root = unwrapped(fs, root)
+    if is_local(fs):
         return os.path.realpath(f"{root}/{path}")
     return _remote(fs.unstrip_protocol(root), fs.storage_options, path)
-
-
-def _unwrapped(fs: Any, root: str) -> tuple[Any, str]:
-    while True:
-        if hasattr(fs, "sync_fs"):
-            fs = fs.sync_fs
-        elif type(fs).__name__ == "DirFileSystem":
-            fs, root = fs.fs, f"{fs.path}/{root}"
-        else:
-            return fs, root
 
 
 def _mapping(values: Any, path: str) -> str:

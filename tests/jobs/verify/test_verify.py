@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ from zarr_dask.errors import GridError, ManifestError
 from zarr_dask.jobs.verify.scan import CellRuns
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
+from zarr_dask.stores.temporary_names import temporary_name
 from zarr_dask.stores.wrappers.base import Recording
 
 VALUES = np.arange(1, 97, dtype="i4").reshape(8, 12)
@@ -811,3 +814,23 @@ def test_nodes_of_zarr_python_are_places(tmp_path):
     for one, path in ((group, ""), (group, "b"), (group["b"], "x"), (group["b/x"], "")):
         report = zd.verify(one, path, deep="decode")
         assert [f.key for f in report.findings] == ["b/x/c/1"]
+
+
+def test_files_of_dead_processes_are_no_problem_and_swept_at_once(tmp_path):
+    array = zd.create_array(tmp_path / "a.zarr", shape=4, dtype="i4", chunks=2, data=range(4))
+    left = (
+        "import os, sys; from zarr_dask.stores.temporary_names import temporary_name as name;"
+        "open(os.path.join(sys.argv[1], name()), 'wb').write(b'half')"
+    )
+    subprocess.run([sys.executable, "-c", left, str(tmp_path / "a.zarr/c")], check=True)
+    mine = tmp_path / "a.zarr/c" / temporary_name()
+    mine.write_bytes(b"half")
+    report = zd.verify(array)
+    assert found(report) == {"temporary": 1}  # this process lives
+    assert report.leftovers == 1
+    assert "1 temporary file of processes that have died" in str(report)
+    mine.unlink()
+    assert zd.verify(array).ok
+    swept = zd.verify(array, sweep=True)
+    assert (swept.ok, swept.swept, swept.leftovers) == (True, 1, 0)
+    assert sorted(one.name for one in mine.parent.iterdir()) == ["0", "1"]

@@ -33,7 +33,7 @@ from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
 from zarr_dask.jobs.rechunk.cast_checks import describe_uncastable
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
-from zarr_dask.stores.io_counters import IOCounters
+from zarr_dask.stores.base import IOCounters
 from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.wrappers.metered import metered

@@ -119,6 +119,9 @@ class VerifyReport(Measured, InWords):
     """True if the store can list its keys; without listing, orphans cannot be found."""
     swept: int = 0
     """Number of temporary files that were removed."""
+    leftovers: int = 0
+    """Number of temporary files of processes that have died, which ``sweep=True`` removes; not a
+    problem."""
     receipts: bool = False
     """True if receipts of jobs tell which absent objects were lost."""
     traffic: Traffic = field(default_factory=Traffic, compare=False)
@@ -164,10 +167,10 @@ class VerifyReport(Measured, InWords):
         Returns
         -------
         dict
-            ``verify_version`` (1), ``where``, ``deep``, ``ok``, ``listed``, ``swept``, ``objects``
-            and ``chunks`` (numbers by state), ``unpublished`` (a number), ``counts`` (findings by
-            kind), ``seconds``, ``requests`` (numbers by kind), ``retried``, ``waited``, ``arrays``
-            and ``findings`` (lists of objects).
+            ``verify_version`` (1), ``where``, ``deep``, ``ok``, ``listed``, ``swept`` and
+            ``leftovers`` (numbers), ``objects`` and ``chunks`` (numbers by state), ``unpublished``
+            (a number), ``counts`` (findings by kind), ``seconds``, ``requests`` (numbers by kind),
+            ``retried``, ``waited``, ``arrays`` and ``findings`` (lists of objects).
         """
         return {
             "verify_version": 1,
@@ -176,6 +179,7 @@ class VerifyReport(Measured, InWords):
             "ok": self.ok,
             "listed": self.listed,
             "swept": self.swept,
+            "leftovers": self.leftovers,
             "objects": self.objects,
             "chunks": self.chunks,
             "unpublished": self.unpublished,
@@ -208,6 +212,11 @@ class VerifyReport(Measured, InWords):
             lines.append(
                 f"  {pluralize(self.unpublished, 'stored object')} of steps that an open output "
                 "has not published yet"
+            )
+        if self.leftovers:
+            lines.append(
+                f"  {pluralize(self.leftovers, 'temporary file')} of processes that have died; "
+                "sweep=True removes them"
             )
         lines += self.traffic_lines()
         for array in self.arrays:

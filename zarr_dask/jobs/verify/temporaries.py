@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from time import time
+from typing import NamedTuple
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MissingDependencyError, StoreError
@@ -16,6 +17,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.open import folder_store
+from zarr_dask.stores.temporary_names import is_left_by_the_dead
 from zarr_dask.stores.unfinished_uploads import uploads_below
 from zarr_dask.stores.wrapper import StoreWrapper
 
@@ -31,10 +33,20 @@ _LEFT = {
 """Descriptions of folders, by their state."""
 
 
-def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Finding], int]:
+class Leftovers(NamedTuple):
+    """Leftovers at a location."""
+
+    findings: list[Finding]
+    swept: int
+    """Number of those that were removed."""
+    dead: int = 0
+    """Number of temporary files of processes that are known to be gone."""
+
+
+def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
     """Find temporary files of killed writers, folders of swaps and, to sweep them, uploads.
 
-    Return the findings, and the number of leftovers that were removed with `sweep`.
+    A file that a dead process had not renamed yet is in nobody's way, and no finding.
     """
     found, swept = _find_uploads(store, prefix_of(path)) if sweep else ([], 0)
     while isinstance(store, StoreWrapper) and not hasattr(store, "prefix"):
@@ -44,22 +56,34 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> tuple[list[Findin
     if archive is not None:  # its writer puts them beside it
         store, folder = folder_store(str(Path(archive).parent)), None
     if not isinstance(store, FileStore):
-        return found, swept
-    for key, changed in store.list_temporaries(folder):
-        age = time() - changed
-        if sweep and age > _OLD:
-            store.delete(key)
-            swept += 1
-        elif not key.endswith(RECORD_OF_FOLDER):  # a lock, which the next process takes over
-            reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
-            found.append(Finding("temporary", path, key, reason=reason))
+        return Leftovers(found, swept)
+    files = _find_files(store, path, folder, sweep=sweep)
+    found, swept = found + files.findings, swept + files.swept
     for left in left_beside(*os.path.split(os.path.realpath(store.root))):
         if sweep and left.remove():
             swept += 1
         elif left.state != "running":
             reason = f"the folder of a job with mode='swap' {_LEFT[left.state]}"
             found.append(Finding("temporary", "", left.folder, reason=reason))
-    return found, swept
+    return Leftovers(found, swept, files.dead)
+
+
+def _find_files(store: FileStore, path: str, folder: str | None, *, sweep: bool) -> Leftovers:
+    """Find temporary files below a folder, or directly in the store, and remove the old ones."""
+    found: list[Finding] = []
+    swept = dead = 0
+    for key, changed in store.list_temporaries(folder):
+        age = time() - changed
+        is_dead = is_left_by_the_dead(key.rpartition("/")[2])
+        if sweep and (age > _OLD or is_dead):
+            store.delete(key)
+            swept += 1
+        elif is_dead:
+            dead += 1
+        elif not key.endswith(RECORD_OF_FOLDER):  # a lock, which the next process takes over
+            reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
+            found.append(Finding("temporary", path, key, reason=reason))
+    return Leftovers(found, swept, dead)
 
 
 def _find_uploads(store: Store, prefix: str) -> tuple[list[Finding], int]:

@@ -226,6 +226,7 @@ class _VerificationState:
     """For arrays with objects outside: the dimension along which an open output grows, or -1."""
     listed: bool = True
     swept: int = 0
+    leftovers: int = 0
     journal: Location | None = None
     """Location of journals of jobs and outputs that are not beside the hierarchy."""
 
@@ -562,9 +563,10 @@ class _VerificationState:
 
     def find_leftovers(self, *, sweep: bool) -> None:
         """Report leftovers of killed writers."""
-        found, swept = find_leftovers(self.store, self.path, sweep=sweep)
-        self.swept += swept
-        for finding in found:
+        left = find_leftovers(self.store, self.path, sweep=sweep)
+        self.swept += left.swept
+        self.leftovers = left.dead
+        for finding in left.findings:
             self.add(finding)
 
     def report(self) -> VerifyReport:
@@ -592,6 +594,7 @@ class _VerificationState:
             dict(self.counts),
             self.listed,
             self.swept,
+            self.leftovers,
         )
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from secrets import token_hex
 from typing import ClassVar, Self
 
 from zarr_dask._util.warnings import warn
@@ -56,10 +55,10 @@ from zarr_dask.stores.no_follow import (
     forget_reached,
     open_in,
 )
+from zarr_dask.stores.temporary_names import is_temporary, temporary_name
 
 __all__ = ["LocalStore"]
 
-_TEMPORARY = re.compile(r"\.zarr-dask-[0-9a-f]{16}\.tmp")
 _SMALL = 1 << 16  # bytes up to which allocating memory is cheaper than keeping it
 _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _MOST_LINKS = 10_000
@@ -233,7 +232,7 @@ class LocalStore(FileStore):
         check_key(key)
         path, _, name = key.rpartition("/")
         durable = self.fsync or is_document(name)
-        temporary = f".zarr-dask-{token_hex(8)}.tmp"
+        temporary = temporary_name()
         folder = f"{self.root}/{path}".rstrip("/")
         try:
             around, descriptor = create_in(self.root, path, temporary, make=make)
@@ -446,7 +445,7 @@ class LocalStore(FileStore):
                     if entry.is_dir(follow_symlinks=False):
                         if prefix is not None:
                             pending.append(f"{above}{entry.name}/")
-                    elif _TEMPORARY.fullmatch(entry.name):
+                    elif is_temporary(entry.name):
                         with suppress(FileNotFoundError):  # it was at work, and is done
                             found = entry.stat(follow_symlinks=False)
                             yield above + entry.name, found.st_mtime
@@ -478,7 +477,7 @@ class LocalStore(FileStore):
             for entry in entries:
                 if _is_folder(entry):
                     folders.append(entry)
-                elif not _TEMPORARY.fullmatch(entry.name):
+                elif not is_temporary(entry.name):
                     files.append(entry)
         return sorted(files, key=_name), sorted(folders, key=_name)
 

@@ -9,6 +9,7 @@ from typing import Self
 from zarr_dask.stores.base import (
     Buffer,
     HeaderRange,
+    IOCounters,
     Range,
     RangeReader,
     Store,
@@ -20,7 +21,6 @@ from zarr_dask.stores.base import (
     open_value,
     supports_cheap_random_reads,
 )
-from zarr_dask.stores.io_counters import IOCounters
 from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["MeteredStore", "metered", "unmetered"]

@@ -1,0 +1,48 @@
+"""Names of files that are written and then renamed: ``.zarr-dask-<16 hex digits>.tmp``.
+
+The digits tell the process that writes the file, so that what a killed one has left is known.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from secrets import randbits
+
+from zarr_dask.stores.process_identity import is_number_of_gone, number_of_process
+
+__all__ = ["is_left_by_the_dead", "is_temporary", "temporary_name"]
+
+_NAME = re.compile(r"\.zarr-dask-([0-9a-f]{16})\.tmp")
+_COUNT_BITS = 24
+_COUNT = count(randbits(_COUNT_BITS))
+"""Counts the files of this process; it begins anywhere, since numbers of processes come again."""
+
+
+def temporary_name() -> str:
+    """Return a name that no other file of this folder has.
+
+    Examples
+    --------
+    >>> len({temporary_name() for _ in range(1000)}), is_temporary(temporary_name())
+    (1000, True)
+    """
+    number = next(_COUNT) & (1 << _COUNT_BITS) - 1
+    return f".zarr-dask-{number_of_process() << _COUNT_BITS | number:016x}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """True if a name is one of those."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_left_by_the_dead(name: str) -> bool:
+    """True if a process of this host has left the file, and is known to be gone.
+
+    Examples
+    --------
+    >>> is_left_by_the_dead(temporary_name())
+    False
+    """
+    found = _NAME.fullmatch(name)
+    return found is not None and is_number_of_gone(int(found[1], 16) >> _COUNT_BITS)
