@@ -93,14 +93,13 @@ def with_auto_lengths(
     >>> with_auto_lengths((10, "auto"), (1000, 1000), 4, ("y", "x"), 4000)
     (10, 100)
     >>> with_auto_lengths({"x": "auto", "y": None}, (1000, 1000), 4, ("y", "x"), 4000)
-    {'x': 1, 'y': -1}
+    {1: 1, 0: -1}
     """
     if isinstance(given, Mapping):
         by_position = by_axis(given, names, len(shape), "chunks", "the new array")
         items = tuple(by_position.get(axis, "auto") for axis in range(len(shape)))
-        lengths = dict(enumerate(with_auto_lengths(items, shape, itemsize, names, nbytes)))
-        order = [axis for key in given for axis in by_axis({key: 0}, names, len(shape), "", "")]
-        return {key: lengths[axis] for key, axis in zip(given, order, strict=True)}
+        lengths = with_auto_lengths(items, shape, itemsize, names, nbytes)
+        return {axis: lengths[axis] for axis in by_position}
     if not isinstance(given, list | tuple) or len(given) != len(shape):
         return given
     if not any(item is None or isinstance(item, str) for item in given):

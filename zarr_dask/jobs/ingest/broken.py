@@ -6,7 +6,6 @@ Tasks in any process put an entry for each chunk beside the target; the report t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 
@@ -59,14 +58,3 @@ class BrokenList:
     def clear(self) -> None:
         """Remove all entries."""
         self.store.delete_prefix(self.prefix)
-
-
-def region_text(region: Sequence[slice]) -> str:
-    """Return a region as in an index.
-
-    Examples
-    --------
-    >>> region_text((slice(0, 4), slice(2, 3)))
-    '0:4, 2:3'
-    """
-    return ", ".join(f"{one.start}:{one.stop}" for one in region)

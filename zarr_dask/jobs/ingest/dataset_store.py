@@ -20,7 +20,8 @@ import numpy as np
 
 from zarr_dask.errors import CorruptObjectError, IngestError, StoreError
 from zarr_dask.formats.base import GroupMeta
-from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk, region_text
+from zarr_dask.jobs.engine.plan import format_region
+from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk
 from zarr_dask.jobs.ingest.combine import Combination, Combined, FilePiece
 from zarr_dask.jobs.ingest.file_store import (
     FORMAT,
@@ -223,7 +224,7 @@ class DatasetStore(ReadOnlyKeys):
             return self._values(one, coords, list(region))
         except (CorruptObjectError, IngestError) as error:
             file = self.headers[self.piece_of(one, coords)[0].file].url
-            self.broken.add(FilledChunk(file, one.path, region_text(region), str(error)))
+            self.broken.add(FilledChunk(file, one.path, format_region(tuple(region))[1:-1], str(error)))
             texts = one.served.dtype == "string"
             dtype = object if texts else np.dtype(one.served.dtype)
             return np.full([s.stop - s.start for s in region], one.mask, dtype)
