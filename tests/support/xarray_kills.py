@@ -63,7 +63,9 @@ def survives_a_kill(place, what, moment, options=None, last=105):
         job.join(0.05)
     job.kill()
     job.join()
-    if look() or what != "create":
+    # the same call also ends a job that died when all was visible, and its journal was left
+    has_ended = not look() and what == "create" and zd.verify(place, storage_options=options).ok
+    if not has_ended:
         zd.write_dataset(steps(5, last).drop_vars(drops), place, **given)
     assert zd.verify(place, storage_options=options).ok
     assert read(place, options).identical(after)

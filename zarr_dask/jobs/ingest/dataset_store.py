@@ -224,7 +224,8 @@ class DatasetStore(ReadOnlyKeys):
             return self._values(one, coords, list(region))
         except (CorruptObjectError, IngestError) as error:
             file = self.headers[self.piece_of(one, coords)[0].file].url
-            self.broken.add(FilledChunk(file, one.path, format_region(tuple(region))[1:-1], str(error)))
+            place = format_region(tuple(region))[1:-1]
+            self.broken.add(FilledChunk(file, one.path, place, str(error)))
             texts = one.served.dtype == "string"
             dtype = object if texts else np.dtype(one.served.dtype)
             return np.full([s.stop - s.start for s in region], one.mask, dtype)
