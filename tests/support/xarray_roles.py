@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 import zarr_dask as zd
-from zarr_dask.jobs.write import target
+from zarr_dask.jobs.write import commit, target
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__, "zarr_dask.xarray.write", "zarr_dask.graph.tokens"])
@@ -51,13 +51,15 @@ def deadly(ds, at):
     return ds.assign(t=(ds["t"].dims, t, ds["t"].attrs))
 
 
-def write(place, first, last, dies_at=None, shows=None, drops=(), options=None):
-    """Write days; die at a block, or after the metadata of a number of arrays are shown."""
+def write(place, first, last, dies_at=None, shows=None, shown=False, drops=(), options=None):
+    """Write days; die at a block, after the metadata of some arrays are shown, or of the group."""
     ds = steps(first, last).drop_vars(drops)
     if dies_at is not None:
         ds = deadly(ds, dies_at)
     if shows is not None:
         target.ArrayTarget.show = mortal(target.ArrayTarget.show, shows)
+    if shown:
+        commit.GroupCommit.consolidate = mortal(commit.GroupCommit.consolidate, 0)
     with dask.config.set(scheduler="synchronous"):
         zd.write_dataset(ds, place, **(options or {}))
 

@@ -637,6 +637,19 @@ def test_dataset_of_a_killed_process_is_not_visible(tmp_path, format):
     identical(place, steps(0, 8))
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_dataset_that_is_visible_stays_so_when_its_job_is_ended(tmp_path, format):
+    place = tmp_path / "a"
+    options = {"format": format, "resume": True}
+    killed(place, 0, 8, shown=True, options=options)
+    before = xr.open_zarr(place, consolidated=True).load()
+    assert not zd.verify(place).ok  # its journal is there
+    zd.write_dataset(steps(0, 8), place, **options)
+    xr.testing.assert_identical(xr.open_zarr(place, consolidated=True).load(), before)
+    identical(place, steps(0, 8))
+    assert zd.verify(place).ok
+
+
 def test_arrays_that_a_killed_process_has_left_are_no_group(tmp_path):
     zd.write_dataset(steps(0, 4), tmp_path / "a", "b")
     (tmp_path / "a" / "b" / "zarr.json").unlink()

@@ -319,7 +319,8 @@ class Planner:
             for one in work.writes:
                 check_not_read(one.blocks, self.store, self.path)
         has_root = bool(formats_at(self._asked, ""))
-        makes_root = not has_root or (call.mode == "w" and not self.path)
+        # a call that is resumed makes the root again that the one before may have made
+        makes_root = not has_root or any(one.creates and not one.path for one in work.groups)
         commit = GroupCommit(
             store=self.store,
             path=self.path,
