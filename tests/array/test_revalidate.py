@@ -163,6 +163,18 @@ def test_another_array_in_its_place(tmp_path, change):
         array[...]
 
 
+def test_a_process_that_has_seen_the_array_before_it_was_replaced(tmp_path):
+    """As a worker that lives on while its client replaces an array and opens the new one."""
+    old = pickle.loads(pickle.dumps(whole(tmp_path)))
+    assert (old[...] == 5).all()
+    made = zd.create_array(tmp_path, "a", shape=(4, 4), dtype="i4", chunks=(4, 1), overwrite=True)
+    made[...] = 7
+    new = pickle.loads(pickle.dumps(made))
+    assert (new[...] == 7).all()
+    with pytest.raises(MetadataChangedError, match="Open it again"):
+        pickle.loads(pickle.dumps(old))[...]
+
+
 def test_a_group_in_its_place(tmp_path):
     array = whole(tmp_path)
     zd.create_group(tmp_path, "a", overwrite=True)

@@ -71,10 +71,9 @@ class Standing:
         if is_remote(self.store):
             return
         seen = _SEEN.get(self._place)
-        if seen is None:
+        # an array that does not continue what was seen may have been opened later, elsewhere
+        if seen is None or not _continues(self.meta, seen.meta):
             self.check()
-        else:
-            self._compare(seen.meta)
 
     def check(self) -> None:
         """Look whether the document still stands; one small request.
