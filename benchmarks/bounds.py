@@ -213,21 +213,29 @@ def _write_anew(place: Path, values: np.ndarray) -> None:
 
 
 class Counted:
-    """Counts the bytes of chunks that are decoded in this process."""
+    """Counts the bytes of chunks that are decoded in this process, as wholes or block by block."""
 
     def __init__(self) -> None:
         self.nbytes = 0
         self._lock = Lock()
-        original = BoundCodecChain.decode
+        whole, in_blocks = BoundCodecChain.decode, BoundCodecChain._read_divided
 
         def decode(bound: BoundCodecChain, *rest: Any) -> None:
-            # a shard decodes its chunks, and its index, which has integers of its own type
-            if not bound._serializer.partial and bound.spec.dtype != np.dtype("u8"):
-                with self._lock:
-                    self.nbytes += bound.spec.nbytes
-            original(bound, *rest)
+            self._count(bound)
+            whole(bound, *rest)
+
+        def read_divided(bound: BoundCodecChain, *rest: Any) -> Any:
+            self._count(bound)
+            return in_blocks(bound, *rest)
 
         BoundCodecChain.decode = decode
+        BoundCodecChain._read_divided = read_divided
+
+    def _count(self, bound: BoundCodecChain) -> None:
+        # a shard decodes its chunks, and its index, which has integers of its own type
+        if not bound._serializer.partial and bound.spec.dtype != np.dtype("u8"):
+            with self._lock:
+                self.nbytes += bound.spec.nbytes
 
 
 def _memory(name: str) -> int:

@@ -5,6 +5,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.dtypes import DataType, data_type_from_v3, data_type_of
+from zarr_dask.dtypes.registry import DATA_TYPES
 
 
 class Counts(DataType):
@@ -26,8 +27,16 @@ class Counts(DataType):
         return np.asarray(value, self.dtype)
 
 
-zd.register_data_type("tests.counts", Counts)
 DOCUMENT = {"name": "tests.counts", "configuration": {"bits": 16}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """The type, which other tests must not find in the tables of all types."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DATA_TYPES, "_foreign", dict(DATA_TYPES._foreign))
+        zd.register_data_type("tests.counts", Counts)
+        yield
 
 
 def test_a_type_with_a_configuration():

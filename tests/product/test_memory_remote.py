@@ -32,7 +32,7 @@ what, url, options, codecs, block, blocks = json.loads(sys.argv[1])
 def memory(name):
     return int(open("/proc/self/status").read().split(name)[1].split()[0]) * 1024
 def read(count):
-    x = zd.from_zarr(url, storage_options=options)
+    x = zd.from_zarr(url, chunks=block // 4, storage_options=options)
     assert x.blocks[:count].sum().compute() == count * block // 4
 def write(count):
     x = da.ones(count * block // 4, chunks=block // 4, dtype="f4")

@@ -20,6 +20,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
 from tests.support.object_stores import free_port, s3_server
+from zarr_dask.stores import open_store
 
 NUMBERS = count()
 VALUES = np.arange(96 * 40, dtype="i4").reshape(96, 40)
@@ -83,7 +84,7 @@ def work(server, draw, seconds, client, kinds=KINDS) -> Iterator[str]:
     url = f"s3://bucket/outages-{next(NUMBERS)}"
     lazy = da.from_array(VALUES, chunks=(4, 40)).map_blocks(slow_block, meta=VALUES[:0])
     with outages.stack:
-        assert zd.open_store(url, options).size("nothing") is None  # an address that is right
+        assert open_store(url, options).size("nothing") is None  # an address that is right
         with outages.during(draw.uniform(0.1, 1)):
             zd.to_zarr(lazy, f"{url}/a", resume=True, storage_options=options)
         yield f"written, {outages.happened[-1]}"
