@@ -48,6 +48,11 @@ def noisy_block(block_info=None):
     return made
 
 
+def noisy(block: tuple[int, ...], shape: tuple[int, ...]) -> da.Array:
+    blocks = da.core.normalize_chunks(block, shape)
+    return da.map_blocks(noisy_block, chunks=blocks, dtype="f4", meta=np.empty((0, 0, 0), "f4"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("block", "chunks"), [((8, 512, 512), (64, 64, 64)), ((32, 512, 512), (128, 32, 32))]
@@ -55,14 +60,9 @@ def noisy_block(block_info=None):
 def test_writing_blocks_takes_what_the_plan_states(tmp_path, small_workers, block, chunks):
     """The first stage of a dask array, on workers: their peak above idle."""
     client = small_workers
-    shape = (128, 512, 512)
-    x = da.map_blocks(
-        noisy_block,
-        chunks=da.core.normalize_chunks(block, shape),
-        dtype="f4",
-        meta=np.empty((0, 0, 0), "f4"),
-    )
-    zd.rechunk(da.ones((8, 8), chunks=(1, 8)), tmp_path / "warm", chunks=(8, 1), client=client)
+    x = noisy(block, (128, 512, 512))
+    # workers import this module with the function that makes its blocks
+    zd.rechunk(noisy((1, 8, 8), (8, 8, 8)), tmp_path / "warm", chunks=(8, 1, 8), client=client)
     plan = zd.plan_rechunk(x, tmp_path / "b", chunks=chunks, max_mem="140MB", client=client)
     idle = client.run(begin_peak)
     room = plan.between.room(x, plan.target, resume=False)
