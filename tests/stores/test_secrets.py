@@ -294,7 +294,8 @@ def test_processes_find_credentials_in_their_environment(url, server, monkeypatc
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     public = {"endpoint_url": server.endpoint}
     zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), url, storage_options=public)
-    with dask.config.set(scheduler="processes", num_workers=1):
+    anew = {"multiprocessing.context": "spawn"}  # a fork server has the environment of its start
+    with dask.config.set({"scheduler": "processes", "num_workers": 1, **anew}):
         assert np.array_equal(zd.from_zarr(url, storage_options=public).compute(), VALUES)
 
 
