@@ -48,6 +48,7 @@ __all__ = [
     "BoundCodecChain",
     "CodecChain",
     "fill_missing_chunk",
+    "largest_partial_read",
     "make_chain",
     "thread_decoded_nbytes",
 ]
@@ -276,6 +277,11 @@ class BoundCodecChain:
         """Largest block in bytes, if rows of a chunk can be read block by block; else 0."""
         as_they_are = self.peeks and not self._stages
         return self._last_decoder.partial_decode_nbytes(self._largest) if as_they_are else 0
+
+    @property
+    def partial_read_nbytes(self) -> int:
+        """Largest region in bytes for which only some bytes of a chunk are requested; else 0."""
+        return largest_partial_read(self._decoded_size) if self.peeks else 0
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -524,12 +530,12 @@ class BoundCodecChain:
 
     def _few(self, cuts: Sequence[ChunkRead]) -> bool:
         """True if the cuts are such a small part of a chunk that locating their bytes pays."""
-        wanted = len(cuts) * _EACH_REGION
+        wanted = (len(cuts) - 1) * _EACH_REGION
         for region, out in cuts:
             if region is None:
                 return False
             wanted += out.nbytes
-        return wanted <= self._decoded_size * 5 // 8
+        return wanted <= largest_partial_read(self._decoded_size)
 
     def decode_cuts(
         self, buffer: Buffer, cuts: Sequence[ChunkRead], reading: DecodeOptions
@@ -593,6 +599,17 @@ class BoundCodecChain:
         for region, out in parts:
             self._put_stored(found, region, out)
         return True
+
+
+def largest_partial_read(nbytes: int) -> int:
+    """Return the largest region in bytes for which it pays to decode only a part of a chunk.
+
+    Parameters
+    ----------
+    nbytes
+        Decoded size of the chunk. If it is small, the answer is 0.
+    """
+    return nbytes * 5 // 8 - _EACH_REGION if nbytes >= _WORTH_DIVIDING else 0
 
 
 def fill_missing_chunk(out: np.ndarray, spec: ChunkSpec, reading: DecodeOptions) -> None:

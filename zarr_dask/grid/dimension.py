@@ -7,6 +7,7 @@ extent. `Edges`: each cell has its own declared size. Pure integers.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from zarr_dask.errors import GridError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Dimension", "Edges", "Fixed", "pairs", "pairs_length", "uncut"]
+__all__ = ["Dimension", "Edges", "Fixed", "overlaps", "pairs", "pairs_length", "uncut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,20 +488,68 @@ def uncut(
 
 def _cut_cells(cells: Dimension, intervals: Edges) -> np.ndarray:
     """Return the numbers of cells with borders of intervals inside, once for each border."""
-    import numpy as np
-
-    starts = [0, *accumulate(size * count for size, count in intervals.runs)]
-    borders = np.concatenate(
-        [
-            np.arange(a, min(b, cells.extent), size)
-            for (size, _), a, b in zip(intervals.runs, starts, starts[1:], strict=False)
-            if a < cells.extent
-        ]
-        or [np.empty(0, np.int64)]
-    )
-    found, offsets = cells.locate(borders)
+    found, offsets = cells.locate(_borders(intervals, cells.extent)[:-1])
     inside: np.ndarray = found[offsets > 0]
     return inside
+
+
+def overlaps(
+    cells: Dimension, intervals: Dimension, *, last: bool = False
+) -> tuple[Counter[int], Counter[int]]:
+    """Return the lengths of all overlaps of a cell and an interval, each with its number.
+
+    Parameters
+    ----------
+    cells, intervals
+        Two ways to cut the same elements.
+    last
+        The last cell goes on after the extent, so that no overlap has all of it.
+
+    Returns
+    -------
+    tuple
+        All overlaps, and those that have everything of a cell that lies within the extent.
+
+    Examples
+    --------
+    >>> overlaps(Fixed(4, 10), Fixed(6, 10))
+    (Counter({2: 3, 4: 1}), Counter({2: 1, 4: 1}))
+    """
+    import numpy as np
+
+    every: Counter[int] = Counter()
+    whole: Counter[int] = Counter()
+    period = cells.extent
+    if isinstance(cells, Fixed) and isinstance(intervals, Fixed) and not last:
+        period = min(lcm(cells.size, intervals.size), period)
+    repeats, rest = divmod(cells.extent, period) if period else (0, 0)
+    for stop, times in ((period, repeats), (rest, 1)):
+        if not stop:
+            continue
+        starts = _borders(cells, stop)
+        borders = np.union1d(starts, _borders(intervals, stop))
+        lengths = np.diff(borders)
+        ends = np.isin(borders, starts)
+        ends[-1] = not last
+        for found, some in ((every, lengths), (whole, lengths[ends[:-1] & ends[1:]])):
+            values, counts = np.unique(some, return_counts=True)
+            for length, count in zip(values.tolist(), counts.tolist(), strict=True):
+                found[length] += count * times
+    return every, whole
+
+
+def _borders(dimension: Dimension, stop: int) -> np.ndarray:
+    """Return the starts of cells before an element, and this element."""
+    import numpy as np
+
+    runs = dimension.runs if isinstance(dimension, Edges) else ((dimension.size, dimension.count),)
+    starts = [0, *accumulate(size * count for size, count in runs)]
+    inside = [
+        np.arange(a, min(b, stop), size)
+        for (size, _), a, b in zip(runs, starts, starts[1:], strict=False)
+        if a < stop
+    ]
+    return np.concatenate([*inside, np.array([stop], np.int64)])
 
 
 def _few(values: Sequence[object], limit: int = 6) -> str:

@@ -9,11 +9,13 @@ store, no array, no dask.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from zarr_dask.grid.dimension import pairs, pairs_length, uncut
+from zarr_dask.codecs.chain import largest_partial_read
+from zarr_dask.grid.dimension import overlaps, pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.engine.plan import Costs
 from zarr_dask.jobs.engine.predict import CostModel
@@ -84,6 +86,10 @@ class Layout:
     """The same as `workspace_nbytes`, but while chunks are decoded; None if it is equal."""
     partial_decode_nbytes: int = 0
     """Maximum bytes of a block, if parts of a chunk are read block by block; else 0."""
+    partial_read_nbytes: int = 0
+    """Largest region in bytes for which a chunk is read in part, in two requests: the places of its
+    blocks, then blocks. 0 if chunks are always read whole.
+    """
     byteswap_nbytes: int = 0
     """Bytes of a chunk that encoding copies because its byte order differs; else 0."""
     variable: bool = False
@@ -153,6 +159,7 @@ class Layout:
             workspace_nbytes=nbytes if self.compressed else self.workspace_nbytes,
             encoder_state_nbytes=min(self.encoder_state_nbytes, BLOCKS * nbytes),
             decoder_state_nbytes=min(self.decoder_state_nbytes, BLOCKS * nbytes),
+            partial_read_nbytes=self.partial_read_nbytes and largest_partial_read(nbytes),
         )
 
     def fits_into(self, box: Shape) -> bool:
@@ -189,6 +196,25 @@ class Layout:
                 self.grid.dimensions, boxes.dimensions, ends, strict=True
             )
         )
+
+    def partly_read_for(self, boxes: Grid, *, sparing: bool) -> int:
+        """Return the number of reads for boxes that are made in two requests.
+
+        A chunk is read whole if a box has everything of it that lies within the array, unless
+        readers are `sparing`.
+        """
+        if not self.partial_read_nbytes:
+            return 0
+        most = self.partial_read_nbytes // self.itemsize
+        ends = self.clipped or ((False, False),) * boxes.ndim
+        found = [
+            overlaps(dimension, intervals, last=last)
+            for dimension, intervals, (_, last) in zip(
+                self.grid.dimensions, boxes.dimensions, ends, strict=True
+            )
+        ]
+        small = _products_up_to(most, [every for every, _ in found])
+        return small if sparing else small - _products_up_to(most, [whole for _, whole in found])
 
     def decoded_for(self, boxes: Grid) -> int:
         """Return the elements of all chunks that boxes overlap, for each box anew."""
@@ -350,6 +376,7 @@ class StagePlan:
         reads = self.reads
         if source.sharded:
             reads += max(source.indices, 1) * (reads - source.whole_in(boxes))
+        reads += source.partly_read_for(boxes, sparing=self.sparing)
         written = prod(d.start(d.count) for d in target.grid.dimensions)
         return Costs(
             decoded=decoded * source.itemsize,
@@ -375,6 +402,18 @@ def block_memory(written: Layout, nbytes: int) -> int:
     made += written.encoded_bytes + written.waiting + written.byteswap_nbytes
     kept = min(KEPT_AT_MOST, nbytes // 4)
     return nbytes + max(written.workspace_nbytes, 0) + made + kept + OVERHEAD
+
+
+def _products_up_to(most: int, factors: Sequence[Counter[int]]) -> int:
+    """Return the number of products of one number of each counter that do not exceed `most`."""
+    found = Counter({1: 1})
+    for lengths in factors:
+        products: Counter[int] = Counter()
+        for (a, m), (b, n) in product(found.items(), lengths.items()):
+            if a * b <= most:
+                products[a * b] += m * n
+        found = products
+    return found.total()
 
 
 def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:

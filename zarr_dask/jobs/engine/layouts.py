@@ -12,6 +12,7 @@ from dataclasses import replace
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import fast_chain, uncompressed_chain
 from zarr_dask.codecs.base import Codec
+from zarr_dask.codecs.chain import largest_partial_read
 from zarr_dask.grid.grid import Fixed, Grid, Region
 from zarr_dask.jobs.engine.codec_throughput import speeds_of
 from zarr_dask.jobs.engine.cost_model import Layout
@@ -52,6 +53,9 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         s.start - cells.start(cells.find(s.start)) if s.start < s.stop else 0
         for cells, s in zip(array.meta.grid.dimensions, part, strict=True)
     )
+    divides = supports_cheap_random_reads(array.store) and not (
+        cut is not None or uneven or array.options.verify
+    )
     return Layout(
         grid,
         chunk,
@@ -72,10 +76,8 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         decode_workspace_nbytes=bound.decode_workspace_nbytes,
         byteswap_nbytes=bound.byteswap_nbytes,
         variable=array.meta.data_type.variable,
-        partial_decode_nbytes=bound.partial_decode_nbytes
-        if supports_cheap_random_reads(array.store)
-        and not (cut is not None or uneven or array.options.verify)
-        else 0,
+        partial_decode_nbytes=bound.partial_decode_nbytes if divides else 0,
+        partial_read_nbytes=bound.partial_read_nbytes if divides else 0,
     )
 
 
@@ -112,6 +114,8 @@ def layout_between(
         check_folder(store, "", "temp=")
     meta = smaller_dtype_array(source, target).meta
     chain = fast_chain(meta) if compressed else uncompressed_chain(meta)
+    divides = len(chain.bytes) == 1 and chain.bytes[0].supports_partial_decode
+    divides = divides and not meta.data_type.variable and supports_cheap_random_reads(store)
     working = 0
     if meta.data_type.variable:
         working = replace(meta, codecs=chain).largest_bound().workspace_nbytes
@@ -126,6 +130,7 @@ def layout_between(
         compressed=compressed,
         variable=meta.data_type.variable,
         in_flight=_in_flight(store),
+        partial_read_nbytes=largest_partial_read(_LARGE) if divides else 0,
         encoder_state_nbytes=max(
             (codec.encoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0
         ),
