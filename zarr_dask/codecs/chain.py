@@ -241,11 +241,11 @@ class BoundCodecChain:
         self.encodes_from_memory = packs and not self._bytes[0].may_alias
         """True if a chunk is encoded from such memory, which may be reused afterwards."""
         if self._to_memory:
-            self._first_decoders = self._decoders[:-1]
-            self._last_decoder = self._decoders[-1][0]
+            *self._first_decoders, (self._last_decoder, _) = self._decoders
             self._decoded_size = self._encoded.nbytes
-        large = self._to_memory and self._decoded_size >= _WORTH_DIVIDING
-        self._divisible = large and self._last_decoder.supports_partial_decode and pointwise
+            self._most_in_part = largest_partial_read(self._decoded_size)
+        divisible = self._to_memory and pointwise and self._last_decoder.supports_partial_decode
+        self._divisible = divisible and self._most_in_part > 0
         """True if it may pay to decode only the wanted part of a chunk."""
         self.peeks = self._divisible and len(chain.bytes) == 1
         """True if it may pay to request only some bytes of a chunk; see `worth_partial_read`."""
@@ -281,7 +281,7 @@ class BoundCodecChain:
     @property
     def partial_read_nbytes(self) -> int:
         """Largest region in bytes for which only some bytes of a chunk are requested; else 0."""
-        return largest_partial_read(self._decoded_size) if self.peeks else 0
+        return self._most_in_part if self.peeks else 0
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -535,7 +535,7 @@ class BoundCodecChain:
             if region is None:
                 return False
             wanted += out.nbytes
-        return wanted <= largest_partial_read(self._decoded_size)
+        return wanted <= self._most_in_part
 
     def decode_cuts(
         self, buffer: Buffer, cuts: Sequence[ChunkRead], reading: DecodeOptions

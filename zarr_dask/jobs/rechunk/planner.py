@@ -335,7 +335,11 @@ class _StageSide:
         return self._product(lambda _, intervals: intervals.count, boxes)
 
     def reads(self, boxes: np.ndarray, target: _StageSide) -> np.ndarray:
-        """Return the number of read requests for boxes; see `StagePlan.costs`."""
+        """Return the number of read requests for boxes; see `StagePlan.costs`.
+
+        A chunk that is read in part counts once, not twice: only stores whose requests take little
+        time are read so, and the way that is chosen states both.
+        """
         met = self._meetings(self._dimensions, self.cells, boxes, target)
         if not self.sharded:
             return met
