@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zarr_dask.errors import GridError
+from zarr_dask.grid.dimension import overlaps
 from zarr_dask.grid.grid import Edges, Fixed, Grid, cells_overlapping, intersect_chunks
 
 
@@ -107,3 +108,24 @@ def test_cells_of_a_slice_are_found_without_listing(case):
     selected = slice(selected.start, selected.stop, 1)
     listed = [span.coord for span in intersect_chunks(dimension, selected)]
     assert list(cells_overlapping(dimension, selected)) == listed
+
+
+@pytest.mark.parametrize("extent", [0, 1, 7, 24, 61])
+@pytest.mark.parametrize("last", [False, True])
+def test_overlaps_are_those_of_every_pair(extent, last):
+    """Against all pairs of intervals, one by one."""
+    edges = [Edges.of(sizes, extent) for sizes in ([3, 50, 8], [1] * 20 + [41], [61])]
+    for cells in (Fixed(4, extent), Fixed(7, extent), *edges):
+        for intervals in (Fixed(6, extent), Fixed(4, extent), Fixed(100, extent), *edges):
+            every, whole = [], []
+            for cell in range(cells.count):
+                start, stop = cells.start(cell), min(cells.start(cell + 1), extent)
+                for other in range(intervals.count):
+                    a, b = intervals.start(other), intervals.start(other + 1)
+                    common = min(b, stop) - max(a, start)
+                    if common > 0:
+                        every.append(common)
+                        goes_on = last and stop == extent
+                        whole += [common] * (common == stop - start and not goes_on)
+            found = overlaps(cells, intervals, last=last)
+            assert [sorted(one.elements()) for one in found] == [sorted(every), sorted(whole)]

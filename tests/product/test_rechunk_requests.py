@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.grid.dimension import Edges, Fixed, overlaps
 from zarr_dask.stores import LocalStore, Recording
 
 MB = 10**6
@@ -37,24 +36,3 @@ def test_parts_of_chunks_take_two_requests(tmp_path, shape, chunks, new, nbytes)
     reads = sum(store.batches[name] for store in (source, temp) for name in ("get", "get_ranges"))
     assert plan.costs.reads == reads
     np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], array[...])
-
-
-@pytest.mark.parametrize("extent", [0, 1, 7, 24, 61])
-@pytest.mark.parametrize("last", [False, True])
-def test_overlaps_are_those_of_every_pair(extent, last):
-    """Against all pairs of intervals, one by one."""
-    edges = [Edges.of(sizes, extent) for sizes in ([3, 50, 8], [1] * 20 + [41], [61])]
-    for cells in (Fixed(4, extent), Fixed(7, extent), *edges):
-        for intervals in (Fixed(6, extent), Fixed(4, extent), Fixed(100, extent), *edges):
-            every, whole = [], []
-            for cell in range(cells.count):
-                start, stop = cells.start(cell), min(cells.start(cell + 1), extent)
-                for other in range(intervals.count):
-                    a, b = intervals.start(other), intervals.start(other + 1)
-                    common = min(b, stop) - max(a, start)
-                    if common > 0:
-                        every.append(common)
-                        goes_on = last and stop == extent
-                        whole += [common] * (common == stop - start and not goes_on)
-            found = overlaps(cells, intervals, last=last)
-            assert [sorted(one.elements()) for one in found] == [sorted(every), sorted(whole)]
