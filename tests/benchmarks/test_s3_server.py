@@ -9,6 +9,7 @@ import zarr_dask as zd
 from benchmarks.remote import options
 from benchmarks.s3_nginx import find_nginx, s3_nginx
 from benchmarks.s3_server import s3_server
+from tests.support.object_stores import missing
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.base import get_ranges_if_match
 
@@ -16,7 +17,7 @@ from zarr_dask.stores.base import get_ranges_if_match
 @pytest.fixture(scope="module", params=[s3_server, s3_nginx])
 def endpoint(request):
     if request.param is s3_nginx and find_nginx() is None:
-        pytest.skip("nginx with Lua is not installed: tools/servers.sh nginx-lua")
+        missing("nginx with Lua", "tools/servers.sh nginx-lua")
     with request.param(0.0) as running:
         yield running
 
