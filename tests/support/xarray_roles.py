@@ -13,6 +13,7 @@ import xarray as xr
 
 import zarr_dask as zd
 from zarr_dask.jobs.write import commit, target
+from zarr_dask.journal import journal
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__, "zarr_dask.xarray.write", "zarr_dask.graph.tokens"])
@@ -51,8 +52,10 @@ def deadly(ds, at):
     return ds.assign(t=(ds["t"].dims, t, ds["t"].attrs))
 
 
-def write(place, first, last, dies_at=None, shows=None, shown=False, drops=(), options=None):
-    """Write days; die at a block, after the metadata of some arrays are shown, or of the group."""
+def write(
+    place, first, last, dies_at=None, shows=None, shown=False, ends=None, drops=(), options=None
+):
+    """Write days; die at a block, after metadata of arrays or of the group, or some journals."""
     ds = steps(first, last).drop_vars(drops)
     if dies_at is not None:
         ds = deadly(ds, dies_at)
@@ -60,6 +63,8 @@ def write(place, first, last, dies_at=None, shows=None, shown=False, drops=(), o
         target.ArrayTarget.show = mortal(target.ArrayTarget.show, shows)
     if shown:
         commit.GroupCommit.consolidate = mortal(commit.GroupCommit.consolidate, 0)
+    if ends is not None:
+        journal.Journal.remove = mortal(journal.Journal.remove, ends)
     with dask.config.set(scheduler="synchronous"):
         zd.write_dataset(ds, place, **(options or {}))
 
@@ -67,12 +72,12 @@ def write(place, first, last, dies_at=None, shows=None, shown=False, drops=(), o
 def mortal(show, after):
     count = 0
 
-    def counted(one):
+    def counted(one, **options):
         nonlocal count
         if count == after:
             os.kill(os.getpid(), signal.SIGKILL)
         count += 1
-        show(one)
+        show(one, **options)
 
     return counted
 

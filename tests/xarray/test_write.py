@@ -638,16 +638,36 @@ def test_dataset_of_a_killed_process_is_not_visible(tmp_path, format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_dataset_that_is_visible_stays_so_when_its_job_is_ended(tmp_path, format):
+@pytest.mark.parametrize("dies", [{"shown": True}, {"ends": 0}, {"ends": 1}, {"ends": 4}])
+def test_a_dataset_that_is_visible_stays_so_when_its_job_is_ended(tmp_path, format, dies):
     place = tmp_path / "a"
     options = {"format": format, "resume": True}
-    killed(place, 0, 8, shown=True, options=options)
+    killed(place, 0, 8, **dies, options=options)
     before = xr.open_zarr(place, consolidated=True).load()
     assert not zd.verify(place).ok  # its journal is there
     zd.write_dataset(steps(0, 8), place, **options)
     xr.testing.assert_identical(xr.open_zarr(place, consolidated=True).load(), before)
     identical(place, steps(0, 8))
     assert zd.verify(place).ok
+
+
+def test_a_dataset_that_was_made_is_not_made_again(tmp_path):
+    place, options = tmp_path / "a", {"resume": True}
+    first = zd.write_dataset(steps(0, 8), place, **options)
+    zd.open(place, mode="r+").update_attributes({"title": "mine"})
+    plan = zd.plan_dataset(steps(0, 8), place, **options)
+    assert "the same job ended" in plan.explain()
+    assert "visible together" not in plan.explain()
+    again = zd.write_dataset(steps(0, 8), place, **options)
+    assert str(again).count("already done at ") == len(again.variables) == len(first.variables)
+    assert (again.objects, again.nbytes) == (first.objects, first.nbytes)
+    identical(place, steps(0, 8).assign_attrs(title="mine"))
+    for another in (steps(0, 8, value=1), steps(0, 8).assign(more=3)):
+        with pytest.raises(NodeExistsError):
+            zd.write_dataset(another, place, **options)
+    (place / "zarr.json").unlink()  # arrays alone are no dataset
+    zd.write_dataset(steps(0, 8), place, **options)
+    identical(place, steps(0, 8))
 
 
 def test_arrays_that_a_killed_process_has_left_are_no_group(tmp_path):

@@ -29,7 +29,6 @@ from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.request import WriteRequest
 from zarr_dask.jobs.write.target_array import new_array
 from zarr_dask.jobs.write.write import plan_several
-from zarr_dask.journal import default_place, open_journals
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.xarray.append import forget_append, plan_growth
@@ -125,11 +124,16 @@ class Planner:
             node_format = format_for_new(self._asked, self.around, self.path)
         else:
             node_format = present.group.node_format
-        self._check_place(nodes, node_format, exists=present is not None)
+        self._check_place(node_format, exists=present is not None)
         for below, dataset in sorted(nodes.items(), key=lambda item: item[0], reverse=True):
             encoding = call.encoding.get(f"/{below}", {}) if len(nodes) > 1 else call.encoding
             self._plan_node(work, join(self.path, below), dataset, encoding, node_format)
-        return self._planned(work, node_format)
+        plan = self._planned(work, node_format)
+        if present is not None and plan.has_ended:
+            return plan.without_commit()
+        if call.resume.resume and not plan.joint.is_resumed:
+            self._check_free(node_format, exists=present is not None)
+        return plan
 
     def _present(self, path: str) -> StoredGroup | None:
         """Return the group at a path, unless it is to be replaced."""
@@ -146,9 +150,7 @@ class Planner:
             return None
         return StoredGroup(Group(self.store, path, found.meta, found.format, options))
 
-    def _check_place(
-        self, nodes: Mapping[str, xr.Dataset], node_format: Format, *, exists: bool
-    ) -> None:
+    def _check_place(self, node_format: Format, *, exists: bool) -> None:
         call = self.call
         if call.format is not None and exists and call.mode not in {"w", "w-"}:
             wanted = format_named(call.format)
@@ -160,28 +162,21 @@ class Planner:
         if not exists and (call.append is not None or call.region is not None or call.mode == "r+"):
             keys = list(node_format.node_keys(self.path))
             raise NodeNotFoundError(where(self.store, self.path), keys, "Nothing was written.")
-        if call.mode in {"w", "w-"} or not exists:
+        if not call.resume.resume:  # else plans tell if an earlier call has made the group
+            self._check_free(node_format, exists=exists)
+
+    def _check_free(self, node_format: Format, *, exists: bool) -> None:
+        """Refuse to make a group where something is."""
+        if self.call.mode in {"w", "w-"} or not exists:
             check_can_create(
                 self._asked,
                 self.path,
                 node_format,
-                overwrite=call.mode == "w" or self._is_resumed(nodes),
+                overwrite=self.call.mode == "w",
                 is_group=True,
                 advice="Pass mode='w' to replace it, mode='a' to write its variables, or append= "
                 "a dimension.",
             )
-
-    def _is_resumed(self, nodes: Mapping[str, xr.Dataset]) -> bool:
-        """True if a job of an earlier call is there, which may have made the group already."""
-        if not self.call.resume.resume:
-            return False
-        for below, dataset in nodes.items():
-            for name in map(str, dataset.variables):
-                path = join(join(self.path, below), name)
-                place = default_place(self.store, path)
-                if place is not None and any(job.creates for _, job in open_journals(place)):
-                    return True
-        return False
 
     # --- one group --------------------------------------------------------------------------------
 

@@ -83,6 +83,16 @@ class DatasetPlan:
         """Decoded bytes that are written."""
         return self.joint.nbytes
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the same call with ``resume=`` has written all arrays before."""
+        plans = self.joint.plans
+        return bool(plans) and all(plan.resume.has_ended for plan in plans)
+
+    def without_commit(self) -> DatasetPlan:
+        """Return the plan of a job that has ended: it changes no metadata."""
+        return replace(self, joint=replace(self.joint, commit=None))
+
     def __str__(self) -> str:
         return self.explain()
 
@@ -100,7 +110,8 @@ class DatasetPlan:
             lines.append(f"  made without values: {made}")
         if self.kept:
             lines.append(f"  stored already: {', '.join(self.kept)}")
-        lines.append("  visible together, when all of it is written")
+        if commit is not None:
+            lines.append("  visible together, when all of it is written")
         return "\n".join([*lines, self.joint.explain()])
 
     def _repr_html_(self) -> str:

@@ -169,8 +169,10 @@ class GroupCommit:
         for before, array in () if self.derived is None else self.derived.arrays:
             _grow(self.store, array.path, before.shape, array.shape)
         self._show_bare()
-        self._show_groups(targets)
-        self.consolidate()
+        arrays = [*(target.array for target in targets), *self.bare]
+        self._show_groups(arrays)
+        # arrays of a job that had ended before are not among them: their metadata are read again
+        self.consolidate(with_root=bool(arrays))
         if record is not None:
             record.remove()
 
@@ -194,7 +196,7 @@ class GroupCommit:
             if not puts_metadata_first(array.store):
                 write_documents(array.store, documents)
 
-    def _show_groups(self, targets: Sequence[ArrayTarget]) -> None:
+    def _show_groups(self, arrays: Sequence[Array]) -> None:
         options = ReadOptions()
         made = {group.path for group in self.groups if group.creates}
         for group in self.groups:
@@ -202,20 +204,19 @@ class GroupCommit:
             if not group.creates:
                 _add_attributes(*place, group.attributes, options)
                 continue
-            documents = self._documents(group, targets)
+            documents = self._documents(group, arrays)
             # the last one is what makes the group a node
             write_documents(self.store, dict(reversed(list(documents.items()))))
             if made.isdisjoint(ancestors(group.path)):  # these are still to come
                 create_parent_groups(*place)
 
-    def _documents(self, group: GroupShown, targets: Sequence[ArrayTarget]) -> Mapping[str, bytes]:
+    def _documents(self, group: GroupShown, arrays: Sequence[Array]) -> Mapping[str, bytes]:
         """Return the documents of a new group, with consolidated metadata if it is the root."""
         documents = dict(self.node_format.documents(GroupMeta(group.attributes), group.path))
         wanted = self.consolidated and has_consolidated(self.node_format)
-        if group.path or not wanted or puts_metadata_first(self.store):
+        if group.path or not (wanted and arrays) or puts_metadata_first(self.store):
             return documents
         texts = dict(documents)
-        arrays = [*(target.array for target in targets), *self.bare]
         for array in arrays:
             texts |= array.node_format.documents(array.meta, array.path)
         for other in self.groups:
@@ -225,14 +226,17 @@ class GroupCommit:
         made = consolidated_documents(self.store, group.path, self.node_format, parsed)
         return {**documents, **made}
 
-    def consolidate(self) -> None:
-        """Write consolidated metadata anew, where there are some and where they are wanted."""
+    def consolidate(self, *, with_root: bool = False) -> None:
+        """Write consolidated metadata anew, where there are some and where they are wanted.
+
+        Those of a new root may have been written together with its document (`with_root`).
+        """
         if not has_consolidated(self.node_format) or puts_metadata_first(self.store):
             return
         below = join(self.path, "-")  # consolidated metadata of the group itself are told of, too
         present = set(consolidated_groups(self.store, below, self.node_format))
-        if any(group.creates and not group.path for group in self.groups):
-            present.discard("")  # written together with its document
+        if with_root and any(group.creates and not group.path for group in self.groups):
+            present.discard("")
         elif self.consolidated:
             present.add("")
         for path in sorted(present, key=lambda one: one.count("/") + bool(one), reverse=True):
