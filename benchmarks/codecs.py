@@ -1,4 +1,4 @@
-"""Codec speeds on this machine: the table of `zarr_dask.jobs.engine.codec_throughput`."""
+"""Codec speeds on this machine: the table of `zarr_dask.jobs.engine.layouts`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 import zarr_dask as zd
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.jobs.engine.codec_throughput import speeds_of
+from zarr_dask.jobs.engine.layouts import speeds_of
 
 SHAPE = (64, 128, 128)
 ROUNDS = 5

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zarr_dask.codecs import copyto as rows
-from zarr_dask.codecs.copyto import fast_copyto
+from zarr_dask.codecs import chunk_batches as rows
+from zarr_dask.codecs.chunk_batches import fast_copyto
 
 DTYPES = ["u1", ">i2", "f4", "<f8", "c16", "M8[s]", "S3", "U2", "V5", "?", "O"]
 LAYOUTS = ["whole", "part", "every other", "columns first", "turned", "broadcast"]

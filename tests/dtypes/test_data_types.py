@@ -615,10 +615,10 @@ def test_a_type_without_zero_needs_a_fill_value():
 
 
 def test_without_ml_dtypes(monkeypatch):
-    from zarr_dask.dtypes import small
+    from zarr_dask.dtypes import bits
 
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    small.small_dtype.cache_clear()
+    bits.small_dtype.cache_clear()
     with pytest.raises(MissingDependencyError, match=r"zarr-dask\[ml\]"):
         opened("bfloat16", 0)
     assert opened("complex_float16", [0, 0]).dtype.names == ("real", "imag")

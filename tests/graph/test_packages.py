@@ -10,7 +10,7 @@ import cloudpickle
 import dask.array as da
 import pytest
 
-from zarr_dask.graph.packages import packages_of
+from zarr_dask.graph.requirements import packages_of
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from zarr_dask.errors import (
 from zarr_dask.jobs.simulation.rank_log import LogFolder, _line
 from zarr_dask.journal import default_place
 from zarr_dask.journal.journal import JobRecord
-from zarr_dask.journal.links import check_no_link
+from zarr_dask.journal.location import check_no_link
 from zarr_dask.journal.receipts import Receipt, StoredObject, parse_receipts
 from zarr_dask.journal.validate_record import _CHECKS
 from zarr_dask.stores import LocalStore

@@ -21,9 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from zarr_dask._util.buffers import thread_buffer
-from zarr_dask.codecs.byte_ranges import Spans
 from zarr_dask.codecs.codec_config import CodecConfig
-from zarr_dask.codecs.fetch import Fetch
+from zarr_dask.codecs.fetch import Fetch, Spans
 from zarr_dask.dtypes import VARIABLE_BYTES, DataType, bits_of
 from zarr_dask.errors import CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape

@@ -31,9 +31,8 @@ from zarr_dask.codecs.base import (
     ShardIndex,
     concat_buffers,
 )
-from zarr_dask.codecs.byte_ranges import byte_ranges_of
-from zarr_dask.codecs.copyto import fast_copyto
-from zarr_dask.codecs.fetch import Fetch, drive_fetch_from_bytes
+from zarr_dask.codecs.chunk_batches import fast_copyto
+from zarr_dask.codecs.fetch import Fetch, byte_ranges_of, drive_fetch_from_bytes
 from zarr_dask.codecs.unknown import UnknownArrayCodec, UnknownBytesCodec
 from zarr_dask.errors import (
     ChunkMissingError,

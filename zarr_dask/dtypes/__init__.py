@@ -8,7 +8,6 @@ data types.
 =================  ===============================================================
 `base`             `DataType`
 `numbers`          bool, integers, floats, complex numbers; JSON forms of floats
-`small`            types of ml_dtypes, which is optional
 `times`            datetimes and timedeltas
 `fixed`            texts and bytes of a fixed length
 `structs`          records of named fields
@@ -23,10 +22,12 @@ from zarr_dask.dtypes.bits import (
     bits_of,
     full_of,
     is_full_of,
+    is_small,
     leaves,
     native,
     parts_of_complex,
     swappable,
+    value_bits,
     which_are_full_of,
 )
 from zarr_dask.dtypes.named import (
@@ -37,7 +38,6 @@ from zarr_dask.dtypes.named import (
     v3_names,
 )
 from zarr_dask.dtypes.numbers import float_from_json, float_to_json
-from zarr_dask.dtypes.small import is_small, value_bits
 from zarr_dask.dtypes.structs import Struct
 from zarr_dask.dtypes.variable import data_type_of_objects
 

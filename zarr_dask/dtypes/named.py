@@ -11,17 +11,17 @@ import numpy as np
 
 from zarr_dask._util.json_fields import FieldReader, is_int, is_int_in, is_list
 from zarr_dask.dtypes.base import LARGEST_ITEM, DataType
-from zarr_dask.dtypes.bits import native
-from zarr_dask.dtypes.fixed import NullTerminatedBytes, RawBytes, Utf32
-from zarr_dask.dtypes.numbers import Bool, Complex, Float, Integer, complex_of, parts_of
-from zarr_dask.dtypes.registry import DATA_TYPES
-from zarr_dask.dtypes.small import (
+from zarr_dask.dtypes.bits import (
     FLOAT_FORMATS,
     SMALL_FLOATS,
     SMALL_INTEGERS,
     is_small,
+    native,
     small_dtype,
 )
+from zarr_dask.dtypes.fixed import NullTerminatedBytes, RawBytes, Utf32
+from zarr_dask.dtypes.numbers import Bool, Complex, Float, Integer, complex_of, parts_of
+from zarr_dask.dtypes.registry import DATA_TYPES
 from zarr_dask.dtypes.structs import Subarray, struct_of
 from zarr_dask.dtypes.times import UNITS, Time
 from zarr_dask.dtypes.variable import BYTES, OBJECTS, TEXTS

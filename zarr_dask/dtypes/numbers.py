@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.dtypes.base import DataType
-from zarr_dask.dtypes.bits import parts_of_complex
-from zarr_dask.dtypes.small import FLOAT_FORMATS, SMALL_INTEGERS
+from zarr_dask.dtypes.bits import FLOAT_FORMATS, SMALL_INTEGERS, parts_of_complex
 
 __all__ = [
     "Bool",

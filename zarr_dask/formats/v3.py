@@ -58,7 +58,6 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.formats.extensions import may_be_ignored, take_extension
 from zarr_dask.formats.parse_cache import (
     MOST_KNOWN,
     as_bytes,
@@ -70,7 +69,9 @@ from zarr_dask.formats.v3_grids import (
     chunk_keys_from_v3,
     chunk_keys_to_v3,
     grid_to_v3,
+    may_be_ignored,
     take_chunk_keys,
+    take_extension,
     take_grid,
 )
 from zarr_dask.formats.v3draft_2023 import node_of_2023

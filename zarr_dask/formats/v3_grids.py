@@ -1,30 +1,45 @@
-"""Chunk grids and chunk key encodings of Zarr v3 documents.
+"""Chunk grids, chunk key encodings and other extension points of Zarr v3 documents.
 
 Sources: core specification, "Chunk grids" and "Chunk key encodings"; the registered extension
 ``rectilinear``, whose cells have declared sizes.
+
+An extension point is an object with a name, or only the name (core specification 3.1,
+"Extensions"). Version 3.0 allowed the name alone only for data types, so it is read everywhere and
+written only there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from zarr_dask._util.json_fields import FieldReader, is_int_in, is_ints, is_list, is_one_of
+from zarr_dask._util.json_fields import (
+    FieldReader,
+    is_int_in,
+    is_ints,
+    is_list,
+    is_object,
+    is_one_of,
+)
 from zarr_dask.codecs.arrays import Transpose
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import ChunkKeyEncoding, stored_grid
-from zarr_dask.formats.extensions import take_extension
 from zarr_dask.grid.grid import Dimension, Edges, Fixed, Grid, Shape
 
 __all__ = [
+    "Extension",
     "chunk_keys_from_v3",
     "chunk_keys_to_v3",
     "grid_to_v3",
+    "may_be_ignored",
     "take_chunk_keys",
+    "take_extension",
     "take_grid",
 ]
+
 
 _LONGEST = 1 << 63
 _MOST_RUNS = 1 << 20
@@ -191,3 +206,49 @@ def take_chunk_keys(members: FieldReader) -> ChunkKeyEncoding | None:
 def chunk_keys_to_v3(keys: ChunkKeyEncoding) -> dict[str, Any]:
     """Return a layout of keys as in documents."""
     return {"name": keys.name, "configuration": {"separator": keys.separator}}
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """The value of an extension point."""
+
+    name: str
+    configuration: Mapping[str, Any]
+
+    @staticmethod
+    def of(value: Any, members: FieldReader) -> Extension | None:
+        """Parse an extension in its short or its long form; None if it is neither.
+
+        Parameters
+        ----------
+        value
+            Value in the document.
+        members
+            Collects the problems; its position is that of the extension.
+        """
+        if isinstance(value, str):
+            return Extension(value, {})
+        form = FieldReader(value, members.place)
+        name = form.take("name", lambda v: isinstance(v, str) and v != "", "a name")
+        configuration = form.take("configuration", is_object, "an object", {})
+        form.take("must_understand", lambda v: isinstance(v, bool), "true or false", True)
+        form.refuse_rest()
+        members.problems.extend(form.problems)
+        return None if form.problems else Extension(name, configuration)
+
+
+def take_extension(members: FieldReader, name: str) -> Extension | None:
+    """Return the extension in a field of a document; None, with problems added, if it has none."""
+    expected = "a name, or an object with a 'name'"
+    value = members.take(name, lambda v: isinstance(v, str) or is_object(v), expected)
+    if value is None:
+        return None
+    inside = FieldReader({}, members.at(name))
+    extension = Extension.of(value, inside)
+    members.problems.extend(inside.problems)
+    return extension
+
+
+def may_be_ignored(value: Any) -> bool:
+    """True if readers may ignore an unknown value."""
+    return isinstance(value, Mapping) and value.get("must_understand") is False

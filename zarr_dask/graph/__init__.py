@@ -8,9 +8,7 @@ is therefore imported inside functions.
 `requirements`        requirements for dask arrays that are to be written
 `normalize_chunks`    the blocks that a reader requests: ``chunks=`` in all its forms
 `regions`             regions of blocks: computed on demand, small when pickled
-`sources`             protocols of the sources that read tasks index
 `read`                from a source cut into blocks to a lazy dask array
-`prefetching_blocks`  tasks whose requests are prefetched
 `write`               from a dask array to the tasks that write it
 `independent_blocks`  blocks that share no ancestor, computed or written one by one
 `sharing`             credentials for the workers of a cluster, apart from the graph

@@ -2,12 +2,17 @@
 
 One `Blockwise` layer of constant size: every task is dask's own ``getter`` on a small source that
 is part of the task, so that dask pushes slices down into it.
+
+For sources that are parts of shards, dask requests the source of each block that is needed while it
+makes the tasks of a layer. So these blocks are known, whatever was culled from the graph, and the
+indices of their shards are prefetched. In other processes tasks read without prefetching.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
+from weakref import ref
 
 import dask.array as da
 import numpy as np
@@ -18,15 +23,25 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayBlockwiseDep
 
 from zarr_dask._util.arguments import check_type
-from zarr_dask.graph.prefetching_blocks import PrefetchingBlocks
 from zarr_dask.graph.regions import BlockRegions
 from zarr_dask.graph.requirements import check_backend
 from zarr_dask.graph.sharing import share_with_current_client
-from zarr_dask.graph.sources import Source, SupportsPrefetch, SupportsSubset
 from zarr_dask.graph.write import WriteCollection
-from zarr_dask.grid.grid import Blocks
+from zarr_dask.grid.grid import Blocks, Region, Shape
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.index_prefetch import IndexPrefetcher, Part
 
-__all__ = ["find_sources", "read_after", "read_ahead", "read_array", "read_per_block"]
+__all__ = [
+    "PrefetchingBlocks",
+    "Source",
+    "SupportsPrefetch",
+    "SupportsSubset",
+    "find_sources",
+    "read_after",
+    "read_ahead",
+    "read_array",
+    "read_per_block",
+]
 
 
 class PerBlockSource(ArrayBlockwiseDep):
@@ -173,3 +188,112 @@ def _literals(layer: Any) -> Iterator[Any]:
         for item in layer.mapping.values():
             yield item
             yield from getattr(item, "args", ())
+
+
+class Source(Protocol):
+    """The object that read tasks index."""
+
+    @property
+    def shape(self) -> Shape:
+        """Number of elements along each dimension."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the elements."""
+        ...
+
+    def __getitem__(self, key: Any) -> Any: ...
+
+
+class SupportsSubset(Source, Protocol):
+    """A source that is too large to be part of every task."""
+
+    def within(self, region: tuple[slice, ...]) -> SupportsSubset:
+        """Return a region of it, as another source."""
+        ...
+
+
+class SupportsPrefetch(Source, Protocol):
+    """A source of which requests can be prefetched for other tasks."""
+
+    @property
+    def store(self) -> Store:
+        """The store that holds the stored objects."""
+        ...
+
+    def reading_from(self, store: Store) -> SupportsPrefetch:
+        """Return the same source, read from another store."""
+        ...
+
+    def key_of(self, region: Region) -> str | None:
+        """Return the key of the only stored object of a region; None if there are several."""
+        ...
+
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+    def __dask_tokenize__(self) -> Any: ...
+
+
+class PrefetchingBlocks(ArrayBlockwiseDep):
+    """The sources of the blocks, which share the prefetch for the blocks that follow.
+
+    Parameters
+    ----------
+    chunks
+        Sizes of the blocks along each dimension.
+    value
+        The common source.
+    here
+        True if its tasks run in this process; else each of them is given the source itself.
+    """
+
+    def __init__(self, chunks: Blocks, value: SupportsPrefetch, *, here: bool = True) -> None:
+        super().__init__(chunks)
+        self.value = value
+        self._here = here
+        self._regions = BlockRegions(chunks, (0,) * len(chunks))
+        self._ahead: ref[IndexPrefetcher] | None = None
+
+    def __getitem__(self, idx: Part) -> SupportsPrefetch | _AheadBlock:
+        if not self._here:
+            return self.value
+        ahead = None if self._ahead is None else self._ahead()  # it lives as long as its tasks
+        if ahead is None or ahead.expects(idx):  # or it has tasks of a graph that never ended
+            ahead = IndexPrefetcher(self.value.store, self._key_of)
+            self._ahead = ref(ahead)
+        ahead.expect(idx)
+        return _AheadBlock(self.value, ahead, idx)
+
+    def _key_of(self, block: Part) -> str | None:
+        return self.value.key_of(self._regions[block])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _elsewhere, (self._regions, self.value)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        regions, value = self._regions.__dask_tokenize__(), self.value.__dask_tokenize__()
+        return "PrefetchingBlocks", regions, value
+
+
+def _elsewhere(regions: BlockRegions, value: SupportsPrefetch) -> PrefetchingBlocks:
+    return PrefetchingBlocks(regions.chunks, value, here=False)
+
+
+class _AheadBlock:
+    """The source for the task of one block; in another process it is the source itself."""
+
+    __slots__ = ("_ahead", "_block", "_source")
+
+    def __init__(self, source: SupportsPrefetch, ahead: IndexPrefetcher, block: Part) -> None:
+        self._source, self._ahead, self._block = source, ahead, block
+
+    def __getitem__(self, key: Any) -> Any:
+        with self._ahead.reading(self._block) as store:
+            return self._source.reading_from(store)[key]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._source.__reduce__()
+
+    def __dask_tokenize__(self) -> Any:
+        return self._source.__dask_tokenize__()

@@ -45,11 +45,10 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
 from zarr_dask.hierarchy.exclusive import editing, removing
-from zarr_dask.hierarchy.parents import enclosing_array
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
+from zarr_dask.hierarchy.locate import PrefetchedLocation, enclosing_array, prefetch_location
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
 from zarr_dask.journal import check_not_claimed, discard_journals, forget_nodes_above
-from zarr_dask.journal.links import check_no_link
+from zarr_dask.journal.location import check_no_link
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.file_backed import FileStore

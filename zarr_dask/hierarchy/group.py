@@ -67,9 +67,7 @@ from zarr_dask.hierarchy.edit import (
     rollback_metadata,
     stale_paths,
 )
-from zarr_dask.hierarchy.locate import resolve_node
-from zarr_dask.hierarchy.parents import parent_format
-from zarr_dask.hierarchy.prefetch import prefetch_location
+from zarr_dask.hierarchy.locate import parent_format, prefetch_location, resolve_node
 from zarr_dask.hierarchy.walk import (
     NodeOrError,
     consolidated_above,

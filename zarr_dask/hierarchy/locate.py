@@ -1,26 +1,67 @@
-"""Resolves the location of a node to a store and a path in it.
+"""Locations of nodes: the store and the path, what lies around them, and requests for both.
 
 All functions with a location accept the same values: everything that `open_store` accepts, and open
 nodes of this package and of zarr-python, whose path is the start of the resulting path.
+
+Checks before a write find, for local files, problems that no request to the store itself can show:
+a file in place of a folder, or an array that contains the root of the store. All other checks use
+the store alone (`hierarchy.check_can_create`).
+
+If requests cost nothing, checks send them one by one. For remote stores everything is requested at
+once, in one round trip, and passed on as a `PrefetchedLocation`. The checks are the same, in the
+same order.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from zarr_dask.formats.base import Format, normalise_path
+from zarr_dask._util.threads import run_concurrently
+from zarr_dask.errors import StoreError
+from zarr_dask.formats.base import (
+    ArrayMeta,
+    Format,
+    ReadOptions,
+    ancestors,
+    document_range,
+    normalise_path,
+    prefix_of,
+)
 from zarr_dask.formats.consolidated import without_consolidated
-from zarr_dask.stores.base import Store, join
+from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at
+from zarr_dask.formats.v3draft import ENTRY
+from zarr_dask.journal import no_open_journals
+from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.listing import has_paged_listing
 from zarr_dask.stores.open import (
     Location,
+    folder_store,
+    local_path,
     open_store,
     split_zarr_python_node,
     substore,
     without_folder,
 )
+from zarr_dask.stores.wrappers.prefetched import prefetching
 
-__all__ = ["Node", "resolve_node", "resolve_store", "source_and_target"]
+__all__ = [
+    "Node",
+    "PrefetchedLocation",
+    "enclosing_array",
+    "find_free_location",
+    "format_of_group_around",
+    "parent_format",
+    "prefetch_array",
+    "prefetch_location",
+    "resolve_node",
+    "resolve_store",
+    "source_and_target",
+]
 
 
 @runtime_checkable
@@ -110,3 +151,140 @@ def source_and_target(
         return source, source, path
     source, path = resolve_store(src, storage_options), normalise_path(path)
     return source, resolve_store(dst, target_options), path
+
+
+def parent_format(store: Store, path: str) -> str:
+    """Return the default format of a new node: that of the surrounding group, if there is one."""
+    return format_of_group_around(store, path) or DEFAULT_FORMAT.name
+
+
+def format_of_group_around(store: Store, path: str) -> str | None:
+    """Return the name of the format of the group around a new node; None if there is no group.
+
+    A group shows only nodes of its own format. The groups of the store are searched; if a local
+    store begins below another group, that one counts as well.
+    """
+    for above in reversed(ancestors(path)):
+        found = _groups_at(store, above)
+        if found:
+            return found[0].name
+    place = local_path(store, "")
+    around = next((p for p in Path(place).parents if os.path.lexists(p)), None) if place else None
+    if around is None:
+        return None
+    try:
+        present = _groups_at(folder_store(str(around)), "")
+    except StoreError:
+        return None  # a folder that cannot be read counts as no group
+    return next((one.name for one in present if one in FORMATS), None)
+
+
+def _groups_at(store: Store, path: str) -> list[Format]:
+    """Return the formats of the groups at a path."""
+    return [one for one, meta in formats_at(store, path) if not isinstance(meta, ArrayMeta)]
+
+
+def enclosing_array(store: Store) -> str | None:
+    """Return the array that contains the root of a local store; None if there is none.
+
+    Folders above are searched as long as they hold nodes, or do not exist yet.
+    """
+    place = local_path(store, "")
+    for above in () if place is None else Path(place).parents:
+        if not os.path.lexists(above):
+            continue
+        try:
+            found = [meta for _, meta in formats_at(folder_store(str(above)), "")]
+        except StoreError:
+            return None  # a folder that cannot be read counts as no array
+        if any(isinstance(meta, ArrayMeta) for meta in found):
+            return str(above)
+        if not found:
+            return None
+    return None
+
+
+@dataclass(frozen=True)
+class PrefetchedLocation:
+    """A location where a node is to be created or written, as it was when it was inspected."""
+
+    store: Store
+    """The store, with its prefetched responses if there are any."""
+    free_beside: bool = False
+    """True if it is known that there is no journal and no open output beside the hierarchy."""
+
+
+def prefetch_location(store: Store, path: str, *, below: bool = True) -> PrefetchedLocation:
+    """Prefetch the checks of a location, if that saves time.
+
+    Parameters
+    ----------
+    store, path
+        Location of the new node.
+    below
+        True if it matters what lies below the location. If finding out would take a walk through
+        all of it, it is left to the checks, which need it only if there are no metadata.
+    """
+    if not is_remote(store):
+        return PrefetchedLocation(store)
+    asked = prefetching(store)
+    part = document_range(ReadOptions().limits)
+    nodes = [path, *ancestors(path)]
+    keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
+    documents = [(key, part) for key in dict.fromkeys([*keys, ENTRY])]
+    prefixes: set[str] = set()
+    if below and has_paged_listing(store):
+        prefixes.update(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
+    free_beside, *_ = run_concurrently(
+        partial(no_open_journals, store, path),
+        partial(asked.ask, documents),
+        *(partial(asked.ask_below, prefix) for prefix in prefixes),
+    )
+    return PrefetchedLocation(asked, free_beside)
+
+
+def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
+    """Return the location of a new hierarchy, if one listing tells that nothing is stored there.
+
+    It answers the checks of all nodes below. None if something is there, or if requests cost
+    nothing.
+    """
+    if not (is_remote(store) and has_paged_listing(store)):
+        return None
+    asked = prefetching(store)
+    part = document_range(ReadOptions().limits)
+    keys = [
+        key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
+    ]
+    documents = [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
+    free_beside, is_free, _ = run_concurrently(
+        partial(no_open_journals, store, path),
+        partial(asked.ask_below, prefix_of(path)),
+        partial(asked.ask, documents),
+    )
+    return PrefetchedLocation(asked, free_beside) if is_free else None
+
+
+def prefetch_array(
+    store: Store, path: str, likely: Format, options: ReadOptions | None = None
+) -> PrefetchedLocation:
+    """Prefetch the checks of an existing array, if that saves time.
+
+    Parameters
+    ----------
+    store, path
+        The array.
+    likely
+        The expected format; if the array has another one, its metadata are requested later.
+    options
+        Options for reading.
+    """
+    if not is_remote(store):
+        return PrefetchedLocation(store)
+    asked = prefetching(store)
+    part = document_range((options or ReadOptions()).limits)
+    free_beside, _ = run_concurrently(
+        partial(no_open_journals, store, path),
+        partial(asked.ask, [(key, part) for key in likely.node_keys(path)]),
+    )
+    return PrefetchedLocation(asked, free_beside)

@@ -29,10 +29,10 @@ from zarr_dask.hierarchy.group import open_array
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.jobs.engine.array_job import metadata_hash
 from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
 from zarr_dask.jobs.engine.layouts import layout_between, layout_of
 from zarr_dask.jobs.engine.plan import format_bytes, format_region
-from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.ingest.described import files_of
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios

@@ -14,7 +14,6 @@ to do. Writes, rechunkings and simulation output have the same journals.
 `incomplete`    messages about a node that a job has not finished
 `finished`      records of finished jobs
 `swap`          replacement of an array by one that was written beside it
-`ttl_cache`     answers of remote stores, kept for some seconds
 ==============  ==============================================================
 """
 

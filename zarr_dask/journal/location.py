@@ -1,4 +1,4 @@
-"""The locations of journals, one for each node that a job writes to.
+"""The locations of journals, one for each node that a job writes to, and links above them.
 
 The default is ``<root>.zarr-dask/<path>/`` beside the root of the hierarchy, so that nothing is
 ever added to the hierarchy itself::
@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
+from time import monotonic
+from typing import Generic, TypeVar
 
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
@@ -24,14 +27,15 @@ from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
 from zarr_dask.journal.lock import HELD, check_not_locked
-from zarr_dask.journal.ttl_cache import TTLCache
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.local_paths import check_folder
+from zarr_dask.stores.no_follow import link_error
 from zarr_dask.stores.open import (
     Location,
     canonical_location,
     folder_store,
+    local_path,
     open_with_options_of,
     sibling_location,
     unwrap_with_path,
@@ -42,7 +46,9 @@ __all__ = [
     "CLAIM",
     "NODES",
     "JournalLocation",
+    "TTLCache",
     "check_behind_no_link",
+    "check_no_link",
     "check_resumable",
     "default_place",
     "discard_journals",
@@ -52,6 +58,47 @@ __all__ = [
     "no_open_journals",
     "open_journals",
 ]
+
+
+T = TypeVar("T")
+
+_SECONDS = 5.0
+_MOST = 256
+
+
+class TTLCache(Generic[T]):
+    """Cached results by their request, as a job makes the same request several times.
+
+    They are valid for some seconds, and until this process writes or removes metadata.
+
+    Examples
+    --------
+    >>> believed = TTLCache[int]()
+    >>> believed.get("a", lambda: 1), believed.get("a", lambda: 2)
+    (1, 1)
+    >>> believed.forget()
+    >>> believed.get("a", lambda: 2)
+    2
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[T, float]] = {}
+
+    def get(self, asked: str, ask: Callable[[], T]) -> T:
+        """Return the cached result, or that of `ask`; an exception is not cached."""
+        known = self._known.get(asked)
+        if known is not None and monotonic() - known[1] < _SECONDS:
+            return known[0]
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        found = ask()
+        self._known[asked] = (found, monotonic())
+        return found
+
+    def forget(self) -> None:
+        """Empty the cache, because this process has changed something."""
+        self._known.clear()
+
 
 CLAIM = "__append/"
 """Folder of the claim to the end of an array (`zarr_dask.journal.claims`)."""
@@ -296,3 +343,28 @@ def _is_bare(place: JournalLocation | None) -> bool:
         return not any(place.store.list_dir(prefix_of(place.prefix.partition("/")[0])))
     except StoreError:
         return False  # a caller that must know requests it again
+
+
+def check_no_link(store: Store, path: str) -> None:
+    """Refuse to replace, remove or rename a node in whose place, or above which, a link stands.
+
+    What the link leads to may be anybody's. The root of a hierarchy may be a link, and what lies
+    above it; a store that begins at a link in a group is such a node.
+
+    Raises
+    ------
+    LinkError
+        If one does.
+    """
+    store, path = unwrap_with_path(store, path)
+    root = local_path(store, "")
+    if root is None:
+        return
+    done = ""
+    for name in path.split("/") if path else ():
+        done = join(done, name)
+        if Path(root, done).is_symlink():
+            raise link_error(root, done)
+    for place in (Path(root), *Path(root).parents):
+        if place.is_symlink() and _looked_for_node(folder_store(str(place.parent))):
+            raise link_error(str(place.parent), place.name)

@@ -17,13 +17,13 @@ from zarr_dask.formats.base import load_json, where
 from zarr_dask.journal.location import (
     NODES,
     JournalLocation,
+    TTLCache,
     check_behind_no_link,
     default_place,
     given_place,
     holds_node,
 )
 from zarr_dask.journal.lock import check_not_locked
-from zarr_dask.journal.ttl_cache import TTLCache
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.open import Location, canonical_location, sibling_location, unwrap_with_path
 

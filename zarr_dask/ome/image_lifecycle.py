@@ -35,8 +35,8 @@ from zarr_dask.hierarchy.edit import (
     puts_metadata_first,
     write_documents,
 )
+from zarr_dask.jobs.engine.array_job import metadata_hash
 from zarr_dask.jobs.engine.plan import pluralize
-from zarr_dask.jobs.engine.planned_array import metadata_hash
 from zarr_dask.journal import (
     JobRecord,
     Journal,

@@ -21,8 +21,7 @@ from zarr_dask.formats.base import Format, GroupMeta, ReadOptions, where
 from zarr_dask.formats.detect import find_node, format_for_new, format_named, formats_at
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.parents import parent_format
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation, find_free_location
+from zarr_dask.hierarchy.locate import PrefetchedLocation, find_free_location, parent_format
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.commit import GroupCommit, GroupShown
 from zarr_dask.jobs.write.plan import Partial

@@ -19,12 +19,11 @@ from zarr_dask.codecs.base import (
     DecodeOptions,
     NotPartiallyDecodableError,
 )
-from zarr_dask.codecs.byte_ranges import byte_ranges_of
 from zarr_dask.codecs.chain import thread_decoded_nbytes
 from zarr_dask.codecs.compress import blosc_frames
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.compress.blosc_frames import FallbackRead, read_blocks
-from zarr_dask.codecs.fetch import drive_fetch_from_bytes
+from zarr_dask.codecs.fetch import byte_ranges_of, drive_fetch_from_bytes
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError

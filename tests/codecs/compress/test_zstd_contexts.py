@@ -7,7 +7,7 @@ import pytest
 from numcodecs import zstd
 
 from zarr_dask.codecs.base import EncodedSize
-from zarr_dask.codecs.compress import zstd_contexts
+from zarr_dask.codecs.compress import zstd as module
 from zarr_dask.codecs.compress.zstd import Zstd
 from zarr_dask.errors import CorruptObjectError
 
@@ -26,7 +26,7 @@ def _decoded(frame, nbytes=VALUES.size):
 def library(request, monkeypatch):
     """What decodes: results and errors must not depend on it."""
     if not request.param:
-        monkeypatch.setattr(zstd_contexts, "_library", lambda: None)
+        monkeypatch.setattr(module, "_library", lambda: None)
     return request.param
 
 
@@ -67,10 +67,10 @@ def test_empty_and_skippable_frames_are_read(library):
 
 
 def test_contexts_are_used_again_and_bounded():
-    zstd_contexts._CONTEXTS.compressors.clear()
+    module._CONTEXTS.compressors.clear()
     for level in range(1, 12):
         Zstd(level).encode(VALUES, 4)
-        kept = zstd_contexts._CONTEXTS.compressors
+        kept = module._CONTEXTS.compressors
         context = kept[level, False]
         Zstd(level).encode(VALUES, 4)
         assert kept[level, False] is context
@@ -88,9 +88,9 @@ def test_each_thread_has_contexts_of_its_own():
 
     def run():
         _decoded(frame)
-        seen.append(zstd_contexts._CONTEXTS.decompressor)
+        seen.append(module._CONTEXTS.decompressor)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seen[0] is not zstd_contexts._CONTEXTS.decompressor is not None
+    assert seen[0] is not module._CONTEXTS.decompressor is not None

@@ -14,8 +14,8 @@ import zarr_dask as zd
 from tests.support.process_memory import begin_peak, status
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine import Workers
+from zarr_dask.jobs.engine.cluster import PER_THREAD, SubmissionWindow
 from zarr_dask.jobs.engine.memory_budget import IDLE_WORKER, memory_budget
-from zarr_dask.jobs.engine.throttle import PER_THREAD, SubmissionWindow
 from zarr_dask.jobs.write.write import plan_blocks
 
 MB = 1_000_000
@@ -208,7 +208,7 @@ def test_the_window_follows_the_workers(monkeypatch):
 
     cluster = Cluster()
     now = 0.0
-    monkeypatch.setattr("zarr_dask.jobs.engine.throttle.monotonic", lambda: now)
+    monkeypatch.setattr("zarr_dask.jobs.engine.cluster.monotonic", lambda: now)
     window = SubmissionWindow(cluster, 2)
     assert window.tasks() == 2 * PER_THREAD
     cluster.threads = 100

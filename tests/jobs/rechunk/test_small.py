@@ -10,9 +10,9 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import ZarrDaskWarning
+from zarr_dask.jobs.engine import rss as rehearsing
 from zarr_dask.jobs.engine import rss as resident
-from zarr_dask.jobs.engine import warmup as rehearsing
-from zarr_dask.jobs.engine.warmup import warm_up_codecs
+from zarr_dask.jobs.engine.rss import warm_up_codecs
 from zarr_dask.stores import MemoryStore, Recording
 
 MB = 1_000_000

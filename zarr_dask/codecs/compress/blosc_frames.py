@@ -25,8 +25,7 @@ from numcodecs import blosc as _blosc
 
 from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.codecs.base import ByteRequest, DecodedBytes
-from zarr_dask.codecs.byte_ranges import Spans
-from zarr_dask.codecs.fetch import Fetch
+from zarr_dask.codecs.fetch import Fetch, Spans
 from zarr_dask.stores.base import Buffer, HeaderRange, Range
 
 __all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "FallbackRead", "read_blocks"]

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from zarr_dask.dtypes import DataType, is_small
+from zarr_dask.dtypes.bits import FLOAT_FORMATS
 from zarr_dask.dtypes.numbers import Float, Integer
-from zarr_dask.dtypes.small import FLOAT_FORMATS
 
 __all__ = ["OutOfRange", "Rounding", "bit_lengths", "convert", "is_integer_or_float", "promote"]
 

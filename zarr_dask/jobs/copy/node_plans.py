@@ -22,7 +22,7 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.parents import format_of_group_around
+from zarr_dask.hierarchy.locate import format_of_group_around
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan, plan_move
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.target_spec import (

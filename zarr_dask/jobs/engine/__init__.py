@@ -4,17 +4,14 @@
 `workers`           a cluster, or dask's configured scheduler
 `connect`           a client of a running scheduler, or of new local processes
 `tasks`             a graph as a whole, or a function of many numbers or arguments
-`batches`           short tasks, several at a time
 `local_schedulers`  on threads and processes of this machine
 `cluster`           on `distributed`
-`throttle`          limit of tasks that a scheduler knows of at a time
 ==================  ==============================================================
 """
 
-from zarr_dask.jobs.engine.batches import AdaptiveBatches, run_batches
 from zarr_dask.jobs.engine.cluster import ask_scheduler, subscribe_events
 from zarr_dask.jobs.engine.connect import connect
-from zarr_dask.jobs.engine.tasks import compute, run_tasks
+from zarr_dask.jobs.engine.tasks import AdaptiveBatches, compute, run_batches, run_tasks
 from zarr_dask.jobs.engine.workers import (
     Workers,
     check_reachable_from_workers,

@@ -9,12 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, Protocol
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import ResumeError
+from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, ResumeError
 from zarr_dask.formats.documents import are_stored
 from zarr_dask.hierarchy.edit import can_create, put_new_node
+from zarr_dask.hierarchy.group import open_array
 from zarr_dask.jobs.engine.plan import Costs, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.task_result import CopyResult
@@ -23,7 +25,16 @@ from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, collect
 from zarr_dask.stores.base import list_sizes
 
-__all__ = ["ArrayJob", "ArrayPlan", "ArrayStage", "Compared", "CopyComparison", "TaskFunction"]
+__all__ = [
+    "ArrayJob",
+    "ArrayPlan",
+    "ArrayStage",
+    "Compared",
+    "CopyComparison",
+    "TaskFunction",
+    "is_there_as_planned",
+    "metadata_hash",
+]
 
 
 class ArrayStage(Protocol):
@@ -307,3 +318,18 @@ def _collect_only(
 
     found = map_concurrently(size, sorted(named), transfers_for(target.store))
     return collect(own, run_id, {key: nbytes for key, nbytes in found if nbytes is not None})
+
+
+def metadata_hash(array: Array) -> str:
+    """Return a digest of an array's metadata, which does not depend on how it was opened."""
+    documents = array.node_format.documents(array.meta, array.path)
+    return sha256(b"\0".join(documents.values())).hexdigest()
+
+
+def is_there_as_planned(target: Array) -> bool:
+    """True if an array is there with the metadata planned for it."""
+    try:
+        found = open_array(target.store, target.path, format=target.format)
+    except (NodeNotFoundError, NodeTypeError, MetadataError):
+        return False
+    return metadata_hash(found) == metadata_hash(target)

@@ -25,10 +25,9 @@ from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
 from zarr_dask.grid.grid import Part, Region, Shape, translate_region, view_region
 from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.plan import format_region
-from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
+from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name, warm_up_codecs
 from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
-from zarr_dask.jobs.engine.warmup import warm_up_codecs
 from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
 from zarr_dask.jobs.rechunk.cast_checks import describe_uncastable
 from zarr_dask.journal import Journal

@@ -28,12 +28,12 @@ from zarr_dask.formats.base import Format, where
 from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Blocks, Cells, Shape
 from zarr_dask.hierarchy.edit import check_can_create
+from zarr_dask.jobs.engine.array_job import is_there_as_planned
 from zarr_dask.jobs.engine.cost_model import block_memory
 from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.lifecycle import resume as resumed
 from zarr_dask.jobs.engine.overlap_pool import max_uploading
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
-from zarr_dask.jobs.engine.planned_array import is_there_as_planned
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import RechunkReport, ReportBase, StageReport
 from zarr_dask.jobs.engine.resume import Resume

@@ -18,10 +18,10 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import PlanError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region
+from zarr_dask.jobs.engine.array_job import is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.execute import execute_plan
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, pluralize
-from zarr_dask.jobs.engine.planned_array import is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.report import Progress, RechunkReport

@@ -29,7 +29,7 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.formats.translate import xarray_mask_differences
 from zarr_dask.grid.grid import Cells, Fixed, Grid, Region
 from zarr_dask.hierarchy.edit import puts_metadata_first
-from zarr_dask.hierarchy.parents import format_of_group_around
+from zarr_dask.hierarchy.locate import format_of_group_around
 from zarr_dask.indexing.basic import checked_region, checked_shape
 from zarr_dask.jobs.engine import Workers
 from zarr_dask.jobs.engine.grid_arguments import (

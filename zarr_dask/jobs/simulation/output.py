@@ -60,8 +60,7 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid.grid import Dimension, Grid, Shape
 from zarr_dask.hierarchy.edit import check_can_create, make_room_for_array, write_documents
 from zarr_dask.hierarchy.group import Group, create_group, open_array, open_group
-from zarr_dask.hierarchy.locate import resolve_node
-from zarr_dask.hierarchy.parents import parent_format
+from zarr_dask.hierarchy.locate import parent_format, resolve_node
 from zarr_dask.jobs.simulation.decomposition import (
     Decomposition,
     RankShare,

@@ -32,7 +32,7 @@ from zarr_dask.hierarchy.edit import (
 )
 from zarr_dask.hierarchy.exclusive import editing
 from zarr_dask.hierarchy.group import open_array
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation
+from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.jobs.engine import (
     check_reachable_from_workers,
     find_workers,

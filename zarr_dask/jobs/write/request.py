@@ -12,7 +12,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.hierarchy.group import Group, create_array
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation
+from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress

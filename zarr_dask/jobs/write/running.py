@@ -191,7 +191,7 @@ def make_finalizer(begun: Iterable[StartedWrite], commit: Commit | None = None) 
 
 def _packages(plans: Sequence[Beginning]) -> set[str]:
     """Return the packages that functions in the graphs are of."""
-    from zarr_dask.graph.packages import packages_of
+    from zarr_dask.graph.requirements import packages_of
 
     return set().union(*(packages_of(plan.values.dask) for plan in plans))
 

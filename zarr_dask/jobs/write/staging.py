@@ -18,7 +18,7 @@ from zarr_dask.errors import ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Blocks, Cells, Region, Shape
-from zarr_dask.jobs.engine.planned_array import metadata_hash
+from zarr_dask.jobs.engine.array_job import metadata_hash
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import archive_sibling
 from zarr_dask.jobs.write.target_array import new_array

@@ -23,8 +23,7 @@ from zarr_dask.formats.concurrent_edit import reload_metadata
 from zarr_dask.formats.detect import DEFAULT_FORMAT, format_for_new
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.group import Group, open_array
-from zarr_dask.hierarchy.locate import resolve_node
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_array
+from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_array, resolve_node
 from zarr_dask.jobs.engine.grid_arguments import parse_chunks_argument
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
