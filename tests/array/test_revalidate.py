@@ -22,8 +22,8 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 from zarr_dask.jobs.copy.raw_copy import RawCopyJob
-from zarr_dask.jobs.engine.last_tokens import BoundedSet
 from zarr_dask.jobs.engine.lifecycle import start_job
+from zarr_dask.jobs.engine.visibility import BoundedSet
 from zarr_dask.jobs.verify.scan import CellRuns, ObjectScan
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import etag_of

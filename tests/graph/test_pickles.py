@@ -12,7 +12,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import DaskBackendError, StoreError
-from zarr_dask.formats.pickling import unpack
+from zarr_dask.formats.parse_cache import unpack
 from zarr_dask.stores import LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
 
 MANY_CODECS = [

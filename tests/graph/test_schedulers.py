@@ -52,7 +52,7 @@ def test_workers_know_one_array_by_one_meaning(array, client):
     """Every task brings the array; a worker unpacks what its document said once."""
 
     def misses():
-        from zarr_dask.formats.pickling import unpack
+        from zarr_dask.formats.parse_cache import unpack
 
         return unpack.cache_info().misses
 

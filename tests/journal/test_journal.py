@@ -26,8 +26,8 @@ from zarr_dask.journal import (
     given_place,
     new_journal,
     open_journals,
-    receipt_batches,
 )
+from zarr_dask.journal import receipts as batching
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipt, StoredObject, collect, parse_receipts, stored_object
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, ZipStore
@@ -260,7 +260,7 @@ def test_receipts_are_gathered_where_each_would_be_a_request(tmp_path, monkeypat
     def stored() -> int:
         return sum("receipts" in key for key in journal.store.list())
 
-    monkeypatch.setattr(receipt_batches, "_SHORT", 1000.0)
+    monkeypatch.setattr(batching, "_SHORT", 1000.0)
     for number in range(100):
         journal.add(receipt(number))
     assert stored() == 0
@@ -268,10 +268,10 @@ def test_receipts_are_gathered_where_each_would_be_a_request(tmp_path, monkeypat
     journal.flush()
     journal.flush()
     assert stored() == 1
-    monkeypatch.setattr(receipt_batches, "_SHORT", 0.0)
+    monkeypatch.setattr(batching, "_SHORT", 0.0)
     for number in range(100):
         journal.add(receipt(number))
-    assert stored() == 1 + 100 // receipt_batches._MANY
+    assert stored() == 1 + 100 // batching._MANY
     assert len({*journal.receipts()}) == 100
     journal.merge()
     assert stored() == 1
@@ -281,13 +281,13 @@ def test_receipts_of_a_task_that_took_long_are_stored_at_once(tmp_path, monkeypa
     journal = begun(journals(tmp_path)[1])
     with in_task():
         journal.add(receipt(1))
-        monkeypatch.setattr(receipt_batches, "_LONG", 0.0)
+        monkeypatch.setattr(batching, "_LONG", 0.0)
         journal.add(receipt(2))
     assert {*replace(journal, run_id="another process").receipts()} == {receipt(1), receipt(2)}
 
 
 def test_receipts_that_cannot_be_stored_fail_the_task_and_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(receipt_batches, "_LONG", 0.0)
+    monkeypatch.setattr(batching, "_LONG", 0.0)
     journal = begun(journals(tmp_path)[1])
     refusing = replace(journal, store=ReadOnly(journal.store))
     with pytest.raises(StoreError):
@@ -301,10 +301,10 @@ def test_receipts_that_cannot_be_stored_fail_the_task_and_are_kept(tmp_path, mon
 def test_only_so_many_jobs_gather_receipts(tmp_path):
     journal = begun(journals(tmp_path)[1])
     journal.add(receipt(0))
-    for number in range(receipt_batches._MOST_JOBS):
+    for number in range(batching._MOST_JOBS):
         replace(journal, run_id=f"other {number}").add(receipt(number))
     assert list(journal.receipts()) == []
-    assert len(receipt_batches.GATHERED._batches) <= receipt_batches._MOST_JOBS
+    assert len(batching.GATHERED._batches) <= batching._MOST_JOBS
 
 
 def test_begin_forgets_what_an_older_job_has_left(tmp_path):

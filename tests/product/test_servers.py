@@ -448,10 +448,10 @@ import json, sys, warnings
 import dask, dask.array as da
 import numpy as np
 import zarr_dask as zd
-from zarr_dask.journal import receipt_batches
+from zarr_dask.journal import receipts
 from zarr_dask.stores import open_store
 warnings.simplefilter("ignore")
-receipt_batches._LONG = 0.0  # no receipt waits for others
+receipts._LONG = 0.0  # no receipt waits for others
 what, url, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 
 def value():

@@ -29,8 +29,8 @@ from zarr_dask.errors import (
     RankError,
 )
 from zarr_dask.stores import LocalStore, mounts
-from zarr_dask.stores import lock_record as exclusive
-from zarr_dask.stores.lock_record import RecordTakenError, make_record
+from zarr_dask.stores import file_lock as exclusive
+from zarr_dask.stores.file_lock import RecordTakenError, make_record
 from zarr_dask.stores.mounts import Mount, has_shared_locks, parse_mounts
 from zarr_dask.stores.process_identity import Owner
 
@@ -150,7 +150,7 @@ def test_a_record_that_another_has_replaced_is_left_alone(tmp_path):
 
 
 def test_the_record_of_a_process_that_was_killed_is_taken_away(tmp_path):
-    code = "from zarr_dask.stores.lock_record import make_record\n"
+    code = "from zarr_dask.stores.file_lock import make_record\n"
     code += "make_record(sys.argv[1] + '/r', locked=False); os._exit(9)"
     start(code, tmp_path, trusts=False).communicate()
     assert (tmp_path / "r").exists()

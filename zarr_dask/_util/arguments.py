@@ -1,4 +1,4 @@
-"""Checks of options whose wrong type would silently do something else, or fail much later.
+"""Checks of options and blocks whose wrong type would do something else, or fail much later.
 
 The text "no" is true in Python, and "4" is not a number. Every function that takes an option checks
 it by name before anything is written.
@@ -22,6 +22,7 @@ __all__ = [
     "check_resume",
     "check_type",
     "check_unmasked",
+    "to_numpy",
 ]
 
 
@@ -167,3 +168,33 @@ def check_type(name: str, value: object, kinds: Any, expected: str) -> None:
     """
     if value is not None and not isinstance(value, kinds):
         raise TypeError(f"{name}={value!r}: expected {expected}, or None.")
+
+
+def to_numpy(block: Any, what: str) -> np.ndarray:
+    """Return a block as a NumPy array.
+
+    Parameters
+    ----------
+    block
+        Result of a task or a rank.
+    what
+        Name of the block, for messages.
+
+    Raises
+    ------
+    DataTypeError
+        If it is masked, or of a type that is not converted to a NumPy array implicitly.
+    """
+    if isinstance(block, np.ma.MaskedArray):
+        raise DataTypeError(
+            f"{what} is masked, and a mask cannot be stored; fill it first (numpy.ma.filled, "
+            "dask.array.ma.filled)."
+        )
+    try:
+        return np.asarray(block)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = f"{type(block).__module__.partition('.')[0]}.{type(block).__qualname__}"
+        raise DataTypeError(
+            f"{what} is of the kind {kind}, which does not become a NumPy array ({error}). Convert "
+            "it first, for instance by map_blocks with cupy.asnumpy or the todense of a sparse one."
+        ) from error

@@ -46,7 +46,7 @@ from zarr_dask.formats.concurrent_edit import (
     with_attributes,
     write_changed_documents,
 )
-from zarr_dask.formats.pickling import pack, unpack
+from zarr_dask.formats.parse_cache import pack, unpack
 from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import checked_region, parse_basic, parse_plain
 from zarr_dask.indexing.transform import (

@@ -8,7 +8,7 @@ all the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -39,6 +39,7 @@ from zarr_dask.stores.base import Store, is_remote
 __all__ = [
     "DEFAULT_FORMAT",
     "FORMATS",
+    "OME_ZARR",
     "FoundNode",
     "find_node",
     "format_at",
@@ -48,6 +49,7 @@ __all__ = [
     "is_early",
     "read_node",
 ]
+
 
 _Batch = tuple[tuple[Format, ...], ...]
 """Formats whose documents are requested together. If documents of several formats in one tuple
@@ -272,3 +274,7 @@ def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
         if meta is not None:
             present.append((candidate, meta))
     return present
+
+
+OME_ZARR: Mapping[str, Format] = {"0.4": V2, "0.5": V3}
+"""The format of each version of OME-Zarr."""

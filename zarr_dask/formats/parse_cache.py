@@ -6,20 +6,37 @@ Everything that depends on the lengths is made, and checked, for every array.
 
 The cache is bounded, holds values only, and does not depend on the caller: a document either equals
 one that was read before, or it is parsed.
+
+Compact serialisation of a node's metadata: an array is part of each of its tasks.
+
+The bytes are a compressed pickle, made and read by this package only. Unpacking is cached per
+process: all tasks of an array share one `ArrayMeta`, and with it the codecs that are bound to it.
 """
 
 from __future__ import annotations
 
 import marshal
+import pickle
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeGuard
+from zlib import compress, decompress
 
 from zarr_dask._util.json_fields import is_lengths
-from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions
 from zarr_dask.grid.grid import Fixed, Grid, Shape
 
-__all__ = ["MOST_KNOWN", "as_bytes", "from_bytes", "is_plain_shape", "with_shape"]
+__all__ = [
+    "MOST_KNOWN",
+    "Described",
+    "as_bytes",
+    "from_bytes",
+    "is_plain_shape",
+    "pack",
+    "unpack",
+    "with_shape",
+]
+
 
 MOST_KNOWN = 256
 """Maximum number of kinds of arrays cached by each format."""
@@ -69,3 +86,19 @@ def with_shape(
 def _grid(cells: Shape, shape: Shape) -> Grid:
     """Return a grid with cells of one shape; cached, because arrays of a group often share it."""
     return Grid(tuple([Fixed(size, n) for size, n in zip(cells, shape, strict=True)]))
+
+
+Described = tuple[ArrayMeta, Format, ReadOptions]
+"""Metadata, their format, and the options that they were read with."""
+
+
+def pack(described: Described) -> bytes:
+    """Serialise metadata to bytes."""
+    return compress(pickle.dumps(described, protocol=5), 9)
+
+
+@lru_cache(maxsize=256)
+def unpack(packed: bytes) -> Described:
+    """Return the packed metadata; the same objects for the same bytes, cached for the last 256."""
+    described: Described = pickle.loads(decompress(packed))  # noqa: S301  (see `pack`)
+    return described

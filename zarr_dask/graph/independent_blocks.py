@@ -16,7 +16,7 @@ import dask.array as da
 import numpy as np
 from dask.blockwise import Blockwise, optimize_blockwise
 
-from zarr_dask._util.as_numpy import to_numpy
+from zarr_dask._util.arguments import to_numpy
 from zarr_dask.errors import GridError
 from zarr_dask.graph.regions import PackedBlocks, pack_blocks, unpack_blocks
 from zarr_dask.graph.write import Target, TreeReduceLayer, WriteCollection

@@ -52,8 +52,8 @@ from zarr_dask.journal.location import check_no_link
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.local_paths import blocking_file
 from zarr_dask.stores.open import contains_or_equal
+from zarr_dask.stores.real_location import blocking_file
 from zarr_dask.stores.wrapper import forkable
 from zarr_dask.stores.wrappers.prefetched import is_empty
 

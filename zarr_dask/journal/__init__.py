@@ -6,7 +6,6 @@ to do. Writes, rechunkings and simulation output have the same journals.
 ==============  ==============================================================
 `journal`       the description of a job, and the folder of its receipts
 `receipts`      records of finished tasks; `manifest` keeps them after the job
-`receipt_batches`  receipts that wait to be stored together
 `location`      locations of the journals of a node
 `lock`          locks of running jobs
 `claims`        claims to the end of an array, one appending job at a time

@@ -52,8 +52,7 @@ from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import remove_empty_folders
 from zarr_dask.journal.location import CLAIM, default_place
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
-from zarr_dask.stores.backends.fsync import fsync_names
-from zarr_dask.stores.backends.posix_io import close_read, read_at
+from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock
 from zarr_dask.stores.file_backed import FileStore

@@ -34,10 +34,9 @@ from typing import Any
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked, is_locked, lock_job
-from zarr_dask.journal.receipt_batches import GATHERED, Batch
-from zarr_dask.journal.receipts import Receipt, Receipts, collect, parse_receipts
+from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, collect, parse_receipts
 from zarr_dask.journal.validate_record import checked_members
-from zarr_dask.stores.backends.fsync import forget_folders
+from zarr_dask.stores.backends.posix_io import forget_folders
 from zarr_dask.stores.base import Buffer, Store, append_or_none
 from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
 from zarr_dask.stores.file_backed import FileStore
@@ -161,7 +160,7 @@ class Journal:
     """The only tasks whose receipts are read and written; None for all of the job."""
     gathers: bool = True
     """True if receipts are stored together where the store cannot append; see
-    `zarr_dask.journal.receipt_batches`. False where nobody could ask the processes for theirs."""
+    `zarr_dask.journal.receipts`. False where nobody could ask the processes for theirs."""
 
     @property
     def url(self) -> str:

@@ -29,7 +29,6 @@ from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_f
 from zarr_dask.journal.lock import HELD, check_not_locked
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.no_follow import link_error
 from zarr_dask.stores.open import (
     Location,
@@ -40,6 +39,7 @@ from zarr_dask.stores.open import (
     sibling_location,
     unwrap_with_path,
 )
+from zarr_dask.stores.real_location import check_folder
 from zarr_dask.stores.wrapper import forkable
 
 __all__ = [

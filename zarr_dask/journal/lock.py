@@ -20,8 +20,7 @@ from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.backends.posix_io import close_read
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import lock, unlock
-from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record, owner_of
+from zarr_dask.stores.file_lock import Record, RecordTakenError, lock, make_record, owner_of, unlock
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import open_in
 

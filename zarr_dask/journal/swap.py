@@ -37,8 +37,7 @@ from zarr_dask.errors import JournalError, StoreError
 from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.journal import Journal
 from zarr_dask.journal.location import check_no_link
-from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder
-from zarr_dask.stores.backends.posix_io import close_read
+from zarr_dask.stores.backends.posix_io import close_read, forget_folders, fsync_folder
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import lock

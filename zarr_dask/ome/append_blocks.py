@@ -22,8 +22,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.task_result import add_requests
 from zarr_dask.jobs.write.commit import DerivedArrays, GroupCommit, finish_claimed_commit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
-from zarr_dask.jobs.write.lazy_values import as_dask
-from zarr_dask.jobs.write.request import WriteRequest
+from zarr_dask.jobs.write.request import WriteRequest, as_dask
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_several

@@ -18,8 +18,7 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import Format, where
-from zarr_dask.formats.conventions import OME_ZARR
-from zarr_dask.formats.detect import format_for_new
+from zarr_dask.formats.detect import OME_ZARR, format_for_new
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.zip_targets import Archives

@@ -21,7 +21,7 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.conventions import OME_ZARR
+from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.jobs.migrate.nodes import MigrationOptions, NodePlan, Rewrite
 from zarr_dask.jobs.rechunk.joint_plan import JointRechunkPlan
 from zarr_dask.jobs.rechunk.plan import RechunkPlan

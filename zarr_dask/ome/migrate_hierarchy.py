@@ -34,7 +34,7 @@ from zarr_dask.formats.base import (
     where,
 )
 from zarr_dask.formats.consolidated import consolidated_key, is_consolidated
-from zarr_dask.formats.conventions import OME_ZARR
+from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target

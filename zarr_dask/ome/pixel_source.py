@@ -14,7 +14,7 @@ from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetErr
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
-from zarr_dask.jobs.engine.memory_budget import memory_budget
+from zarr_dask.jobs.engine.predict import memory_budget
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import BlockedSource, PyramidStage, blocked, plan_stages

@@ -26,7 +26,7 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.formats.conventions import OME_ZARR
+from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.extents import misfits
 from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, is_number, members_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from zarr_dask.errors import StoreKeyError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, NodeMeta, normalise_path
-from zarr_dask.formats.conventions import OME_ZARR
+from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.jobs.migrate.nodes import NodeOverrides, Rewrite
 from zarr_dask.ome.earlier_versions import in_words_of_0_4
 from zarr_dask.ome.model import EARLIER, KEYS, detect_version, members_of

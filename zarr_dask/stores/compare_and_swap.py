@@ -4,7 +4,7 @@ Two jobs that change the same stored object each read it, change their part, and
 is unchanged; the second one reads again. No change is lost, and no job waits for one that has died.
 
 A store that can do this is a `ConditionalStore`. Local files are compared and renamed by who has
-made a record in their folder (`zarr_dask.stores.lock_record`), which holds on every file system and
+made a record in their folder (`zarr_dask.stores.file_lock`), which holds on every file system and
 between all hosts. Where the system has a lock on folders that can be trusted, it is held besides
 (``flock``): the kernel wakes who waits for it, and a record whose maker has died is in nobody's
 way. All writers of an object must take part: a plain ``set`` asks nobody.
@@ -26,8 +26,7 @@ from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
-from zarr_dask.stores.lock_record import Record, RecordTakenError, make_record
+from zarr_dask.stores.file_lock import NO_LOCKS, Record, RecordTakenError, lock, make_record, unlock
 from zarr_dask.stores.mounts import has_shared_locks
 
 __all__ = [

@@ -3,16 +3,47 @@
 They are `flock` on POSIX, and on Windows a lock of one byte far behind the end of the file. The
 system releases them when their holder dies. A system, or a file system, that has none says so by an
 `OSError` of a number in `NO_LOCKS`; `zarr_dask.stores.mounts` tells where one cannot be trusted.
+
+Records: files that one process alone has made, which stand in for locks that cannot be trusted.
+
+Creating a file that must not exist yet is exclusive on every file system, however it is mounted and
+between all hosts that see it. Locks are not (`zarr_dask.stores.mounts`): one party may be a host
+whose mount keeps them to itself, another the server behind it, whose locks are good. So everybody
+makes the record, and whoever can takes the lock besides, which costs nothing to wait for and goes
+with its holder.
+
+A record names its process (`zarr_dask.stores.process_identity`). One whose process is known to be
+gone is taken away by the next that wants it; of another host that cannot be known, so that an error
+names the record, and it is removed by hand. There is no time after which a record is taken for
+dead: a process that was stopped and goes on would write beside its successor then.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
-__all__ = ["HAS_LOCKS", "NO_LOCKS", "lock", "unlock"]
+from zarr_dask.stores.backends.posix_io import fresh_bytes
+from zarr_dask.stores.key_names import temporary_name
+from zarr_dask.stores.process_identity import Owner
+
+__all__ = [
+    "HAS_LOCKS",
+    "NO_LOCKS",
+    "Record",
+    "RecordTakenError",
+    "lock",
+    "make_record",
+    "owner_of",
+    "unlock",
+]
+
 
 NO_LOCKS = frozenset(
     {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -102,3 +133,138 @@ def _at_byte(descriptor: int, how: int) -> None:
         _WINDOWS.locking(descriptor, how, 1)
     finally:
         os.lseek(descriptor, before, os.SEEK_SET)
+
+
+_PATIENCE = 60.0
+"""Seconds to wait for one and the same holder that is not known to run."""
+_SETTLED = 2.0
+"""Seconds after which a record that names nobody yet, and whose lock is free, has nobody."""
+_FIRST_POLL, _LAST_POLL = 0.001, 0.05  # a file tells nobody when it goes: it can only be asked for
+
+
+class RecordTakenError(Exception):
+    """Another process has the record, or nobody knows that it has not."""
+
+    def __init__(self, path: str, owner: Owner | None) -> None:
+        self.path, self.owner = path, owner
+        who = "a process that it does not name" if owner is None else f"{owner}"
+        super().__init__(
+            f"{path} says that {who} is at work. If that process is known to have died, remove "
+            "the file, and try again."
+        )
+
+
+@dataclass
+class Record:
+    """A record of this process, until it is removed."""
+
+    path: str
+    owner: Owner
+    pid: int = field(default_factory=os.getpid)
+
+    def is_ours(self) -> bool:
+        """True if it is still there, and still that of this process."""
+        found = owner_of(self.path)
+        return found is not None and found.token == self.owner.token
+
+    def remove(self) -> None:
+        """Remove it, if it is still that of this process; a forked process leaves it alone."""
+        if self.pid == os.getpid() and (self.owner.locked or self.is_ours()):
+            with suppress(FileNotFoundError):
+                Path(self.path).unlink()
+
+
+def owner_of(path: str) -> Owner | None:
+    """The owner that a record names; None if there is none, or it names nobody."""
+    text = fresh_bytes(path)
+    return None if text is None else Owner.parse(text)
+
+
+def make_record(path: str, *, locked: bool, wait: bool = False) -> Record:
+    """Make a record, as the only process that has it.
+
+    Parameters
+    ----------
+    path
+        Of the record.
+    locked
+        Whether this process holds the lock that goes with it, which is shared by all who lock:
+        others who had it are gone then.
+    wait
+        For others that have the record, as long as they change or run.
+
+    Raises
+    ------
+    RecordTakenError
+        If another process has it.
+    OSError
+        If the file cannot be made.
+    """
+    owner = Owner.here(locked=locked)
+    before: bytes | None = None
+    since, pause = monotonic(), _FIRST_POLL
+    while not _created(path, owner.to_json()):
+        found = fresh_bytes(path)
+        if found is None:
+            continue  # it has just gone
+        if found != before:
+            before, since, pause = found, monotonic(), _FIRST_POLL
+        other, waited = Owner.parse(found), monotonic() - since
+        if _is_dead(other, locked=locked, waited=waited):
+            _take_away(path, found)
+        elif _is_in_vain(other, waited, wait=wait):
+            raise RecordTakenError(path, other)
+        else:
+            sleep(pause)
+            pause = min(2 * pause, _LAST_POLL)
+    return Record(path, owner)
+
+
+def _created(path: str, text: bytes) -> bool:
+    """Create a file that is not there yet; returns False if it is."""
+    try:
+        _create(path, text)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _create(path: str, text: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        try:
+            os.write(descriptor, text)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        with suppress(OSError):  # a record that names nobody would be in the way of all
+            Path(path).unlink()
+        raise
+
+
+def _is_dead(owner: Owner | None, *, locked: bool, waited: float) -> bool:
+    if owner is None:
+        return locked and waited > _SETTLED
+    return (locked and owner.locked) or owner.is_gone()
+
+
+def _is_in_vain(owner: Owner | None, waited: float, *, wait: bool) -> bool:
+    """Return True if a record is not waited for any longer."""
+    if not wait:  # but for one that is being made
+        return owner is not None or waited > _SETTLED
+    return waited > _PATIENCE and not (owner is not None and owner.is_running())
+
+
+def _take_away(path: str, expected: bytes) -> None:
+    """Remove a record of a process that is gone; put back one that another has made meanwhile."""
+    aside = Path(path).with_name(temporary_name())
+    try:
+        Path(path).rename(aside)
+    except FileNotFoundError:
+        return  # another has been faster
+    if fresh_bytes(str(aside)) != expected:
+        with suppress(OSError):  # its maker looks again before it puts anything
+            Path(path).hardlink_to(aside)
+    with suppress(FileNotFoundError):
+        aside.unlink()

@@ -4,7 +4,7 @@ A lock of the operating system on a file in FUSE, or in a Lustre with the option
 known to its own host, or to its own mount, alone: another process writes behind it. On Linux the
 type and the options of the mount tell (``/proc/self/mountinfo``), once per device and process. What
 is not known for certain to share its locks is taken not to, and nothing is lost by that: a record
-in the store stands in for the lock then (`zarr_dask.stores.lock_record`). A probe would not tell
+in the store stands in for the lock then (`zarr_dask.stores.file_lock`). A probe would not tell
 more: two processes of one host agree on locks that another host knows nothing of.
 """
 

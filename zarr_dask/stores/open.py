@@ -24,10 +24,12 @@ from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.credential_functions import PROVIDER, name_of
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.foreign import (
+from zarr_dask.stores.locations import (
+    expand_path,
     is_file_system,
     is_local,
     named_place,
+    parse_location,
     path_on,
     unwrapped,
     values_of_obstore,
@@ -44,7 +46,6 @@ from zarr_dask.stores.option_mapping import (
     place_of,
     refusal,
 )
-from zarr_dask.stores.parse_url import expand_path, parse_location
 from zarr_dask.stores.registry import open_registered
 from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
 from zarr_dask.stores.url_secrets import check_endpoint, redact_url

@@ -2,6 +2,8 @@
 
 Two stores may be one place: through links, mappings, file systems of fsspec and stores of other
 libraries. A job asks here so that it never writes over what it reads.
+
+Checks of local paths find what no request to a store can show: files where folders must be.
 """
 
 from __future__ import annotations
@@ -10,18 +12,28 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
+from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.foreign import is_local, unwrapped
-from zarr_dask.stores.open import canonical_location, contains_or_equal, unwrap_with_path
+from zarr_dask.stores.locations import is_local, unwrapped
+from zarr_dask.stores.open import (
+    canonical_location,
+    contains_or_equal,
+    local_path,
+    unwrap_with_path,
+)
 from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
+    "blocking_file",
+    "check_file",
+    "check_folder",
     "locations_overlap",
     "nested",
     "overlaps",
@@ -30,6 +42,7 @@ __all__ = [
     "place_of_target",
     "places_of_references",
 ]
+
 
 _MOST_REFERENCES = 1_000_000
 """Maximum number of chunks of a reference file system to look at."""
@@ -196,3 +209,46 @@ def _remote(url: str, options: Mapping[str, Any], path: str) -> str:
     scheme, _, below = url.rpartition("://")
     place = f"{scheme}://{below.strip('/')}/{path}".rstrip("/")
     return f"{server} {place}" if server else place
+
+
+def blocking_file(store: Store, path: str) -> str | None:
+    """Return the file at a local path or above it that prevents folders; None if there is none."""
+    place = local_path(store, path)
+    if place is None:
+        return None
+    found = next(one for one in (Path(place), *Path(place).parents) if os.path.lexists(one))
+    return None if found.is_dir() else str(found)
+
+
+def check_folder(store: Store, path: str, what: str) -> None:
+    """Raise if a folder cannot be created; `what` names the option that needs it.
+
+    Raises
+    ------
+    StoreError
+        If a file is in the way.
+    """
+    found = blocking_file(store, path)
+    if found is not None:
+        raise StoreError(
+            f"{what} needs a folder at {local_path(store, path)}, but {found} is a file, or a link "
+            "that leads nowhere; nothing was written. Choose another place."
+        )
+
+
+def check_file(store: Store, key: str, what: str) -> None:
+    """Raise if a file cannot be written; `what` names the option that needs it.
+
+    Raises
+    ------
+    StoreError
+        If there is a folder, or a file is in place of its parent folder.
+    """
+    place = local_path(store, key)
+    if place is None:
+        return
+    if Path(place).is_dir():
+        raise StoreError(
+            f"{what} names {place}, which is a folder; nothing was written. Name a file."
+        )
+    check_folder(store, key.rpartition("/")[0], what)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.journal import receipt_batches
+from zarr_dask.journal import receipts as receipt_batches
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.wrapper import StoreWrapper
 

@@ -15,7 +15,7 @@ from tests.support.process_memory import begin_peak, status
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine import Workers
 from zarr_dask.jobs.engine.cluster import PER_THREAD, SubmissionWindow
-from zarr_dask.jobs.engine.memory_budget import IDLE_WORKER, memory_budget
+from zarr_dask.jobs.engine.predict import IDLE_WORKER, memory_budget
 from zarr_dask.jobs.write.write import plan_blocks
 
 MB = 1_000_000

@@ -30,7 +30,7 @@ from zarr_dask.errors import GridError, ManifestError
 from zarr_dask.jobs.verify.scan import CellRuns
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.temporary_names import temporary_name
+from zarr_dask.stores.key_names import temporary_name
 from zarr_dask.stores.wrappers.base import Recording
 
 VALUES = np.arange(1, 97, dtype="i4").reshape(8, 12)
@@ -819,7 +819,7 @@ def test_nodes_of_zarr_python_are_places(tmp_path):
 def test_files_of_dead_processes_are_no_problem_and_swept_at_once(tmp_path):
     array = zd.create_array(tmp_path / "a.zarr", shape=4, dtype="i4", chunks=2, data=range(4))
     left = (
-        "import os, sys; from zarr_dask.stores.temporary_names import temporary_name as name;"
+        "import os, sys; from zarr_dask.stores.key_names import temporary_name as name;"
         "open(os.path.join(sys.argv[1], name()), 'wb').write(b'half')"
     )
     subprocess.run([sys.executable, "-c", left, str(tmp_path / "a.zarr/c")], check=True)

@@ -22,8 +22,7 @@ from tests.support.process_memory import begin_peak, status
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine import Workers
 from zarr_dask.jobs.engine.layouts import layout_of
-from zarr_dask.jobs.engine.memory_budget import JobBudget
-from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.predict import CostModel, JobBudget
 from zarr_dask.jobs.write.regroup import ways, written_blocks
 from zarr_dask.jobs.write.staging import plan_staging
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from zarr_dask.stores.backends import fsync
+from zarr_dask.stores.backends import posix_io as fsync
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherited_format
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine import Workers, find_workers
-from zarr_dask.jobs.engine.memory_budget import memory_budget
-from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.predict import CostModel, memory_budget
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.engine.zip_targets import Archives

@@ -16,7 +16,7 @@ from zarr_dask.errors import SchedulerError, WorkerLostError, WorkerSetupError
 from zarr_dask.jobs.engine.credentials import share_graph
 from zarr_dask.jobs.engine.workers import Workers
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipt_batches import GATHERED, Batch, take_gathered
+from zarr_dask.journal.receipts import GATHERED, Batch, take_gathered
 from zarr_dask.stores.secrets import references_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _as_completed(client: Client, futures: Sequence[Any]) -> Any:
 
 
 def take_receipts(journal: Journal, client: Client) -> set[str]:
-    """Take over the receipts that workers have gathered; see `zarr_dask.journal.receipt_batches`.
+    """Take over the receipts that workers have gathered; see `zarr_dask.journal.receipts`.
 
     Returns
     -------

@@ -26,8 +26,8 @@ from zarr_dask.codecs.compress.compressor import Compressor
 from zarr_dask.grid.grid import Fixed, Grid, Region
 from zarr_dask.jobs.engine.cost_model import Layout
 from zarr_dask.stores.base import Store, supports_cheap_random_reads
-from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import Location, open_with_options_of
+from zarr_dask.stores.real_location import check_folder
 from zarr_dask.stores.streaming_put import supports_streaming_put
 
 __all__ = ["Speeds", "layout_between", "layout_of", "smaller_dtype_array", "speeds_of"]

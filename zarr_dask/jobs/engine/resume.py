@@ -40,8 +40,8 @@ from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.stores.base import list_sizes
 from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.local_paths import check_file
 from zarr_dask.stores.open import Location, canonical_location
+from zarr_dask.stores.real_location import check_file
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -7,16 +7,42 @@ report stored objects that nobody else sees.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import this_process
 from zarr_dask.errors import StoreOutOfReachError
-from zarr_dask.jobs.engine.last_tokens import BoundedSet
 from zarr_dask.journal import Journal
 from zarr_dask.stores.base import is_remote
 
-__all__ = ["check_array_seen", "check_begun_once", "check_job_seen_once"]
+__all__ = ["BoundedSet", "check_array_seen", "check_begun_once", "check_job_seen_once"]
+
+_MOST_REMEMBERED = 256
+
+
+class BoundedSet:
+    """A set of the tokens that were added last."""
+
+    def __init__(self) -> None:
+        self._tokens: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._tokens
+
+    def add(self, token: str) -> None:
+        """Add a token; the oldest one is removed if there are too many."""
+        self._tokens[token] = None
+        while len(self._tokens) > _MOST_REMEMBERED:
+            self._tokens.popitem(last=False)
+
+    def discard(self, token: str) -> None:
+        """Forget one."""
+        self._tokens.pop(token, None)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._tokens.clear()
 
 
 def check_job_seen_once(journal: Journal, array: Array) -> None:

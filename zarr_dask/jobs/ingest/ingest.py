@@ -31,9 +31,8 @@ from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
-from zarr_dask.jobs.engine.memory_budget import memory_budget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.predict import CostModel, memory_budget
 from zarr_dask.jobs.engine.report import JointReport, Progress
 from zarr_dask.jobs.engine.workers import Workers, find_workers
 from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk

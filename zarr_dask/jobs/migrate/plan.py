@@ -19,8 +19,8 @@ from zarr_dask._util.display import InWords
 from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
-from zarr_dask.jobs.engine.measured import Measured, Traffic, measuring
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.prices import Measured, Traffic, measuring
 from zarr_dask.jobs.engine.thread_map import each_abreast, transfers_for
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,

@@ -25,8 +25,7 @@ from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import parent_format
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
-from zarr_dask.jobs.engine.memory_budget import memory_budget
-from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.predict import CostModel, memory_budget
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.as_numpy import to_numpy
+from zarr_dask._util.arguments import to_numpy
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.writer import write_object
 from zarr_dask.errors import DataTypeError, GridError, StepError

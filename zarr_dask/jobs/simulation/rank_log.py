@@ -7,7 +7,7 @@ written again, and its owner shortens it when it grows long.
 
 A file that is open for appending is locked (`zarr_dask.stores.file_lock`), which the kernel undoes
 when the process ends in whatever way, and has a record beside it that names the process
-(`zarr_dask.stores.lock_record`): that holds where locks are known to one host alone, or to none.
+(`zarr_dask.stores.file_lock`): that holds where locks are known to one host alone, or to none.
 """
 
 from __future__ import annotations
@@ -31,14 +31,11 @@ from zarr_dask.errors import (
     WriterNotFoundError,
 )
 from zarr_dask.formats.base import where
-from zarr_dask.stores.attribute_cache import refresh
-from zarr_dask.stores.backends.fsync import fsync_names
-from zarr_dask.stores.backends.posix_io import read_at
+from zarr_dask.stores.backends.posix_io import fsync_names, read_at, refresh
 from zarr_dask.stores.base import Range, Store, is_key
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import NO_LOCKS, lock, unlock
-from zarr_dask.stores.lock_record import Record as Holding
-from zarr_dask.stores.lock_record import RecordTakenError, make_record
+from zarr_dask.stores.file_lock import NO_LOCKS, RecordTakenError, lock, make_record, unlock
+from zarr_dask.stores.file_lock import Record as Holding
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import open_in
 

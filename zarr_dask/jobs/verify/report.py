@@ -15,8 +15,8 @@ import numpy as np
 from zarr_dask._util.display import InWords
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Shape
-from zarr_dask.jobs.engine.measured import Measured, Traffic
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.prices import Measured, Traffic
 from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
 if TYPE_CHECKING:

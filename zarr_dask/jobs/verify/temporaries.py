@@ -16,8 +16,8 @@ from zarr_dask.stores.archives import archive_file
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
 from zarr_dask.stores.file_backed import FileStore
+from zarr_dask.stores.key_names import is_left_by_the_dead
 from zarr_dask.stores.open import folder_store
-from zarr_dask.stores.temporary_names import is_left_by_the_dead
 from zarr_dask.stores.unfinished_uploads import uploads_below
 from zarr_dask.stores.wrapper import StoreWrapper
 

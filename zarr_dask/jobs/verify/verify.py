@@ -44,8 +44,8 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.jobs.engine import find_workers, run_tasks
-from zarr_dask.jobs.engine.measured import measuring
 from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.engine.prices import measuring
 from zarr_dask.jobs.verify.expected import ExpectedObjects, OpenJobs, ReceiptedObject, sha256_of
 from zarr_dask.jobs.verify.orphans import OrphanedKeys
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport

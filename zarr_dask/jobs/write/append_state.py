@@ -9,7 +9,7 @@ record lasts as long as it is needed.
 from __future__ import annotations
 
 from zarr_dask.jobs.engine import ask_scheduler
-from zarr_dask.jobs.engine.last_tokens import BoundedSet
+from zarr_dask.jobs.engine.visibility import BoundedSet
 
 __all__ = ["forget_growth", "has_ended", "has_grown", "mark_appended", "note_end"]
 

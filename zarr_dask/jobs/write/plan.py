@@ -41,9 +41,8 @@ from zarr_dask.jobs.engine import (
     runs_processes,
 )
 from zarr_dask.jobs.engine.lifecycle import alone_at
-from zarr_dask.jobs.engine.memory_budget import JobBudget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.predict import CostModel, JobBudget
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets

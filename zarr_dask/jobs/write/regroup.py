@@ -21,9 +21,8 @@ from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Blocks, Grid, Region, Shape, intersect_chunks
 from zarr_dask.jobs.engine.cost_model import Layout, StagePlan, block_memory
 from zarr_dask.jobs.engine.layouts import layout_of
-from zarr_dask.jobs.engine.memory_budget import JobBudget
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import CostModel, left_for_tasks, needed_for_tasks
+from zarr_dask.jobs.engine.predict import CostModel, JobBudget, left_for_tasks, needed_for_tasks
 from zarr_dask.stores.base import Store, is_remote
 
 if TYPE_CHECKING:

@@ -1,15 +1,19 @@
-"""Arguments of a write of one array, or of each of several."""
+"""Arguments of a write of one array, or of each of several, and values to write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from zarr_dask._util.arguments import check_choice
 from zarr_dask._util.keywords import explained_by
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec
+from zarr_dask.array.cells import CHUNK_BYTES, auto_chunks
+from zarr_dask.array.create import ArraySpec, given_values
+from zarr_dask.array.view import View
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.hierarchy.group import Group, create_array
 from zarr_dask.hierarchy.locate import PrefetchedLocation
@@ -20,14 +24,21 @@ from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 from zarr_dask.journal import OnConflict
 from zarr_dask.stores.open import Location
 
+if TYPE_CHECKING:
+    import dask.array as da
+
 __all__ = [
     "RunKeywords",
     "WriteKeywords",
     "WriteMode",
     "WriteOptions",
     "WriteRequest",
+    "are_several",
+    "as_dask",
+    "is_of_xarray",
     "split_request",
 ]
+
 
 WriteMode = Literal["a", "w", "w-", "r+", "swap"]
 
@@ -294,3 +305,29 @@ def _for_each(given: Any, count: int, name: str) -> list[Any]:
     if len(items) != count:
         raise ValueError(f"{name} has {len(items)} items for {count} dask arrays.")
     return items
+
+
+def are_several(given: Any) -> bool:
+    """True for a list of arrays; nested lists of numbers or texts are one array."""
+    return isinstance(given, list | tuple) and (not given or any(map(_is_array, given)))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | Array | View) or hasattr(value, "__dask_graph__")
+
+
+def as_dask(given: Any) -> da.Array | Any:
+    """Return values as a dask array; what is neither values nor an open array is unchanged."""
+    if isinstance(given, Array | View):
+        return given.to_dask()
+    if not isinstance(given, np.ndarray | np.generic | list | tuple | int | float | complex):
+        return given
+    from zarr_dask.graph import map_blocks
+
+    values, _ = given_values(given)
+    return map_blocks(values, auto_chunks(values.shape, values.itemsize, CHUNK_BYTES))
+
+
+def is_of_xarray(values: object) -> bool:
+    """True for objects with our accessor of xarray (`zarr_dask.xarray.accessor`)."""
+    return getattr(type(values), "zd", None) is not None

@@ -23,7 +23,6 @@ from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import archive_sibling
 from zarr_dask.jobs.write.target_array import new_array
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.local_paths import check_folder
 from zarr_dask.stores.open import (
     Location,
     canonical_location,
@@ -32,6 +31,7 @@ from zarr_dask.stores.open import (
     sibling_location,
     substore,
 )
+from zarr_dask.stores.real_location import check_folder
 from zarr_dask.stores.wrapper import is_in_memory
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from zarr_dask._util.as_numpy import to_numpy
+from zarr_dask._util.arguments import to_numpy
 from zarr_dask._util.buffers import malloc_keep_freed
 from zarr_dask._util.display import InWords
 from zarr_dask.array.array import Array, object_sizes
@@ -33,12 +33,11 @@ from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_doc
 from zarr_dask.grid.grid import Part, Region
 from zarr_dask.hierarchy.edit import put_new_node
 from zarr_dask.indexing.basic import checked_region
-from zarr_dask.jobs.engine.last_tokens import BoundedSet
 from zarr_dask.jobs.engine.overlap_pool import acquire_compute_slot, release_compute_slot
 from zarr_dask.jobs.engine.plan import format_bytes, format_region, pluralize
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.task_result import add_requests, format_requests
-from zarr_dask.jobs.engine.visibility import check_begun_once, check_job_seen_once
+from zarr_dask.jobs.engine.visibility import BoundedSet, check_begun_once, check_job_seen_once
 from zarr_dask.jobs.write.append_state import (
     forget_growth,
     has_ended,

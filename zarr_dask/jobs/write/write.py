@@ -42,7 +42,7 @@ from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
 from zarr_dask.jobs.engine.layouts import layout_of
-from zarr_dask.jobs.engine.memory_budget import JobBudget
+from zarr_dask.jobs.engine.predict import JobBudget
 from zarr_dask.jobs.engine.resume import Resume, find_finished_append, plan_resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.checks import (
@@ -55,7 +55,6 @@ from zarr_dask.jobs.write.checks import (
 )
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
-from zarr_dask.jobs.write.lazy_values import are_several, as_dask, is_of_xarray
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.regroup import check_fits_budget, cost_model_for, ways, written_blocks
 from zarr_dask.jobs.write.request import (
@@ -64,6 +63,9 @@ from zarr_dask.jobs.write.request import (
     WriteMode,
     WriteOptions,
     WriteRequest,
+    are_several,
+    as_dask,
+    is_of_xarray,
     split_request,
 )
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging

@@ -22,15 +22,17 @@ from typing import ClassVar, Self
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import AccessDeniedError, LinkError, LinkWarning, StoreError
-from zarr_dask.stores.attribute_cache import refresh
-from zarr_dask.stores.backends.fsync import forget_folders, fsync_folder, fsync_names
 from zarr_dask.stores.backends.posix_io import (
     IS_COMPLETE,
     READ,
     append_once,
     close_read,
+    forget_folders,
+    fsync_folder,
+    fsync_names,
     read_at,
     read_parts,
+    refresh,
     write,
     write_pieces,
 )
@@ -45,8 +47,8 @@ from zarr_dask.stores.base import (
     slice_coalesced,
 )
 from zarr_dask.stores.compare_and_swap import content_digest, folder_lock
-from zarr_dask.stores.document_names import is_document, is_metadata
 from zarr_dask.stores.file_backed import FileStore
+from zarr_dask.stores.key_names import is_document, is_metadata, is_temporary, temporary_name
 from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import (
     check_no_link,
@@ -55,7 +57,6 @@ from zarr_dask.stores.no_follow import (
     forget_reached,
     open_in,
 )
-from zarr_dask.stores.temporary_names import is_temporary, temporary_name
 
 __all__ = ["LocalStore"]
 

@@ -36,7 +36,6 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.stores.backends.http_ranges import ContentRange, range_satisfied
-from zarr_dask.stores.backends.if_match import put_on_tag
 from zarr_dask.stores.base import (
     WHOLE,
     Buffer,
@@ -46,7 +45,7 @@ from zarr_dask.stores.base import (
     check_key,
     join,
 )
-from zarr_dask.stores.conditional_get import ConditionalGetMixin
+from zarr_dask.stores.conditional_get import ConditionalGetMixin, put_on_tag
 from zarr_dask.stores.error_mapping import BARE_REDIRECT, permanent_reason
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.retry import (

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.backends.posix_io import close_read, read_at, write_at
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, ReadPolicy, check_key
-from zarr_dask.stores.document_names import is_document
+from zarr_dask.stores.key_names import is_document
 from zarr_dask.stores.listing import build_tree, list_from_tree
 
 __all__ = ["ZipStore"]

@@ -24,9 +24,8 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask.errors import NodeExistsError, StoreError, StoreOutOfReachError, WrittenOnceError
-from zarr_dask.stores.backends.fsync import fsync_folder
 from zarr_dask.stores.backends.memory import unreachable_store
-from zarr_dask.stores.backends.posix_io import read_at, write_at
+from zarr_dask.stores.backends.posix_io import fsync_folder, read_at, write_at
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.backends.zip_format import (
     ZipEntry,
@@ -44,7 +43,7 @@ from zarr_dask.stores.base import (
     Store,
     check_key,
 )
-from zarr_dask.stores.document_names import is_document
+from zarr_dask.stores.key_names import is_document
 from zarr_dask.stores.listing import build_tree, list_from_tree
 
 __all__ = ["ZipWriter"]

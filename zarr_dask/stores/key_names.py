@@ -1,6 +1,7 @@
-"""Names of files that are written and then renamed: ``.zarr-dask-<16 hex digits>.tmp``.
+"""Names of keys that stores treat apart: metadata, records of jobs, and temporary files.
 
-The digits tell the process that writes the file, so that what a killed one has left is known.
+Files that are written and then renamed are called ``.zarr-dask-<16 hex digits>.tmp``. The digits
+tell the process that writes the file, so that what a killed one has left is known.
 """
 
 from __future__ import annotations
@@ -11,7 +12,31 @@ from secrets import randbits
 
 from zarr_dask.stores.process_identity import is_number_of_gone, number_of_process
 
-__all__ = ["is_left_by_the_dead", "is_temporary", "temporary_name"]
+__all__ = ["is_document", "is_left_by_the_dead", "is_metadata", "is_temporary", "temporary_name"]
+
+
+def is_document(key: str) -> bool:
+    """True if a key is that of metadata, in any format, or of the record of a job.
+
+    Examples
+    --------
+    >>> is_document("a/zarr.json"), is_document("a/.zattrs"), is_document("a/c/0")
+    (True, True, False)
+    """
+    name = key.rpartition("/")[2]
+    return name.startswith(".z") or name.endswith(".json") or name in {"meta", "attrs"}
+
+
+def is_metadata(key: str) -> bool:
+    """True if a key is that of metadata, and of no record: these lie in folders named "__...".
+
+    Examples
+    --------
+    >>> is_metadata("a/zarr.json"), is_metadata("x.zarr.zarr-dask/__job-1/job.json")
+    (True, False)
+    """
+    return is_document(key) and "/__" not in f"/{key}"
+
 
 _NAME = re.compile(r"\.zarr-dask-([0-9a-f]{16})\.tmp")
 _COUNT_BITS = 24
