@@ -18,7 +18,7 @@ from zarr_dask._util.buffers import malloc_keep_freed
 from zarr_dask._util.display import InWords
 from zarr_dask.array.array import Array, object_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
-from zarr_dask.array.writer import write_object_part
+from zarr_dask.array.writer import cas_update_part, write_object_part
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import (
     DataTypeError,
@@ -45,7 +45,6 @@ from zarr_dask.jobs.write.append_state import (
     mark_appended,
     note_end,
 )
-from zarr_dask.jobs.write.cas_update import cas_update_part
 from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal
 from zarr_dask.journal.finished import record_end, was_ended
