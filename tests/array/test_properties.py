@@ -366,13 +366,20 @@ def test_values_that_the_data_type_cannot_hold(dtype, value):
 
 @given(layouts(), SEEDS)
 def test_only_what_is_not_fill_is_stored(layout, seed):
-    """Written back to the fill value, nothing but the document is left."""
+    """Written back to the fill value, nothing is left but the document, and the end's objects."""
     store = MemoryStore()
     array = layout.create(store)
     empty = set(store.values)
-    array[...] = some_bits(layout.dtype, layout.shape, seed)
     array[...] = layout.options["fill_value"]
     assert set(store.values) == empty
+    array[...] = some_bits(layout.dtype, layout.shape, seed)
+    grid = array.meta.grid
+    ends = {
+        array.key(part.coords) for part in grid.parts(grid.everything) if grid.cuts(part.coords)
+    }
+    left = empty | (ends & set(store.values))
+    array[...] = layout.options["fill_value"]
+    assert set(store.values) == left
     assert_same(array[...], layout.model())
 
 

@@ -133,16 +133,18 @@ def test_pruning_writes_only_what_changes():
     assert set(store.per_key("set_if")) == {"zarr.json"}
     store.clear()
     smaller.resize((6, 4), prune=True)
-    assert set(store.per_key("set")) == {"c/1/0"}
+    assert store.per_key("set_if") == {"c/1/0": 1, "zarr.json": 1}
     store.clear()
     zd.open(store, mode="r+").resize((6, 4), prune=True)
-    assert set(store.per_key("set")) == set(store.per_key("delete")) == set()
+    assert not {*store.per_key("set"), *store.per_key("set_if"), *store.per_key("delete")}
 
 
 def test_what_remains_of_an_object_may_be_fill_values():
+    """It stays: a region write may be about to put it back."""
     array = zd.create_array(MemoryStore(), shape=(4,), dtype="i4", chunks=4, fill_value=7)
     array[...] = [7, 7, 1, 1]
-    assert objects(array.resize(2, prune=True)) == {}
+    assert objects(array.resize(2, prune=True)).keys() == {"c/0"}
+    np.testing.assert_array_equal(array.resize(4)[...], 7)
 
 
 def test_arrays_without_a_fill_value():

@@ -185,6 +185,32 @@ def test_a_write_into_an_array_asks_for_its_document_once(place, counted):
     np.testing.assert_array_equal(array[...], VALUES + 1)
 
 
+def test_objects_at_the_end_take_a_read_more(place, counted):
+    """An append may be changing them; services that nothing can be compared at are not asked."""
+    url, options = place
+    root = f"{url}/ends-{options['backend']}.zarr"
+    given = {"shape": (3, 7), "chunks": (2, 7), "dtype": "i4", "storage_options": options}
+    zd.create_array(root, **given)
+    array = zd.open_array(root, "", "r+", storage_options=options)
+    array[...] = 1
+    counted()
+    reads = int(options["backend"] == "obstore")
+    array[...] = 2
+    assert counted()["0"] == 2 + reads
+    plan = zd.plan_write(da.full((3, 7), 3, dtype="i4", chunks=(2, 7)), array, region=np.s_[:, :])
+    assert plan.requests == {"read": reads, "write": 2}
+    counted()
+    report = plan.run()
+    assert counted()["0"] == 2 + reads
+    if reads:
+        assert report.requests == plan.requests
+    array.append(np.full((1, 7), 4))
+    assert counted()["0"] == 2
+    array.append(np.full((2, 7), 5))
+    assert counted()["0"] == 1
+    np.testing.assert_array_equal(array[...], np.array([[3, 3, 3, 4, 5, 5]]).T.repeat(7, 1))
+
+
 def test_a_tree_takes_two_requests_a_node_at_most(place, counted):
     """All checks of its groups and arrays are answered by one listing."""
     url, options = place

@@ -799,7 +799,7 @@ class Array(ArrayNames):
 
             def write(shape: Shape, region: Region, values: np.ndarray) -> None:
                 longer = _reshaped(self, grown[-1], shape)
-                _hidden(self, longer).write(region, values)
+                _write_behind(self, longer, region, values)
                 grown[:] = [longer]
 
             cells = (d.size if isinstance(d, Fixed) else 1 for d in before.grid.dimensions)
@@ -853,7 +853,7 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     shape, region = append_region(array.shape, more.shape, axis)
     place = (array.store, array.path, array.node_format)
     present = reload_metadata(*place, array.meta, array.options)
-    _hidden(array, _reshaped(array, present, shape)).write(region, more)
+    _write_behind(array, _reshaped(array, present, shape), region, more)
     return write_changed_documents(
         *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
     )
@@ -870,11 +870,11 @@ def _are_kept(values: np.ndarray, result: np.ndarray) -> bool:
     return np.array_equal(back, values, equal_nan=before.kind in "fcmM")
 
 
-def _hidden(array: Array, meta: ArrayMeta) -> Array:
-    """Return an array that has grown, but whose document does not say so yet."""
+def _write_behind(array: Array, meta: ArrayMeta, region: Region, values: np.ndarray) -> None:
+    """Write to an array that has grown, but whose document does not say so yet."""
     grown = replace(array, meta=meta, shown=None)
     grown.__dict__["_looked_up"] = True  # by its caller, who has claimed the end of the array
-    return grown
+    write_parts(grown, lambda: meta.grid.parts(region), values, None, array.meta.grid)
 
 
 _DERIVED = frozenset({"reader", "token", "_packed"})

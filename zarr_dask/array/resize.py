@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from zarr_dask._util.threads import parallel_for
-from zarr_dask.array.writer import decoded
+from zarr_dask.array.writer import decoded, swap_object
 from zarr_dask.dtypes import is_full_of
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Dimension, Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import index_of
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.compare_and_swap import cas_store_or_none
 
 __all__ = ["append_region", "checked_extents", "prune_outside", "resize_grid"]
 
@@ -157,18 +158,21 @@ def _clear(store: Store, key: str, coords: Sequence[int], meta: ArrayMeta, where
     if any(kept.stop == 0 for kept in inside):
         store.delete(key)
         return
-    stored = store.get(key)
-    if stored is None:
-        return
-    chunk = decoded(meta, coords, stored, where, key)
-    if _is_filled_outside(chunk, inside, meta.data_type.fill_or_zero(meta.fill_value)):
-        return
-    kept = meta.full_of_fill(chunk.shape)
-    kept[inside] = chunk[inside]
-    if meta.is_all_fill(kept):
-        store.delete(key)
-    else:
-        store.set(key, meta.bound(coords).encode(kept))
+
+    def change(stored: Buffer | None) -> list[Buffer] | None:
+        if stored is None:
+            return None
+        chunk = decoded(meta, coords, stored, where, key)
+        if _is_filled_outside(chunk, inside, meta.data_type.fill_or_zero(meta.fill_value)):
+            return None
+        kept = meta.full_of_fill(chunk.shape)
+        kept[inside] = chunk[inside]
+        return meta.bound(coords).encode(kept)
+
+    if cas_store_or_none(store, key) is not None:
+        swap_object(store, key, change, where)  # it is not removed: others may be writing to it
+    elif (kept := change(store.get(key))) is not None:
+        store.set(key, kept)
 
 
 def _is_filled_outside(chunk: np.ndarray, inside: Region, fill: np.ndarray) -> bool:

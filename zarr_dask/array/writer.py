@@ -3,12 +3,16 @@
 An object that is covered only in part is read, changed and written as a whole; no other writer may
 work on it meanwhile. If there is none yet, the document of the array must still stand. One whose
 elements all have the fill value is not stored.
+
+An object that the end of an array cuts is shared by a region write and an append, which puts more
+elements into it. Both read it, change their part, and put it back if it has not changed meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,17 +23,18 @@ from zarr_dask.array.revalidate import Confirmation
 from zarr_dask.codecs.base import DecodeOptions
 from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.grid.grid import Part, view_region
+from zarr_dask.grid.grid import Grid, Part, view_region
 from zarr_dask.stores.base import Buffer, Store, supports_cheap_random_reads
-from zarr_dask.stores.compare_and_swap import as_cas_store
-from zarr_dask.stores.put_queue import concurrent_puts, remove
+from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
+from zarr_dask.stores.put_queue import concurrent_puts, put_later, remove
 from zarr_dask.stores.streaming_put import put_stream
 
 __all__ = [
     "OpenedArray",
     "WrittenArray",
-    "cas_update_part",
     "decoded",
+    "is_shared",
+    "swap_object",
     "updated",
     "write_object",
     "write_object_part",
@@ -38,8 +43,8 @@ __all__ = [
 
 
 _ATTEMPTS = 1000
-"""Maximum number of attempts. Each failure means that another job has succeeded, so at most this
-many jobs may share an object.
+"""Maximum number of attempts. Each failure means that another writer has succeeded, so at most this
+many may share an object.
 """
 
 
@@ -83,6 +88,7 @@ def write_parts(
     parts: Callable[[], Iterable[Part]],
     values: np.ndarray,
     threads: int | None,
+    visible: Grid | None = None,
 ) -> None:
     """Write parts of a region to their stored objects.
 
@@ -96,6 +102,8 @@ def write_parts(
         Values of the whole region.
     threads
         1 for the calling thread only; by default all threads of this process, one per core.
+    visible
+        Grid of the array as others see it, if it has grown since; see `is_shared`.
 
     Raises
     ------
@@ -104,11 +112,18 @@ def write_parts(
     """
     array.check_no_output()
     confirm = array.confirmation()
+    seen = array.meta.grid if visible is None else visible
     has_emptied = False
 
     def write(part: Part) -> None:
+        if is_shared(array, part.coords, seen):
+            put_later(view_region(values, part.out).nbytes, partial(put, part, shared=True))
+        else:
+            put(part)
+
+    def put(part: Part, *, shared: bool = False) -> None:
         nonlocal has_emptied
-        if not write_object_part(array, part, values, confirm=confirm):
+        if not write_object_part(array, part, values, confirm=confirm, shared=shared):
             has_emptied = True
 
     with concurrent_puts(array.store):
@@ -121,6 +136,24 @@ def write_parts(
     )
 
 
+def is_shared(array: WrittenArray, coords: Sequence[int], visible: Grid) -> bool:
+    """Return True if an append may put more elements into an object while a region is written.
+
+    In a store without conditional writes no two writers can share an object.
+
+    Parameters
+    ----------
+    array
+        Array to write to.
+    coords
+        Coordinates of the object.
+    visible
+        Grid of the array as others see it.
+    """
+    key = array.key(coords) if visible.cuts(coords) else None
+    return key is not None and cas_store_or_none(array.store, key) is not None
+
+
 def write_object_part(
     array: WrittenArray,
     part: Part,
@@ -129,6 +162,8 @@ def write_object_part(
     waiting: AbstractContextManager[None] | None = None,
     confirm: Callable[[], None] | None = None,
     fence: Callable[[], None] | None = None,
+    *,
+    shared: bool = False,
 ) -> bool:
     """Write a part of a region to one stored object.
 
@@ -149,6 +184,10 @@ def write_object_part(
         if that is because the array has gone.
     fence
         Called right before the object is put or removed; raises if that must not be.
+    shared
+        True if others may be writing other parts of the object, so that it is put on the condition
+        that it has not changed since it was read. It is not removed then, because another writer
+        may be about to put it back. The store must have conditional writes.
 
     Returns
     -------
@@ -157,6 +196,9 @@ def write_object_part(
 
     Raises
     ------
+    ConditionalWriteError
+        If the object is shared, and the store has no conditional writes, or others have been faster
+        again and again.
     UnknownCodecError
         If the array is read-only because unknown codecs were skipped.
     CorruptObjectError
@@ -167,6 +209,8 @@ def write_object_part(
     bound = array.meta.bound(part.coords)
     if elements.shape == bound.spec.shape:
         return write_object(array, part.coords, elements, note, waiting, fence)
+    if shared:
+        return _write_shared(array, part, elements, note, confirm, fence)
     key = array.key(part.coords)
     (stored,) = [None] if part.whole else array.store.get_ranges([(key, bound.wanted)])
     if stored is None and not part.whole and confirm is not None:
@@ -203,63 +247,72 @@ def write_object(
     return True
 
 
-def cas_update_part(
+def _write_shared(
     array: WrittenArray,
     part: Part,
-    values: np.ndarray,
-    confirm: Callable[[], None],
+    elements: np.ndarray,
+    note: Callable[[Buffer], None] | None,
+    confirm: Callable[[], None] | None,
+    fence: Callable[[], None] | None,
+) -> bool:
+    if supports_cheap_random_reads(array.store):
+        _check_length(array, part, array.store.size(array.key(part.coords)) or 0)
+
+    def change(stored: Buffer | None) -> list[Buffer] | None:
+        if stored is None and not part.whole and confirm is not None:
+            confirm()
+        return _changed(array, part, elements, stored)
+
+    buffers = swap_object(array.store, array.key(part.coords), change, array.where, fence)
+    if note is not None:
+        for buffer in buffers or ():
+            note(buffer)
+    return buffers is not None
+
+
+def swap_object(
+    store: Store,
+    key: str,
+    change: Callable[[Buffer | None], list[Buffer] | None],
+    where: str,
     fence: Callable[[], None] | None = None,
 ) -> list[Buffer] | None:
-    """Write a part of a stored object while other jobs may be writing other parts of it.
-
-    The object is read, changed, and put back if it has not changed since; else it is read again. If
-    there was an object before, it is stored even if all values are the fill value. It is not
-    removed, because another job may be about to put it back.
+    """Read an object, and put a changed one if it has not changed meanwhile; else read it again.
 
     Parameters
     ----------
-    array
-        Array in a store with conditional writes.
-    part
-        The object, and the part of it to write.
-    values
-        Of the whole region.
-    confirm
-        Called where the object is absent; see `write_object_part`.
+    store, key
+        Its location; the store has conditional writes.
+    change
+        Returns the bytes to put for those that are there, if any; None to put nothing.
+    where
+        Store and path of the array, for messages.
     fence
         Called right before the object is put; raises if that must not be.
 
     Returns
     -------
     list of buffers or None
-        The bytes stored; None if there was no object and all elements have the fill value.
+        The bytes stored, or None.
 
     Raises
     ------
     ConditionalWriteError
-        If the store has no conditional writes, or other jobs have been faster again and again.
-    CorruptObjectError
-        If the existing object cannot be decoded.
+        If the store has no conditional writes, or others have been faster again and again.
     """
-    key = array.key(part.coords)
-    store = as_cas_store(array.store)
-    own = view_region(values, part.out)
-    if supports_cheap_random_reads(array.store):
-        _check_length(array, part, array.store.size(key) or 0)
+    conditional = as_cas_store(store)
     for _ in range(_ATTEMPTS):
-        stored, tag = store.get_tagged(key)
-        if stored is None:
-            confirm()
-        buffers = _changed(array, part, own, stored)
+        stored, tag = conditional.get_tagged(key)
+        buffers = change(stored)
         if buffers is None:
             return None
         if fence is not None:
             fence()
-        if store.set_if(key, buffers, tag):
+        if conditional.set_if(key, buffers, tag):
             return buffers
     raise ConditionalWriteError(
-        f"the stored object {key!r} of {array.where} was changed by other jobs {_ATTEMPTS} times "
-        "while this one tried to. Run the job again when they have ended."
+        f"the stored object {key!r} of {where} was changed by other jobs {_ATTEMPTS} times while "
+        "this one tried to. Run the job again when they have ended."
     )
 
 

@@ -304,6 +304,20 @@ class Grid:
             number = number * count + index
         return number
 
+    def cuts(self, coords: Sequence[int]) -> bool:
+        """True if a cell reaches beyond the extents, so that more elements may follow in it.
+
+        Examples
+        --------
+        >>> grid = Grid.regular((5, 6), (4, 6))
+        >>> grid.cuts((1, 0)), grid.cuts((0, 0)), grid.cuts((2, 0))
+        (True, False, False)
+        """
+        pairs = [*zip(self.dimensions, coords, strict=True)]
+        return any(d.start(i + 1) > d.extent for d, i in pairs) and all(
+            d.start(i) < d.extent for d, i in pairs
+        )
+
     @property
     def everything(self) -> Region:
         """The region that covers the whole index space."""
@@ -377,6 +391,25 @@ class Grid:
     def count_parts(self, region: Region) -> int:
         """Return the number of cells that overlap a region, without listing them."""
         return prod(_count_overlapping(d, s) for d, s in zip(self.dimensions, region, strict=True))
+
+    def count_cut(self, region: Region) -> int:
+        """Return the number of cells that overlap a region and reach beyond the extents (`cuts`).
+
+        The region has steps of 1, and may reach beyond them too.
+
+        Examples
+        --------
+        >>> grid = Grid.regular((5, 7), (4, 4))
+        >>> grid.count_cut((slice(0, 5), slice(0, 7))), grid.count_cut((slice(5, 9), slice(0, 7)))
+        (3, 2)
+        """
+        found, uncut = 1, 1
+        for d, s in zip(self.dimensions, region, strict=True):
+            end = d.start(d.count)
+            cells = cells_overlapping(d, slice(s.start, min(s.stop, end)))
+            found *= len(cells)
+            uncut *= len(cells) - (end > d.extent and d.count - 1 in cells)
+        return found - uncut
 
     def align(self, blocks: Sequence[Sequence[int]], origin: Sequence[int] = ()) -> Blocks:
         """Move the borders between blocks so that no cell lies in two of them.

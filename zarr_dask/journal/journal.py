@@ -38,7 +38,7 @@ from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, colle
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.posix_io import forget_folders
 from zarr_dask.stores.base import Buffer, Store, append_or_none
-from zarr_dask.stores.compare_and_swap import as_cas_store, content_digest
+from zarr_dask.stores.compare_and_swap import as_cas_store, content_tag
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, forget_reached
 from zarr_dask.stores.patience import in_foreground, task_begun
@@ -207,7 +207,7 @@ class Journal:
         The store must be a `zarr_dask.stores.compare_and_swap.ConditionalStore`.
         """
         store = as_cas_store(self.store)
-        return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], content_digest(None))
+        return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], content_tag(None))
 
     def add(self, receipt: Receipt) -> None:
         """Store a receipt; do nothing if the job has ended and its journal is gone.

@@ -21,7 +21,16 @@ from functools import partial
 from zarr_dask._util.threads import waiting_threads
 from zarr_dask.stores.base import Buffer, Store, is_remote
 
-__all__ = ["COPIES", "MOST_WAITING", "PutQueue", "concurrent_puts", "put", "remove", "room_within"]
+__all__ = [
+    "COPIES",
+    "MOST_WAITING",
+    "PutQueue",
+    "concurrent_puts",
+    "put",
+    "put_later",
+    "remove",
+    "room_within",
+]
 
 MOST_WAITING = 1 << 24
 """Bytes of values that a process may have waiting at a time."""
@@ -178,8 +187,13 @@ def put(store: Store, key: str, buffers: Sequence[Buffer]) -> None:
 
 def remove(store: Store, key: str) -> None:
     """Delete a value; see `concurrent_puts`."""
+    put_later(0, partial(store.delete, key))
+
+
+def put_later(nbytes: int, request: Callable[[], object]) -> None:
+    """Call what puts a value, of which so many bytes are held; see `concurrent_puts`."""
     queue = _QUEUE.get()
     if queue is None:
-        store.delete(key)
+        request()
     else:
-        queue.add(0, partial(store.delete, key))
+        queue.add(nbytes, request)

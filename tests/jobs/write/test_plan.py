@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 
 import dask
@@ -50,8 +51,8 @@ def is_data(key: str) -> bool:
     return key.rsplit("/", 1)[-1][0] not in ".z"
 
 
-def data_sets(recording: Recording) -> dict[str, int]:
-    return {key: n for key, n in recording.per_key("set").items() if is_data(key)}
+def data_sets(recording: Recording, method: str = "set") -> Counter[str]:
+    return Counter({key: n for key, n in recording.per_key(method).items() if is_data(key)})
 
 
 @st.composite
@@ -111,8 +112,10 @@ def test_regions_of_rectilinear_arrays(data):
     plan = zd.plan_write(x, array, region=region, partial="own")
     plan.run()
     assert plan.target.meta.grid.align(plan.blocks, [s.start for s in region]) == plan.blocks
-    assert set(data_sets(recording).values()) <= {1}
-    assert len(data_sets(recording)) == plan.objects
+    puts = data_sets(recording) + data_sets(recording, "set_if")
+    assert set(puts.values()) <= {1}
+    assert len(puts) == plan.objects == plan.requests["write"]
+    assert data_sets(recording, "get").total() == plan.requests["read"]
     want = np.zeros(shape, "i4")
     want[region] = values
     np.testing.assert_array_equal(array[...], want)

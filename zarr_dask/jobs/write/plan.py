@@ -17,6 +17,7 @@ import numpy as np
 from zarr_dask._util.display import InWords, html_table
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import Shown
+from zarr_dask.array.writer import is_shared
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.concurrent_edit import write_changed_documents
@@ -216,7 +217,19 @@ class WritePlan(Priced, InWords):
     @property
     def requests(self) -> dict[str, int]:
         """Predicted requests of the writing tasks by kind; not those of what makes the blocks."""
-        return {"read": len(self.partial), "write": self.objects}
+        return {"read": len(self.partial) + self._shared, "write": self.objects}
+
+    @property
+    def _shared(self) -> int:
+        """Number of stored objects that are read because the array's end cuts them, and no more.
+
+        An append to the array may be changing them; see `zarr_dask.array.writer.is_shared`.
+        """
+        target = self.target
+        seen = (self.before or target.meta).grid
+        if self.creates or not is_shared(target, tuple(n - 1 for n in seen.counts), seen):
+            return 0
+        return seen.count_cut(self.region) - sum(map(seen.cuts, self.partial))
 
     def __str__(self) -> str:
         return self.explain()

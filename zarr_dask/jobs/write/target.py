@@ -18,7 +18,7 @@ from zarr_dask._util.buffers import malloc_keep_freed
 from zarr_dask._util.display import InWords
 from zarr_dask.array.array import Array, object_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
-from zarr_dask.array.writer import cas_update_part, write_object_part
+from zarr_dask.array.writer import is_shared, write_object_part
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import (
     DataTypeError,
@@ -308,26 +308,26 @@ class ArrayTarget:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
         acquire_compute_slot()
         array, key = self.array, self.array.meta.chunk_key_encoding.key(part.coords)
-        if self.uses_cas and not part.whole:
-            changed = cas_update_part(array, part, values, confirm, self._fence)
-            if changed is None:
-                return key
-            noting = self._noting()
-            for buffer in changed:
-                noting(buffer)
-            return self._confirmed(noting.of(key))
         noting = self._noting()
+        shared = (self.uses_cas and not part.whole) or self._is_shared(part)
         waiting = release_compute_slot(array.store, values.nbytes) if lends else None
-        stored = write_object_part(array, part, values, noting, waiting, confirm, self._fence)
-        return self._confirmed(noting.of(key)) if stored else key
+        stored = write_object_part(
+            array, part, values, noting, waiting, confirm, self._fence, shared=shared
+        )
+        return self._confirmed(noting.of(key), shared=shared) if stored else key
 
-    def _confirmed(self, put: StoredObject) -> StoredObject:
+    def _is_shared(self, part: Part) -> bool:
+        """Return True if the end of an array that others see cuts an object."""
+        array = self.array
+        return not self.creates and is_shared(array, part.coords, (self.before or array.meta).grid)
+
+    def _confirmed(self, put: StoredObject, *, shared: bool) -> StoredObject:
         """Return an object after a look at the store, if the store's word is not enough."""
         if not self.confirms:
             return put
         array = self.array
         found = array.store.size(array.node_format.data_prefix(array.path) + put.key)
-        if found == put.nbytes or (self.uses_cas and found is not None):
+        if found == put.nbytes or (shared and found is not None):
             return put  # other jobs may have changed what they share since
         got = "no such object" if found is None else f"{found:,} bytes"
         raise StoreError(

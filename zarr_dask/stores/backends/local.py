@@ -46,7 +46,7 @@ from zarr_dask.stores.base import (
     coalesce,
     slice_coalesced,
 )
-from zarr_dask.stores.compare_and_swap import content_digest, folder_lock
+from zarr_dask.stores.compare_and_swap import content_tag, folder_lock
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.key_names import is_document, is_metadata, is_temporary, temporary_name
 from zarr_dask.stores.mounts import has_shared_locks
@@ -268,7 +268,7 @@ class LocalStore(FileStore):
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         value = self.get(key)
-        return value, content_digest(value)
+        return value, content_tag(value)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
@@ -279,7 +279,7 @@ class LocalStore(FileStore):
         with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=make):
             pass  # which is behind no link
         with self._reporting("write", key), folder_lock(folder) as check_kept:
-            if content_digest(self.get(key)) != tag:
+            if not self._has(key, tag):
                 return False
             check_kept()
             try:
@@ -287,6 +287,18 @@ class LocalStore(FileStore):
             except FileNotFoundError:
                 return False
         return True
+
+    def _has(self, key: str, tag: Hashable) -> bool:
+        """Return True if a value has a tag, without another copy of it."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            return tag is None
+        try:
+            if not has_shared_locks(descriptor):
+                refresh(descriptor)
+            return isinstance(tag, bytes) and _is_content(descriptor, tag)
+        finally:
+            close_read(descriptor)
 
     def append(self, key: str, data: bytes) -> bool:
         """See `zarr_dask.stores.base.SupportsAppend.append`; it survives a killed process.
@@ -718,3 +730,16 @@ def _within(wanted: Range, size: int) -> tuple[int, int]:
     """Return the first byte and the length of a range, cut at the end of the value."""
     start, stop, _ = slice(*wanted).indices(size)
     return start, max(stop - start, 0)
+
+
+_COMPARED = 1 << 20
+"""Bytes of a file that are compared at a time."""
+
+
+def _is_content(descriptor: int, content: bytes) -> bool:
+    if os.fstat(descriptor).st_size != len(content):
+        return False
+    return all(  # of bytes, which are compared at once; views are compared one by one
+        read_at(descriptor, start, _COMPARED) == content[start : start + _COMPARED]
+        for start in range(0, len(content), _COMPARED)
+    )

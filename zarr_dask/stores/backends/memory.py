@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from zarr_dask.errors import ConditionalWriteError, StoreError, StoreOutOfReachError
 from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy, check_key
-from zarr_dask.stores.compare_and_swap import content_digest
+from zarr_dask.stores.compare_and_swap import content_tag
 
 __all__ = ["MemoryStore", "in_process_reference", "this_process", "unreachable_store"]
 
@@ -133,12 +133,12 @@ class MemoryStore:
     def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         value = self.get(key)
-        return value, content_digest(value)
+        return value, content_tag(value)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         with self._lock:
-            if content_digest(self.get(key)) != tag:
+            if content_tag(self.get(key)) != tag:
                 return False
             self.set(key, buffers)
         return True
