@@ -16,6 +16,7 @@ from zarr_dask._util.json_fields import is_int_in
 from zarr_dask.codecs.base import Codec, EncodedSize, Speeds
 from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.compress.compressor import Compressor, take_int
+from zarr_dask.codecs.compress.libdeflate import decompress_whole
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
@@ -236,6 +237,10 @@ class Gzip(Compressor):
 
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
+        if size.exact is not None:
+            content = decompress_whole(buffer, size.exact, self.wbits)
+            if content is not None:
+                return content
         new = _isal_decompressor(self.wbits)
         return _inflate(self.name, new, buffer, size, _ISAL_FAILURES, self._header)
 
