@@ -245,6 +245,17 @@ def test_boxes_along_the_source_read_each_object_once():
     assert not others
 
 
+def test_a_box_is_no_larger_than_pays_off():
+    shape = (4000, 256, 512)
+    old = Layout(Grid.regular(shape, (1, 256, 512)), (1, 256, 512), 4)
+    new = Layout(Grid.regular(shape, (8, 256, 512)), (8, 256, 512), 4)
+    (stage,) = plan_stages(old, new, 1000 * MB, 2, MODEL)
+    assert stage.costs.decoded == old.decoded_once * old.itemsize
+    assert stage.peak < 200 * MB
+    (large,) = plan_stages(old, new, 1000 * MB, 2, CostModel(touch=1e15))
+    assert large.peak > 400 * MB
+
+
 def test_ten_million_chunks_cost_no_more_to_plan_than_ten(monkeypatch):
     judged = []
     original = planner._judge

@@ -49,6 +49,10 @@ class CostModel:
     """Stored bytes per second that a thread reads."""
     write: float = 1.0e9
     """Stored bytes per second that a thread writes."""
+    touch: float = 1.0e9
+    """Bytes per second at which the system provides memory that a thread has not used before. Later
+    tasks of the thread use the same memory again.
+    """
     limit: float = inf
     """Maximum requests per second that the store serves, for all threads together."""
     listing: float = 0.0
@@ -89,7 +93,7 @@ class CostModel:
         return cls(**{name: inf if value is None else value for name, value in facts.items()})
 
 
-_RATES = frozenset({"read", "write", "limit"})
+_RATES = frozenset({"read", "write", "touch", "limit"})
 """Fields that are rates per second."""
 
 
@@ -139,13 +143,19 @@ class Working(Protocol):
         """Return the seconds that one thread would need for all its tasks."""
         ...
 
+    def memory(self, threads: int) -> int:
+        """Return the maximum bytes that tasks on this many threads hold together."""
+        ...
+
 
 def seconds(stage: Working, threads: int, model: CostModel) -> float:
     """Return the time of a stage by the model; the last round of tasks may leave threads idle."""
     tasks = stage.busy
     rounds = ceil(tasks / threads) / max(tasks, 1)
     answered = stage.costs.requests / model.limit
-    return model.stage + max(stage.work(model) * rounds, tasks * model.schedule, answered)
+    touching = stage.memory(1) / model.touch if tasks else 0.0  # all threads at the same time
+    work = stage.work(model) * rounds + touching
+    return model.stage + max(work, tasks * model.schedule, answered)
 
 
 LOADED = 8 << 20

@@ -466,7 +466,7 @@ def _judge(
     )
     rounds = np.ceil(tasks / threads) / np.maximum(tasks, 1)
     slowest = np.maximum(tasks * model.schedule, requests / model.limit)
-    return peak, model.stage + np.maximum(work * rounds, slowest)
+    return peak, model.stage + np.maximum(work * rounds + peak / model.touch, slowest)
 
 
 def _meetings(shape: np.ndarray, cells: np.ndarray, lengths: np.ndarray) -> np.ndarray:
