@@ -343,3 +343,147 @@ def test_sizes_of_pixels_in_tags(tmp_path, unit, scale):
     level = zd.ome.open(tmp_path / "image").level(0)
     assert level.scale == scale
     assert level.units == (("micrometer",) * 2 if unit == "CENTIMETER" else (None, None))
+
+
+def converted(path, **options):
+    store = {}
+    zd.ome.convert(path, store, **options)
+    assert zd.ome.validate(store) == []
+    return zd.ome.open(store)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape", "planar"),
+    [
+        ("CYXS", (2, 40, 50, 3), "contig"),
+        ("CSYX", (2, 3, 40, 50), "separate"),
+        ("TZCYXS", (2, 3, 2, 40, 50, 3), "contig"),
+    ],
+)
+def test_channels_in_colour(tmp_path, axes, shape, planar):
+    """Each colour of each channel is a channel."""
+    values = pixels(*shape, dtype="u1")
+    facts = {"axes": axes, "Channel": {"Name": ["H", "E"]}}
+    options = {"photometric": "rgb", "planarconfig": planar, "ome": True, "metadata": facts}
+    tifffile.imwrite(tmp_path / "a.ome.tif", values, **options)
+    image = converted(tmp_path / "a.ome.tif", levels=2)
+    wanted = np.moveaxis(values, (axes.index("C"), axes.index("S")), (-4, -3))
+    if "Z" in axes:  # T Z Y X C S and the order of the image
+        wanted = np.moveaxis(values, (2, 5), (1, 2))
+    at = image.axes.index("c")
+    wanted = wanted.reshape(*wanted.shape[:at], 6, *wanted.shape[at + 2 :])
+    np.testing.assert_array_equal(image.level(0)[...], wanted)
+    names = [f"{one} {colour}" for one in "HE" for colour in ("red", "green", "blue")]
+    assert [one.label for one in image.metadata.omero.channels] == names
+
+
+def test_dimensions_of_one_name_are_one_axis(tmp_path):
+    values = pixels(2, 3, 20, 30)
+    facts = {"axes": "QIYX"}
+    tifffile.imwrite(tmp_path / "a.tif", values, metadata=facts, photometric="minisblack")
+    image = converted(tmp_path / "a.tif", axes="ttyx")
+    np.testing.assert_array_equal(image.level(0)[...], values.reshape(6, 20, 30))
+
+
+@pytest.mark.parametrize("shape", [(30, 40), (3, 30, 40)])
+@pytest.mark.parametrize(("scale", "dtype"), [(257, "u1"), (11, "u2")])
+def test_colours_of_a_palette(tmp_path, shape, scale, dtype):
+    values = pixels(*shape, dtype="u1")
+    table = (np.random.default_rng(1).integers(0, 256, (3, 256)) * scale).astype("u2")
+    facts = {"axes": "ZYX"[-len(shape) :]}
+    options = {"photometric": "palette", "colormap": table, "metadata": facts}
+    tifffile.imwrite(tmp_path / "a.tif", values, **options)
+    image = converted(tmp_path / "a.tif")
+    assert image.axes == ("c", *facts["axes"].lower())
+    found = image.level(0)[...]
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, table[:, values] // (257 if dtype == "u1" else 1))
+    assert [one.label for one in image.metadata.omero.channels] == ["red", "green", "blue"]
+
+
+def test_a_palette_of_one_colour_keeps_intensities(tmp_path):
+    values, ramp = pixels(30, 40, dtype="u1"), np.arange(256, dtype="u2") * 257
+    table = np.stack([ramp, 0 * ramp, ramp])
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="palette", colormap=table)
+    image = converted(tmp_path / "a.tif")
+    np.testing.assert_array_equal(image.level(0)[...], values)
+    assert [one.color for one in image.metadata.omero.channels] == ["FF00FF"]
+    table[0] = table[0, ::-1]  # of ImageJ, whose tables are those of a display
+    facts = {"mode": "color", "LUTs": [(table >> 8).astype("u1")]}
+    tifffile.imwrite(
+        tmp_path / "j.tif", values, imagej=True, metadata=facts, colormap=table, photometric=3
+    )
+    np.testing.assert_array_equal(converted(tmp_path / "j.tif").level(0)[...], values)
+
+
+LARGE = [
+    {"shape": (3000, 1700), "dtype": ">u2"},
+    {"shape": (2, 2500, 900), "dtype": "f4"},
+    {"shape": (1500, 1301, 3), "dtype": "u1", "photometric": "rgb"},
+    {"shape": (3, 2100, 2303), "dtype": "u1", "photometric": "rgb", "planarconfig": "separate"},
+]
+
+
+@pytest.mark.parametrize("of", LARGE, ids=lambda of: str(of["shape"]))
+def test_rows_of_a_page_in_one_strip(tmp_path, of):
+    """A page of any size is read row by row, and stored in blocks for viewers."""
+    values = pixels(*of["shape"], dtype=of["dtype"])
+    options = {name: told for name, told in of.items() if name not in ("shape", "dtype")}
+    order = {"byteorder": ">"} if ">" in of["dtype"] else {}
+    facts = {"axes": "ZYX"[-values.ndim :]} if not options else None
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, values, rowsperstrip=1 << 20, metadata=facts, **order, **options)
+    source, told = tiff_image(path, None, None)
+    assert np.prod(source.chunks) * values.itemsize <= 1 << 22 < values.nbytes
+    assert max(told["chunks"]) <= 1024
+    wanted = np.moveaxis(values, -1, 0) if values.shape[-1] == 3 else values
+    np.testing.assert_array_equal(source[..., 100:900:3, 77], wanted[..., 100:900:3, 77])
+    image = converted(path, levels=2, max_mem="100MB")
+    np.testing.assert_array_equal(image.level(0)[...], wanted)
+    assert image.level(0).array.chunks == told["chunks"]
+
+
+def test_chunks_are_whole_tiles(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", pixels(1000, 1000), tile=(240, 240))
+    assert tiff_image(tmp_path / "a.tif", None, None)[1]["chunks"] == (480, 960)
+
+
+def test_pages_that_lie_in_other_files(tmp_path):
+    """One image of two files; of a third page, in no file, the pixels are 0."""
+    values, uuids = pixels(2, 40, 50), ["a" * 8, "b" * 8]
+    block = (
+        '<TiffData FirstT="{0}" IFD="0" PlaneCount="1"><UUID FileName="{0}.ome.tif">{1}</UUID>'
+        "</TiffData>"
+    )
+    blocks = "".join(block.format(i, one) for i, one in enumerate(uuids))
+    for i, one in enumerate(uuids):
+        text = (
+            f'<OME UUID="{one}"><Image ID="Image:0"><Pixels ID="Pixels:0" Type="uint16" SizeX="50" '
+            'DimensionOrder="XYZCT" SizeY="40" SizeZ="1" SizeC="1" SizeT="3" PhysicalSizeX="2">'
+            f'<Channel ID="Channel:0:0" SamplesPerPixel="1"/>{blocks}</Pixels></Image></OME>'
+        )
+        tifffile.imwrite(tmp_path / f"{i}.ome.tif", values[i], description=text, metadata=None)
+    image = converted(tmp_path / "0.ome.tif")
+    assert image.level(0).scale == (1, 1, 2)
+    wanted = np.concatenate([values, np.zeros((1, 40, 50), "u2")])
+    np.testing.assert_array_equal(image.level(0)[...], wanted)
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, pixels(300, 400), compression="zlib", rowsperstrip=100)
+    with tifffile.TiffFile(path) as file:
+        at = file.pages.first.dataoffsets[1]
+    content = bytearray(path.read_bytes())
+    content[at : at + 40] = bytes(40)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"a.tif, image 0: the strip or tile \(1, 0\)"):
+        zd.ome.convert(path, {})
+    tifffile.imwrite(path, pixels(300, 400))
+    values, _ = tiff_image(path, None, None)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(StoreError, match="ends within the pixels"):
+        values[...]
+    path.write_bytes(b"II*\0" + bytes(12))
+    with pytest.raises(MetadataError, match="none that tifffile finds"):
+        zd.ome.convert(path, {})

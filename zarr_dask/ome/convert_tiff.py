@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.ome.build_metadata import frame_of
+from zarr_dask.ome.build_metadata import AxesAndTransforms, frame_of
+from zarr_dask.ome.grids import default_chunks
 from zarr_dask.ome.image_pixels import ImagePixels
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.ome_xml import ImageFacts, images_of_xml, plate_of_xml, unit_named
@@ -29,8 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["convert", "is_tiff", "tiff_image", "tiff_plate"]
 
-_ENDINGS = (".tif", ".tiff", ".btf", ".tf2", ".tf8")
+_ENDINGS = (
+    *(".tif", ".tiff", ".btf", ".tf2", ".tf8"),
+    *(".flex", ".lsm", ".ndpi", ".qptiff", ".scn", ".stk", ".svs", ".zif"),
+)
 _ORDER = "tczyx"
+_JOINED = "tcz"
+"""Axes that several dimensions of a file can be."""
 
 
 def is_tiff(src: Any) -> bool:
@@ -47,6 +53,9 @@ class _Series:
     facts: ImageFacts
     shown: tuple[Mapping[str, Any], ...]
     """Channels as the tags of the file say, where other metadata say nothing."""
+    is_tiled: bool
+    palette: np.ndarray | None
+    """Red, green and blue of each value, where values are no intensities."""
 
 
 def tiff_image(
@@ -81,10 +90,51 @@ def _pixels(path: str, number: int, one: _Series, axes: str | None) -> tuple[Any
     """Return the pixels of an image, and its metadata as options of `write`."""
     array = open_array(tiff_store(path, number))
     names = _names(one.axes, axes, array, path)
-    order = sorted(range(array.ndim), key=lambda i: _ORDER.index(names[i]))
-    ordered = "".join(names[i] for i in order)
-    values = array if order == list(range(array.ndim)) else array.to_dask().transpose(order)
-    return values, _told(one, ordered, values.shape)
+    ordered = "".join(name for name in _ORDER if name in names)
+    dimensions = tuple(tuple(i for i, name in enumerate(names) if name == axis) for axis in ordered)
+    if dimensions != tuple((i,) for i in range(array.ndim)):
+        array = open_array(tiff_store(path, number, dimensions))
+    values: Any = array
+    if one.palette is not None and "c" not in ordered:
+        values, ordered = _coloured(array, one.palette, ordered)
+    told = _told(one, ordered, values.shape)
+    # strips are as wide as their page, which no viewer wants to read at once
+    unit = tuple(
+        size if name == "z" or (name in "yx" and one.is_tiled) else 1
+        for name, size in zip(ordered, _chunk_of(values), strict=True)
+    )
+    frame = frame_of(len(ordered), ordered, told["scale"], None, told["units"], path)
+    return values, told | {"chunks": _chunks(values, unit, frame)}
+
+
+def _chunk_of(values: Any) -> tuple[int, ...]:
+    chunk: tuple[int, ...] = values.chunks if isinstance(values, Array) else values.chunksize
+    return chunk
+
+
+def _chunks(values: Any, unit: tuple[int, ...], frame: AxesAndTransforms) -> tuple[int, ...]:
+    """Return chunks of about 1 MiB, of one page or whole tiles."""
+    counts = tuple(
+        1 if axis.name == "z" else -(-length // size)
+        for axis, length, size in zip(frame.axes, values.shape, unit, strict=True)
+    )
+    units = default_chunks(None, counts, frame, values.dtype.itemsize * prod(unit))
+    return tuple(count * size for count, size in zip(units, unit, strict=True))
+
+
+def _coloured(array: Array, palette: np.ndarray, axes: str) -> tuple[Any, str]:
+    """Return the colours of values that are numbers of a palette, and the axes with channels."""
+    at = 1 if "t" in axes else 0
+    values = array.to_dask()
+    chunks = (*values.chunks[:at], (len(palette),), *values.chunks[at:])
+    coloured = values.map_blocks(
+        _looked_up, palette, at, new_axis=at, chunks=chunks, dtype=palette.dtype
+    )
+    return coloured, f"{axes[:at]}c{axes[at:]}"
+
+
+def _looked_up(values: np.ndarray, palette: np.ndarray, at: int) -> np.ndarray:
+    return np.moveaxis(palette.take(values, axis=1, mode="clip"), 0, at)
 
 
 def _told(one: _Series, ordered: str, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -95,13 +145,30 @@ def _told(one: _Series, ordered: str, shape: tuple[int, ...]) -> dict[str, Any]:
         "scale": {axis: size for axis, size in facts.scale.items() if axis in ordered},
         "units": {axis: unit for axis, unit in facts.units.items() if axis in ordered},
     }
-    count = shape[ordered.index("c")] if "c" in ordered else 1
-    found = next((some for some in (facts.channels, one.shown) if len(some) == count), ())
-    if found:
-        told["channels"] = [dict(channel) for channel in found]
+    channels = _channels(one, shape[ordered.index("c")] if "c" in ordered else 1)
+    if channels:
+        told["channels"] = channels
     if facts.name:
         told["name"] = facts.name
     return told
+
+
+def _channels(one: _Series, count: int) -> list[dict[str, Any]]:
+    """Return the channels of an image; of a channel in colour each colour is one."""
+    named, samples = one.facts.channels, one.shown
+    for some in (named, samples):
+        if len(some) == count:
+            return [dict(channel) for channel in some]
+    if not samples or count % len(samples):
+        return []
+    outer = count // len(samples)
+    labels = [channel.get("label") for channel in named] if len(named) == outer else []
+    labels = [label or f"{i + 1}" for i, label in enumerate(labels or [None] * outer)]
+    return [
+        {**sample, "label": f"{label} {sample.get('label', '')}".strip()}
+        for label in labels
+        for sample in samples
+    ]
 
 
 def tiff_plate(
@@ -167,6 +234,9 @@ def _placed(
 def _read_series(path: str, series: int | None) -> tuple[int, _Series]:
     with open_tiff(path) as file:
         count = len(file.series)
+        if not count:
+            expected = "a file with an image; this one has none that tifffile finds"
+            raise MetadataError(path, [ValidationProblem("series", series, expected)])
         if series is None and count != 1:
             names = [one.name for one in file.series[:_MOST_NAMED]]
             expected = f"a number below {count}, as the file holds several images: {names}"
@@ -180,7 +250,48 @@ def _read_series(path: str, series: int | None) -> tuple[int, _Series]:
 
 def _series_of(file: Any, number: int, facts: ImageFacts) -> _Series:
     found = file.series[number]
-    return _Series(found.axes, facts, _shown(found))
+    palette, shown = _palette(found), _shown(found)
+    if palette is not None:
+        colour = _single_colour(palette)
+        shown = _RGB if colour is None else ({"color": colour},)
+        if colour is not None or found.kind not in _WITHOUT_MICROSCOPE:
+            palette, shown = None, shown if colour is not None else ()
+    return _Series(found.axes, facts, shown, bool(found.keyframe.is_tiled), palette)
+
+
+_WITHOUT_MICROSCOPE = ("generic", "shaped", "uniform")
+"""Kinds of images in which a palette is not just a look-up table of a display."""
+
+
+def _palette(series: Any) -> np.ndarray | None:
+    """Return the palette of an image, of 8 or 16 bits; None if it has none."""
+    table = series.keyframe.colormap if series.keyframe.photometric == _PALETTE else None
+    if table is None or np.ndim(table) != 2 or len(table) != len(_RGB):
+        return None
+    table = np.asarray(table, "u2")
+    is_of_bytes = bool(np.all(table % 257 == 0) or np.all(table & 255 == 0))
+    return (table >> 8).astype("u1") if is_of_bytes else table
+
+
+def _single_colour(palette: np.ndarray) -> str | None:
+    """Return the colour of the largest value, if the others are that colour, only darker.
+
+    Examples
+    --------
+    >>> none, ramp = np.zeros(256, "u1"), np.arange(256, dtype="u1")
+    >>> _single_colour(np.stack([none, ramp, none])), _single_colour(np.stack([ramp, ramp, none]))
+    ('00FF00', 'FFFF00')
+    """
+    last = palette[:, -1].astype(float)
+    expected = last[:, None] * np.linspace(0, 1, palette.shape[1])
+    most = float(np.iinfo(palette.dtype).max)
+    if not last.any() or np.abs(palette - expected).max() > most * _NEAR:
+        return None
+    return "{:02X}{:02X}{:02X}".format(*(round(255 * one / most) for one in last.tolist()))
+
+
+_NEAR = 0.02
+"""Maximum difference of a palette from a line, where 1 is the brightest colour."""
 
 
 _RGB = (
@@ -189,7 +300,7 @@ _RGB = (
     {"label": "blue", "color": "0000FF"},
 )
 _ALPHA = {"label": "alpha", "color": "FFFFFF", "active": False}
-_MINISWHITE, _COLOURS = 0, (2, 6)
+_MINISWHITE, _PALETTE, _COLOURS = 0, 3, (2, 6)
 """Values of the tag PhotometricInterpretation; YCbCr is decoded to RGB."""
 
 
@@ -212,7 +323,7 @@ def _facts(file: Any, number: int, path: str) -> ImageFacts:
             return images[number]
     told = file.imagej_metadata
     if not isinstance(told, Mapping):
-        return _of_tags(file.series[number].keyframe)
+        return _of_tags(file.series[number])
     unit = unit_named(str(told.get("unit", "")).replace("\\u00B5", "µ"))
     scale = {"z": told.get("spacing"), "t": told.get("finterval")}
     if unit is not None:
@@ -229,11 +340,27 @@ def _facts(file: Any, number: int, path: str) -> ImageFacts:
     return ImageFacts(None, known, units, _imagej_channels(told))
 
 
-def _of_tags(page: Any) -> ImageFacts:
-    """Return sizes of pixels that are told in centimetres; those in inches are of printers."""
-    if page.tags.valueof("ResolutionUnit") != _CENTIMETER:
+def _of_tags(series: Any) -> ImageFacts:
+    """Return sizes of pixels: of a microscope's own metadata, or else in centimetres.
+
+    Sizes in inches are of printers.
+    """
+    units = {
+        axis.lower(): unit_named(unit) or unit
+        for axis, unit in getattr(series, "coord_units", {}).items()  # not before tifffile 2026.4
+    }
+    known = {axis: unit for axis, unit in units.items() if unit in METRES or axis == "t"}
+    told = {
+        axis.lower(): abs(size)
+        for axis, size in getattr(series, "coord_scales", {}).items()
+        if axis.lower() in known and isfinite(size) and size
+    }
+    if told and series.kind not in _WITHOUT_MICROSCOPE:
+        return ImageFacts(None, told, {axis: known[axis] for axis in told}, ())
+    tags = series.keyframe.tags
+    if tags.valueof("ResolutionUnit") != _CENTIMETER:
         return ImageFacts(None, {}, {}, ())
-    sizes = {axis: _size(page.tags.valueof(f"{axis.upper()}Resolution")) for axis in "yx"}
+    sizes = {axis: _size(tags.valueof(f"{axis.upper()}Resolution")) for axis in "yx"}
     scale = {axis: size * _MICROMETERS for axis, size in sizes.items() if size}
     return ImageFacts(None, scale, dict.fromkeys(scale, "micrometer"), ())
 
@@ -276,14 +403,18 @@ def _size(resolution: Any) -> float | None:
 
 
 def _names(letters: str, given: str | None, array: Array, path: str) -> str:
-    """Return the name of each dimension: one of t, c, z, y and x."""
-    names = (letters if given is None else given).lower()
-    if given is None and "c" not in names:
-        names = names.replace("s", "c")  # samples of a pixel, such as red, green and blue
+    """Return the name of each dimension: one of t, c, z, y and x.
+
+    Samples of a pixel, such as red, green and blue, are channels.
+    """
+    names = letters.lower().replace("s", "c") if given is None else given.lower()
     known = len(names) == array.ndim and set(names) <= set(_ORDER)
-    if not known or len(set(names)) < len(names):
+    if not known or any(names.count(name) > 1 for name in set(names) - set(_JOINED)):
         told = f"{letters}, of the shape {array.shape}" if given is None else given
-        expected = f"axes=, a name of {_ORDER!r} for each dimension in the file, such as 'zyx'"
+        expected = (
+            f"axes=, a name of {_ORDER!r} for each dimension in the file, such as 'zyx'; "
+            "dimensions of one name become one axis"
+        )
         raise MetadataError(path, [ValidationProblem("axes", told, expected)])
     return names
 
@@ -319,7 +450,8 @@ def convert(
         wells and fields.
     axes
         Names of the dimensions as they are in the file, such as ``"zyx"``; by default those that
-        the file tells. The image gets the order t, c, z, y, x.
+        the file tells. The image gets the order t, c, z, y, x. Dimensions of one name, such as
+        the second and third of ``"tzzyx"``, become one axis.
     client, progress, resume, journal
         As for `write`.
     **options

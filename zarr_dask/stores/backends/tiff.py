@@ -2,27 +2,44 @@
 
 tifffile's own stores hold an open file, so that no other process can have them. This one is the
 path and the number of the image: each process opens the file once.
+
+The dimensions can have another order than in the file, and several of them can be one. Pages that
+are not compressed are served in rows of some MiB, however long their strips are.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from zarr_dask.errors import MissingDependencyError, StoreError
+import numpy as np
+
+from zarr_dask.errors import DamagedValueError, MissingDependencyError, StoreError
+from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
+from zarr_dask.stores.base import WHOLE, Buffer, Range
+from zarr_dask.stores.key_names import is_document
 from zarr_dask.stores.wrappers.base import ReadOnly
 
-__all__ = ["open_tiff", "tiff_store"]
+__all__ = ["Dimensions", "open_tiff", "tiff_store"]
 
 _MOST_OPEN = 8
 """Number of files that a process keeps open."""
 _MOST_SERVED = 256
 """Number of images in them that it keeps."""
+_ROWS = 1 << 22
+"""Maximum number of bytes that are read of an uncompressed page at a time."""
+
+Dimensions = tuple[tuple[int, ...], ...]
+"""Dimensions of the file that each dimension of the array is made of, from the slowest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +50,8 @@ class TiffStore(ZarrPythonStore):
     series: int
     version: tuple[int, int]
     """Size and time of the file when it was opened first."""
+    dimensions: Dimensions | None
+    """Dimensions of the array, if they are not those of the file."""
 
     @property
     def url(self) -> str:
@@ -41,12 +60,159 @@ class TiffStore(ZarrPythonStore):
 
     @property
     def identity(self) -> str:
-        """The path of the file, its version, and the number of the image."""
+        """The path of the file, its version, the number of the image, and its dimensions."""
         size, time = self.version
-        return f"tiff:{self.path}:{size}:{time}:{self.series}"
+        told = "" if self.dimensions is None else f":{self.dimensions}"
+        return f"tiff:{self.path}:{size}:{time}:{self.series}{told}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.path, self.series, self.version)
+        return _opened, (self.path, self.series, self.version, self.dimensions)
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        return [self._part(key, wanted) for key, wanted in requests]
+
+    def size(self, key: str) -> int | None:
+        """See `zarr_dask.stores.base.Store.size`."""
+        value = self.get(key)
+        return None if value is None else memoryview(value).nbytes
+
+    def _part(self, key: str, wanted: Range) -> Buffer | None:
+        if is_document(key):
+            document = self._document(key)
+            return None if document is None else document[wanted.start : wanted.stop]
+        at = self._in_file([int(one) for one in key.split("/")[1:]])
+        if self._pages is not None:
+            return self._pages.read(at, wanted)
+        try:
+            return super().get_ranges([("/".join(["c", *map(str, at)]), wanted)])[0]
+        except (ValueError, RuntimeError) as error:  # of tifffile and of the decoders
+            raise DamagedValueError(
+                f"{self.path}, image {self.series}: the strip or tile {at} cannot be decoded: "
+                f"{error}"
+            ) from error
+
+    @cached_property
+    def _pages(self) -> _Pages | None:
+        return _pages_of(_file(self.path, self.version).series[self.series])
+
+    @cached_property
+    def _grid(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and chunks in the file."""
+        if self._pages is not None:
+            return self._pages.shape, self._pages.chunk
+        array = import_module("zarr").open_array(self.store, mode="r")
+        return array.shape, array.chunks
+
+    def _document(self, key: str) -> bytes | None:
+        """Return the document of tifffile, with the dimensions and chunks of this store."""
+        (stored,) = super().get_ranges([(key, WHOLE)])
+        if stored is None:
+            return None
+        document: dict[str, Any] = json.loads(bytes(stored))
+        (shape, chunk), codecs = self._grid, document["codecs"]
+        if self._pages is not None and self._pages.dtype.itemsize > 1:
+            codecs = [{"name": "bytes", "configuration": self._pages.endian}]
+        if self.dimensions is not None:
+            inner = [one[-1] for one in self.dimensions]
+            order = sorted(range(len(inner)), key=inner.__getitem__)
+            document["dimension_names"] = None
+            shape = tuple(prod(shape[i] for i in one) for one in self.dimensions)
+            chunk = tuple(chunk[i] for i in inner)
+            codecs = [{"name": "transpose", "configuration": {"order": order}}, *codecs]
+        document["chunk_grid"]["configuration"]["chunk_shape"] = chunk
+        return json.dumps(document | {"shape": shape, "codecs": codecs}).encode()
+
+    def _in_file(self, coords: Sequence[int]) -> tuple[int, ...]:
+        """Return the coordinates of a chunk in the file."""
+        if self.dimensions is None:
+            return tuple(coords)
+        shape, chunk = self._grid
+        found = dict[int, int]()
+        for at, one in zip(coords, self.dimensions, strict=True):
+            counts = [-(-shape[i] // chunk[i]) for i in one]
+            found |= zip(one, map(int, np.unravel_index(at, counts)), strict=True)
+        return tuple(found[i] for i in range(len(shape)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Pages:
+    """Uncompressed pages of an image, whose rows are read where they lie."""
+
+    series: Any
+    shape: tuple[int, ...]
+    page: tuple[int, ...]
+    """Shape of a page, the last dimensions of the image."""
+    chunk: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def endian(self) -> dict[str, str]:
+        """Configuration of the codec for the order of bytes in the file."""
+        return {"endian": "big" if self.dtype.byteorder == ">" else "little"}
+
+    def read(self, at: Sequence[int], wanted: Range) -> Buffer | None:
+        """Return a part of a chunk; None if the file has no such page."""
+        corner = [i * size for i, size in zip(at, self.chunk, strict=True)]
+        leading = len(self.shape) - len(self.page)
+        number = int(np.ravel_multi_index(corner[:leading], self.shape[:leading]))
+        within = int(np.ravel_multi_index(corner[leading:], self.page)) * self.dtype.itemsize
+        whole = self.series.dataoffset
+        page = self.series[0 if whole is not None else number]
+        if page is None:
+            return None
+        size = prod(self.page) * self.dtype.itemsize
+        offset = page.dataoffsets[0] if whole is None else whole + number * size
+        nbytes = prod(self.chunk) * self.dtype.itemsize
+        there = min(size - within, nbytes)
+        low, high, _ = slice(wanted.start, wanted.stop).indices(nbytes)
+        folder, name = os.path.split(page.parent.filehandle.path)
+        first = offset + within
+        start, stop = first + min(low, there), first + min(high, there)
+        (found,) = LocalStore(folder).get_ranges([(name, Range(start, stop))])
+        if found is None or memoryview(found).nbytes < stop - start:
+            raise DamagedValueError(f"{folder}/{name} ends within the pixels of a page.")
+        missing = max(high - max(low, there), 0)
+        return bytes(found) + bytes(missing) if missing else found
+
+
+def _pages_of(series: Any) -> _Pages | None:
+    """Return the pages of an image if their pixels lie in the file as they are."""
+    first, shape = series.keyframe, tuple(series.shape)
+    page = tuple(first.shape)
+    leading = len(shape) - len(page)
+    plain = (
+        series.transform is None
+        and not first.is_lsm
+        and first.is_final
+        and first.dtype is not None
+        and first.bitspersample == 8 * first.dtype.itemsize
+        and shape[leading:] == page
+        and prod(shape) > 0
+        and first.parent.filehandle.is_file
+    )
+    if not plain:
+        return None
+    if series.dataoffset is None and prod(shape[:leading]) != len(series):
+        return None
+    dtype = np.dtype(first.dtype).newbyteorder(first.parent.byteorder)
+    return _Pages(series, shape, page, (1,) * leading + _rows(page, dtype.itemsize), dtype)
+
+
+def _rows(page: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the shape of some rows of a page, which follow each other in the file.
+
+    Examples
+    --------
+    >>> _rows((5000, 5000), 2), _rows((3, 5000, 5000), 1), _rows((100, 100, 3), 1)
+    ((256, 5000), (1, 512, 5000), (100, 100, 3))
+    """
+    along = next(
+        i for i in range(len(page)) if prod(page[i + 1 :]) * itemsize <= _ROWS or i + 1 == len(page)
+    )
+    most = max(_ROWS // (prod(page[along + 1 :]) * itemsize), 1)
+    count = page[along] if page[along] <= most else 1 << (most.bit_length() - 1)
+    return (*(1,) * along, count, *page[along + 1 :])
 
 
 def open_tiff(path: str) -> Any:
@@ -72,8 +238,10 @@ def open_tiff(path: str) -> Any:
         raise StoreError(f"cannot read {path} as TIFF: {error}") from error
 
 
-def tiff_store(path: str, series: int) -> ReadOnly:
+def tiff_store(path: str, series: int, dimensions: Dimensions | None = None) -> ReadOnly:
     """Return an image of a TIFF file as a store with one array at its root.
+
+    Of dimensions that become one, all but the last have one page in each chunk.
 
     Raises
     ------
@@ -87,18 +255,20 @@ def tiff_store(path: str, series: int) -> ReadOnly:
         told = Path(whole).stat()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    return ReadOnly(_opened(whole, series, (told.st_size, told.st_mtime_ns)))
+    return ReadOnly(_opened(whole, series, (told.st_size, told.st_mtime_ns), dimensions))
 
 
 @lru_cache(_MOST_SERVED)
-def _opened(path: str, series: int, version: tuple[int, int]) -> TiffStore:
+def _opened(
+    path: str, series: int, version: tuple[int, int], dimensions: Dimensions | None
+) -> TiffStore:
     try:
         served = _file(path, version).series[series].aszarr(level=0)
     except ImportError as error:
         raise MissingDependencyError(
             f"tifffile reads images through zarr ({error}): pip install 'zarr-dask[tiff]'."
         ) from error
-    return TiffStore(served, path, series, version)
+    return TiffStore(served, path, series, version, dimensions)
 
 
 @lru_cache(_MOST_OPEN)
