@@ -272,6 +272,10 @@ _import_module("zarr_dask.array")  # the folder, whose name in here is that of a
 globals().pop("array")
 _MODULES = frozenset({"codecs", "ome", "stores"})
 _INSTEAD = {
+    **dict.fromkeys(
+        ("arange", "asarray", "linspace"),
+        "zarr_dask.array(values, url) stores values, such as numpy.arange(10).",
+    ),
     "config": "Options are arguments: storage_options=, and read=zarr_dask.ReadOptions(...).",
     "consolidate_metadata": "zarr_dask.consolidate(url) writes consolidated metadata.",
     "copy_all": "zarr_dask.copy(source, target) copies a hierarchy.",

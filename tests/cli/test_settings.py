@@ -259,3 +259,32 @@ def test_messages_name_options():
     assert said == (
         "raise --max-mem; pass --overwrite, or --resume, or --anon; /data/dst/max_mem=3 stays"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["rechunk", "a", "b", "--memory", "1GB"], "Did you mean '--max-mem'?"),
+        (["create", "a", "-f", "v3"], "Did you mean '--format' or '--overwrite'?"),
+        (["create", "a", "--attrs", "u=m"], "Did you mean '--attribute'?"),
+        (["info", "a", "--format", "json"], "for JSON it is --json."),
+        (["verify", "a", "--checksum"], "Did you mean '--deep'?"),
+        (["copy", "a", "b", "--recursive"], "what lies below is always included."),
+        (["plan", "a", "b", "--n-workers", "2"], "Did you mean '--workers'?"),
+    ],
+    ids=str,
+)
+def test_options_of_other_tools_are_answered(words, says):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.split())
+
+
+def test_a_rechunking_is_only_shown(array, tmp_path):
+    target = tmp_path / "new.zarr"
+    result = CliRunner().invoke(
+        main, ["rechunk", array, str(target), "--chunks", "0=8B", "--dry-run"]
+    )
+    assert result.exit_code == 0
+    assert "->" in result.stdout
+    assert not target.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 __all__ = ["InWords", "Tree", "format_shape", "html_table", "render_tree"]
 
@@ -30,6 +30,15 @@ class InWords:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ""
+            if name in {"compute", "execute", "persist", "start", "submit"}:
+                runs = hasattr(type(self), "run")
+                hint = " plan.run() runs it." if runs else " The job has ended; this is its report."
+            raise AttributeError(f"{type(self).__name__!r} object has no {name!r}.{hint}")
 
 
 _LINE = 120

@@ -10,7 +10,14 @@ from inspect import Parameter, cleandoc, signature
 from itertools import groupby
 from typing import ParamSpec, TypeVar
 
-__all__ = ["did_you_mean", "explained_by", "takes_habits", "takes_options_of", "unknown_keyword"]
+__all__ = [
+    "closest",
+    "did_you_mean",
+    "explained_by",
+    "takes_habits",
+    "takes_options_of",
+    "unknown_keyword",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,6 +46,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "exists_ok": ("overwrite",),
     "filters": ("codecs",),
     "group": ("path", "component"),
+    "if_exists": ("overwrite",),
     "inner_chunks": ("chunks",),
     "location": ("url",),
     "max_memory": ("max_mem",),
@@ -71,8 +79,12 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
 _ABSENT: Mapping[str, str] = {
     "cache_attrs": "attributes are not fetched again once a node is open",
     "asarray": "blocks are NumPy arrays",
+    "compute_kwargs": "dask.config.set(scheduler=..., num_workers=...) holds for it",
     "consolidated": "zarr_dask.consolidate writes consolidated metadata after the write",
     "engine": "this package reads; xarray.open_dataset(url, engine=...) chooses another one",
+    "atol": "values are compared exactly; numpy.testing.assert_allclose has tolerances",
+    "rtol": "values are compared exactly; numpy.testing.assert_allclose has tolerances",
+    "variables": "a dataset is indexed, as in dataset[['t']], and reads no more than that",
     "lock": "every stored object has one writing task, so that no lock is needed",
     "num_workers": "dask.config.set(num_workers=4), or a cluster, says how many run at a time",
     "scheduler": "dask.config.set(scheduler=...), or an active distributed.Client, decides",
@@ -88,6 +100,27 @@ _ABSENT: Mapping[str, str] = {
 """Names of other libraries that nothing here is called by, and the reason."""
 
 
+_DRY = frozenset({"dry", "dry_run", "dryrun"})
+
+
+def closest(name: object, known: Iterable[str], *, closeness: float = 0.6) -> str | None:
+    """Return the most similar of some names, one that differs in case first; None if none is.
+
+    Examples
+    --------
+    >>> closest("A", ["s", "a"]), closest("volume", ["pressure"])
+    ('a', None)
+    """
+    text, names = str(name), list(known)
+    folded = {other.casefold(): other for other in names}
+    if text.casefold() in folded and text not in names:
+        return folded[text.casefold()]
+    if found := get_close_matches(text, names, 1, closeness):
+        return found[0]
+    near = get_close_matches(text.casefold(), folded, 1, closeness)
+    return folded[near[0]] if near else None
+
+
 def did_you_mean(name: object, known: Iterable[str], *, closeness: float = 0.6) -> str:
     """Return a question that names the most similar of some names; "" if none is similar.
 
@@ -96,13 +129,8 @@ def did_you_mean(name: object, known: Iterable[str], *, closeness: float = 0.6) 
     >>> did_you_mean("tmp", ["salt", "temp"])
     " Did you mean 'temp'?"
     """
-    names = list(known)
-    text = str(name)
-    found = get_close_matches(text, names, 1, closeness)
-    if not found:
-        folded = {other.casefold(): other for other in names}
-        found = [folded[n] for n in get_close_matches(text.casefold(), folded, 1, closeness)]
-    return f" Did you mean {found[0]!r}?" if found else ""
+    found = closest(name, known, closeness=closeness)
+    return f" Did you mean {found!r}?" if found is not None else ""
 
 
 def unknown_keyword(function: str, name: str, known: Collection[str]) -> TypeError:
@@ -121,6 +149,8 @@ def unknown_keyword(function: str, name: str, known: Collection[str]) -> TypeErr
         return TypeError(f"{message} Did you mean {mine[0]!r}?")
     if name in _ABSENT:
         return TypeError(f"{message} It needs none: {_ABSENT[name]}.")
+    if name in _DRY:
+        return TypeError(f"{message} The plan shows what it would do: plan_{function}(...).")
     hint = did_you_mean(name, known) or f" It takes {', '.join(sorted(known))}."
     return TypeError(message + hint)
 
@@ -143,8 +173,10 @@ def takes_habits(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         parameters = signature(function).parameters.values()
         known = {p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD} | {*also}
+        known.discard("self")
         positions = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
         named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY] or sorted(also)
+        named.sort(key=lambda name: name not in {"shape", "chunks"})
         is_open = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters) or not named
 
         @wraps(function)

@@ -19,9 +19,11 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_choice, check_unmasked
 from zarr_dask._util.display import format_shape, html_table
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.append_batch import AppendBatch
 from zarr_dask.array.attributes import Attributes, fixed
-from zarr_dask.array.common_names import ArrayNames
+from zarr_dask.array.cells import items_by_axis
+from zarr_dask.array.common_names import ArrayNames, assigns_attrs
 from zarr_dask.array.reader import Reader
 from zarr_dask.array.resize import append_region, checked_extents, prune_outside, resize_grid
 from zarr_dask.array.revalidate import Confirmation, Shown, Standing
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = ["Array", "object_sizes"]
 
 
+@assigns_attrs
 @dataclass(frozen=True, eq=False)
 class Array(ArrayNames):
     """An array in a store; made by `zarr_dask.open_array` and `zarr_dask.create_array`.
@@ -151,6 +154,10 @@ class Array(ArrayNames):
     def attrs(self) -> Attributes:
         """The user's attributes, as a mapping that writes: ``array.attrs["units"] = "m"``."""
         return Attributes(self)
+
+    @attrs.setter
+    def attrs(self, attributes: Mapping[str, Any]) -> None:
+        self.attrs.put(attributes)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -612,6 +619,7 @@ class Array(ArrayNames):
         same.__dict__.update(self.__dict__)
         return same
 
+    @takes_habits(size="shape")
     def resize(self, shape: Any, prune: bool = False) -> Array:
         """Resize the array in the store. Returns the array itself, which has the new shape.
 
@@ -622,7 +630,7 @@ class Array(ArrayNames):
         Parameters
         ----------
         shape
-            Elements along each dimension.
+            Elements along each dimension; a mapping changes some, as ``{"time": 100}``.
         prune
             Clear everything outside the old and the new shape: delete the objects that lie
             completely outside, and set the outside part of objects that cross the border to the
@@ -660,11 +668,18 @@ class Array(ArrayNames):
                 f"prune={prune}: expected True or False; the shape is one tuple: resize((30, 20))."
             )
         check_bools(prune=prune)
-        new_shape = checked_extents(shape, self.ndim)
+        new_shape = checked_extents(self._lengths(shape), self.ndim)
         check_no_output(self.store, self.path)
         with claimed(self.store, self.path):
             self.follow(self._as_it_is().put_shape(new_shape, prune=prune))
         return self
+
+    def _lengths(self, shape: Any) -> Any:
+        """Return lengths by position, from those of some dimensions by name or position."""
+        if not isinstance(shape, Mapping):
+            return shape
+        names = self.dimension_names or (None,) * self.ndim
+        return items_by_axis(shape, names, self.shape, "shape", self.where)
 
     def put_shape(self, new_shape: Shape, *, prune: bool) -> ArrayMeta:
         """Resize the array in the store, which this process has claimed; return its metadata."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from html import escape
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 from zarr_dask.formats.base import Format, NodeMeta, ReadOptions
 from zarr_dask.formats.concurrent_edit import change_attributes
@@ -50,8 +50,9 @@ class Attributes(MutableMapping[str, Any]):
     """The attributes of an open node; assignment and deletion write them to the store.
 
     Each change is one request on condition that nobody else has changed the metadata meanwhile;
-    attributes of others stay. `update` changes several at once. Lists and mappings in attributes
-    cannot be changed in place, because that would not be stored: assign the whole attribute.
+    attributes of others stay. `update` changes several at once; `put` replaces all of them, as
+    ``node.attrs = {...}`` does. Lists and mappings in attributes cannot be changed in place,
+    because that would not be stored: assign the whole attribute.
 
     Examples
     --------
@@ -102,12 +103,26 @@ class Attributes(MutableMapping[str, Any]):
         """Remove all attributes by one request."""
         self._remove(list(self))
 
+    def put(self, attributes: Mapping[str, Any]) -> None:
+        """Replace all attributes by one request, as ``node.attrs = attributes`` does.
+
+        The one in which formats v1 and v2 store the names of dimensions stays unless it is given.
+        """
+        node = self._node
+        if isinstance(attributes, Attributes) and attributes._node is node:  # noqa: SLF001
+            return  # as after ``node.attrs |= {...}``
+        kept = node.node_format.names_attribute
+
+        def instead(present: dict[str, Any]) -> dict[str, Any]:
+            return {name: present[name] for name in present if name == kept} | dict(attributes)
+
+        change_attributes(
+            node.store, node.path, node.node_format, instead, node.options, warns=True
+        )
+
     def update(self, *others: Any, **more: Any) -> None:
         """Add or replace attributes by one request, as `dict.update` does."""
         self._node.update_attributes(dict(*others, **more))
-
-    put = update
-    """Another name of `update`; zarr-python has it."""
 
     def asdict(self) -> dict[str, Any]:
         """Return a copy as a plain dict."""
@@ -115,6 +130,10 @@ class Attributes(MutableMapping[str, Any]):
 
     def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
         return self.asdict() | dict(other)
+
+    def __ior__(self, other: Mapping[str, Any]) -> Self:
+        self.update(other)
+        return self
 
     def __repr__(self) -> str:
         return repr(self.asdict())

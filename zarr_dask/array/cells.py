@@ -21,12 +21,12 @@ __all__ = [
     "by_axis",
     "chunks_in_words",
     "dividing_chunks",
+    "is_by_dimension",
     "is_in_words",
     "items_by_axis",
     "parse_chunks_argument",
     "shards_in_words",
     "whole_chunks",
-    "with_auto_lengths",
 ]
 
 CHUNK_BYTES = 4 << 20
@@ -43,6 +43,14 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 def is_in_words(given: Any) -> bool:
     """True for grids that are not given in lengths: ``"auto"``, ``"10MB"``, or False."""
     return isinstance(given, str) or given is False
+
+
+def is_by_dimension(given: Any) -> bool:
+    """True for grids with an item to be parsed: by name, -1, None, ``"auto"`` or ``"10MB"``."""
+    items = given if isinstance(given, list | tuple) else [given]
+    return isinstance(given, Mapping | bool) or any(
+        item is None or isinstance(item, str) or (_is_length(item) and item == -1) for item in items
+    )
 
 
 def chunks_in_words(given: Any, shape: Shape, itemsize: int, nbytes: int = CHUNK_BYTES) -> Shape:
@@ -72,47 +80,6 @@ def chunks_in_words(given: Any, shape: Shape, itemsize: int, nbytes: int = CHUNK
         return tuple(max(n, 1) for n in shape)
     budget = nbytes if given == "auto" else _bytes(given, "chunks")
     return auto_chunks(shape, itemsize, budget)
-
-
-def with_auto_lengths(
-    given: Any, shape: Shape, itemsize: int, names: Sequence[str | None], nbytes: int
-) -> Any:
-    """Return chunks with lengths for their "auto" items, and -1 for None, as dask has them.
-
-    Parameters
-    ----------
-    given
-        Items by position or by name; all else is returned unchanged.
-    shape, itemsize, names
-        Of the array.
-    nbytes
-        Bytes of a chunk that the lengths lead to.
-
-    Examples
-    --------
-    >>> with_auto_lengths((10, "auto"), (1000, 1000), 4, ("y", "x"), 4000)
-    (10, 100)
-    >>> with_auto_lengths({"x": "auto", "y": None}, (1000, 1000), 4, ("y", "x"), 4000)
-    {1: 1, 0: -1}
-    """
-    if isinstance(given, Mapping):
-        by_position = by_axis(given, names, len(shape), "chunks", "the new array")
-        items = tuple(by_position.get(axis, "auto") for axis in range(len(shape)))
-        lengths = with_auto_lengths(items, shape, itemsize, names, nbytes)
-        return {axis: lengths[axis] for axis in by_position}
-    if not isinstance(given, list | tuple) or len(given) != len(shape):
-        return given
-    if not any(item is None or isinstance(item, str) for item in given):
-        return given
-    items = tuple(-1 if item is None else item for item in given)
-    auto = [axis for axis, item in enumerate(items) if isinstance(item, str) and item == "auto"]
-    others = [(items[axis], n) for axis, n in enumerate(shape) if axis not in auto]
-    if not auto or not all(isinstance(item, int | np.integer) for item, _ in others):
-        return items
-    fixed = prod(min(item, n) if item > 0 else max(n, 1) for item, n in others)
-    found = auto_chunks(tuple(shape[axis] for axis in auto), itemsize * max(fixed, 1), nbytes)
-    lengths = dict(zip(auto, found, strict=True))
-    return tuple(lengths.get(axis, item) for axis, item in enumerate(items))
 
 
 def shards_in_words(given: Any, shape: Shape, itemsize: int, chunks: Shape) -> Shape:
@@ -160,24 +127,32 @@ def items_by_axis(
 
 
 def whole_chunks(shards: Cells, chunks: Cells, given: Any) -> Cells:
-    """Return shards, those of a whole dimension (-1) rounded up to whole chunks.
+    """Return shards of whole chunks: -1 is rounded up to them, a size or "auto" down.
 
     Examples
     --------
-    >>> whole_chunks((10, 6), (4, 3), (-1, 6))
-    (12, 6)
+    >>> whole_chunks((10, 6, 11), (4, 3, 5), (-1, 6, "auto"))
+    (12, 6, 10)
     """
     items = given if isinstance(given, list | tuple) else (given,) * len(shards)
-    return tuple(
-        -(-length // chunk) * chunk
-        if item == -1 and isinstance(length, int) and isinstance(chunk, int)
-        else length
-        for length, chunk, item in zip(shards, chunks, items, strict=True)
-    )
+
+    def rounded(length: Any, chunk: Any, item: Any) -> Any:
+        if not (isinstance(length, int) and isinstance(chunk, int)):
+            return length
+        if isinstance(item, str):
+            return max(length // chunk, 1) * chunk
+        return -(-length // chunk) * chunk if item == -1 else length
+
+    return tuple(map(rounded, shards, chunks, items))
 
 
 def _bytes(text: str, what: str) -> int:
     match = _SIZE.fullmatch(text)
+    if match is not None and not match[2] and not text.strip().upper().endswith("B"):
+        raise GridError(
+            f"{what}={text!r}: a size has a unit, as in '{text.strip()}MB' or '{text.strip()}B'; a "
+            "length is a number, not a text."
+        )
     if match is None:
         raise GridError(
             f"{what}={text!r}: expected lengths, 'auto', or a size such as '10MB' or '1MiB'."
@@ -218,7 +193,15 @@ def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
 
 
 def parse_chunks_argument(
-    given: Any, shape: Shape, names: Sequence[str | None], present: Cells, what: str, where: str
+    given: Any,
+    shape: Shape,
+    names: Sequence[str | None],
+    present: Cells,
+    what: str,
+    where: str,
+    *,
+    itemsize: int,
+    nbytes: int = CHUNK_BYTES,
 ) -> Cells:
     """Return the lengths or sizes of the cells of a grid.
 
@@ -226,7 +209,8 @@ def parse_chunks_argument(
     ----------
     given
         A length for all dimensions, items for all of them, or a mapping from names or positions
-        to items. An item is a length, -1 for the whole dimension, or the sizes of all cells.
+        to items. An item is a length, -1 or None for the whole dimension, ``"auto"``, a size in
+        bytes of the whole cell, or the sizes of all cells.
     shape
         Of the array.
     names
@@ -235,6 +219,10 @@ def parse_chunks_argument(
         Used for dimensions that a mapping does not name.
     what, where
         For messages.
+    itemsize
+        Bytes of an element.
+    nbytes
+        Bytes of a cell that ``"auto"`` leads to.
 
     Raises
     ------
@@ -243,30 +231,61 @@ def parse_chunks_argument(
 
     Examples
     --------
-    >>> names, default = ("t", "y", "x"), (1, 2, 3)
-    >>> parse_chunks_argument({"t": -1, 1: 5}, (10, 20, 30), names, default, "chunks", "here")
+    >>> names, present = ("t", "y", "x"), (1, 2, 3)
+    >>> rest = {"what": "chunks", "where": "here", "itemsize": 4}
+    >>> parse_chunks_argument({"t": -1, 1: 5}, (10, 20, 30), names, present, **rest)
     (10, 5, 3)
+    >>> parse_chunks_argument({"t": "4kB"}, (10_000, 20, 10), names, (1, 20, 10), **rest)
+    (5, 20, 10)
+    >>> parse_chunks_argument((10, "auto"), (100, 10_000_000), ("y", "x"), (1, 1), **rest)
+    (10, 104858)
     """
     ndim = len(shape)
     if isinstance(given, Mapping):
         given_by = by_axis(given, names, ndim, what, where)
-        items: Sequence[Any] = [given_by.get(axis, present[axis]) for axis in range(ndim)]
+        items = [given_by.get(axis, present[axis]) for axis in range(ndim)]
     elif isinstance(given, int | np.integer):
         items = [given] * ndim
     else:
         items = list(given) if isinstance(given, Iterable) else [given]
-    if len(items) != ndim or not all(map(_is_cell, items)):
+    items = [-1 if item is None else item for item in items]
+    chosen = [axis for axis, item in enumerate(items) if isinstance(item, str)]
+    cells = [item for axis, item in enumerate(items) if axis not in chosen]
+    if len(items) != ndim or not all(map(_is_cell, cells)):
         raise GridError(
-            f"{what}={given!r}: expected {ndim} lengths of at least 1, or -1 for a whole "
-            f"dimension, or the sizes of all of them, for the shape {shape}; or one of 'auto', "
-            "a size such as '10MB', and False, for all of them."
+            f"{what}={given!r}: expected {ndim} lengths of at least 1, for the shape {shape}; or "
+            "for a dimension -1 (all of it), 'auto', a size of the whole chunk such as '10MB', or "
+            "the sizes of all chunks; or one of 'auto', a size, and False, for all dimensions."
         )
-    return tuple(
+    lengths = [
         tuple(map(int, item))
         if isinstance(item, Sequence)
         else (max(extent, 1) if item == -1 else int(item))
-        for item, extent in zip(items, shape, strict=True)
-    )
+        for item, extent in zip(cells, _others(shape, chosen), strict=True)
+    ]
+    if chosen:
+        fixed = prod(max(one) if isinstance(one, tuple) else one for one in lengths)
+        budget = _budget([items[axis] for axis in chosen], nbytes, given, what)
+        free = tuple(shape[axis] for axis in chosen)
+        found = auto_chunks(free, itemsize * max(fixed, 1), budget)
+        for axis, length in zip(chosen, found, strict=True):
+            lengths.insert(axis, length)
+    return tuple(lengths)
+
+
+def _others(shape: Shape, axes: Sequence[int]) -> Shape:
+    return tuple(n for axis, n in enumerate(shape) if axis not in axes)
+
+
+def _budget(items: Sequence[str], nbytes: int, given: Any, what: str) -> int:
+    """Return the bytes of a cell of which some lengths are "auto" or follow from its size."""
+    sizes = {_bytes(item, what) for item in items if item != "auto"}
+    if len(sizes) > 1:
+        raise GridError(
+            f"{what}={given!r}: a size is that of the whole chunk, so that it is given once; the "
+            "other dimensions take lengths, -1 or 'auto'."
+        )
+    return sizes.pop() if sizes else nbytes
 
 
 def by_axis(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 from numbers import Number
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from zarr_dask._util.display import Tree, html_table
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.stores.base import Store
 
-__all__ = ["ArrayNames", "NodeNames", "facts_text", "no_attribute"]
+__all__ = ["ArrayNames", "NodeNames", "assigns_attrs", "facts_text", "no_attribute"]
+
+T = TypeVar("T")
 
 _READ_FIRST = frozenset(
     {
@@ -42,6 +44,42 @@ class Located(Protocol):
     def path(self) -> str:
         """Path below the root of the store."""
         ...
+
+
+_FIXED = "it is fixed when the array is created; zarr_dask.{} writes the array with another one"
+_INSTEAD_OF_ASSIGNMENT = {
+    "attributes": "node.attrs = {...} replaces all attributes",
+    "chunks": _FIXED.format("rechunk"),
+    "codecs": _FIXED.format("copy(..., codecs=...)"),
+    "compressor": _FIXED.format("copy(..., codecs=...)"),
+    "compressors": _FIXED.format("copy(..., codecs=...)"),
+    "dims": "it is fixed when the array is created: dimension_names=",
+    "dimension_names": "it is fixed when the array is created",
+    "dtype": _FIXED.format("copy(..., dtype=...)"),
+    "fill_value": "it is fixed when the array is created",
+    "filters": _FIXED.format("copy(..., codecs=...)"),
+    "name": "group.rename(old, new) moves a node",
+    "path": "group.rename(old, new) moves a node",
+    "shape": "array.resize(shape) changes the shape",
+    "shards": _FIXED.format("rechunk"),
+}
+"""Attributes of a node that cannot be assigned, and what to write instead."""
+
+
+def assigns_attrs(cls: type[T]) -> type[T]:
+    """Let a frozen class of nodes take ``node.attrs = {...}``, and say what else is meant."""
+
+    def assign(self: Any, name: str, value: Any) -> None:
+        if name == "attrs":
+            object.__setattr__(self, name, value)  # by the property
+            return
+        instead = _INSTEAD_OF_ASSIGNMENT.get(
+            name, f"node.attrs[{name!r}] = ... stores an attribute"
+        )
+        raise AttributeError(f"zarr_dask.{cls.__name__}.{name} cannot be assigned: {instead}.")
+
+    cls.__setattr__ = assign  # type: ignore[method-assign]
+    return cls
 
 
 class NodeNames(MadeBy):
@@ -97,7 +135,8 @@ def no_attribute(
     if name.startswith("_"):
         raise AttributeError(message)
     public = [one for one in known if not one.startswith("_")]
-    raise AttributeError(message + did_you_mean(name, public) + otherwise)
+    hint = did_you_mean(name, public, closeness=0.75 if otherwise else 0.6)
+    raise AttributeError(message + (hint or otherwise))
 
 
 def _refused(symbol: str) -> Callable[..., Any]:
@@ -114,12 +153,25 @@ def _refused(symbol: str) -> Callable[..., Any]:
     return method
 
 
+def _refused_in_place(symbol: str) -> Callable[..., Any]:
+    """Return a method for an operator that would change the elements."""
+
+    def method(self: Any, other: Any) -> NoReturn:  # noqa: ARG001
+        raise TypeError(
+            f"zarr_dask.Array has no operator {symbol}=: array[...] {symbol}= values reads, "
+            "changes and writes all elements."
+        )
+
+    return method
+
+
 def _with_operators(cls: type) -> type:
     """Let arithmetic and comparisons of a class say what to write instead."""
     for name, symbol in _OPERATORS.items():
         setattr(cls, f"__{name}__", _refused(symbol))
         if name not in _ONE_WAY:
             setattr(cls, f"__r{name}__", _refused(symbol))
+            setattr(cls, f"__i{name}__", _refused_in_place(symbol))
     return cls
 
 
@@ -150,6 +202,10 @@ class ArrayNames(NodeNames):
         if isinstance(other, Number) and not isinstance(other, np.generic):
             _refused("==")(self)
         return NotImplemented
+
+    def __bool__(self: Any) -> bool:
+        """True unless the first dimension is empty; without dimensions, the truth of the value."""
+        return bool(len(self)) if self.shape else bool(np.asarray(self))
 
     def __float__(self) -> float:
         return float(np.asarray(self))
@@ -260,6 +316,9 @@ _ARRAY_HINTS: dict[str, str] = {
     "compression_opts": "array.codecs lists all codecs, with their options.",
     "copy": "zarr_dask.copy copies it to another location, array[...] reads all elements.",
     "data": "array[...] reads all elements.",
+    "extend": "array.append(values, axis=0) lengthens it.",
+    "truncate": "array.resize(shape) shortens it.",
+    "sizes": "dict(zip(array.dimension_names, array.shape)) has them.",
     "encoding": "array.codecs, array.chunks and array.fill_value say how it is stored.",
     "hexdigest": "zarr_dask.digest(array) is a digest of the values.",
     "info_complete": "array.info has the facts, array.nbytes_stored() the size of what is stored.",

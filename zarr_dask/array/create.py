@@ -12,18 +12,20 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from zarr_dask._util.arguments import check_unmasked
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.cells import (
     CHUNK_BYTES,
     INNER_CHUNK_BYTES,
+    SHARD_BYTES,
     chunks_in_words,
     dividing_chunks,
+    is_by_dimension,
     is_in_words,
     items_by_axis,
     parse_chunks_argument,
     shards_in_words,
     whole_chunks,
-    with_auto_lengths,
 )
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import ArrayCodec, Codec, Serializer
@@ -155,6 +157,11 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
     DataTypeError
         If elements are masked.
     """
+    if hasattr(data, "coords") and hasattr(data, "dims"):
+        raise TypeError(
+            f"the values are an xarray.{type(data).__name__}: zarr_dask.to_zarr(values, url) "
+            "writes it with its coordinates and attributes; .values has the values alone."
+        )
     if hasattr(data, "__dask_graph__"):
         raise TypeError(
             "the values are a dask collection, which is computed and written in parallel by "
@@ -208,6 +215,14 @@ def given_shape(shape: Any) -> Shape:
     return tuple(int(n) for n in lengths)
 
 
+_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "string", "bytes"),
+    *("datetime64[ns]", "datetime64[s]", "datetime64[D]", "timedelta64[ns]"),
+)
+"""Names of usual data types, of which a misspelt one may be meant."""
+
+
 def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
     """Return the data type, and the dtype with the byte order in which it is stored."""
     if isinstance(dtype, DataType):
@@ -215,7 +230,8 @@ def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
     try:
         data_type = data_type_of(dtype)
     except (TypeError, ValueError) as error:
-        raise DataTypeError(f"{at}: dtype={dtype!r} is not a data type ({error}).") from error
+        hint = did_you_mean(dtype, _DTYPES) if isinstance(dtype, str) else ""
+        raise DataTypeError(f"{at}: dtype={dtype!r} is not a data type ({error}).{hint}") from error
     try:
         stored: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):
@@ -263,54 +279,45 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
     """Return the grid of stored objects, and the shape of inner chunks if they are shards."""
     ndim = len(shape)
     at, names = "the new array", given_names(spec.dimension_names, ndim) or (None,) * ndim
+
+    def cells(given: Any, present: Cells, what: str, nbytes: int) -> Cells:
+        if not is_by_dimension(given):
+            return checked_cells(given, ndim, what)
+        of_bytes = {"itemsize": itemsize, "nbytes": nbytes}
+        return parse_chunks_argument(given, shape, names, present, what, at, **of_bytes)
+
     wanted = "auto" if spec.chunks is None else spec.chunks
-    nbytes = INNER_CHUNK_BYTES if spec.shards else CHUNK_BYTES
-    wanted = with_auto_lengths(wanted, shape, itemsize, names, nbytes)
     if spec.shards is None or spec.shards is False:
         if is_in_words(wanted):
             return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None
         present = chunks_in_words("auto", shape, itemsize)
-        return Grid.of(shape, _cells(wanted, shape, names, present, "chunks", at)), None
+        return Grid.of(shape, cells(wanted, present, "chunks", CHUNK_BYTES)), None
     node_format = format_named(spec.format or DEFAULT_FORMAT.name)
     if not node_format.has_shards:
         raise GridError(
             f"shards={spec.shards!r}: format {node_format.name!r} has no shards; "
             f"use {DEFAULT_FORMAT.name!r}."
         )
-    if is_in_words(spec.shards):
-        present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)
-        chunks = (
-            chunks_in_words(wanted, shape, itemsize, INNER_CHUNK_BYTES)
-            if is_in_words(wanted)
-            else checked_shape(_cells(wanted, shape, names, present, "chunks", at), ndim, "chunks")
-        )
-        return Grid.regular(shape, shards_in_words(spec.shards, shape, itemsize, chunks)), chunks
-    if is_in_words(wanted):
-        cells = _cells(spec.shards, shape, names, tuple(max(n, 1) for n in shape), "shards", at)
-        shards = Grid.of(shape, cells)
+    if is_in_words(wanted) and not is_in_words(spec.shards):
+        longest = tuple(max(n, 1) for n in shape)
+        shards = Grid.of(shape, cells(spec.shards, longest, "shards", SHARD_BYTES))
         if wanted in {False, "auto"}:
             nbytes = INNER_CHUNK_BYTES if wanted else itemsize * prod(shards.common_cell)
             return shards, dividing_chunks(shards.common_cell, itemsize, nbytes)
         edges = chunks_in_words(wanted, shards.common_cell, itemsize)
         return shards, dividing_chunks(shards.common_cell, itemsize, itemsize * prod(edges))
-    present = chunks_in_words("auto", shape, itemsize, INNER_CHUNK_BYTES)
-    chunks = checked_shape(_cells(wanted, shape, names, present, "chunks", at), ndim, "chunks")
-    given = items_by_axis(spec.shards, names, chunks, "shards", at)
-    cells = _cells(given, shape, names, chunks, "shards", at)
-    shards = Grid.of(shape, whole_chunks(cells, chunks, given))
-    check_divides(chunks, shards)
-    return shards, chunks
-
-
-def _cells(
-    given: Any, shape: Shape, names: Sequence[str | None], present: Cells, what: str, at: str
-) -> Cells:
-    """Return the lengths or sizes of cells that are given by position, by name, or as -1."""
-    items = given if isinstance(given, list | tuple) else [given]
-    whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
-    if whole or isinstance(given, Mapping):
-        return parse_chunks_argument(given, shape, names, present, what, at)
-    return checked_cells(given, len(shape), what)
+    inner = chunks_in_words(
+        wanted if is_in_words(wanted) else "auto", shape, itemsize, INNER_CHUNK_BYTES
+    )
+    if not is_in_words(wanted):
+        inner = checked_shape(cells(wanted, inner, "chunks", INNER_CHUNK_BYTES), ndim, "chunks")
+    if is_in_words(spec.shards):
+        return Grid.regular(shape, shards_in_words(spec.shards, shape, itemsize, inner)), inner
+    given = items_by_axis(spec.shards, names, inner, "shards", at)
+    whole = whole_chunks(cells(given, inner, "shards", SHARD_BYTES), inner, given)
+    shards = Grid.of(shape, whole)
+    check_divides(inner, shards)
+    return shards, inner
 
 
 def check_divides(chunks: Shape, shards: Grid) -> None:
@@ -570,7 +577,7 @@ def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.n
         if not node_format.has_undefined_fill:
             raise DataTypeError(
                 f"{at}: fill_value=None: format {node_format.name!r} has no undefined values. "
-                "Give a value."
+                "Give a value, or leave it out for zeros."
             )
         return None
     try:

@@ -66,9 +66,10 @@ def append_region(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
             f"dimension {axis}: there is no such dimension."
         )
     if len(more) != ndim or _without(shape, axis) != _without(more, axis):
+        one = " For one element along it, append values[None]." * (not axis and more == shape[1:])
         raise GridError(
             f"values of shape {more} cannot be appended to an array of shape {shape} along "
-            f"dimension {axis}: all other dimensions must be equal."
+            f"dimension {axis}: all other dimensions must be equal.{one}"
         )
     axis %= ndim
     end = shape[axis] + more[axis]

@@ -121,8 +121,10 @@ class ErrorHandlingGroup(click.Group):
                 say_error("FileError", error.format_message(), FAILED)
                 raise Failure(error.format_message()) from error
             except click.ClickException as error:
+                if isinstance(error, click.NoSuchOption):
+                    error = _with_option_meant(error)
                 say_error(type(error).__name__, error.format_message(), error.exit_code)
-                raise
+                raise error from None
             except KeyboardInterrupt as interrupt:
                 raise Interrupted(".") from interrupt
             except OSError as error:
@@ -161,6 +163,96 @@ _HABITS = {
     "version": "--version",
 }
 """Names of commands elsewhere, and those here."""
+
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "-c": ("--chunks", "--codecs"),
+    "-f": ("--format", "--overwrite"),
+    "-j": ("--workers",),
+    "-m": ("--max-mem",),
+    "-n": ("--dry-run", "--workers"),
+    "-p": ("--workers", "--path"),
+    "-r": (),
+    "-s": ("--shape", "--shards"),
+    "-w": ("--workers",),
+    "-z": ("--codecs",),
+    "--attr": ("--attribute",),
+    "--attrs": ("--attribute",),
+    "--blocksize": ("--chunks",),
+    "--checksum": ("--deep", "--digest", "--verify"),
+    "--chunk": ("--chunks",),
+    "--chunk-size": ("--chunks",),
+    "--clobber": ("--overwrite",),
+    "--cluster": ("--scheduler",),
+    "--codec": ("--codecs",),
+    "--compression": ("--codecs",),
+    "--compressor": ("--codecs",),
+    "--continue": ("--resume",),
+    "--debug": ("--verbose", "--traceback"),
+    "--dim-names": ("--dims",),
+    "--dimension-names": ("--dims",),
+    "--dimensions": ("--dims",),
+    "--endpoint": ("--endpoint-url",),
+    "--exclude": ("--array",),
+    "--force": ("--overwrite", "--yes"),
+    "--include": ("--array",),
+    "--jobs": ("--workers",),
+    "--mem": ("--max-mem",),
+    "--memory": ("--max-mem",),
+    "--memory-limit": ("--max-mem",),
+    "--max-memory": ("--max-mem",),
+    "--n-workers": ("--workers",),
+    "--no-sign-request": ("--anon",),
+    "--nworkers": ("--workers",),
+    "--overwrite-existing": ("--overwrite",),
+    "--processes": ("--workers",),
+    "--replace": ("--overwrite",),
+    "--s3-endpoint": ("--endpoint-url",),
+    "--select": ("--sel", "--region"),
+    "--shard": ("--shards",),
+    "--shard-size": ("--shards",),
+    "--silent": ("--quiet",),
+    "--slice": ("--region",),
+    "--target-chunks": ("--chunks",),
+    "--tmp": ("--temp",),
+    "--tmpdir": ("--temp",),
+    "--type": ("--dtype",),
+    "--var": ("--array",),
+    "--variable": ("--array",),
+    "--zarr-format": ("--format",),
+    "--zarr-version": ("--format",),
+}
+"""Options elsewhere, and those here that may be meant."""
+_SAID = {
+    "--checksum": "zarr-dask verify --deep decode reads everything, zarr-dask digest is a checksum",
+    "--dry-run": "zarr-dask plan prints what rechunk would do, zarr-dask copy takes --dry-run",
+    "--format": "for JSON it is --json",
+    "--output": "the target is the second argument, and > FILE keeps what is printed",
+    "--output-format": "for JSON it is --json",
+    "--password": "credentials come from the environment or from files of the service",
+    "--progress": "progress is shown unless --quiet is given",
+    "--no-progress": "--quiet shows none",
+    "--recursive": "what lies below is always included",
+    "-r": "what lies below is always included",
+    "-R": "what lies below is always included",
+    "-o": "the target is the second argument, and > FILE keeps what is printed",
+    "--requester-pays": "use --storage-option requester_pays=true",
+    "--threads": "a command runs as many tasks as there are cores, in --workers processes",
+}
+"""Options elsewhere that have none here, and what is done instead."""
+
+
+def _with_option_meant(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Return the error for an unknown option with the name of the one that is meant."""
+    name, context = error.option_name, error.ctx
+    known = {option for param in context.command.params for option in param.opts} if context else ()
+    meant = [option for option in _OPTIONS.get(name, ()) if option in known]
+    if meant:
+        words = " or ".join(map(repr, meant))
+        return click.NoSuchOption(name, f"{error.message} Did you mean {words}?", None, context)
+    if name in _SAID:
+        return click.NoSuchOption(name, f"{error.message} Here, {_SAID[name]}.", None, context)
+    return error
 
 
 @contextmanager

@@ -72,8 +72,8 @@ class GridType(click.ParamType[Any]):
         items: Sequence[str],
         param: click.Parameter | None,
         ctx: click.Context | None,
-    ) -> dict[str | int, int]:
-        grid: dict[str | int, int] = {}
+    ) -> dict[str | int, int | str]:
+        grid: dict[str | int, int | str] = {}
         for item in items:
             name, _, length = (part.strip() for part in item.rpartition("="))
             if not name:
@@ -86,7 +86,9 @@ class GridType(click.ParamType[Any]):
 
     def _length(
         self, value: str, text: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
+    ) -> int | str:
+        if text == "auto" or _SIZE.fullmatch(text):
+            return text
         if not re.fullmatch("-1|0*[1-9][0-9]{,17}", text):
             self.fail(
                 f"{value!r}: {text!r} is not a length: expected a number of at least 1, or -1 for "
@@ -97,7 +99,7 @@ class GridType(click.ParamType[Any]):
         return int(text)
 
 
-_SIZE = re.compile("[0-9.]+ *[kKMGT]i?B")
+_SIZE = re.compile("[0-9.]+ *([kKMGT]i?)?B")
 
 
 class RegionType(click.ParamType[Any]):
@@ -237,8 +239,8 @@ _JOB_OPTIONS = [
         "--chunks",
         type=GridType(),
         help="Chunk lengths: 512,32,32, or 64 for all dimensions, or by name or position "
-        "time=-1,lat=32; also auto, or a size such as 10MB. -1 is a whole dimension; dimensions "
-        "that are not named keep theirs.",
+        "time=-1,lat=32; also auto, or a size such as 10MB, for all or for one dimension. -1 is a "
+        "whole dimension; dimensions that are not named keep theirs.",
     ),
     click.option(
         "--shards",

@@ -54,7 +54,8 @@ Examples:
 @job_options
 @array_options
 @run_options
-def rechunk(src: str, dst: str, **options: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Print the plan, as the command plan; write nothing.")
+def rechunk(src: str, dst: str, *, dry_run: bool, **options: Any) -> None:
     """Copy an array or a group into other chunks and shards.
 
     SRC is an array or a group, or with --array a group of which only some are taken; DST is the
@@ -63,8 +64,11 @@ def rechunk(src: str, dst: str, **options: Any) -> None:
     last, so readers never see an incomplete array.
     """
     run = {name: options.pop(name) for name in ("resume", "verify")}
-    with _planned(src, dst, **options) as (plan, client):
-        run_plan(plan, client, **run)
+    with _planned(src, dst, **options) as (made, client):
+        if dry_run:
+            show_plan(made, None, None)
+        else:
+            run_plan(made, client, **run)
 
 
 def run_plan(

@@ -283,6 +283,13 @@ def _options_of_all() -> list[_Setting]:
             help="Region of S3, such as eu-west-1. By default S3 is asked.",
         ),
         _Setting(
+            ["--profile"],
+            metavar="NAME",
+            expose_value=False,
+            callback=_note_bucket("profile"),
+            help="Profile of AWS's configuration files, whose credentials and region are used.",
+        ),
+        _Setting(
             ["--endpoint-url"],
             metavar="URL",
             expose_value=False,

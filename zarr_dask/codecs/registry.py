@@ -356,6 +356,8 @@ def _known(name: str) -> str:
     names = v3_names()
     prefixed = f"{PREFIX}{name}"
     hint = f" Did you mean {prefixed!r}?" if prefixed in names else did_you_mean(name, names)
+    if name.casefold() in {"lzf", "snappy", "szip"}:
+        hint = " 'zstd', or 'numcodecs.lz4' where speed counts most, compresses instead."
     if name.casefold() in {"none", "null", "raw"}:
         hint = " codecs=[] stores chunks as they are."
     return f"a known codec.{hint}" if hint else f"a known codec ({', '.join(names)})"

@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 AnyMeta = TypeVar("AnyMeta", ArrayMeta, GroupMeta)
+_Meta = TypeVar("_Meta", bound=NodeMeta)
 
 
 def with_attributes(
@@ -71,7 +72,13 @@ def with_attributes(
     changed = write_changed_documents(store, path, node_format, meta, more, options)
     if node_format.names_attribute not in given:
         return changed
-    # an attribute names the dimensions: read the names from the new documents
+    return _with_names(store, path, node_format, changed, options)
+
+
+def _with_names(
+    store: Store, path: str, node_format: Format, changed: _Meta, options: ReadOptions
+) -> _Meta:
+    """Return metadata whose attribute with the names of dimensions has changed, with the names."""
     found = node_format.documents(changed, path)
     named = node_format.read(store, path, options, found=found)
     if not isinstance(named, type(changed)):
@@ -191,19 +198,21 @@ def change_attributes(
     MetadataChangedError
         If the node was deleted.
     """
+    before: list[NodeMeta] = []
 
     def changed(present: NodeMeta | None) -> tuple[NodeMeta, NodeMeta]:
         if present is None:
             raise MetadataChangedError(f"{where(store, path)} has gone. Open it again.")
+        before[:] = [present]
         wanted = checked_attributes(change(dict(present.attributes)), where(store, path))
         return present, replace(present, attributes=wanted)
 
-    _put_latest(store, path, node_format, changed, options)
+    after = _put_latest(store, path, node_format, changed, options)
+    name = node_format.names_attribute
+    if name is not None and before[0].attributes.get(name) != after.attributes.get(name):
+        _with_names(store, path, node_format, after, options)
     if warns:
         warn_stale_consolidated(store, path, node_format)
-
-
-_Meta = TypeVar("_Meta", bound=NodeMeta)
 
 
 def _put_latest(

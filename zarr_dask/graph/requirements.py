@@ -72,8 +72,8 @@ def checked_array(array: Any) -> da.Array:
             hint = "zarr_dask.write_dataset writes it; here the .data of one variable is written."
         elif isinstance(array, str | PathLike):
             hint = (
-                "zarr_dask.copy(source, target) copies what is stored, and "
-                "zarr_dask.from_zarr(source) opens it as a dask array."
+                "the array comes first, as in to_zarr(array, url). zarr_dask.copy(source, target) "
+                "copies what is stored, zarr_dask.from_zarr(source) opens it as a dask array."
             )
         elif isinstance(array, Mapping):
             hint = (
@@ -98,7 +98,8 @@ def checked_array(array: Any) -> da.Array:
 
 def _kind(value: Any) -> str:
     kind = type(value)
-    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+    package = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"
 
 
 _DEEPEST = 8

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
-from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.arguments import check_bools, check_count
 from zarr_dask._util.display import Tree, html_table, render_tree
-from zarr_dask._util.keywords import did_you_mean, explained_by, takes_habits
+from zarr_dask._util.keywords import closest, did_you_mean, explained_by, takes_habits
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.array.attributes import Attributes, fixed
-from zarr_dask.array.common_names import NodeNames, facts_text, no_attribute
+from zarr_dask.array.common_names import NodeNames, assigns_attrs, facts_text, no_attribute
 from zarr_dask.array.create import (
     ArraySpec,
     NewArrayOptions,
@@ -54,7 +54,7 @@ from zarr_dask.formats.consolidated import (
     with_consolidated,
     without_consolidated,
 )
-from zarr_dask.formats.detect import format_for_new, formats_at
+from zarr_dask.formats.detect import FORMATS, format_for_new, formats_at
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
@@ -117,6 +117,7 @@ _OF_NEW = {
 _NEW_ARRAY = tuple(CreateOptions.__annotations__)
 
 
+@assigns_attrs
 @dataclass(frozen=True, eq=False)
 class Group(NodeNames, MutableMapping[str, "Array | Group"]):
     """A group in a store; made by `zarr_dask.open_group` and `zarr_dask.create_group`.
@@ -152,6 +153,10 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
     def attrs(self) -> Attributes:
         """The user's attributes, as a mapping that writes: ``group.attrs["title"] = "run 7"``."""
         return Attributes(self)
+
+    @attrs.setter
+    def attrs(self, attributes: Mapping[str, Any]) -> None:
+        self.attrs.put(attributes)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -243,7 +248,13 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         TypeError
             If `value` is a dask array or a node, which are written by other functions.
         """
-        self.create_array(path, data=value)
+        try:
+            self.create_array(path, data=value)
+        except NodeExistsError as error:
+            raise NodeExistsError(
+                f"{self.where}/{path} exists already and was left as it is. group[{path!r}][...] = "
+                f"values writes into an array, del group[{path!r}] makes room for another one."
+            ) from error
 
     def __delitem__(self, path: str) -> None:
         """Delete the node at a path below this group, and everything below it."""
@@ -340,16 +351,28 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
             if isinstance(node, Group):
                 yield path, node
 
-    def tree(self) -> Tree:
+    @takes_habits()
+    def tree(self, level: int | None = None) -> Tree:
         """Return the hierarchy below, one node a line; nodes with unreadable metadata are marked.
+
+        Parameters
+        ----------
+        level
+            Depth to which nodes are shown, 1 for those directly below; by default all of them.
 
         Returns
         -------
         Tree
             A text that notebooks show as nested lists.
         """
+        check_count("level", level, "all of them")
         name = self.path.rsplit("/", 1)[-1] or "/"
-        return render_tree(name, {path: _summary(meta) for path, meta in self._metas(True).items()})
+        shown = {
+            path: _summary(meta)
+            for path, meta in self._metas(level != 1).items()
+            if level is None or path.count("/") < level
+        }
+        return render_tree(name, shown)
 
     def _repr_html_(self) -> str:
         return html_table(f"zarr_dask.Group {self.where}", self._facts())
@@ -553,7 +576,9 @@ _GROUP_HINTS = {
     "consolidate": "zarr_dask.consolidate(group) writes consolidated metadata.",
     "filter": "[name for name in group if ...] selects nodes.",
     "nbytes": "It is a group, not an array: group['name'] is a node in it.",
-    "open": "group['name'] opens a node in it.",
+    **dict.fromkeys(("open", "open_array", "open_group"), "group['name'] opens a node in it."),
+    "create_groups": "[group.create_group(name) for name in names] creates several.",
+    "create_hierarchy": "group.create_group and group.create_array create nodes.",
     "read_only": "zarr_dask.open(url, mode='r') opens for reading only.",
     "root": "zarr_dask.open_group opens it by its own path.",
     "to_xarray": "zarr_dask.open_dataset(group) gives an xarray.Dataset.",
@@ -807,7 +832,9 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     if root is not None and Path(root).is_file():
         hint = f"{root} is a file, and no zip archive."
         hint = _of_kind(root) or hint
-        if root.endswith(".json"):
+        if any(Path(root).name in known.node_keys("") for known in FORMATS):
+            hint = f"{root} is the metadata of a node: open {Path(root).parent}."
+        elif root.endswith(".json"):
             hint += f" References (kerchunk) are read as 'reference::{root}'."
     elif remote and place.url.lower().endswith((".zip", ".ozx")):
         hint = f"An archive is read as 'zip::{place.url}'."
@@ -816,7 +843,9 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
     elif root is not None and not Path(root).exists():
         above, name = Path(root).parent, Path(root).name
         names = [one.name for one in above.iterdir()] if above.is_dir() else []
-        hint = f"There is no such folder.{did_you_mean(name, names)}"
+        by_stem = {one.removesuffix(".zarr"): one for one in names}
+        meant = closest(name.removesuffix(".zarr"), by_stem)
+        hint = "There is no such folder." + (f" Did you mean {by_stem[meant]!r}?" if meant else "")
         hint += " zarr_dask.create_array and create_group make nodes."
     else:
         return error
@@ -998,7 +1027,8 @@ def create_array(
         Shape of a chunk, the unit of decoding: a length for all dimensions, for each, or for some
         by name or position, -1 for a whole dimension; False for one chunk, a size such as
         ``"10MB"``, or ``"auto"`` for near-cubic chunks of about 4 MiB, or 1 MiB within shards.
-        ``(10, "auto")`` chooses one length so, and None is a whole dimension, as in dask. For v3,
+        ``(10, "auto")`` chooses one length so, ``{"time": "10MB"}`` one that makes the whole chunk
+        of this size, and None is a whole dimension, as in dask. For v3,
         the sizes of all chunks along a dimension may be given instead of one length, as in
         dask: ``((31, 28, 31), 100)``. This makes a ``rectilinear`` grid, which few readers support,
         unless all sizes are equal except for a smaller last one.

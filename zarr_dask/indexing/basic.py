@@ -276,7 +276,7 @@ def position_of(item: object, length: int, axis: int) -> int:
 
 
 def _not_basic(item: object, axis: int) -> SelectionError:
-    if isinstance(item, str):
+    if isinstance(item, str | dict):
         return SelectionError(
             f"{item!r} names no elements: this is an array, not a group, and its index takes "
             "integers and slices. region= takes names of dimensions as {'time': slice(0, 10)}; "

@@ -35,7 +35,7 @@ __all__ = [
 
 _LOCAL = {"file", "local"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):(//)?")
-_LOST_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
+_LOST_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/?(?![/:])")
 _OTHERS = {"abfss", "ftp", "gdrive", "github", "hf", "memory", "reference", "sftp", "ssh"}
 _SERVICES = {*SCHEMES, *_OTHERS, "http", "https"} - {"reference"}
 """Schemes whose URLs name a location by themselves, without another file system behind them."""
@@ -104,9 +104,9 @@ def _check_slashes(text: str) -> None:
     found = _LOST_SLASH.match(text)
     if found is None or found[1].lower() not in {*SCHEMES, *_OTHERS}:
         return
-    if not os.path.lexists(f"{found[1]}:"):
+    if not os.path.lexists(text.partition("/")[0]):
         raise StoreError(
-            f"{text!r} is a URL that has lost a slash, as pathlib takes them: give a text, "
+            f"{text!r} is a URL that has lost slashes, as pathlib takes them: give a text, "
             f"'{found[1]}://{text[found.end() :]}'."
         )
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from zarr_dask.jobs.engine.plan import format_bytes
+from zarr_dask._util.display import InWords
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["DatasetPlan", "DatasetReport"]
 
 
-@dataclass(frozen=True)
-class DatasetReport:
+@dataclass(frozen=True, repr=False)
+class DatasetReport(InWords):
     """Result of writing a dataset."""
 
     variables: Mapping[str, WriteReport]
@@ -48,7 +49,9 @@ class DatasetReport:
     def __str__(self) -> str:
         if self.is_repeated:
             return "nothing written: the labels to append are stored already"
-        return "\n".join(f"{name}: {one}" for name, one in self.variables.items())
+        count = pluralize(len(self.variables), "variable")
+        total = f"{count}, {format_bytes(self.nbytes)} ({format_bytes(self.stored)} stored)"
+        return "\n".join([total, *(f"  {name}: {one}" for name, one in self.variables.items())])
 
 
 @dataclass(frozen=True, eq=False)

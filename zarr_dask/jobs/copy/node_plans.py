@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import same_bytes_metadata
 from zarr_dask.errors import CopyError, DataTypeError, GridError, MetadataError, SelectionError
@@ -75,12 +76,15 @@ class GridOptions:
             unknown = [
                 name
                 for name, one in given.items()
-                if name not in (self.paths if isinstance(one, Mapping) else known)
+                if name not in (self.paths if one is None or isinstance(one, Mapping) else known)
+                and not (one is None and name in known)
             ]
             if unknown:
+                hint = did_you_mean(unknown[0], [*known, *self.paths])
                 raise GridError(
-                    f"{what} names {unknown}, which no array in {root.where} has as a dimension; "
-                    f"there are {sorted(known)}."
+                    f"{what} names {unknown}, which no array in {root.where} has as a dimension, "
+                    f"and no array is called; there are the dimensions {sorted(known)} and the "
+                    f"arrays {sorted(self.paths)}.{hint}"
                 )
         if self.dtype is not None and not self._is_by_path(self.dtype):
             raise DataTypeError(
@@ -150,6 +154,8 @@ def _own(grid: Any, path: str, array: Array) -> Any:
         return None
     names = array.dimension_names or ()
     alone = grid.get(path)
+    if alone is None and path in grid and path not in names:
+        return None  # {"salt": None}: it stays as it is
     found = {
         name: one for name, one in grid.items() if name in names and not isinstance(one, Mapping)
     }

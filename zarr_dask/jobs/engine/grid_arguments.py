@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.array.cells import by_axis, parse_chunks_argument
+from zarr_dask.array.cells import by_axis
 from zarr_dask.errors import SelectionError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.indexing.basic import expanded
 from zarr_dask.jobs.engine.plan import pluralize
 
-__all__ = ["check_not_empty", "clipped_slices", "parse_chunks_argument", "parse_region_argument"]
+__all__ = ["check_not_empty", "clipped_slices", "parse_region_argument"]
 
 
 def parse_region_argument(given: Any, shape: Shape, names: Sequence[str | None], where: str) -> Any:

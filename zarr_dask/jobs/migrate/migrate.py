@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 from zarr_dask._util.arguments import check_bools
-from zarr_dask._util.keywords import explained_by
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MissingGroupWarning, NodeNotFoundError, SourceIsTargetError
 from zarr_dask.formats.base import Format, ReadOptions, where
-from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS
+from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, spelled_format
 from zarr_dask.formats.translate import TARGETS, older_formats
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import source_and_target
@@ -43,6 +43,7 @@ __all__ = ["migrate", "plan_migration"]
 
 
 @in_job()
+@takes_habits(source="src", target="dst", zarr_format="format")
 def migrate(
     src: Location | Array | Group,
     dst: Location | Group | None = None,
@@ -132,6 +133,7 @@ def migrate(
 
 
 @in_job()
+@takes_habits(source="src", target="dst", zarr_format="format")
 @explained_by(migrate)
 def plan_migration(
     src: Location | Array | Group,
@@ -209,9 +211,10 @@ def plan_migration(
     return MigrationPlan(route, nodes, remove_old)
 
 
-def _target_format(name: str) -> Format:
+def _target_format(name: object) -> Format:
+    wanted = spelled_format(name)
     for candidate in TARGETS:
-        if candidate.name == name:
+        if candidate.name == wanted:
             return candidate
     known = " or ".join(repr(candidate.name) for candidate in TARGETS)
     raise ValueError(f"format={name!r}: expected {known}.")
@@ -246,7 +249,8 @@ def _source_format(store: Store, path: str, target: Format, options: ReadOptions
         if read_or_problems(store, path, other, options) is not None:
             raise ValueError(
                 f"{where(store, path)} has format {other.name}, which cannot be migrated to "
-                f"{target.name}: only v1 can be migrated to v2, and all older formats to v3."
+                f"{target.name}: only v1 can be migrated to v2, and all older formats to v3. "
+                f"zarr_dask.copy(source, target, format={target.name!r}) decodes and encodes it."
             )
     keys = [key for one in FORMATS for key in one.node_keys(path)]
     raise NodeNotFoundError(where(store, path), keys, "Check the path.")

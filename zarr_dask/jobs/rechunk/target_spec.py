@@ -15,9 +15,12 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.cells import (
     CHUNK_BYTES,
     INNER_CHUNK_BYTES,
+    SHARD_BYTES,
     chunks_in_words,
     dividing_chunks,
     is_in_words,
+    items_by_axis,
+    parse_chunks_argument,
     shards_in_words,
     whole_chunks,
 )
@@ -32,11 +35,7 @@ from zarr_dask.hierarchy.edit import puts_metadata_first
 from zarr_dask.hierarchy.locate import format_of_group_around
 from zarr_dask.indexing.basic import checked_region, checked_shape
 from zarr_dask.jobs.engine import Workers
-from zarr_dask.jobs.engine.grid_arguments import (
-    check_not_empty,
-    parse_chunks_argument,
-    parse_region_argument,
-)
+from zarr_dask.jobs.engine.grid_arguments import check_not_empty, parse_region_argument
 from zarr_dask.jobs.engine.layouts import layout_between, layout_of
 from zarr_dask.jobs.engine.plan import format_region
 from zarr_dask.jobs.engine.predict import CostModel, left_for_tasks
@@ -361,10 +360,14 @@ def _new_grids(
         itemsize = array.meta.data_type.typical_itemsize
         return new_chunks, shards_in_words(shards, array.shape, itemsize, inner)
     cells = _cells(array, shards, base, "shards")
-    if new_chunks is not None:  # a whole dimension is rounded up to whole chunks
-        whole = [-1 if n == extent else n for n, extent in zip(cells, array.shape, strict=True)]
-        cells = whole_chunks(cells, new_chunks, whole)
-    return new_chunks, cells
+    names = array.dimension_names or (None,) * array.ndim
+    given = items_by_axis(shards, names, base, "shards", array.where)
+    items = given if isinstance(given, list | tuple) else (given,) * array.ndim
+    whole = [  # a whole dimension is rounded up to whole chunks
+        -1 if n == extent and not isinstance(item, str) else item
+        for n, extent, item in zip(cells, array.shape, items, strict=True)
+    ]
+    return new_chunks, whole_chunks(cells, new_chunks or array.chunks, whole)
 
 
 def _stored_cells(array: Array) -> Cells:
@@ -377,9 +380,13 @@ def _stored_cells(array: Array) -> Cells:
 
 def _cells(array: Array, given: Any, present: Cells, what: str) -> Cells:
     """Return lengths or sizes from arguments by position, by name or in words."""
+    itemsize = array.meta.data_type.typical_itemsize
+    nbytes = CHUNK_BYTES if array.shards is None else INNER_CHUNK_BYTES
     if is_in_words(given):
-        itemsize = array.meta.data_type.typical_itemsize
-        nbytes = CHUNK_BYTES if array.shards is None else INNER_CHUNK_BYTES
         return chunks_in_words(given, array.shape, itemsize, nbytes)
     names = array.dimension_names or (None,) * array.ndim
-    return parse_chunks_argument(given, array.shape, names, present, what, array.where)
+    if what == "shards":
+        nbytes = SHARD_BYTES
+    return parse_chunks_argument(
+        given, array.shape, names, present, what, array.where, itemsize=itemsize, nbytes=nbytes
+    )

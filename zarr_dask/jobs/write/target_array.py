@@ -24,7 +24,6 @@ from zarr_dask.formats.detect import DEFAULT_FORMAT, format_for_new
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.group import Group, open_array
 from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_array, resolve_node
-from zarr_dask.jobs.engine.grid_arguments import parse_chunks_argument
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
@@ -174,32 +173,16 @@ def _with_grids(spec: ArraySpec, blocks: Blocks, at: str) -> ArraySpec:
     """Return the specification with chunks that divide the blocks, if the user left them open."""
     if spec.chunks is None and spec.shards is not None:
         spec = replace(spec, chunks="auto")
-    dividing = tuple(map(_dividing, blocks))
-    chunks = dividing if spec.chunks is None else _cells(spec, spec.chunks, dividing, "chunks", at)
-    if not isinstance(spec.shards, Mapping):
-        return replace(spec, chunks=chunks)
-    if isinstance(chunks, str | bool):
+    if isinstance(spec.shards, Mapping) and isinstance(spec.chunks, str | bool):
         raise GridError(
             f"shards={spec.shards!r} leave dimensions open that only chunks= could tell: give both."
         )
-    inner = (chunks,) * len(spec.shape) if isinstance(chunks, int) else chunks
-    names = list(given_names(spec.dimension_names, len(spec.shape)) or ())
-    names += [None] * (len(spec.shape) - len(names))
-    return replace(
-        spec, chunks=chunks, shards=items_by_axis(spec.shards, names, inner, "shards", at)
-    )
-
-
-def _cells(spec: ArraySpec, given: Any, present: Any, what: str, at: str) -> Any:
-    """Return a grid without dimension names or -1; return other grids unchanged."""
-    items = given if isinstance(given, list | tuple) else [given]
-    whole = any(isinstance(item, int | np.integer) and item == -1 for item in items)
-    if not (isinstance(given, Mapping) or whole):
-        return given
-    shape = spec.shape
-    names = list(given_names(spec.dimension_names, len(shape)) or ())
-    names += [None] * (len(shape) - len(names))
-    return parse_chunks_argument(given, shape, names, present, what, at)
+    dividing = tuple(map(_dividing, blocks))
+    if spec.chunks is None:
+        return replace(spec, chunks=dividing)
+    ndim = len(blocks)
+    names = given_names(spec.dimension_names, ndim) or (None,) * ndim
+    return replace(spec, chunks=items_by_axis(spec.chunks, names, dividing, "chunks", at))
 
 
 def _dividing(sizes: tuple[int, ...]) -> int:

@@ -1,0 +1,203 @@
+"""Calls by habits of zarr-python, h5py, xarray, dask and rechunker: each works, or is answered.
+
+A row holds a call, and its value, or its error with the words that tell what to write instead.
+"""
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import zarr_dask as zd
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = np.arange(24, dtype="f4").reshape(4, 6)
+    zd.create_array("a.zarr", data=values, chunks=(2, 3), dimension_names=("y", "x"))
+    zd.create_array("zero.zarr", data=np.array(5.0))
+    g = zd.open_group("g.zarr", mode="w")
+    for name in ("temp", "salt"):
+        g.create_array(name, data=values[:3, :4], dimension_names=("time", "x"))
+    g.create_group("sub").create_array("deep", data=np.ones(3))
+    return {
+        "zd": zd, "np": np, "da": da, "xr": xr, "pd": pd, "dask": dask, "g": g,
+        "a": zd.open("a.zarr", mode="r+"), "z": zd.open("zero.zarr"),
+        "x": da.ones((8, 8), chunks=(4, 4)),
+        "ds": xr.Dataset({"t": (("time", "x"), np.ones((3, 2)))}),
+    }  # fmt: skip
+
+
+def run(code, names):
+    """Return the value of the last expression of some statements."""
+    *before, last = code.split("; ")
+    for one in before:
+        exec(one, names)  # noqa: S102
+    return eval(last, names)  # noqa: S307
+
+
+WORKS = {
+    "bool(z), not z": (True, False),
+    "bool(zd.zeros(())), bool(a), bool(zd.zeros(0))": (False, True, False),
+    "a.attrs = {'u': 1}; a.attrs = {'v': 2}; dict(zd.open('a.zarr').attrs)": {"v": 2},
+    "g.attrs = {'u': 1}; g.attrs.put({'v': 2}); dict(zd.open('g.zarr').attrs)": {"v": 2},
+    "a.attrs['u'] = 1; a.attrs |= {'v': 2}; dict(zd.open('a.zarr').attrs)": {"u": 1, "v": 2},
+    "a.resize({'y': 6}); a.shape": (6, 6),
+    "a.resize(size=(2, 6)); a.shape": (2, 6),
+    "a.append(np.ones((4, 1)), axis=1); a.shape": (4, 7),
+    "str(g.tree(level=1)).count('─')": 6,
+    "str(g.tree()).count('deep')": 1,
+    "zd.copy('a.zarr', 'n.zarr', zarr_format=2); zd.open('n.zarr').format": "v2",
+    "zd.copy('a.zarr', 'n.zarr', format=2); zd.migrate('n.zarr', zarr_format=3); "
+    "zd.open('n.zarr', format=3).format": "v3",
+    "zd.rechunk('g.zarr', 'n.zarr', chunks={'temp': {'time': 1}, 'salt': None}); "
+    "zd.open('n.zarr/temp').chunks, zd.open('n.zarr/salt').chunks": ((1, 4), (3, 4)),
+    "dask.compute(a, x.sum())[1]": 64,
+    "dask.delayed(lambda b: type(b).__name__)(a).compute()": "Array",
+    "dask.is_dask_collection(a)": False,
+    "dask.compute(a.to_dask())[0].sum()": 276,
+    "np.sum(a), np.mean(a)": (276, 11.5),
+    "[repr(one) for one in a[0, :2].tolist()]": ["0.0", "1.0"],
+    "a[[0, 2], 1].tolist()": [1, 13],
+    "a[a[...] > 22].tolist()": [23],
+    "a[0] += 1; a[0].tolist()": [1, 2, 3, 4, 5, 6],
+    "a[...] = xr.DataArray(np.ones((4, 6))); a[0, 0]": 1,
+    "zd.zeros((2, 2), store='n.zarr'); zd.open('n.zarr').shape": (2, 2),
+    "zd.rechunk('a.zarr', target_store='n.zarr', target_chunks=(1, 1)); zd.open('n.zarr').chunks": (
+        1,
+        1,
+    ),
+    "repr(zd.to_zarr(ds, 'n.zarr'))": "<DatasetReport: 1 variable, 48 B (24 B stored)>",
+    "xr.open_dataset('g.zarr', engine='zarr_dask').sizes['time']": 3,
+}
+
+
+@pytest.mark.parametrize("code", WORKS)
+def test_a_call_works(code, names):
+    assert run(code, names) == WORKS[code]
+
+
+ANSWERED = {
+    "a.shape = (3, 4)": (AttributeError, r"array\.resize\(shape\)"),
+    "a.chunks = (1, 1)": (AttributeError, r"zarr_dask\.rechunk"),
+    "a.dtype = 'f8'": (AttributeError, r"copy\(\.\.\., dtype="),
+    "a.fill_value = 1": (AttributeError, "fixed when the array is created"),
+    "a.attributes = {}": (AttributeError, r"node\.attrs = \{"),
+    "a.units = 'm'": (AttributeError, r"node\.attrs\['units'\]"),
+    "g.name = 'b'": (AttributeError, "rename"),
+    "a[{'y': 0}]": (IndexError, "open_dataset"),
+    "a += 1": (TypeError, r"array\[\.\.\.\] \+= values"),
+    "a.append([1, 2, 3, 4, 5, 6])": (ValueError, r"values\[None\]"),
+    "a.extend([1])": (AttributeError, r"array\.append"),
+    "a.resize(y=6)": (TypeError, "It takes prune, shape"),
+    "a.resize({'z': 6})": (ValueError, r"it has \['y', 'x'\]"),
+    "g.temp": (AttributeError, r"zarr_dask\.Group has no 'temp'\. Nodes are found by key"),
+    "g.open_array('temp')": (AttributeError, r"group\['name'\] opens"),
+    "g['temp'] = np.ones(3)": (FileExistsError, r"group\['temp'\]\[\.\.\.\] = values"),
+    "g['new'] = xr.DataArray([1])": (TypeError, r"xarray\.DataArray: zarr_dask\.to_zarr"),
+    "g['new'] = ds": (TypeError, r"xarray\.Dataset: zarr_dask\.to_zarr"),
+    "zd.open('a.zarr/zarr.json')": (FileNotFoundError, r"open .*a\.zarr\."),
+    "zd.open('a')": (FileNotFoundError, "mean 'a.zarr'"),
+    "zd.open('A.zarr')": (FileNotFoundError, "mean 'a.zarr'"),
+    "zd.open('pressure.zarr')": (FileNotFoundError, "no such folder. zarr_dask"),
+    "zd.open('gs:bucket/a')": (OSError, "'gs://bucket/a'"),
+    "zd.create_array('n', shape=3, dtype='flaot32')": (TypeError, "mean 'float32'"),
+    "zd.create_array('n', shape=3, dtype='f4', fill_value=None)": (TypeError, "leave it out"),
+    "zd.create_array('n', shape=9, dtype='f4', chunks='5')": (ValueError, "'5MB' or '5B'"),
+    "zd.create_array('n', shape=9, dtype='f4', chunks=True)": (ValueError, "'auto'"),
+    "zd.create_array('n', shape=9, dtype='f4', codecs='lzf')": (ValueError, "'zstd'"),
+    "zd.create_array('n', shape=(9, 9), dtype='f4', chunks=('1MB', '2MB'))": (
+        ValueError,
+        "given once",
+    ),
+    "zd.arange(3)": (AttributeError, r"zarr_dask\.array\(values, url\)"),
+    "zd.to_zarr('n.zarr', x)": (TypeError, "got str; the array comes first"),
+    "zd.to_zarr(x, 'n.zarr', compute_kwargs={})": (TypeError, r"dask\.config\.set"),
+    "zd.copy('a.zarr', 'n.zarr', if_exists='replace')": (TypeError, "mean 'overwrite'"),
+    "zd.copy('a.zarr', 'n.zarr', dry_run=True)": (TypeError, "plan_copy"),
+    "zd.migrate('a.zarr', 'n.zarr', zarr_format=2)": (ValueError, r"copy\(.*format='v2'\)"),
+    "zd.compare('a.zarr', 'a.zarr', rtol=1)": (TypeError, "assert_allclose"),
+    "zd.open_dataset('g.zarr', variables=['temp'])": (TypeError, r"dataset\[\['t'\]\]"),
+    "zd.rechunk('a.zarr', 'n.zarr', (2, 2))": (TypeError, "as chunks="),
+    "zd.rechunk('g.zarr', 'n.zarr', chunks={'tmp': {'time': 1}})": (ValueError, "mean 'temp'"),
+    "zd.plan_rechunk('a.zarr', 'n.zarr', chunks=1).execute()": (AttributeError, r"plan\.run\(\)"),
+    "zd.copy('a.zarr', 'n.zarr').compute()": (AttributeError, "has ended"),
+}
+
+
+@pytest.mark.parametrize("code", ANSWERED)
+def test_a_mistake_is_answered(code, names):
+    kind, words = ANSWERED[code]
+    with pytest.raises(kind, match=words):
+        exec(code, names)  # noqa: S102
+
+
+def test_replaced_attributes_keep_the_names_of_dimensions_that_older_formats_store_in_them():
+    array = zd.create_array({}, shape=(2, 3), dtype="i2", dimension_names=["y", "x"], format="v2")
+    array.attrs["units"] = "m"
+    array.attrs = {"title": "depth"}
+    again = zd.open(array.store)
+    assert again.dimension_names == array.dimension_names == ("y", "x")
+    assert again.user_attributes == {"title": "depth"}
+    array.attrs = {"_ARRAY_DIMENSIONS": ["lat", "lon"]}
+    assert zd.open(array.store).dimension_names == array.dimension_names == ("lat", "lon")
+    del array.attrs["_ARRAY_DIMENSIONS"]
+    assert zd.open(array.store).dimension_names is array.dimension_names is None
+
+
+def test_attributes_of_others_stay_when_some_are_added():
+    one = zd.create_array({}, shape=3, dtype="i2")
+    other = zd.open(one.store, mode="r+")
+    there = one.attrs
+    other.attrs["theirs"] = 1
+    there |= {"mine": 2}
+    one.attrs = there
+    assert zd.open(one.store).attributes == {"theirs": 1, "mine": 2}
+
+
+SIZES = [
+    ({0: "10kB"}, (25, 100)),
+    ({"y": "10kB"}, (25, 100)),
+    ({"y": "10kB", "x": -1}, (12, 200)),
+    (("10kB", 25), (100, 25)),
+    ({"y": "10kB", "x": "auto"}, (50, 50)),
+    ({"y": None, "x": "4kB"}, (100, 10)),
+]
+
+
+@pytest.mark.parametrize(("given", "chunks"), SIZES, ids=str)
+@pytest.mark.parametrize("function", ["create_array", "to_zarr", "rechunk", "copy"])
+def test_a_size_along_one_dimension_is_that_of_the_whole_chunk(function, given, chunks):
+    shape, names = (100, 200), ("y", "x")
+    values = np.arange(20_000, dtype="f4").reshape(shape)
+    if function == "create_array":
+        made = zd.create_array({}, shape=shape, dtype="f4", chunks=given, dimension_names=names)
+        unnamed = 200
+    elif function == "to_zarr":
+        target = {}
+        zd.to_zarr(da.from_array(values, 100), target, chunks=given, dimension_names=names)
+        made, unnamed = zd.open(target), 100
+    else:
+        source = zd.create_array({}, data=values, chunks=(50, 100), dimension_names=names)
+        getattr(zd, function)(source, target := {}, chunks=given)
+        made, unnamed = zd.open(target), 100
+    if isinstance(given, dict) and len(given) == 1:  # the other one has the length it had
+        chunks = (10_000 // 4 // unnamed, unnamed)
+    assert made.chunks == chunks
+    if function != "create_array":
+        np.testing.assert_array_equal(made[...], values)
+
+
+@pytest.mark.parametrize("function", ["create_array", "rechunk"])
+def test_shards_of_a_size_hold_whole_chunks(function):
+    given = {"chunks": (7, 10), "shards": {0: "10kB"}}
+    if function == "create_array":
+        made = zd.create_array({}, shape=(1000, 200), dtype="f4", **given)
+    else:
+        source = zd.create_array({}, data=np.ones((1000, 200), "f4"))
+        zd.rechunk(source, target := {}, **given)
+        made = zd.open(target)
+    assert (made.chunks, made.shards) == ((7, 10), (245, 10))
