@@ -438,6 +438,104 @@ def opening(endpoint: str) -> None:
     print(f"  zarr_dask {seconds:28.3f} s = {seconds / LATENCY:.1f} round trips of latency")
 
 
+# --- checking and copying -------------------------------------------------------------------------
+
+
+SMALL_SHARDS = 500
+"""Number of shards that are checked and copied; small, so that requests are what takes time."""
+
+
+def _small_shards(given: Mapping[str, Any]) -> str:
+    """Write the shards, and return their URL."""
+    url = "s3://bucket/small"
+    array = zd.create_array(
+        url,
+        shape=(25 * 64, 20 * 64),
+        chunks=(32, 32),
+        shards=(64, 64),
+        dtype="f4",
+        storage_options=given,
+    )
+    array[...] = np.random.default_rng(3).random(array.shape, "f4")
+    return url
+
+
+def checking(endpoint: str) -> None:
+    """verify and copy of many shards, beside the same requests by obstore alone, as many at a time.
+
+    Requests before and after those of the shards are sent as well, one after the other.
+    """
+    import obstore
+
+    given = options(endpoint)
+    url, client, numbers = _small_shards(given), client_of(endpoint), count()
+    stored = [*open_store(url, given).list("c/")]
+    index = 4 * 16 + 4  # place and length of each chunk, and a checksum
+    print(f"checking and copying {len(stored)} shards of 4 chunks", flush=True)
+
+    def at_once(request: Callable[[str], object]) -> None:
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(request, stored))
+
+    def look() -> None:
+        client.get("small/zarr.json").bytes()
+        list(client.list("small/"))
+
+    def indices() -> None:
+        look()
+        wanted: Any = {"range": {"suffix": index}}
+        at_once(lambda key: obstore.get(client, f"small/{key}", options=wanted).bytes())
+        client.list_with_delimiter("small.zarr-dask")
+
+    def all_bytes() -> None:
+        look()
+        at_once(lambda key: client.get(f"small/{key}").bytes())
+        client.list_with_delimiter("small.zarr-dask")
+
+    def copied(one: Callable[[str, str], object]) -> None:
+        root = f"copied-alone-{next(numbers)}"
+        look()
+        client.list_with_delimiter(root)
+        client.put(f"{root}/job.json", b"{}")
+        at_once(lambda key: one(f"small/{key}", f"{root}/{key}"))
+        list(client.list(root))
+        client.put(f"{root}/zarr.json", b"{}")
+        client.delete(f"{root}/job.json")
+
+    def copy(**target: Any) -> None:
+        to = f"s3://bucket/copied-{next(numbers)}"
+        zd.copy(url, to, storage_options=given, target_options={**given, **target})
+
+    def verify(**depth: Any) -> None:
+        assert zd.verify(url, storage_options=given, **depth).ok
+
+    elsewhere = options(endpoint.replace("127.0.0.1", "localhost"))  # as if of another service
+    for ours, theirs in (
+        ({"verify": verify}, {"obstore alone, the same requests": indices}),
+        (
+            {"verify(deep='decode')": lambda: verify(deep="decode")},
+            {"obstore alone, the same requests": all_bytes},
+        ),
+        (
+            {"copy within the service": copy},
+            {"obstore alone, the same requests": lambda: copied(client.copy)},
+        ),
+        (
+            {"copy to another service": lambda: copy(**elsewhere)},
+            {
+                "obstore alone, the same requests": lambda: copied(
+                    lambda old, new: client.put(new, client.get(old).bytes())
+                )
+            },
+        ),
+    ):
+        show({name: threads(function) for name, function in {**ours, **theirs}.items()})
+    last = f"s3://bucket/copied-{next(numbers)}"
+    zd.copy(url, last, storage_options=given, target_options=given)
+    both = (zd.open_array(one, storage_options=given)[...] for one in (url, last))
+    assert np.array_equal(*both)
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 STREAM = """
@@ -487,6 +585,7 @@ PARTS = {
     "writing": writing,
     "writing-into": writing_into,
     "opening": opening,
+    "checking": checking,
     "streaming": streaming,
 }
 

@@ -96,7 +96,7 @@ class Faults:
     now: Counter = field(default_factory=Counter)
     """Requests in flight, by method."""
     most: Counter = field(default_factory=Counter)
-    """The most requests of a method that were in flight at a time."""
+    """The most requests of a method that were in flight at a time, and under "" of all methods."""
     seen: list[Seen] = field(default_factory=list)
     happened: Counter = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -121,6 +121,7 @@ class Faults:
         with self.lock:
             self.now[method] += 1
             self.most[method] = max(self.most[method], self.now[method])
+            self.most[""] = max(self.most[""], self.now.total())
         try:
             yield
         finally:

@@ -31,6 +31,7 @@ __all__ = [
     "has_overlap_work",
     "imap_unbuffered",
     "map_waiting",
+    "most_requests",
     "overlap_with_wait",
     "parallel_for",
     "request_slots",
@@ -308,6 +309,11 @@ def request_slots(most: int = 1) -> Iterator[int]:
         _IN_FLIGHT.note_success(taken, time.monotonic() - begun)
     finally:
         _IN_FLIGHT.give_back(taken)
+
+
+def most_requests() -> int:
+    """Return the number of requests that this process may have in flight at the latency so far."""
+    return _IN_FLIGHT.most
 
 
 def slow_down() -> None:

@@ -167,10 +167,14 @@ class Journal:
         """The location, for messages."""
         return f"{self.store.url}/{self.prefix}"
 
-    def begin(self, job: JobRecord) -> None:
-        """Open the journal, removing what an older job has left in it."""
+    def begin(self, job: JobRecord, *, is_bare: bool = False) -> None:
+        """Open the journal, removing what an older job has left in it.
+
+        A caller that knows that nothing is beside the hierarchy says so (`is_bare`).
+        """
         GATHERED.take(self.batch_key)
-        self.store.delete_prefix(self.prefix)
+        if not is_bare:
+            self.store.delete_prefix(self.prefix)
         self.note(job)
         self._put_readme()
 

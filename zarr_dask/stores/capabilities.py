@@ -7,6 +7,7 @@ can do what it forwards and what the store behind it can.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["Capabilities", "capabilities_of"]
@@ -56,8 +57,7 @@ class Capabilities:
 
     def __and__(self, other: Capabilities) -> Capabilities:
         """Return what both can do."""
-        names = (one.name for one in fields(self))
-        return Capabilities(*(getattr(self, name) and getattr(other, name) for name in names))
+        return _both(self, other)
 
 
 def capabilities_of(store: Any) -> Capabilities:
@@ -68,13 +68,49 @@ def capabilities_of(store: Any) -> Capabilities:
 
 def of_methods(store: Any) -> Capabilities:
     """Return the capabilities that the methods and attributes of a store amount to."""
-    found = {
-        name: all(callable(getattr(store, method, None)) for method in methods)
-        for name, methods in _METHODS.items()
-    }
+    methods = _methods_of_class(type(store))  # type: ignore[arg-type]  # it is hashable
+    if methods is None or not _NAMES.isdisjoint(getattr(store, "__dict__", ())):
+        methods = _callable_methods(store)
+    return _made(
+        methods,
+        bool(getattr(store, "supports_cheap_random_reads", False)),
+        bool(getattr(store, "has_cheap_recursive_listing", False)),
+        bool(getattr(store, "has_paged_listing", False)),
+    )
+
+
+_NAMES = frozenset(name for names in _METHODS.values() for name in names)
+
+
+def _callable_methods(store: Any) -> tuple[bool, ...]:
+    """Return True for each member of `_METHODS` that an object or a class has."""
+    return tuple(
+        all(callable(getattr(store, name, None)) for name in names) for names in _METHODS.values()
+    )
+
+
+@lru_cache(maxsize=256)  # capabilities are looked up for each request
+def _methods_of_class(kind: type) -> tuple[bool, ...] | None:
+    """Return the members of `_METHODS` that objects of a class have; None if they may differ."""
+    found = (getattr(kind, name, None) for name in _NAMES)
+    if hasattr(kind, "__getattr__") or not all(one is None or callable(one) for one in found):
+        return None
+    return _callable_methods(kind)
+
+
+@lru_cache(maxsize=256)
+def _both(one: Capabilities, other: Capabilities) -> Capabilities:
+    names = (each.name for each in fields(Capabilities))
+    return Capabilities(*(getattr(one, name) and getattr(other, name) for name in names))
+
+
+@lru_cache(maxsize=256)
+def _made(
+    methods: tuple[bool, ...], random_reads: bool, recursive_listing: bool, paged_listing: bool
+) -> Capabilities:
     return Capabilities(
-        **found,
-        cheap_random_reads=bool(getattr(store, "supports_cheap_random_reads", False)),
-        cheap_recursive_listing=bool(getattr(store, "has_cheap_recursive_listing", False)),
-        paged_listing=bool(getattr(store, "has_paged_listing", False)),
+        **dict(zip(_METHODS, methods, strict=True)),
+        cheap_random_reads=random_reads,
+        cheap_recursive_listing=recursive_listing,
+        paged_listing=paged_listing,
     )

@@ -283,7 +283,8 @@ def environment_hash(scheme: str) -> int:
 
     It covers the environment and fsspec's configuration, as far as they concern services.
     """
-    environment = [item for item in os.environ.items() if item[0].startswith(_READ)]
+    # for each request: the values of other variables are not even decoded
+    environment = [(name, os.environ.get(name)) for name in os.environ if name.startswith(_READ)]
     return hash((*environment, repr(fsspec_configuration(scheme))))
 
 

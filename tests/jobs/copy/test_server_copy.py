@@ -13,6 +13,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
 from tests.support.object_stores import s3_server
+from zarr_dask.jobs.copy.raw_copy import _FEWER, _folders_of
 from zarr_dask.journal.receipts import StoredObject
 from zarr_dask.stores import MemoryStore, Recording, open_store
 from zarr_dask.stores.capabilities import capabilities_of
@@ -102,6 +103,7 @@ def test_no_bytes_are_read(resume):
 )
 def test_what_a_service_does_not_copy_is_read_and_written(target):
     source = filled()
+    target.values["c/3"] = b"left by a job that has died"
     with dask.config.set(scheduler="sync"):
         zd.copy(source, target, verify=True)
     assert data(target) == data(source)
@@ -155,3 +157,24 @@ def test_s3_copies_within_a_bucket():
         assert report.requests["copy"] == seen.count("PUT")
         found = zd.open_array(copied, storage_options=options)
         np.testing.assert_array_equal(found[...], expected())
+
+
+@pytest.mark.parametrize(
+    ("counts", "separator", "number", "expected"),
+    [
+        ((64,), "/", 64, {"c/"}),
+        ((64,), "/", 3, None),  # sizes one by one
+        ((64,), ".", 64, {""}),
+        ((500, 2000), ".", 200, None),
+        ((500, 2000), "/", 200, {"c/0/"}),
+        ((500, 60, 9), "/", 200, {"c/0/"}),
+        ((500, 40, 9), "/", 720, {"c/0/", "c/1/"}),
+        ((2000, 2, 3), "/", 200, {"c/"}),
+    ],
+)
+def test_sizes_are_listed_where_that_is_fewer_requests(counts, separator, number, expected):
+    keys = {"name": "default", "configuration": {"separator": separator}}
+    target = zd.create_array({}, shape=counts, chunks=1, dtype="i1", chunk_key_encoding=keys)
+    cells = [target.meta.grid.coords_of(n) for n in range(number)]
+    folders, pages = _folders_of(target, cells)
+    assert (folders if pages * _FEWER <= number else None) == expected

@@ -36,6 +36,7 @@ from zarr_dask.hierarchy.edit import (
     rollback_metadata,
     write_documents,
 )
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation
 from zarr_dask.hierarchy.walk import is_implied
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
 from zarr_dask.jobs.engine.array_job import ArrayJob
@@ -263,28 +264,34 @@ class CopyPlan(InWords, Plan):
     def _is_group(self) -> bool:
         return bool(self.groups) and self.groups[0][0] == self.path
 
-    def check_room(self) -> None:
+    def check_room(self, sites: Sequence[PrefetchedLocation] | None = None) -> None:
         """Refuse to write where something exists that may not be replaced."""
-        place = (self.store, self.path, self.node_format)
+        (site,) = sites or self.inspect()
+        place = (site.store, self.path, self.node_format)
         check_can_create(*place, overwrite=self.overwrite, is_group=self._is_group)
-        if not self.overwrite and self._is_group and is_implied(self.store, self.path):
+        if not self.overwrite and self._is_group and is_implied(site.store, self.path):
             raise NodeExistsError(
                 f"{self.where} has no document, but nodes lie below it, and a copy does not mix "
                 "with what is there. Choose another path, or pass overwrite=True to replace all of "
                 "them."
             )
 
-    def make_room(self, *, keep_journals: bool) -> None:
+    def make_room(
+        self, sites: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
+    ) -> None:
         """Remove existing nodes at the location of the copy, and create the parent groups."""
+        (site,) = sites or self.inspect()
         place = (self.store, self.path, self.node_format)
-        make_room_for_node(*place, overwrite=self.overwrite, is_group=self._is_group)
-        if not keep_journals:
+        room = make_room_for_node(
+            *place, overwrite=self.overwrite, is_group=self._is_group, site=site
+        )
+        if room.has_journals and not keep_journals:
             discard_journals(self.store, self.path)
         for member in self.members:
             # objects of a dead job are not values of an array whose chunks may be absent
             target = member.target
             prefix = self.node_format.data_prefix(target.path)
-            remove_leftovers(self.store, prefix, target.meta)
+            remove_leftovers(site.store, prefix, target.meta)
         if puts_metadata_first(self.store):
             write_documents(self.store, self.documents)
 

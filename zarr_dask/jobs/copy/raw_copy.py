@@ -11,15 +11,13 @@ have the sizes of objects, without checksums.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import islice
 from math import ceil, prod
-from threading import Lock
+from operator import itemgetter
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
@@ -42,20 +40,21 @@ from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
 from zarr_dask.jobs.rechunk.plan import source_facts
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, stored_object
-from zarr_dask.stores.base import WHOLE, Buffer, Store, list_sizes
+from zarr_dask.stores.base import Buffer, list_sizes
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.server_copy import LARGEST_SERVER_COPY, ServerCopy, server_copy_or_none
-from zarr_dask.stores.wrappers.metered import metered
 
 __all__ = ["RawCopyJob", "RawCopyPlan", "RawCopyStage", "plan_move"]
 
 _BATCH_BYTES = 1 << 26
 """Stored bytes per task, if objects are small."""
 _BATCH_OBJECTS = 256
-_GROUP = 128
-"""Objects that a service copies before a task may stop."""
+_PAGE = 1000
+"""Keys that a listing tells in one request."""
+_FEWER = 4
+"""Objects to be looked at for each page of a listing, for which the listing is preferred."""
 _NAMED = 10
 
 
@@ -316,12 +315,11 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
 # --- running --------------------------------------------------------------------------------------
 
 
-_Group = list[tuple[tuple[int, ...], Buffer | None]]
-"""Coordinates of stored objects that are read at a time, and their values."""
+_Copied = tuple[str, StoredObject | None]
+"""Key of a stored object, and what was copied; None for an absent object."""
 
-
-_Copied = list[tuple[str, StoredObject | None]]
-"""Keys of stored objects, and what was copied; None for absent objects."""
+_Outcome = Literal["copied", "absent", "refused", "left"]
+"""What a service has done with a stored object; "left" if it was not asked any more."""
 
 
 @dataclass(frozen=True)
@@ -350,35 +348,28 @@ class RawCopyTask:
         )
 
     def _copy(self, number: int, stop: Callable[[], bool] | None, memory: RssProbe) -> CopyResult:
-        tally = metered(self.plan.source.store)
         confirm = self.plan.source.confirmation()
-        written: list[StoredObject] = []
-        empty: list[str] = []
         by_server = self._server_copy()
         copied = (
-            self._by_reading(number, stop, tally, memory)
+            self._by_reading(number, stop, memory)
             if by_server is None
             else self._by_server(number, stop, by_server)
         )
-        for group in copied:
-            written += [found for _, found in group if found is not None]
-            absent = [key for key, found in group if found is None]
-            if absent:
-                confirm()
-            empty += absent
+        found = [*copied]
+        written = [one for _, one in found if one is not None]
+        empty = [key for key, one in found if one is None]
+        if empty:
+            confirm()
         if self.records is not None and (written or empty):
             journal = self.records.journal
             # if the source can be listed, absent objects are known
             gone = () if self.plan.listed else tuple(empty)
             journal.add(Receipt(journal.token, self.records.run_id, tuple(written), gone))
         nbytes = sum(item.nbytes for item in written)
-        return CopyResult(
-            nbytes,
-            nbytes,
-            len(written),
-            read=tally.traffic.nbytes,
-            reads=tally.traffic.requests,
-        )
+        if by_server is not None:
+            return CopyResult(nbytes, nbytes, len(written))
+        reads = len(written) + len(empty)
+        return CopyResult(nbytes, nbytes, len(written), read=nbytes, reads=reads)
 
     def _server_copy(self) -> ServerCopy | None:
         """Return what copies an object within the service; None if its bytes must come here."""
@@ -392,35 +383,49 @@ class RawCopyTask:
     ) -> Iterator[_Copied]:
         """Copy objects within the service, which tells their sizes afterwards."""
         source, target, plan = self.plan.source, self.plan.target, self.plan
-        one_by_one = Lock()
+        at_a_time = transfers_for(target.store)
 
-        def copy(coords: tuple[int, ...]) -> tuple[str, StoredObject | None]:
-            self._fence()
-            name, old, new = self._name(coords), source.key(coords), target.key(coords)
-            with _refusable():
-                if not by_server(old, new, plan.largest):
-                    return name, None
-                if size := target.store.size(new):  # a service that ignores the source puts nothing
-                    return name, StoredObject(name, size, crc32c=0)
-            with one_by_one:  # of these, the bytes are held
-                return self._put(coords, source.store.get(old))
-
-        waiting = plan.coords(number)
-        while some := [*islice(waiting, _GROUP)]:
+        def copy(coords: tuple[int, ...]) -> _Outcome:
             if stop is not None and stop():
-                return
-            yield map_concurrently(copy, some, transfers_for(target.store))
+                return "left"
+            self._fence()
+            try:
+                copied = by_server(source.key(coords), target.key(coords), plan.largest)
+            except StoreUnavailableError:
+                raise
+            except StoreError:  # reading and writing tells what is wrong, if anything is
+                return "refused"
+            return "copied" if copied else "absent"
+
+        cells = [*plan.coords(number)]
+        outcomes = dict(zip(cells, map_concurrently(copy, cells, at_a_time), strict=True))
+        copied = [coords for coords in cells if outcomes[coords] == "copied"]
+        sizes = _sizes_of(target, copied, at_a_time)
+        for coords in cells:
+            name, size = self._name(coords), sizes.get(coords)
+            if outcomes[coords] == "absent":
+                yield name, None
+            elif size:
+                yield name, StoredObject(name, size, crc32c=0)
+            elif outcomes[coords] != "left":  # a service that ignores the source puts nothing
+                yield self._put(coords, source.store.get(source.key(coords)))
 
     def _by_reading(
-        self, number: int, stop: Callable[[], bool] | None, tally: Store, memory: RssProbe
+        self, number: int, stop: Callable[[], bool] | None, memory: RssProbe
     ) -> Iterator[_Copied]:
-        """Read objects and write them."""
-        at_a_time = min(transfers_for(self.plan.target.store), self.plan.abreast)
-        for group in self._groups(number, tally):
-            memory.look()
+        """Read objects and write them, each as soon as it is there."""
+        source, plan = self.plan.source, self.plan
+        at_a_time = min(max(map(transfers_for, (source.store, plan.target.store))), plan.abreast)
+
+        def copy(coords: tuple[int, ...]) -> tuple[str, StoredObject | None] | None:
             if stop is not None and stop():
-                return
-            yield map_concurrently(lambda one: self._put(*one), group, at_a_time)
+                return None
+            value = source.store.get(source.key(coords))
+            memory.look()
+            return self._put(coords, value)
+
+        copied = map_concurrently(copy, plan.coords(number), at_a_time)
+        yield from (one for one in copied if one is not None)
 
     def _put(
         self, coords: tuple[int, ...], value: Buffer | None
@@ -442,32 +447,35 @@ class RawCopyTask:
         if self.records is not None and self.records.journal.fence is not None:
             self.records.journal.fence()
 
-    def _groups(self, number: int, store: Store) -> Iterator[_Group]:
-        """Yield coordinates and values, as many as are read at a time."""
-        source, together = self.plan.source, self.plan.abreast
-        if together == 1:
-            for coords in self.plan.coords(number):
-                yield [(coords, store.get(source.key(coords)))]
-            return
-        waiting = list(self.plan.coords(number))
-        for first in range(0, len(waiting), together):
-            some = waiting[first : first + together]
-            found = store.get_ranges([(source.key(coords), WHOLE) for coords in some])
-            yield list(zip(some, found, strict=True))
+
+def _sizes_of(
+    target: Array, cells: Sequence[tuple[int, ...]], at_a_time: int
+) -> dict[tuple[int, ...], int]:
+    """Return the bytes of stored objects that exist, from listings if these are fewer requests."""
+    prefix = target.node_format.data_prefix(target.path)
+    folders, pages = _folders_of(target, cells)
+    if pages * _FEWER > len(cells):
+        found = map_concurrently(
+            lambda coords: (coords, target.store.size(target.key(coords))), cells, at_a_time
+        )
+        return {coords: size for coords, size in found if size is not None}
+    listed = map_concurrently(
+        lambda folder: [*list_sizes(target.store, f"{prefix}{folder}")], sorted(folders), at_a_time
+    )
+    sizes = {key: size for each in listed for key, size in each}
+    return {at: sizes[target.key(at)] for at in cells if target.key(at) in sizes}
 
 
-@contextmanager
-def _refusable() -> Iterator[None]:
-    """Ignore that a service refuses a request; it may be unable to copy, or not allowed to.
-
-    Whoever then reads and writes is told what is wrong.
-    """
-    try:
-        yield
-    except StoreUnavailableError:
-        raise
-    except StoreError:
-        pass
+def _folders_of(target: Array, cells: Sequence[tuple[int, ...]]) -> tuple[set[str], int]:
+    """Return the folders that hold some stored objects, and the pages of their listings."""
+    encoding, counts = target.meta.chunk_key_encoding, target.meta.grid.counts
+    best = {encoding.folder(target.ndim)}, ceil(prod(counts) / _PAGE)
+    for level in range(1, target.ndim if encoding.separator == "/" else 0):
+        keys = map(encoding.key, cells)
+        folders = {f"{key.rsplit('/', target.ndim - level)[0]}/" for key in keys}
+        pages = len(folders) * ceil(prod(counts[level:]) / _PAGE)
+        best = min(best, (folders, pages), key=itemgetter(1))
+    return best
 
 
 @dataclass(frozen=True, eq=False)

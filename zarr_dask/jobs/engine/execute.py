@@ -265,7 +265,7 @@ class _Run:
         plan, job = self.plan, self.job
         with job_lock(job.journal):
             try:
-                self.copy()
+                self.copy(is_new=not resumed)
                 self.compare(comparisons)
             except BaseException as error:
                 with suppress(OSError, RuntimeError):  # the cluster may have gone
@@ -286,10 +286,10 @@ class _Run:
             job.finish()
         return self.ledger, stored
 
-    def copy(self) -> None:
-        """Run all remaining tasks, stage by stage."""
+    def copy(self, *, is_new: bool) -> None:
+        """Run all remaining tasks, stage by stage; all of them if the job has just begun."""
         totals = self.plan.totals
-        for number, left in enumerate(self.job.left()):
+        for number, left in enumerate(self.job.left(is_new=is_new)):
             tasks = left
             while tasks:
                 known = self._workers()

@@ -19,6 +19,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from zarr_dask.hierarchy.edit import rollback_metadata
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
 from zarr_dask.jobs.engine.array_job import (
     ArrayJob,
     ArrayPlan,
@@ -223,12 +224,22 @@ class ArraysPlan(Priced, ABC):
 
     # --- starting and ending; see `zarr_dask.jobs.engine.lifecycle` -------------------------------
 
-    @abstractmethod
-    def check_room(self) -> None:
-        """Refuse to write where something exists that may not be replaced."""
+    def inspect(self) -> Sequence[PrefetchedLocation]:
+        """Return each target as it is now; all are looked at concurrently."""
+        at_a_time = max(listing_concurrency(store) for store, _ in self.targets)
+        return map_concurrently(lambda one: prefetch_location(*one), self.targets, at_a_time)
 
     @abstractmethod
-    def make_room(self, *, keep_journals: bool) -> None:
+    def check_room(self, sites: Sequence[PrefetchedLocation] | None = None) -> None:
+        """Refuse to write where something exists that may not be replaced.
+
+        A caller that has just inspected the targets passes them as `sites`.
+        """
+
+    @abstractmethod
+    def make_room(
+        self, sites: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
+    ) -> None:
         """Remove what is replaced, and the journals of other jobs unless they are kept."""
 
     def is_ours(self) -> bool:
@@ -378,9 +389,13 @@ class BoundJob:
             found.setdefault(receipt.run_id[:32], []).append(receipt)
         return found
 
-    def left(self) -> list[Sequence[int]]:
-        """Return the numbers of the tasks that are still to be done, for each stage."""
-        each = self._of_each(lambda job, own: job.left(own))
+    def left(self, *, is_new: bool = False) -> list[Sequence[int]]:
+        """Return the numbers of the tasks that are still to be done, for each stage.
+
+        A job that has just begun (`is_new`) has no receipts to look for.
+        """
+        found = {} if is_new and self.journal is not None else self.receipts()
+        each = self._of_each(lambda job, own: job.left(own), receipts=found)
         return [self._numbered(stage, each) for stage in range(self.stages)]
 
     def _numbered(self, stage: int, each: Sequence[Sequence[Sequence[int]]]) -> Sequence[int]:
@@ -414,7 +429,9 @@ class BoundJob:
             for which in having
         }
         each = self._of_each(
-            lambda job, receipts: job.missing(stage, receipts, only[job.run_id]), having
+            lambda job, receipts: job.missing(stage, receipts, only[job.run_id]),
+            self.receipts(),
+            having,
         )
         return [
             starts[which] + number
@@ -424,7 +441,9 @@ class BoundJob:
 
     def is_ours(self) -> bool:
         """True if no other job has put anything at the targets since this job started."""
-        return self.plan.is_ours() and all(self._of_each(lambda job, _: job.is_ours()))
+        return self.plan.is_ours() and all(
+            self._of_each(lambda job, _: job.is_ours(), self.receipts())
+        )
 
     def stored(self) -> list[int]:
         """Return the encoded bytes of each target that have valid receipts."""
@@ -433,19 +452,20 @@ class BoundJob:
             done = job.done(job.stages - 1, receipts)
             return sum(item.nbytes for item in done.objects.values())
 
-        return self._of_each(stored)
+        return self._of_each(stored, self.receipts())
 
     def _of_each(
         self,
         function: Callable[[ArrayJob, list[Receipt] | None], T],
+        receipts: Mapping[str, list[Receipt]] | None,
         which: Iterable[int] | None = None,
     ) -> list[T]:
         """Call a function, which mostly waits, on each array's job and receipts concurrently."""
-        found, jobs, run_ids = self.receipts(), self.jobs, self.run_ids
+        jobs, run_ids = self.jobs, self.run_ids
 
         def of_one(number: int) -> T:
-            receipts = None if found is None else found.get(run_ids[number], [])
-            return function(jobs[number], receipts)
+            own = None if receipts is None else receipts.get(run_ids[number], [])
+            return function(jobs[number], own)
 
         members = self.plan.members
         stores = (store for one in members for store in (one.source.store, one.target.store))
@@ -472,7 +492,7 @@ class BoundJob:
         ResumeError
             If something is missing.
         """
-        self._of_each(lambda job, own: job.check_complete(own))
+        self._of_each(lambda job, own: job.check_complete(own), self.receipts())
 
     def finish(self) -> None:
         """Make all targets visible, then remove the intermediate arrays and the journal.

@@ -59,9 +59,11 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
         If a running process holds a job there.
     """
     place = _place(plan, journal)
-    plan.check_room()
+    sites = plan.inspect()
+    plan.check_room(sites)
+    is_bare = journal is None and all(site.free_beside for site in sites)
     try:
-        others = [] if place is None else journals_at(place, needed=True)
+        others = [] if place is None or is_bare else journals_at(place, needed=True)
     except ListingError:
         if journal is not None:
             raise
@@ -72,11 +74,11 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
         if job.kind == plan.kind:
             plan.bound(job.run_id, other).remove_intermediates()
         other.remove()
-    plan.make_room(keep_journals=False)
+    plan.make_room(None if others else sites, keep_journals=False)
     if place is None:
         return plan.bound(plan.run_id, None)
     kept = _journal(plan, place)
-    kept.begin(_job(plan, ready=True))
+    kept.begin(_job(plan, ready=True), is_bare=is_bare)
     return plan.bound(plan.run_id, kept)
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from threading import Event, Lock
 from typing import TypeVar
 
-from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS, parallel_for
+from zarr_dask._util.threads import most_requests, parallel_for
 from zarr_dask.stores.base import Store
 
 __all__ = ["each_abreast", "listing_concurrency", "map_concurrently", "transfers_for"]
@@ -29,9 +29,9 @@ def listing_concurrency(store: Store) -> int:
 def transfers_for(store: Store) -> int:
     """Return the number of objects of a store to read or write at a time; 1 without latency.
 
-    The requests of all of them are still bounded by `zarr_dask._util.threads.in_flight`.
+    The requests of all of them are still bounded by `zarr_dask._util.threads.request_slots`.
     """
-    return 1 if store.coalescing.max_concurrent_requests == 1 else MAX_CONCURRENT_REQUESTS
+    return 1 if store.coalescing.max_concurrent_requests == 1 else most_requests()
 
 
 def each_abreast(function: Callable[[T], object], items: Iterable[T], at_a_time: int) -> None:

@@ -23,6 +23,7 @@ from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import parent_format
+from zarr_dask.hierarchy.prefetch import prefetch_location
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget
@@ -310,7 +311,8 @@ def _plan(
     node_format = target_format(array, store, path, wanted)
     new = new_array(array, store, path, node_format, wanted)
     check_source_not_target(array, new.array)
-    check_can_create(store, path, node_format, overwrite=overwrite)
+    site = prefetch_location(store, path)
+    check_can_create(site.store, path, node_format, overwrite=overwrite)
     return make_rechunk_plan(array, new, resources, overwrite=overwrite)
 
 

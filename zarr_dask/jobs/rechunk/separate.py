@@ -8,6 +8,7 @@ from itertools import takewhile
 
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.hierarchy.edit import check_can_create, make_room_for_array, make_room_for_node
+from zarr_dask.hierarchy.prefetch import PrefetchedLocation
 from zarr_dask.jobs.engine.execute import Plan
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.journal import TARGETS, JobRecord
@@ -61,19 +62,20 @@ class SeparateArrays(Plan):
             documents={key: text.decode() for key, text in documents.items()},
         )
 
-    def check_room(self) -> None:
+    def check_room(self, sites: Sequence[PrefetchedLocation] | None = None) -> None:
         """Refuse to write where something exists that may not be replaced."""
-        for member in self.members:
+        for member, site in zip(self.members, sites or self.inspect(), strict=True):
             target = member.target
-            place = (target.store, target.path, target.node_format)
-            check_can_create(*place, overwrite=self.overwrite)
+            check_can_create(site.store, target.path, target.node_format, overwrite=self.overwrite)
 
-    def make_room(self, *, keep_journals: bool) -> None:
+    def make_room(
+        self, sites: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
+    ) -> None:
         """Remove existing nodes at the targets, and create the parent groups."""
-        for member in self.members:
+        for member, site in zip(self.members, sites or self.inspect(), strict=True):
             target = member.target
             place = (target.store, target.path, target.node_format)
             if keep_journals:
-                make_room_for_node(*place, overwrite=self.overwrite, is_group=False)
+                make_room_for_node(*place, overwrite=self.overwrite, is_group=False, site=site)
             else:
-                make_room_for_array(*place, target.meta, overwrite=self.overwrite)
+                make_room_for_array(*place, target.meta, overwrite=self.overwrite, site=site)

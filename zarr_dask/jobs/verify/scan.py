@@ -346,15 +346,19 @@ class _Look:
         """
         starts, counts = (found.places[..., n].ravel() for n in (0, 1))
         held = (starts < size) & (counts <= size - np.minimum(starts, size)) & (counts > 0)
-        places = np.unique(np.stack([starts[held], starts[held] + counts[held]], axis=-1), axis=0)
-        stops = places[:, 1]
+        starts, stops = starts[held], starts[held] + counts[held]
+        order = np.argsort(starts)
+        starts, stops = starts[order], stops[order]
         state: State = "ok"
         first = found.index_nbytes if found.index_first else 0
         last = size if found.index_first else size - found.index_nbytes
-        if len(places) and (places[0, 0] < first or stops.max() > last):
+        if len(starts) and (starts[0] < first or stops.max() > last):
             reason = "its index gives bytes of the index itself to a chunk"
             state = self.blame("torn", inside, reason)
-        met = np.flatnonzero(places[1:, 0] < np.maximum.accumulate(stops)[:-1])
+        if not (starts[1:] < np.maximum.accumulate(stops)[:-1]).any():
+            return state
+        places = np.unique(np.stack([starts, stops], axis=-1), axis=0)
+        met = np.flatnonzero(places[1:, 0] < np.maximum.accumulate(places[:, 1])[:-1])
         if met.size:
             at = int(places[met[0] + 1, 0])
             state = self.blame("torn", inside, f"its index gives byte {at} to two chunks")

@@ -131,7 +131,7 @@ class ObstoreStore(HoldsCredentials):
     @property
     def has_paged_listing(self) -> bool:
         """See `zarr_dask.stores.listing.SupportsPagedListing`."""
-        return isinstance(self._served(), ObstoreRequests)
+        return forked_from() is None
 
     # --- the store --------------------------------------------------------------------------------
 
