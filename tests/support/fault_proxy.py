@@ -1,6 +1,7 @@
 """An HTTP proxy on loopback that misbehaves on request, between a client and a real server.
 
-What it does to a request is drawn from a seed and the number of the request. It can wait, cut the
+Which requests something happens to is drawn from a seed and the number of the request; what
+happens comes in turns, so that each kind happens as often as it should. It can wait, cut the
 connection before the server has heard of the request or after it has answered, send too little of
 an answer, say that an answer is shorter than it is, and refuse requests as an overloaded service
 does. It also counts requests, and can make each of them take a given time.
@@ -99,6 +100,10 @@ class Faults:
     """The most requests of a method that were in flight at a time, and under "" of all methods."""
     seen: list[Seen] = field(default_factory=list)
     happened: Counter = field(default_factory=Counter)
+    queue: list[str] = field(default_factory=list)
+    """Kinds that come next."""
+    queue_of: Mapping[str, int] | None = None
+    """The `kinds` that the queue was made of."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def draw(self, method: str, path: str, wanted: str) -> str:
@@ -106,14 +111,29 @@ class Faults:
         with self.lock:
             lot = random.Random(f"{self.seed}/{len(self.seen)}")
             hit = lot.random() < self.rate and self.only in path and method in self.methods
-            fault = lot.choices([*self.kinds], [*self.kinds.values()])[0] if hit else ""
-            if self.times <= 0 or (fault == "shortened" and self.shortened not in path):
-                fault = ""
+            fault = self._next_kind(lot, path) if hit and self.times > 0 else ""
             self.times -= bool(fault)
             self.seen.append(Seen(method, path, wanted, fault))
             if fault:
                 self.happened[fault] += 1
         return fault
+
+    def _next_kind(self, lot: random.Random, path: str) -> str:
+        """The next kind in turn that can happen to a path; those that cannot stay in the queue.
+
+        Each round has every kind as often as `kinds` says, in an order that is drawn.
+        """
+        if self.queue_of is not self.kinds:
+            self.queue_of, self.queue = self.kinds, []
+        able = [kind for kind in self.queue if kind != "shortened" or self.shortened in path]
+        if not able:
+            more = [kind for kind, times in self.kinds.items() for _ in range(times)]
+            lot.shuffle(more)
+            self.queue += more
+            able = [kind for kind in more if kind != "shortened" or self.shortened in path]
+        if able:
+            self.queue.remove(able[0])
+        return able[0] if able else ""
 
     @contextmanager
     def in_flight(self, method: str) -> Iterator[None]:
