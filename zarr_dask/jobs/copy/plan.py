@@ -36,7 +36,7 @@ from zarr_dask.hierarchy.edit import (
     rollback_metadata,
     write_documents,
 )
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation
+from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.hierarchy.walk import is_implied
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
 from zarr_dask.jobs.engine.array_job import ArrayJob

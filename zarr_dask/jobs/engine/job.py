@@ -19,7 +19,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from zarr_dask.hierarchy.edit import rollback_metadata
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation, prefetch_location
+from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_location
 from zarr_dask.jobs.engine.array_job import (
     ArrayJob,
     ArrayPlan,

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from zarr_dask.formats.base import prefix_of
 from zarr_dask.hierarchy.edit import check_can_create, make_room_for_array, make_room_for_node
-from zarr_dask.hierarchy.prefetch import PrefetchedLocation
+from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.jobs.engine.execute import Plan
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.journal import TARGETS, JobRecord
