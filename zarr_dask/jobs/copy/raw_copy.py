@@ -319,7 +319,7 @@ _Copied = tuple[str, StoredObject | None]
 """Key of a stored object, and what was copied; None for an absent object."""
 
 _Outcome = Literal["copied", "absent", "refused", "left"]
-"""What a service has done with a stored object; "left" if it was not asked any more."""
+"""Outcome of a copy by a service; "left" if it was not asked any more."""
 
 
 @dataclass(frozen=True)
