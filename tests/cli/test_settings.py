@@ -271,6 +271,9 @@ def test_messages_name_options():
         (["verify", "a", "--checksum"], "Did you mean '--deep'?"),
         (["copy", "a", "b", "--recursive"], "what lies below is always included."),
         (["plan", "a", "b", "--n-workers", "2"], "Did you mean '--workers'?"),
+        (["list", "a"], "Use ls."),
+        (["checksum", "a"], "Use digest."),
+        (["resume", "a"], "Use the same command again with --resume."),
     ],
     ids=str,
 )
