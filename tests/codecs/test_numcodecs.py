@@ -61,6 +61,8 @@ COMPRESSORS = {
 }
 OTHER_BYTES = {"blosc", "blosc auto", "gzip", "several"}
 """Cases whose compressors choose other matches than those of zarr-python do."""
+LOSSY = {"delta of floats"}
+"""Cases that round: what lies beyond the end of the array is kept, and rounded once more."""
 CASES = {name: (values, filters, None) for name, (values, filters) in FILTERS.items()} | {
     name: (VALUES, None, compressors) for name, compressors in COMPRESSORS.items()
 }
@@ -105,7 +107,7 @@ def test_numcodecs_of_zarr_python(case, tmp_path):
     array[...] = values
     array.update_attributes({"title": "run 7"})
     assert json.loads((tmp_path / "zarr.json").read_text())["codecs"] == spelled
-    if case not in OTHER_BYTES:
+    if case not in OTHER_BYTES | LOSSY:
         assert stored(tmp_path) == before
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -238,7 +238,7 @@ def parse_chunks_argument(
     >>> parse_chunks_argument({"t": "4kB"}, (10_000, 20, 10), names, (1, 20, 10), **rest)
     (5, 20, 10)
     >>> parse_chunks_argument((10, "auto"), (100, 10_000_000), ("y", "x"), (1, 1), **rest)
-    (10, 104858)
+    (10, 104857)
     """
     ndim = len(shape)
     if isinstance(given, Mapping):

@@ -818,7 +818,7 @@ def test_appending(tmp_path):
     fail(source(), tmp_path / "a", 7, append=0, resume=True)
     assert zd.open_array(tmp_path / "a").shape == (15, 30)
     report = zd.to_zarr(source(), tmp_path / "a", append=0, resume=True)
-    assert 15 - 7 <= report.objects < 15
+    assert 15 - 7 - 3 <= report.objects < 15  # three are put on condition, which is not counted
     array = zd.open_array(tmp_path / "a")
     np.testing.assert_array_equal(array[:15], -1)
     np.testing.assert_array_equal(array[15:], expected())

@@ -513,7 +513,7 @@ def test_grids_by_name_and_whole_dimensions(options, chunks, shards):
     [
         ({"chunks": {"z": 1}}, "names .'z'."),
         ({"chunks": {2: 1}}, "names .2."),
-        ({"chunks": {"y": 0}}, "lengths of at least 1"),
+        ({"chunks": {"y": 0}}, "2 integers of at least 1"),
         ({"chunks": (-1, -2)}, "lengths of at least 1"),
         ({"shards": {"y": 4}}, "give both"),
         ({"chunks": {"y": 5}, "shards": {"y": 12}}, "do not divide"),
