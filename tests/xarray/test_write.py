@@ -138,6 +138,8 @@ def test_other_formats_mean_the_same_to_xarray(tmp_path, job):
     ds = hard()
     ds["zero"] = ds["masked"].copy()
     ds["zero"].encoding = {"dtype": "u1", "_FillValue": 0}
+    ds["crs"] = ((), 0, {"grid_mapping_name": "latitude_longitude"})
+    ds["start"] = ((), ds["time"].to_numpy()[0])  # no days after itself
     ds["char"] = (
         ("time", "length"),
         np.array([[b"a", b"b"], [b"c", b""], [b"", b"d"], [b"", b""]]),
@@ -476,6 +478,16 @@ def contents(place):
         for file in sorted(Path(place).rglob("*"))
         if file.is_file()
     }
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate dimension names")
+@pytest.mark.filterwarnings("ignore:.*two dimensions have one name")
+def test_append_along_a_dimension_that_a_variable_has_twice_is_refused(tmp_path):
+    ds = xr.Dataset({"cov": (("x", "x"), np.ones((3, 3)))})
+    zd.write_dataset(ds, tmp_path / "a")
+    with pytest.raises(DatasetMismatchError, match="more than once"):
+        zd.write_dataset(ds, tmp_path / "a", append="x")
+    identical(tmp_path / "a", ds)
 
 
 def test_missing_variables_are_filled_on_demand(tmp_path):

@@ -86,7 +86,7 @@ def carry_missing_value(meta: ArrayMeta, old: Format, new: Format) -> ArrayMeta:
         return replace(meta, attributes={**meta.attributes, FILL_VALUE: said})
     attributes = dict(meta.attributes)
     if FILL_VALUE not in attributes:
-        named = meta.dimension_names is not None
+        named = meta.dimension_names is not None or not meta.shape  # no dimension to name
         is_zero = bits_of(meta.fill_value) == bits_of(meta.data_type.zero)
         # no fill value at all: it is read as zero, and not masked
         return (

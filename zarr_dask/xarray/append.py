@@ -125,7 +125,7 @@ def _checked(
         given = in_order_of(name, variable, stored)
         check_encoded(name, given, stored, in_order_of(name, dataset.variables[name], stored))
         if dim in given.dims:
-            _check_sizes(name, given, stored, dim)
+            _check_growing(name, given, stored, dim)
         variables[name] = given
     return variables
 
@@ -176,7 +176,12 @@ def forget_append(store: Store, path: str, dim: str) -> None:
                 journal.remove()
 
 
-def _check_sizes(name: str, given: xr.Variable, stored: xr.Variable, dim: str) -> None:
+def _check_growing(name: str, given: xr.Variable, stored: xr.Variable, dim: str) -> None:
+    if stored.dims.count(dim) > 1:
+        raise DatasetMismatchError(
+            f"variable {name!r} has the dimension {dim!r} more than once ({stored.dims}), and an "
+            "append makes one dimension longer. Rename the others, or drop the variable."
+        )
     sizes = {k: n for k, n in stored.sizes.items() if k != dim}
     found = {k: n for k, n in given.sizes.items() if k != dim}
     if sizes != found:
