@@ -81,11 +81,14 @@ class TiffStore(ZarrPythonStore):
         if is_document(key):
             document = self._document(key)
             return None if document is None else document[wanted.start : wanted.stop]
-        at = self._in_file([int(one) for one in key.split("/")[1:]])
+        first, *rest = key.replace("/", ".").split(".")
+        named = first == "c"  # not by releases of tifffile for Python 3.11
+        at = self._in_file([int(one) for one in (rest if named else [first, *rest])])
         if self._pages is not None:
             return self._pages.read(at, wanted)
         try:
-            return super().get_ranges([("/".join(["c", *map(str, at)]), wanted)])[0]
+            stored = "/".join(["c", *map(str, at)]) if named else ".".join(map(str, at))
+            return super().get_ranges([(stored, wanted)])[0]
         except (ValueError, RuntimeError) as error:  # of tifffile and of the decoders
             raise DamagedValueError(
                 f"{self.path}, image {self.series}: the strip or tile {at} cannot be decoded: "
@@ -110,6 +113,8 @@ class TiffStore(ZarrPythonStore):
         if stored is None:
             return None
         document: dict[str, Any] = json.loads(bytes(stored))
+        if "codecs" not in document:
+            return self._older_document(document)
         (shape, chunk), codecs = self._grid, document["codecs"]
         if self._pages is not None and self._pages.dtype.itemsize > 1:
             codecs = [{"name": "bytes", "configuration": self._pages.endian}]
@@ -122,6 +127,21 @@ class TiffStore(ZarrPythonStore):
             codecs = [{"name": "transpose", "configuration": {"order": order}}, *codecs]
         document["chunk_grid"]["configuration"]["chunk_shape"] = chunk
         return json.dumps(document | {"shape": shape, "codecs": codecs}).encode()
+
+    def _older_document(self, document: dict[str, Any]) -> bytes:
+        """Return a document of releases of tifffile that know no codecs."""
+        if "shape" in document:
+            document["shape"], document["chunks"] = self._grid
+            if self._pages is not None:
+                order = ">" if self._pages.endian.get("endian") == "big" else "<"
+                document["dtype"] = np.dtype(document["dtype"]).newbyteorder(order).str
+        if self.dimensions is not None:
+            raise MissingDependencyError(
+                f"{self.path}, image {self.series}: its dimensions are put in another order, which "
+                "takes a tifffile of 2026.4 or newer, and Python 3.12. Give axes= in the order of "
+                "the file."
+            )
+        return json.dumps(document).encode()
 
     def _in_file(self, coords: Sequence[int]) -> tuple[int, ...]:
         """Return the coordinates of a chunk in the file."""
