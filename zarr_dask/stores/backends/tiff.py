@@ -138,8 +138,8 @@ class TiffStore(ZarrPythonStore):
         if self.dimensions is not None:
             raise MissingDependencyError(
                 f"{self.path}, image {self.series}: its dimensions are put in another order, which "
-                "takes a tifffile newer than 2026.3, and so Python 3.12 or newer. Give axes= in the "
-                "order of the file."
+                "takes a tifffile newer than 2026.3, and so Python 3.12 or newer. Give axes= in "
+                "the order of the file."
             )
         return json.dumps(document).encode()
 
