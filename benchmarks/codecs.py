@@ -1,4 +1,4 @@
-"""Codec speeds on this machine: the table of `zarr_dask.jobs.engine.layouts`."""
+"""Codec speeds on this machine: the table of `zarr_dask.codecs.throughput`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import zarr_dask as zd
+from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.jobs.engine.layouts import speeds_of
 
 SHAPE = (64, 128, 128)
 ROUNDS = 5

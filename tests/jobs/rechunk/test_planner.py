@@ -12,10 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Edges, Fixed, Grid
 from zarr_dask.jobs.engine.cost_model import Layout, StagePlan
-from zarr_dask.jobs.engine.layouts import speeds_of
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.engine.predict import CostModel, seconds
 from zarr_dask.jobs.rechunk import planner
