@@ -347,7 +347,7 @@ def parallel_for(function: Callable[[T], object], items: Iterable[T], threads: i
     items
         Items to call it on.
     threads
-        1 for the calling thread; None for the pool of this process, which is skipped for one item.
+        1 for the calling thread; None for as many as there are cores, the calling one among them.
 
     Raises
     ------
@@ -375,31 +375,37 @@ def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: in
     stopped = threading.Event()
 
     numbered = enumerate(items)
-    failed: list[tuple[int, BaseException]] = []
-
-    def next_item() -> tuple[int, T] | None:
-        with lock:
-            return None if stopped.is_set() else next(numbered, None)
+    failed: list[tuple[float, BaseException]] = []
 
     def drain() -> None:
-        while (taken := next_item()) is not None:
-            number, item = taken
+        while True:
+            number = inf  # of an error of the iterable itself
             try:
+                with lock:
+                    taken = None if stopped.is_set() else next(numbered, None)
+                if taken is None:
+                    return
+                number, item = taken
                 function(item)
             except BaseException as error:
                 stopped.set()
                 failed.append((number, error))
+                if isinstance(error, Exception):
+                    return
                 raise
 
+    # the caller works, too: waking another thread takes as long as some short items
     executor = _POOL.executor()
-    futures = [executor.submit(copy_context().run, drain) for _ in range(count)]
+    futures = [executor.submit(copy_context().run, drain) for _ in range(count - 1)]
+    _THREAD.is_ours = True
     try:
+        drain()
         wait(futures)
     except BaseException:  # Ctrl-C: begin nothing more, and leave nothing running
         stopped.set()
         wait(futures)
         raise
+    finally:
+        _THREAD.is_ours = False
     if failed:  # of several errors always raise that of the first item
         raise min(failed, key=lambda pair: pair[0])[1]
-    for future in futures:
-        future.result()  # an error of the iterable itself

@@ -22,8 +22,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
+from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ from zarr_dask.array.verification import ObjectCheck
 from zarr_dask.codecs.base import ChunkRead
 from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
+from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.errors import (
     ChunkMissingError,
     CorruptObjectError,
@@ -104,7 +106,8 @@ def read_pieces(
         Pieces in any order; those of one stored object are read together, and a chunk that several
         of them overlap is decoded once. Their memory must not overlap.
     threads
-        1 for the calling thread only; by default all threads of this process, one per core.
+        1 for the calling thread only; by default one per core, or the calling one where chunks are
+        so small that others would not help.
 
     Raises
     ------
@@ -371,12 +374,18 @@ class Reader:
     ) -> None:
         """Read objects one by one or in batches, as the store requires; `count` counts them."""
         if self._together == 1:
-            parallel_for(self._read, objects, threads)
+            parallel_for(self._read, objects, 1 if threads is None and self._hurries else threads)
             return
         check_count("threads", threads, "one per core")
         workers = 1 if threads == 1 else min(threads or cpu_count(), cpu_count())
         size = max(1, min(self._together, -(-count() // workers)))
         parallel_for(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)
+
+    @cached_property
+    def _hurries(self) -> bool:
+        """True if a chunk is decoded in less time than threads need to hand on the interpreter."""
+        nbytes = prod(self._meta.chunk_shape) * self._dtype.itemsize
+        return nbytes < _WORTH_A_THREAD * speeds_of(self._meta.codecs).decode
 
     # --- one object -------------------------------------------------------------------------------
 
@@ -651,6 +660,12 @@ class _Begun:
         )
 
 
+_WORTH_A_THREAD = 50e-6
+"""Seconds of decoding from which a chunk gains by another thread.
+
+Reading a chunk takes 30 us with the interpreter held, which threads pass to each other 5 times in
+that; for chunks of 128 kB of lz4, two threads take 1.6 times the CPU of one, and as long.
+"""
 _WORTH_PROVIDING = 1 << 20
 """Size in bytes from which the system takes longer to provide memory than to get a response."""
 _MORE_FROM_AFAR = 2  # further attempts to read an object that still does not decode

@@ -111,12 +111,15 @@ class Standing:
         """True if an array in local files had a document, and has none now."""
         if self.shown.by != self.path or local_path(self.store, "") is None:
             return False
-        return self.store.size(self._place.key) is None
+        return self.store.size(self._key) is None
+
+    @property
+    def _key(self) -> str:
+        return self.node_format.node_keys(self.path)[0]
 
     @property
     def _place(self) -> _DocumentKey:
-        key = self.node_format.node_keys(self.path)[0]
-        return _DocumentKey(self.store.identity, key, self.options)
+        return _DocumentKey(self.store.identity, self._key, self.options)
 
     def _check_consolidated(self) -> None:
         """As `check`, where the node has no document of its own."""

@@ -149,7 +149,8 @@ def read_selection(
     out
         Array to read into; it must have the selection's shape and the array's data type.
     threads
-        1 for the calling thread only; by default all threads of this process, one per core.
+        1 for the calling thread only; by default one per core, or the calling one where chunks are
+        so small that others would not help.
     """
     if out is not None:
         check_out(array, out, transform.shape)

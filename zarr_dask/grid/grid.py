@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,6 +69,9 @@ class Part(NamedTuple):
     """True if all of the cell that lies in the array is selected."""
 
 
+_part = partial(tuple.__new__, Part)  # in a third of the time of calling the class
+
+
 def translate_region(region: Region, origin: Shape) -> Region:
     """Return a region with its start and stop moved by `origin`."""
     pairs = zip(region, origin, strict=True)
@@ -112,6 +115,12 @@ def intersect_chunks(dimension: Dimension, selected: slice) -> list[ChunkSpan]:
     ChunkSpan(coord=0, inside=slice(3, 4, 1), out=slice(0, 1, 1), whole=False)
     """
     start, stop, step = selected.start, selected.stop, selected.step or 1
+    only = dimension.around(start, stop)
+    if only is not None:
+        index, origin, end = only
+        taken = -(-(stop - start) // step)
+        inside = slice(start - origin, stop - origin, step)
+        return [ChunkSpan(index, inside, slice(0, taken, 1), taken == end - origin)]
     found: list[ChunkSpan] = []
     done = 0
     while start < stop:
@@ -120,10 +129,10 @@ def intersect_chunks(dimension: Dimension, selected: slice) -> list[ChunkSpan]:
             size, begin = dimension.size, start - done
             full = range(start // size, stop // size)
             inside = slice(0, size, 1)
-            found.extend(
+            found += [
                 ChunkSpan(at, inside, slice(at * size - begin, (at + 1) * size - begin, 1), True)
                 for at in full
-            )
+            ]
             done += len(full) * size
             start += len(full) * size
             if start >= stop:
@@ -350,15 +359,15 @@ class Grid:
         >>> [part.coords for part in Grid.regular((4, 4), (2, 2)).parts((slice(1, 3), slice(0, 1)))]
         [(0, 0), (1, 0)]
         """
-        per_dimension = [
-            intersect_chunks(d, s) for d, s in zip(self.dimensions, region, strict=True)
-        ]
+        per_dimension = list(map(intersect_chunks, self.dimensions, region))
+        if not all(per_dimension):
+            return iter(())
+        if not per_dimension:
+            return iter((Part((), (), (), True),))
         # products of each field, as a loop over products of spans takes more than twice as long
-        coords = product(*([span.coord for span in spans] for spans in per_dimension))
-        inside = product(*([span.inside for span in spans] for spans in per_dimension))
-        out = product(*([span.out for span in spans] for spans in per_dimension))
-        whole = map(all, product(*([span.whole for span in spans] for spans in per_dimension)))
-        return map(Part, coords, inside, out, whole)
+        fields = zip(*[zip(*spans) for spans in per_dimension])  # noqa: B905  (strict= takes its time)
+        coords, inside, out, whole = [product(*columns) for columns in fields]
+        return map(_part, zip(coords, inside, out, map(all, whole)))  # noqa: B905
 
     def single_chunk(self, region: Region) -> tuple[tuple[int, ...], Region, bool] | None:
         """Return the single cell that holds a region, as `Part` without `out`; None if several do.

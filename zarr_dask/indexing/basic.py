@@ -88,8 +88,10 @@ def assignable(value: np.ndarray, shape: Shape) -> np.ndarray:
     GridError
         If the value cannot be broadcast.
     """
-    extra = value.ndim - len(shape)
     given = value.shape
+    if given == shape:
+        return value
+    extra = value.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in given[:extra]):
         value = value.reshape(given[extra:])
     try:
@@ -161,9 +163,11 @@ def _everything(shape: Shape) -> tuple[Region, Shape]:
 
 
 def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:
-    items = expanded(given, shape)
+    usual = len(given) == len(shape) and _USUAL.issuperset(map(type, given))
+    items = given if usual else expanded(given, shape)
     region: list[slice] = []
     finish: list[Any] = []
+    lengths: list[int] = []
     plain = True
     for item in items:
         if item is None:
@@ -172,19 +176,24 @@ def _parsed(given: tuple[Any, ...], shape: Shape) -> Selection:
             continue
         axis = len(region)
         if isinstance(item, slice):
-            forward, turned = _slice(item, shape[axis], axis)
+            forward, turned, length = _slice(item, shape[axis], axis)
             region.append(forward)
-            finish.append(slice(None, None, -1) if turned else slice(None))
+            finish.append(_TURNED if turned else _ALL)
+            lengths.append(length)
             plain = plain and not turned
         else:
             position = position_of(item, shape[axis], axis)
             region.append(slice(position, position + 1, 1))
             finish.append(0)
+            lengths.append(1)
             plain = False
-    if any(item is Ellipsis for item in given):
+    if not usual and any(item is Ellipsis for item in given):
         finish.append(Ellipsis)  # a result without dimensions stays an array
-    lengths = tuple(len(range(s.start, s.stop, s.step)) for s in region)
-    return Selection(tuple(region), tuple(finish), plain, lengths)
+    return Selection(tuple(region), tuple(finish), plain, tuple(lengths))
+
+
+_USUAL = frozenset({int, slice})
+_ALL, _TURNED = slice(None), slice(None, None, -1)
 
 
 def checked_region(region: object, shape: Shape) -> Region:
@@ -240,18 +249,18 @@ def _consumed(item: object) -> int:
     return item.ndim if is_mask else 1  # type: ignore[attr-defined]
 
 
-def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool]:
-    """Return the slice with a positive step, and True if the result must be reversed."""
+def _slice(item: slice, length: int, axis: int) -> tuple[slice, bool, int]:
+    """Return the slice with a positive step, True if the result must be reversed, its length."""
     try:
         start, stop, step = item.indices(length)
     except (TypeError, ValueError) as error:
         raise SelectionError(f"slice {item!r} in dimension {axis}: {error}.") from error
     count = len(range(start, stop, step))
     if count == 0:
-        return slice(0, 0, 1), False
+        return slice(0, 0, 1), False, 0
     if step > 0:
-        return slice(start, start + (count - 1) * step + 1, step), False
-    return slice(start + (count - 1) * step, start + 1, -step), True
+        return slice(start, start + (count - 1) * step + 1, step), False, count
+    return slice(start + (count - 1) * step, start + 1, -step), True, count
 
 
 def position_of(item: object, length: int, axis: int) -> int:
@@ -262,6 +271,8 @@ def position_of(item: object, length: int, axis: int) -> int:
     SelectionError
         If it is out of bounds, or not an integer.
     """
+    if type(item) is int and 0 <= item < length:
+        return item
     if isinstance(item, bool | np.bool_) or (isinstance(item, np.ndarray) and item.ndim > 0):
         raise _not_basic(item, axis)
     try:

@@ -22,6 +22,7 @@ from zarr_dask.stores.backends.posix_io import CLOEXEC, MOST_REMOVED, close_read
 __all__ = ["check_no_link", "create_in", "folder_in", "forget_reached", "link_error", "open_in"]
 
 _OPEN = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 _MOST_REACHED = 1 << 16
 _REACHED: dict[tuple[str, str], tuple[int, int]] = {}
 """Folders that no link below their root leads to: device and inode, by root and path."""
@@ -101,8 +102,7 @@ def create_in(root: str, path: str, name: str, *, make: bool = True) -> tuple[in
 def _create_once(root: str, path: str, name: str, *, make: bool) -> tuple[int, int]:
     folder = _reached(root, path, make=make)
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return folder, os.open(name, flags, 0o666, dir_fd=folder)
+        return folder, os.open(name, _CREATE, 0o666, dir_fd=folder)
     except BaseException:
         close_read(folder)
         raise

@@ -67,7 +67,7 @@ def put_stream(
     fence
         Called right before the value gets its name; what it raises keeps it from that.
     """
-    if supports_streaming_put(store) and (not isinstance(pieces, list) or _any_large(pieces)):
+    if (not isinstance(pieces, list) or _any_large(pieces)) and supports_streaming_put(store):
         known = isinstance(pieces, list)
         noted = _noted(pieces if known else _together(pieces), note)
         cast("SupportsStreamingPut", store).set_pieces(
@@ -75,18 +75,19 @@ def put_stream(
         )
         return
     if isinstance(pieces, list):
-        buffers = list(_noted(pieces, note))
+        buffers = pieces if note is None else list(_noted(pieces, note))
     else:
         with SegmentedBuffer() as gathered:
             for piece in _noted(pieces, note):
                 gathered.add(piece)
         buffers = gathered.buffers()
-    with waiting or nullcontext():
+    with waiting or _NOTHING:
         if fence is not None:
             fence()
         put(store, key, buffers)
 
 
+_NOTHING = nullcontext()
 _LARGE = 1 << 20
 """Size in bytes of a piece that no longer fits in the processor's cache."""
 _SLICE = 1 << 19

@@ -31,7 +31,7 @@ from zarr_dask.stores.backends.posix_io import (
     fsync_folder,
     fsync_names,
     read_at,
-    read_parts,
+    read_part,
     refresh,
     write,
     write_pieces,
@@ -165,8 +165,7 @@ class LocalStore(FileStore):
             if size <= _SMALL:
                 data = os.pread(descriptor, size, 0)
                 return data if len(data) == size else read_at(descriptor, 0, size)
-            size = min(os.fstat(descriptor).st_size, nbytes)
-            return read_parts(descriptor, [(0, size)])[0]
+            return read_part(descriptor, 0, min(os.fstat(descriptor).st_size, nbytes))
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -234,26 +233,30 @@ class LocalStore(FileStore):
         path, _, name = key.rpartition("/")
         durable = self.fsync or is_document(name)
         temporary = temporary_name()
-        folder = f"{self.root}/{path}".rstrip("/")
+        folder = f"{self.root}/{path}" if path else self.root.rstrip("/")
+        around = descriptor = -1
         try:
-            around, descriptor = create_in(self.root, path, temporary, make=make)
             try:
-                try:
-                    fill(descriptor)
-                    if durable:
-                        os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                around, descriptor = create_in(self.root, path, temporary, make=make)
+                fill(descriptor)
+                if durable:
+                    os.fsync(descriptor)
+                closing, descriptor = descriptor, -1
+                os.close(closing)  # which may fail where the disk is full
                 # by its path, so that it fails where the folder has another name by now
                 os.replace(f"{folder}/{temporary}", name, dst_dir_fd=around)
                 if durable:
                     fsync_names(folder, self.root)
             except BaseException:
-                with suppress(OSError):  # what was written before a disk was full must not stay
-                    os.unlink(temporary, dir_fd=around)
+                if descriptor >= 0:
+                    close_read(descriptor)
+                if around >= 0:
+                    with suppress(OSError):  # what was written before a disk was full must not stay
+                        os.unlink(temporary, dir_fd=around)
                 raise
             finally:
-                close_read(around)
+                if around >= 0:
+                    close_read(around)
         except StoreError:
             raise
         except OSError as error:
@@ -706,7 +709,7 @@ class _OpenFile:
         try:
             size = os.fstat(self._descriptor).st_size
             if len(ranges) == 1:
-                return read_parts(self._descriptor, [_within(ranges[0], size)])
+                return [read_part(self._descriptor, *_within(ranges[0], size))]
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -720,7 +723,7 @@ class _OpenFile:
         for (which, offset), wanted in zip(places, ranges, strict=True):
             if which != held:
                 try:
-                    held, (memory,) = which, read_parts(descriptor, [parts[which]])
+                    held, memory = which, read_part(descriptor, *parts[which])
                 except OSError as error:
                     raise self._store.failed("read", self._key, error) from error
             yield slice_coalesced(memory, offset, wanted)

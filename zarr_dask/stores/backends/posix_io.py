@@ -37,7 +37,7 @@ __all__ = [
     "fsync_names",
     "make_folder",
     "read_at",
-    "read_parts",
+    "read_part",
     "refresh",
     "write",
     "write_at",
@@ -60,20 +60,24 @@ _MAX_BYTES_PER_CALL = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 def close_read(descriptor: int) -> None:
     """Close a file that was only read, or a folder: where that fails, nothing is lost."""
-    with suppress(OSError):
+    try:
         os.close(descriptor)
+    except OSError:
+        return
 
 
-def read_parts(descriptor: int, parts: Sequence[tuple[int, int]]) -> list[memoryview]:
-    """Read parts of a file into memory of this thread; shorter where the file ends."""
-    memory = thread_buffer("encoded", sum(length for _, length in parts)).data
-    found = []
-    position = 0
-    for start, length in parts:
-        done = _read_into(descriptor, memory[position : position + length], start)
-        found.append(memory[position : position + done])
-        position += length
-    return found
+def read_part(descriptor: int, start: int, length: int) -> memoryview:
+    """Read a part of a file into memory of this thread; it is shorter where the file ends."""
+    memory = thread_buffer("encoded", length).data
+    if not length:
+        return memory
+    done = os.preadv(descriptor, [memory[:_MAX_BYTES_PER_CALL]], start)
+    while 0 < done < length:
+        count = os.preadv(descriptor, [memory[done : done + _MAX_BYTES_PER_CALL]], start + done)
+        if not count:
+            break
+        done += count
+    return memory[:done]
 
 
 def read_at(descriptor: int, start: int, length: int) -> bytes:
@@ -90,18 +94,6 @@ def read_at(descriptor: int, start: int, length: int) -> bytes:
         pieces.append(data)
         done += len(data)
     return b"".join(pieces)
-
-
-def _read_into(descriptor: int, memory: memoryview, start: int) -> int:
-    """Fill `memory` from a byte on; return the number of bytes read."""
-    length = len(memory)
-    done = 0
-    while done < length:
-        count = os.preadv(descriptor, [memory[done : done + _MAX_BYTES_PER_CALL]], start + done)
-        if count == 0:
-            break
-        done += count
-    return done
 
 
 def make_folder(folder: str) -> None:
@@ -122,6 +114,12 @@ def make_folder(folder: str) -> None:
 
 def write(descriptor: int, buffers: Sequence[Buffer]) -> None:
     """Write all buffers at the current position of a file."""
+    if len(buffers) == 1:
+        view = _flat(buffers[0])
+        done = os.write(descriptor, view[:_MAX_BYTES_PER_CALL])
+        if done == len(view):
+            return
+        buffers = [view[done:]]
     _write_all(buffers, lambda views, _: os.writev(descriptor, views))
 
 
