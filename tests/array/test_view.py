@@ -44,6 +44,14 @@ def sharding(chunk_shape, codecs=(BYTES,)):
 
 
 TRANSPOSED = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
+
+
+class Remote(MemoryStore):
+    """A store whose requests take their time."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+
 LAYOUTS = {
     "v2": {"format": "v2", "chunks": (3, 3, 7)},
     "v2 F": {"format": "v2", "chunks": (4, 4, 2), "order": "F"},
@@ -56,6 +64,8 @@ LAYOUTS = {
     "rectilinear": {"chunks": ((4, 2, 3), 3, (1, 6))},
     "rectilinear shards": {"chunks": (2, 2, 1), "shards": ((4, 2, 4), (2, 6), 3)},
     "texts": {"chunks": (4, 3, 2), "dtype": "string"},
+    "far": {"chunks": (4, 3, 2), "far": True},
+    "far shards": {"chunks": (2, 2, 2), "shards": (4, 6, 4), "far": True},
 }
 
 
@@ -64,8 +74,9 @@ def values_of(layout):
 
 
 def created(layout, store=None):
-    store = MemoryStore() if store is None else store
     options = {"dtype": "int32", **LAYOUTS[layout]}
+    far = options.pop("far", False)
+    store = (Remote() if far else MemoryStore()) if store is None else store
     array = zd.create_array(store, "a", shape=SHAPE, **options)
     array[...] = values_of(layout)
     return array
@@ -447,8 +458,9 @@ def test_lists_and_points_ask_each_object_once():
     assert set(recording.per_key().values()) == {2}
 
 
-def test_chunks_are_decoded_once(monkeypatch):
-    _, array = recorded("v3")
+@pytest.mark.parametrize("store", [Far, Remote])
+def test_chunks_are_decoded_once(monkeypatch, store):
+    _, array = recorded("v3", store())
     decoded = []
     original = BoundCodecChain.decode
     monkeypatch.setattr(

@@ -1,10 +1,11 @@
 """Selections of selections, against NumPy."""
 
 import pickle
+from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -97,6 +98,30 @@ def test_pieces_make_the_selection(case, data):
         np.testing.assert_array_equal(gathering.gathered(expected), gathered)
 
 
+@given(chains(), st.data())
+def test_whole_chunks_make_the_selection(case, data):
+    array, transform, expected = case
+    gathering = SelectionPlan(transform)
+    assume(array.ndim and gathering.lists_only)
+    lengths = st.tuples(*(st.integers(1, 3) for _ in array.shape))
+    chunk_shape = data.draw(lengths)
+    cell = tuple(map(int.__mul__, chunk_shape, data.draw(lengths)))
+    padded = np.pad(array, [(0, n) for n in cell], constant_values=-9)
+    gathered = np.full(gathering.shape, -1)
+    seen = []
+    for taken in gathering.whole_chunk_selections(Grid.regular(array.shape, cell), chunk_shape):
+        first = [at * n + o for at, n, o in zip(taken.coords, cell, taken.origin, strict=True)]
+        chunk = padded[tuple(slice(at, at + n) for at, n in zip(first, chunk_shape, strict=True))]
+        gathered[output_index(taken.out, gathered.shape)] = chunk.reshape(-1)[taken.numbers]
+        seen.append((taken.coords, taken.origin))
+    assert len(set(seen)) == len(seen)
+    assert [at for at, _ in seen] == sorted(at for at, _ in seen) or len(gathering.groups) > 1
+    objects = [at for at, _ in groupby(seen, key=lambda pair: pair[0])]
+    assert len(set(objects)) == len(objects), "a stored object is read once"
+    if transform.size:
+        np.testing.assert_array_equal(gathering.result(gathered), expected)
+
+
 def test_coordinates_that_are_too_many_for_one_number():
     shape = (1 << 40, 1 << 40, 1 << 40)
     generator = np.random.default_rng(0)
@@ -114,6 +139,12 @@ def test_coordinates_that_are_too_many_for_one_number():
         found[taking.coords] = found.get(taking.coords, 0) + len(numbers)
     assert sum(found.values()) == 50
     assert len(found) == 4
+    chunks = gathering.whole_chunk_selections(Grid.regular(shape, (1024,) * 3), (64,) * 3)
+    for taken in chunks:
+        numbers = np.arange(50)[taken.out[0]]
+        first = [1024 * at + origin for at, origin in zip(taken.coords, taken.origin, strict=True)]
+        inside = np.stack(np.unravel_index(taken.numbers, (64,) * 3), axis=1)
+        np.testing.assert_array_equal(first + inside, points[numbers])
 
 
 @given(chains(), st.data())

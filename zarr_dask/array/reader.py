@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -35,9 +35,8 @@ from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
 from zarr_dask.array.revalidate import Standing
 from zarr_dask.array.verification import ObjectCheck
 from zarr_dask.codecs.base import ChunkRead
-from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk
+from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk, largest_partial_read
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
-from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.errors import (
     ChunkMissingError,
     CorruptObjectError,
@@ -69,6 +68,9 @@ from zarr_dask.stores.base import (
 from zarr_dask.stores.index_cache import INDICES, CacheKey
 
 __all__ = ["ObjectSlice", "Reader", "read_pieces"]
+
+
+T = TypeVar("T")
 
 
 class ObjectSlice(NamedTuple):
@@ -285,6 +287,48 @@ class Reader:
         self._read_all(objects, by_object.__len__, threads)
         self._confirm(absence)
 
+    def read_each(
+        self,
+        jobs: Iterable[T],
+        memory_of: Callable[[T], Sequence[ObjectSlice]],
+        take: Callable[[T, Sequence[ObjectSlice]], None],
+        threads: int | None,
+    ) -> None:
+        """Read pieces of stored objects, job by job, each of which uses them at once.
+
+        Parameters
+        ----------
+        jobs
+            Jobs, each for pieces of one stored object.
+        memory_of
+            Returns the pieces of a job; called by the thread that reads them.
+        take
+            Called with a job and its pieces when they have been read, by the same thread.
+        threads
+            See `read_pieces`.
+        """
+        self._see()
+        absence = _Absence()
+
+        def read(job: T) -> None:
+            pieces = memory_of(job)
+            coords, inside, out, whole = pieces[0]
+            if inside is None:
+                self._read_one(out, coords, None, whole, absence)
+            else:
+                self._read(self._object(coords, pieces, absence))
+            take(job, pieces)
+
+        parallel_for(read, jobs, 1 if threads is None and self._hurries else threads)
+        self._confirm(absence)
+
+    @property
+    def takes_whole_chunks(self) -> bool:
+        """True if chunks have one shape, and are decoded as a whole however little is taken."""
+        nbytes = prod(self._meta.chunk_shape) * self._dtype.itemsize
+        fixed = self._grid.cell_shape is not None and self._dtype.kind not in "OTV"
+        return fixed and nbytes > 0 and not largest_partial_read(nbytes)
+
     def _see(self) -> None:
         """See the document, where the array has travelled to this process."""
         if self._unseen and self._standing is not None:
@@ -384,6 +428,8 @@ class Reader:
     @cached_property
     def _hurries(self) -> bool:
         """True if a chunk is decoded in less time than threads need to hand on the interpreter."""
+        from zarr_dask.codecs.throughput import speeds_of
+
         nbytes = prod(self._meta.chunk_shape) * self._dtype.itemsize
         return nbytes < _WORTH_A_THREAD * speeds_of(self._meta.codecs).decode
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
@@ -22,7 +24,12 @@ from zarr_dask.array.writer import OpenedArray, write_parts
 from zarr_dask.errors import DataTypeError, SelectionError
 from zarr_dask.grid.grid import Shape
 from zarr_dask.indexing.basic import assignable
-from zarr_dask.indexing.plan import ChunkSelection, SelectionPlan, output_index
+from zarr_dask.indexing.plan import (
+    ChunkSelection,
+    SelectionPlan,
+    WholeChunkSelection,
+    output_index,
+)
 from zarr_dask.indexing.transform import (
     IndexTransform,
     parse_blocks,
@@ -175,6 +182,9 @@ def _gather(
     if region is not None:
         array.reader.read_region(region, gathered, threads)
         return
+    if not is_remote(array.store) and gathering.lists_only and array.reader.takes_whole_chunks:
+        _gather_whole_chunks(array, gathering, gathered, threads)
+        return
     meta = array.meta
     most = _MOST_HELD if is_remote(array.store) else _MOST_HELD_NEAR
     memory = _BoxMemory(meta.dtype)
@@ -200,6 +210,47 @@ def _gather(
             boxes.append((taking, destination))
         pieces.append(ObjectSlice(taking.coords, taking.box, destination))
     read()
+
+
+def _gather_whole_chunks(
+    array: SelectedArray, gathering: SelectionPlan, gathered: np.ndarray, threads: int | None
+) -> None:
+    """Decode each chunk as a whole, and take its elements while it is in the processor's cache."""
+    meta, shape = array.meta, array.meta.chunk_shape
+    plain, nbytes = shape == meta.grid.cell_shape, prod(shape) * meta.dtype.itemsize
+    most = max(1, _MOST_HELD // nbytes)
+
+    def jobs() -> Iterator[list[WholeChunkSelection]]:
+        chunks = gathering.whole_chunk_selections(meta.grid, shape)
+        if plain:
+            yield from ([chunk] for chunk in chunks)
+            return
+        for _, of_object in groupby(chunks, attrgetter("coords")):
+            several = list(of_object)
+            yield from (several[at : at + most] for at in range(0, len(several), most))
+
+    def memory_of(chunks: list[WholeChunkSelection]) -> list[ObjectSlice]:
+        memory = _BoxMemory(meta.dtype)
+        return [
+            ObjectSlice(
+                chunk.coords,
+                None if plain else tuple(map(_side, chunk.origin, shape)),
+                memory.take(shape),
+                plain,
+            )
+            for chunk in chunks
+        ]
+
+    def take(chunks: list[WholeChunkSelection], pieces: Sequence[ObjectSlice]) -> None:
+        for chunk, piece in zip(chunks, pieces, strict=True):
+            place = output_index(chunk.out, gathered.shape)
+            gathered[place] = piece.out.reshape(-1)[chunk.numbers]
+
+    array.reader.read_each(jobs(), memory_of, take, threads)
+
+
+def _side(first: int, length: int) -> slice:
+    return slice(first, first + length, 1)
 
 
 class _BoxMemory:

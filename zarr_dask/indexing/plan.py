@@ -13,15 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import reduce
+from itertools import groupby, product
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from zarr_dask.grid.dask_blocks import check_count
 from zarr_dask.grid.grid import Blocks, Dimension, Grid, Part, Region, Shape, intersect_chunks
-from zarr_dask.indexing.points import PointsByChunk, PointsInChunk, cells_of_points, sorted_runs
+from zarr_dask.indexing.points import (
+    PointsByChunk,
+    PointsInChunk,
+    cells_of_points,
+    points_of_chunks,
+    sorted_runs,
+)
 from zarr_dask.indexing.transform import (
     ConstantMap,
     IndexArrayMap,
@@ -31,7 +39,13 @@ from zarr_dask.indexing.transform import (
     positions_of,
 )
 
-__all__ = ["ChunkSelection", "SelectionPlan", "blocks_of_selection_grid", "output_index"]
+__all__ = [
+    "ChunkSelection",
+    "SelectionPlan",
+    "WholeChunkSelection",
+    "blocks_of_selection_grid",
+    "output_index",
+]
 
 
 class ChunkSelection(NamedTuple):
@@ -53,6 +67,19 @@ class ChunkSelection(NamedTuple):
         return all(pick is None for pick in self.picks) and all(
             isinstance(place, slice) for place in self.out
         )
+
+
+class WholeChunkSelection(NamedTuple):
+    """The elements that a selection takes of one chunk, which is decoded as a whole."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the stored object."""
+    origin: tuple[int, ...]
+    """First element of the chunk in the stored object."""
+    numbers: np.ndarray
+    """Numbers of the elements in the chunk, in C order; one axis for each group."""
+    out: tuple[slice | np.ndarray, ...]
+    """Their positions along the axis of each group."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +207,54 @@ class SelectionPlan:
                     tuple(share.out for share in shares),
                 )
 
+    @property
+    def lists_only(self) -> bool:
+        """True if elements are selected by lists along every dimension."""
+        return all(group.listed for group in self.groups)
+
+    def whole_chunk_selections(
+        self, grid: Grid, chunk_shape: Shape
+    ) -> Iterator[WholeChunkSelection]:
+        """Yield the selected part of each chunk, ordered by stored objects, if `lists_only`.
+
+        Parameters
+        ----------
+        grid
+            The stored objects.
+        chunk_shape
+            Shape of the chunks in them.
+        """
+        strides = [prod(chunk_shape[dim + 1 :]) for dim in range(len(chunk_shape))]
+        per_group = [
+            points_of_chunks(
+                [grid.dimensions[dim] for dim in group.dims],
+                [chunk_shape[dim] for dim in group.dims],
+                [strides[dim] for dim in group.dims],
+                self._positions(group),
+            )
+            for group in self.groups
+        ]
+        if len(per_group) == 1:
+            for one in per_group[0]:
+                yield WholeChunkSelection(one.coords, one.origin, one.numbers, (one.out,))
+            return
+        by_object = [
+            [list(chunks) for _, chunks in groupby(one, attrgetter("coords"))] for one in per_group
+        ]
+        dims = [dim for group in self.groups for dim in group.dims]
+        order = sorted(range(len(dims)), key=dims.__getitem__)
+        for objects in product(*by_object):
+            placed = [at for chunks in objects for at in chunks[0].coords]
+            coords = tuple([placed[at] for at in order])
+            for taken in product(*objects):
+                origin = [at for one in taken for at in one.origin]
+                yield WholeChunkSelection(
+                    coords,
+                    tuple([origin[at] for at in order]),
+                    reduce(np.add.outer, [one.numbers for one in taken]),
+                    tuple([one.out for one in taken]),
+                )
+
     def assignments(self, grid: Grid) -> Iterator[Part]:
         """Yield the affected stored objects, with the elements that are assigned to them.
 
@@ -270,12 +345,15 @@ class SelectionPlan:
                 for span in intersect_chunks(dimensions[0], region)
             ]
         sizes = None if chunk_shape is None else [chunk_shape[dim] for dim in group.dims]
-        positions = [
-            _stretched(positions_of(one, self.transform.shape), axes_of(one), group) for one in maps
-        ]
         # several lists combine all their shares with each other: too many if taken one by one
         alone = sum(other.listed for other in self.groups) == 1
-        return cells_of_points(dimensions, sizes, positions, sparse if alone else None)
+        return cells_of_points(dimensions, sizes, self._positions(group), sparse if alone else None)
+
+    def _positions(self, group: _Group) -> list[np.ndarray]:
+        """Return the selected elements of each dimension of a group, in the order of its axis."""
+        maps = [self.transform.maps[dim] for dim in group.dims]
+        shape = self.transform.shape
+        return [_stretched(positions_of(one, shape), axes_of(one), group) for one in maps]
 
 
 def output_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:

@@ -16,7 +16,14 @@ import numpy as np
 
 from zarr_dask.grid.grid import Dimension, Region
 
-__all__ = ["PointsByChunk", "PointsInChunk", "cells_of_points", "sorted_runs"]
+__all__ = [
+    "PointsByChunk",
+    "PointsInChunk",
+    "PointsOfChunk",
+    "cells_of_points",
+    "points_of_chunks",
+    "sorted_runs",
+]
 
 
 class PointsInChunk(NamedTuple):
@@ -37,6 +44,63 @@ class PointsByChunk(NamedTuple):
     """Coordinates of the cell along these dimensions."""
     shares: list[PointsInChunk]
     """One share for each chunk, or for each point if points are sparse."""
+
+
+class PointsOfChunk(NamedTuple):
+    """The elements taken of one chunk that is decoded as a whole, along some dimensions."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the cell along these dimensions."""
+    origin: tuple[int, ...]
+    """First element of the chunk in its cell."""
+    numbers: np.ndarray
+    """The share of these dimensions in the numbers of the elements in the chunk, in C order."""
+    out: slice | np.ndarray
+    """Positions of these elements among all points."""
+
+
+def points_of_chunks(
+    dimensions: Sequence[Dimension],
+    chunk_shape: Sequence[int],
+    strides: Sequence[int],
+    positions: Sequence[np.ndarray],
+) -> Iterator[PointsOfChunk]:
+    """Yield the chunks that hold points, ordered by cells, with their points.
+
+    Parameters
+    ----------
+    dimensions, chunk_shape, positions
+        As for `cells_of_points`.
+    strides
+        Elements of a chunk from one position to the next, along each of these dimensions.
+
+    Examples
+    --------
+    >>> from zarr_dask.grid.grid import Fixed
+    >>> points = [np.array([5, 0, 1])]
+    >>> for chunk in points_of_chunks([Fixed(4, 8)], [2], [1], points):
+    ...     print(chunk.coords, chunk.origin, chunk.numbers, chunk.out)
+    (0,) (0,) [0 1] slice(1, 3, None)
+    (1,) (0,) [1] slice(0, 1, None)
+    """
+    if not positions[0].size:
+        return
+    columns, numbers = _columns(dimensions, chunk_shape, positions, strides)
+    order, starts = sorted_runs(columns)
+    heads = starts
+    if order is not None:
+        heads, numbers = order[starts], numbers[order]
+    coords, origins = [], []
+    for d, p, size in zip(dimensions, positions, chunk_shape, strict=True):
+        cells, offsets = d.locate(p[heads])
+        coords.append(cells.tolist())
+        origins.append((offsets // size * size).tolist())
+    bounds = pairwise([*starts.tolist(), positions[0].size])
+    for at, origin, (first, last) in zip(
+        zip(*coords, strict=True), zip(*origins, strict=True), bounds, strict=True
+    ):
+        out = slice(first, last) if order is None else _as_slice(order[first:last])
+        yield PointsOfChunk(at, origin, numbers[first:last], out)
 
 
 def cells_of_points(
@@ -68,7 +132,8 @@ def cells_of_points(
     """
     if not positions[0].size:
         return
-    order, starts = sorted_runs(_columns(dimensions, chunk_shape, positions))
+    columns, _ = _columns(dimensions, chunk_shape, positions)
+    order, starts = sorted_runs(columns)
     heads = starts if order is None else order[starts]
     coords = zip(
         *(d.locate(p[heads])[0].tolist() for d, p in zip(dimensions, positions, strict=True)),
@@ -134,25 +199,36 @@ def _columns(
     dimensions: Sequence[Dimension],
     chunk_shape: Sequence[int] | None,
     positions: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """Return numbers that are the same for all points of one chunk, and ascend with its cell.
+    strides: Sequence[int] = (),
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return numbers of chunks, and with `strides` the numbers of the points in their chunks.
 
-    If possible there is one number for each point, because there may be as many points as elements.
+    Numbers of chunks are the same for all points of one chunk, and ascend with its cell. If
+    possible there is one for each point, because there may be as many points as elements.
     """
     sizes = [d.largest for d in dimensions] if chunk_shape is None else chunk_shape
     counts = [d.count for d in dimensions]
     inside = [-(-d.largest // size) for d, size in zip(dimensions, sizes, strict=True)]
-    if prod(counts) * prod(inside) >= _LARGEST_KEY:
+    nchunks = prod(counts) * prod(inside)
+    cell = chunk = numbers = np.zeros((), np.int64)
+    if nchunks >= _LARGEST_KEY:
         located = [d.locate(p) for d, p in zip(dimensions, positions, strict=True)]
         chunks = [offsets // size for (_, offsets), size in zip(located, sizes, strict=True)]
-        return [*(cells for cells, _ in located), *chunks]
-    cell = chunk = np.zeros((), np.int64)
-    for d, p, size, count, most in zip(dimensions, positions, sizes, counts, inside, strict=True):
+        for (_, offsets), size, stride in zip(located, sizes, strides, strict=bool(strides)):
+            numbers = numbers + offsets % size * stride
+        return [*(cells for cells, _ in located), *chunks], numbers
+    for at, (d, p, size) in enumerate(zip(dimensions, positions, sizes, strict=True)):
         cells, offsets = d.locate(p)
-        cell = cell * count + cells
-        if most > 1:
-            chunk = chunk * most + offsets // size
-    return [cell * prod(inside) + chunk]
+        cell = cell * counts[at] + cells
+        if inside[at] > 1:
+            within = offsets // size
+            chunk = chunk * inside[at] + within
+            offsets -= within * size
+        if strides:
+            numbers = numbers + offsets * strides[at]
+    keys = cell * prod(inside) + chunk if prod(inside) > 1 else cell
+    # NumPy sorts numbers of 16 bits four times as fast
+    return [keys.astype(np.min_scalar_type(nchunks), copy=False)], numbers
 
 
 def sorted_runs(columns: Sequence[np.ndarray]) -> tuple[np.ndarray | None, np.ndarray]:

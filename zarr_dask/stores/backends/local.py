@@ -233,7 +233,7 @@ class LocalStore(FileStore):
         path, _, name = key.rpartition("/")
         durable = self.fsync or is_document(name)
         temporary = temporary_name()
-        folder = f"{self.root}/{path}" if path else self.root.rstrip("/")
+        folder = f"{self.root}/{path}".rstrip("/")
         around = descriptor = -1
         try:
             try:

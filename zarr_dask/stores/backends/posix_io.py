@@ -116,7 +116,7 @@ def write(descriptor: int, buffers: Sequence[Buffer]) -> None:
     """Write all buffers at the current position of a file."""
     if len(buffers) == 1:
         view = _flat(buffers[0])
-        done = os.write(descriptor, view[:_MAX_BYTES_PER_CALL])
+        done = os.writev(descriptor, [view[:_MAX_BYTES_PER_CALL]])
         if done == len(view):
             return
         buffers = [view[done:]]
