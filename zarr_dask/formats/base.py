@@ -22,6 +22,7 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools, check_type
 from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.chain import BoundCodecChain, CodecChain
+from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType, full_of, is_full_of
 from zarr_dask.errors import GridError, StoreKeyError, UnknownCodecError, ValidationProblem
 from zarr_dask.formats.documents import (
@@ -41,6 +42,7 @@ from zarr_dask.stores.base import Store
 
 __all__ = [
     "ArrayMeta",
+    "BesideData",
     "ChunkKeyEncoding",
     "FetchedDocuments",
     "Format",
@@ -545,6 +547,46 @@ class Format(NodeReader, Protocol):
     ) -> dict[str, Any]:
         """Return the attributes of a new array, including names of dimensions if stored there."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class BesideData:
+    """The part of a format whose documents lie beside the stored objects of their node."""
+
+    name: str
+    document_names: tuple[str, ...]
+    """Names of the documents that a node may have, the most significant first."""
+    has_shards: bool = False
+    shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
+    has_undefined_fill: bool = True
+    has_implicit_groups: bool = False
+    names_attribute: str | None = None
+
+    def node_keys(self, path: str) -> tuple[str, ...]:
+        """See `Format.node_keys`."""
+        below = f"{path}/" if path else ""
+        return tuple([below + name for name in self.document_names])
+
+    def data_prefix(self, path: str) -> str:
+        """See `Format.data_prefix`."""
+        return f"{path}/" if path else ""
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        """See `Format.prefixes`."""
+        return (self.data_prefix(path),)
+
+    def child_names(self, store: Store, path: str) -> list[str]:
+        """See `Format.child_names`."""
+        names = child_prefixes(store, self.data_prefix(path))
+        return [name for name in names if self.is_node_name(name)]
+
+    def is_node_name(self, name: str) -> bool:
+        """True for all names except those of documents."""
+        return bool(name) and name not in self.document_names and name.strip(".") != ""
+
+    def root_documents(self) -> dict[str, bytes]:
+        """See `Format.root_documents`."""
+        return {}
 
 
 def child_prefixes(store: Store, prefix: str) -> list[str]:

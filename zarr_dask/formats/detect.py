@@ -227,8 +227,8 @@ def _first_of(
 ) -> FoundNode | None:
     """Return the node in the first format that has one among the fetched documents."""
     own = {key: found[key] for candidate in formats for key in candidate.node_keys(path)}
-    entry = {ENTRY: found[ENTRY]} if ENTRY in own or (V1 in formats and ENTRY in found) else {}
-    draft = draft_at(store, options, entry) if entry else None
+    text = found.get(ENTRY) if ENTRY in own or V1 in formats else None
+    draft = None if text is None else draft_at(store, options, {ENTRY: text})
     if draft is not None:
         meta = draft.read(store, path, options, found={})
         if any(own[key] is not None for key in own.keys() - {ENTRY}):
@@ -258,14 +258,17 @@ def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
     found = read_documents(store, list(dict.fromkeys([*keys, ENTRY])), options.limits)
     draft = None
-    with suppress(MetadataError):  # then it is the unreadable document of a node
-        draft = draft_at(store, options, found)
+    if found[ENTRY] is not None:
+        with suppress(MetadataError):  # then it is the unreadable document of a node
+            draft = draft_at(store, options, found)
     candidates: list[Format] = [*FORMATS]
     if draft is not None:
         found = {key: text for key, text in found.items() if key != ENTRY} | {ENTRY: None}
         candidates.insert(0, draft)
     present: list[tuple[Format, NodeMeta | None]] = []
     for candidate in candidates:
+        if candidate is not draft and all(found[key] is None for key in candidate.node_keys(path)):
+            continue
         try:
             meta = candidate.read(store, path, options, found=found)
         except MetadataError:

@@ -23,11 +23,11 @@ from zarr_dask.codecs.base import BytesCodec
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import BLOSC_SHUFFLES, Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Lzma, Zlib
-from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
+    BesideData,
     ChunkKeyEncoding,
     FetchedDocuments,
     GroupMeta,
@@ -35,7 +35,6 @@ from zarr_dask.formats.base import (
     ReadOptions,
     dump_json,
     load_json,
-    prefix_of,
     read_documents,
     where,
 )
@@ -57,7 +56,7 @@ from zarr_dask.formats.v2_document import (
     take_grid,
     unsupported_fields,
 )
-from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.base import Store
 
 __all__ = ["V1", "FormatV1"]
 
@@ -65,20 +64,14 @@ _MEMBERS = {"zarr_format", "shape", "chunks", "dtype", "compression"}
 _LZMA_XZ = 1
 
 
-@dataclass(frozen=True)
-class FormatV1:
+@dataclass(frozen=True, slots=True)
+class FormatV1(BesideData):
     """See `zarr_dask.formats.base.Format`."""
 
     name: str = "v1"
-    has_shards: bool = False
-    shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
-    has_undefined_fill: bool = True
+    document_names: tuple[str, ...] = ("meta", "attrs")
     has_implicit_groups: bool = True
     names_attribute: str | None = DIMENSIONS
-
-    def node_keys(self, path: str) -> tuple[str, ...]:
-        """See `Format.node_keys`."""
-        return (join(path, "meta"), join(path, "attrs"))
 
     def read(
         self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
@@ -98,21 +91,9 @@ class FormatV1:
             attributes = load_json(store, attributes_key, attributes_text, options.limits)
         return parse(document, attributes, where(store, array_key), options)
 
-    def data_prefix(self, path: str) -> str:
-        """See `Format.data_prefix`."""
-        return prefix_of(path)
-
-    def prefixes(self, path: str) -> tuple[str, ...]:
-        """See `Format.prefixes`."""
-        return (prefix_of(path),)
-
     def child_names(self, store: Store, path: str) -> list[str]:  # noqa: ARG002
         """See `Format.child_names`; there are no groups."""
         return []
-
-    def root_documents(self) -> dict[str, bytes]:
-        """See `Format.root_documents`."""
-        return {}
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
@@ -124,10 +105,6 @@ class FormatV1:
             attributes_key: dump_json(meta.attributes),
             array_key: dump_json(_array_document(meta, array_key)),
         }
-
-    def is_node_name(self, name: str) -> bool:
-        """True for all names except those of documents."""
-        return bool(name) and name not in {"meta", "attrs"} and name.strip(".") != ""
 
     def chain(
         self,

@@ -16,20 +16,18 @@ from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.compress.blosc import DEFAULT_BLOSC
 from zarr_dask.codecs.registry_numcodecs import is_object_codec
-from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
+    BesideData,
     ChunkKeyEncoding,
     FetchedDocuments,
     GroupMeta,
     NodeMeta,
     ReadOptions,
-    child_prefixes,
     dump_json,
     load_json,
-    prefix_of,
     read_documents,
     where,
 )
@@ -53,21 +51,13 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class FormatV2:
+@dataclass(frozen=True, slots=True)
+class FormatV2(BesideData):
     """See `zarr_dask.formats.base.Format`."""
 
     name: str = "v2"
-    has_shards: bool = False
-    shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
-    has_undefined_fill: bool = True
-    has_implicit_groups: bool = False
+    document_names: tuple[str, ...] = (".zarray", ".zattrs", ".zgroup")
     names_attribute: str | None = DIMENSIONS
-
-    def node_keys(self, path: str) -> tuple[str, ...]:
-        """See `Format.node_keys`."""
-        below = prefix_of(path)
-        return (f"{below}.zarray", f"{below}.zattrs", f"{below}.zgroup")
 
     def read(
         self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
@@ -104,22 +94,6 @@ class FormatV2:
         if members.problems:
             raise MetadataError(where(store, group_key), members.problems)
         return GroupMeta(attributes)
-
-    def data_prefix(self, path: str) -> str:
-        """See `Format.data_prefix`."""
-        return prefix_of(path)
-
-    def prefixes(self, path: str) -> tuple[str, ...]:
-        """See `Format.prefixes`."""
-        return (prefix_of(path),)
-
-    def child_names(self, store: Store, path: str) -> list[str]:
-        """See `Format.child_names`."""
-        return [n for n in child_prefixes(store, prefix_of(path)) if self.is_node_name(n)]
-
-    def root_documents(self) -> dict[str, bytes]:
-        """See `Format.root_documents`."""
-        return {}
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""

@@ -40,21 +40,20 @@ from zarr_dask.codecs.registry import (
     with_codec_defaults,
 )
 from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
-from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS, Sharding
+from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
     ArrayMeta,
+    BesideData,
     ChunkKeyEncoding,
     FetchedDocuments,
     GroupMeta,
     Limits,
     NodeMeta,
     ReadOptions,
-    child_prefixes,
     dump_json,
     load_json,
-    prefix_of,
     read_documents,
     where,
 )
@@ -83,19 +82,13 @@ _DOCUMENT = "zarr.json"
 
 
 @dataclass(frozen=True, slots=True)
-class FormatV3:
+class FormatV3(BesideData):
     """See `zarr_dask.formats.base.Format`."""
 
     name: str = "v3"
+    document_names: tuple[str, ...] = (_DOCUMENT,)
     has_shards: bool = True
-    shard_index_codecs: CodecChain = DEFAULT_INDEX_CODECS
     has_undefined_fill: bool = False
-    has_implicit_groups: bool = False
-    names_attribute: str | None = None
-
-    def node_keys(self, path: str) -> tuple[str, ...]:
-        """See `Format.node_keys`."""
-        return (join(path, _DOCUMENT),)
 
     def read(
         self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
@@ -112,23 +105,6 @@ class FormatV3:
         at = where(store, key)
         early = node_of_2023(document, at, options)
         return parse(document, at, options.limits) if early is None else early
-
-    def data_prefix(self, path: str) -> str:
-        """See `Format.data_prefix`."""
-        return prefix_of(path)
-
-    def prefixes(self, path: str) -> tuple[str, ...]:
-        """See `Format.prefixes`."""
-        return (prefix_of(path),)
-
-    def child_names(self, store: Store, path: str) -> list[str]:
-        """See `Format.child_names`."""
-        names = child_prefixes(store, prefix_of(path))
-        return [name for name in names if self.is_node_name(name)]
-
-    def root_documents(self) -> dict[str, bytes]:
-        """See `Format.root_documents`."""
-        return {}
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
