@@ -18,7 +18,7 @@ from tests.support.leftovers import open_below
 from tests.support.object_stores import s3_server
 from tests.support.running import running
 from tools import docs_pages
-from zarr_dask.stores import mounts, open_store
+from zarr_dask.stores import file_lock, open_store
 from zarr_dask.stores.process_identity import Owner
 
 PAGE = docs_pages.DOCS / "howto" / "failures.md"
@@ -313,7 +313,7 @@ def test_a_plan_becomes_cheaper(name, tmp_path, monkeypatch):
 
 
 def held_elsewhere(row, monkeypatch):
-    monkeypatch.setattr(mounts, "_KNOWN", {Path().stat().st_dev: False})
+    monkeypatch.setattr(file_lock, "_KNOWN", {Path().stat().st_dev: False})
 
     def first(stopped):
         return zd.to_zarr(X, "run.zarr", progress=stopped)

@@ -11,7 +11,7 @@ from tests.support.settle import settled
 from zarr_dask.stores import MemoryStore, Recording, ZipStore, open_store
 from zarr_dask.stores.backends import local
 from zarr_dask.stores.base import Range, etag_of
-from zarr_dask.stores.index_cache import INDICES, CacheKey, ShardIndexCache
+from zarr_dask.stores.index_prefetch import INDICES, CacheKey, ShardIndexCache
 from zarr_dask.stores.wrappers.base import PrefixStore, ReadOnly
 
 SHAPE, KEY = (8, 8), "c/0/0"

@@ -28,16 +28,21 @@ from zarr_dask.errors import (
     JobRunningError,
     RankError,
 )
-from zarr_dask.stores import LocalStore, mounts
+from zarr_dask.stores import LocalStore
 from zarr_dask.stores import file_lock as exclusive
-from zarr_dask.stores.file_lock import RecordTakenError, make_record
-from zarr_dask.stores.mounts import Mount, has_shared_locks, parse_mounts
+from zarr_dask.stores.file_lock import (
+    Mount,
+    RecordTakenError,
+    has_shared_locks,
+    make_record,
+    parse_mounts,
+)
 from zarr_dask.stores.process_identity import Owner
 
 UNTRUSTED = """
 import os, sys
-from zarr_dask.stores import mounts
-mounts._KNOWN.update(dict.fromkeys([os.stat(sys.argv[1]).st_dev], False))
+from zarr_dask.stores import file_lock
+file_lock._KNOWN.update(dict.fromkeys([os.stat(sys.argv[1]).st_dev], False))
 """
 ELSEWHERE = Owner("elsewhere", "k", "t", 1, "1", "0123", locked=False)
 
@@ -55,7 +60,7 @@ def start(code: str, *arguments: object, trusts: bool) -> subprocess.Popen[str]:
 
 
 def distrust(monkeypatch, folder) -> None:
-    monkeypatch.setattr(mounts, "_KNOWN", {Path(folder).stat().st_dev: False})
+    monkeypatch.setattr(exclusive, "_KNOWN", {Path(folder).stat().st_dev: False})
 
 
 # --- which mounts ---------------------------------------------------------------------------------
@@ -103,11 +108,11 @@ def test_a_table_of_mounts_with_odd_lines():
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts are looked up on Linux")
 @pytest.mark.parametrize(("kind", "shared"), [("ext4", True), ("fuse.bindfs", False)])
 def test_a_folder_is_found_in_the_table_once(tmp_path, monkeypatch, kind, shared):
-    table = re.sub(r" - \S+", f" - {kind}", Path(mounts._MOUNTS).read_text("utf-8"))
+    table = re.sub(r" - \S+", f" - {kind}", Path(exclusive._MOUNTS).read_text("utf-8"))
     fake = tmp_path / "mountinfo"
     fake.write_text(table, "utf-8")
-    monkeypatch.setattr(mounts, "_MOUNTS", str(fake))
-    monkeypatch.setattr(mounts, "_KNOWN", {})
+    monkeypatch.setattr(exclusive, "_MOUNTS", str(fake))
+    monkeypatch.setattr(exclusive, "_KNOWN", {})
     with fake.open() as file:
         assert has_shared_locks(file.fileno()) is shared
         fake.unlink()

@@ -11,9 +11,9 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import StoreError
-from zarr_dask.stores import MemoryStore, put_queue
+from zarr_dask.stores import MemoryStore, streaming_put
 from zarr_dask.stores.base import ReadPolicy
-from zarr_dask.stores.put_queue import concurrent_puts, put
+from zarr_dask.stores.streaming_put import concurrent_puts, put
 
 VALUES = np.arange(64 * 8, dtype="i4").reshape(64, 8) + 1
 WANTED = 16
@@ -142,7 +142,7 @@ def test_an_error_in_between_waits_for_what_has_begun():
 
 def test_near_stores_and_plans_without_room_wait_for_each_put():
     near, far = MemoryStore(), Far(wanted=1)
-    for store, most in ((near, put_queue.MOST_WAITING), (far, 0)):
+    for store, most in ((near, streaming_put.MOST_WAITING), (far, 0)):
         with concurrent_puts(store, most) as queue:
             assert queue is None
             put(store, "c/0", [b"0"])

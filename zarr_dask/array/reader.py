@@ -65,7 +65,7 @@ from zarr_dask.stores.base import (
     require_same_etag,
     supports_cheap_random_reads,
 )
-from zarr_dask.stores.index_cache import INDICES, CacheKey
+from zarr_dask.stores.index_prefetch import INDICES, CacheKey
 
 __all__ = ["ObjectSlice", "Reader", "read_pieces"]
 

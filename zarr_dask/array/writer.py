@@ -26,8 +26,7 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
 from zarr_dask.stores.base import Buffer, Store, supports_cheap_random_reads
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
-from zarr_dask.stores.put_queue import concurrent_puts, put_later, remove
-from zarr_dask.stores.streaming_put import put_stream
+from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, remove
 
 __all__ = [
     "OpenedArray",

@@ -63,8 +63,8 @@ def say_price(subject: Priced) -> dict[str, float]:
     prices = None if context is None else context.meta.get(_META)
     if prices is None:
         return {}
+    from zarr_dask.jobs.engine.plan import format_requests
     from zarr_dask.jobs.engine.prices import format_price
-    from zarr_dask.jobs.engine.task_result import format_requests
 
     price = subject.price(prices)
     echo(f"  price   {format_price(price)} for requests ({format_requests(subject.requests)})")

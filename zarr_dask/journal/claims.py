@@ -56,8 +56,7 @@ from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import lock
-from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.no_follow import folder_in, open_in
 from zarr_dask.stores.open import unwrap_with_path
 from zarr_dask.stores.process_identity import Owner

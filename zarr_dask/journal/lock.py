@@ -3,7 +3,7 @@
 A process that works on a job locks a file in its journal (`zarr_dask.stores.file_lock`), and makes
 a record beside it that names the process. The kernel undoes the lock when the process dies, however
 it dies, so that a job that has died is told from one that runs. Where locks are known to one host,
-or to one mount, alone (`zarr_dask.stores.mounts`), the record tells: its process is at work unless
+or to one mount, alone (`stores.file_lock`), the record tells: its process is at work unless
 it is known to be gone. Several processes may hold one job, as the parts of a plan do. That is so
 for journals in local files; of other ones nobody can tell, and no job counts as held.
 """
@@ -20,8 +20,15 @@ from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.backends.posix_io import close_read
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import Record, RecordTakenError, lock, make_record, owner_of, unlock
-from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.file_lock import (
+    Record,
+    RecordTakenError,
+    has_shared_locks,
+    lock,
+    make_record,
+    owner_of,
+    unlock,
+)
 from zarr_dask.stores.no_follow import open_in
 
 __all__ = ["HELD", "JobLock", "check_not_locked", "is_locked", "lock_job"]

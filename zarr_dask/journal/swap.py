@@ -9,7 +9,7 @@ nothing at it.
 A job that is killed leaves a folder beside the root of the hierarchy,
 ``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, tells what it is: it
 says which process writes the array and which journal knows of it, and is locked by that process for
-as long as it lives, where locks can be trusted (`zarr_dask.stores.mounts`). The mark goes with the
+as long as it lives, where locks can be trusted (`stores.file_lock`). The mark goes with the
 array to its place, and is removed when the job has ended; a folder without a mark holds the old
 array, after the two have changed places.
 
@@ -40,8 +40,7 @@ from zarr_dask.journal.location import check_no_link
 from zarr_dask.stores.backends.posix_io import close_read, forget_folders, fsync_folder
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import lock
-from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.no_follow import folder_in, forget_reached, open_in
 from zarr_dask.stores.open import folder_store
 from zarr_dask.stores.process_identity import Owner

@@ -19,7 +19,7 @@ from zarr_dask.errors import AppendConflictError, GridError, MetadataError, Vali
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.engine.task_result import add_requests
+from zarr_dask.jobs.engine.plan import add_requests
 from zarr_dask.jobs.write.commit import DerivedArrays, GroupCommit, finish_claimed_commit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.request import WriteRequest, as_dask

@@ -27,7 +27,7 @@ from zarr_dask.ome.pyramid_task import (
     StoredSource,
 )
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.put_queue import room_within
+from zarr_dask.stores.streaming_put import room_within
 
 if TYPE_CHECKING:
     import dask.array as da

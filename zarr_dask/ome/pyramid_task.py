@@ -13,15 +13,14 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.jobs.engine.plan import format_region
-from zarr_dask.jobs.engine.task_result import add_requests
+from zarr_dask.jobs.engine.plan import add_requests, format_region
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
 from zarr_dask.ome.downsample import Method, downsample
 from zarr_dask.ome.pyramid import PyramidStage
-from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
+from zarr_dask.stores.streaming_put import concurrent_puts
 
 __all__ = [
     "InMemory",

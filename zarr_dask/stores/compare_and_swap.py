@@ -25,8 +25,15 @@ from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.file_lock import NO_LOCKS, Record, RecordTakenError, lock, make_record, unlock
-from zarr_dask.stores.mounts import has_shared_locks
+from zarr_dask.stores.file_lock import (
+    NO_LOCKS,
+    Record,
+    RecordTakenError,
+    has_shared_locks,
+    lock,
+    make_record,
+    unlock,
+)
 
 __all__ = [
     "RECORD_OF_FOLDER",

@@ -1,4 +1,4 @@
-"""Prefetch of shard indices, before the tasks of a graph need them.
+"""Shard indices: a cache for the process, and their prefetch before the tasks of a graph.
 
 A task that reads part of a shard requests its index first and then chunks: two requests in
 sequence. A graph knows which parts its tasks are going to read. As soon as one task has requested
@@ -12,6 +12,9 @@ trusted only if the chunks that it points to come from the same value (`get_rang
 points to none, the value's current tag is compared. What cannot be confirmed is never prefetched:
 absent values, and whole ones. If a graph turns out to read such values, or fails, prefetching
 stops.
+
+A cached index is returned only for the validator that it was stored with (see
+`zarr_dask.stores.base.etag_of`), so that a replaced shard is noticed.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,7 +50,8 @@ from zarr_dask.stores.base import (
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.wrapper import StoreWrapper
 
-__all__ = ["IndexPrefetcher", "Part", "can_read_ahead"]
+__all__ = ["INDICES", "CacheKey", "IndexPrefetcher", "Part", "ShardIndexCache", "can_read_ahead"]
+
 
 _SIDE_BY_SIDE = 8
 """Prefetch requests in flight at a time; few, so that the requests of tasks need not wait."""
@@ -288,3 +292,72 @@ class _AheadValue(ConditionalRangeReader):
         found = super().get_ranges(ranges)
         self._confirmed = True
         return found
+
+
+class CacheKey(NamedTuple):
+    """A range of bytes of a value."""
+
+    store: str
+    """Identity of the store."""
+    key: str
+    wanted: Range
+
+
+class ShardIndexCache:
+    """Bytes by location, the least recently used dropped first; safe from many threads.
+
+    Examples
+    --------
+    >>> cache = ShardIndexCache()
+    >>> place = CacheKey("somewhere", "c/0", Range(-16))
+    >>> cache.put(place, "version 1", b"0123", most=100)
+    >>> cache.get(place, "version 1"), cache.get(place, "version 2")
+    (b'0123', None)
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the cache; the new lock is free, also in a forked process."""
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[CacheKey, tuple[Hashable, bytes]] = OrderedDict()
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes in the cache."""
+        return self._nbytes
+
+    def get(self, place: CacheKey, validator: Hashable) -> bytes | None:
+        """Return the cached bytes if the validator is unchanged; else drop them."""
+        with self._lock:
+            found = self._kept.get(place)
+            if found is None:
+                return None
+            if found[0] != validator:
+                self._drop(place)
+                return None
+            self._kept.move_to_end(place)
+            return found[1]
+
+    def put(self, place: CacheKey, validator: Hashable, content: bytes, most: int) -> None:
+        """Cache some bytes, and at most `most` bytes in all."""
+        with self._lock:
+            self._drop(place)
+            if len(content) <= most:
+                self._kept[place] = (validator, content)
+                self._nbytes += len(content)
+            while self._nbytes > most:
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, place: CacheKey) -> None:
+        found = self._kept.pop(place, None)
+        if found is not None:
+            self._nbytes -= len(found[1])
+
+
+INDICES = ShardIndexCache()
+"""The cache of this process; its size is passed to each `put` (`ReadOptions.index_cache`)."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=INDICES.forget)

@@ -112,13 +112,14 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
             f"storage_options={_shortened(storage_options)}: expected a mapping."
         )
     options = dict(storage_options or {})
-    named = named_place(url)
-    if named is not None:
-        place, own = named
-        return open_store(place, {**own, **options})
-    given = _given_store(url)
-    if given is not None:
-        return _without_options(given, options)
+    if not isinstance(url, str):
+        named = named_place(url)
+        if named is not None:
+            place, own = named
+            return open_store(place, {**own, **options})
+        given = _given_store(url)
+        if given is not None:
+            return _without_options(given, options)
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     # "" would be the current folder, but is more likely a missing name
     if not isinstance(text, str):
@@ -312,6 +313,8 @@ def split_zarr_python_node(url: Location, path: str) -> tuple[Location, str]:
 
     A node of zarr-python may add to the path; on a file system of fsspec, the path is the place.
     """
+    if isinstance(url, str):
+        return url, path
     if path and is_file_system(url):
         return path_on(url, path), ""
     place = place_in_zarr_python(url)

@@ -30,10 +30,9 @@ from zarr_dask.errors import (
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.jobs.engine.array_job import ArrayJob, is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.cost_model import OVERHEAD
-from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import CopyResult, Costs, ProcessMemory, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
-from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.rechunk.copy_task import CopyReceipts

@@ -17,9 +17,8 @@ from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, Re
 from zarr_dask.formats.documents import are_stored
 from zarr_dask.hierarchy.edit import can_create, put_new_node
 from zarr_dask.hierarchy.group import open_array
-from zarr_dask.jobs.engine.plan import Costs, pluralize
+from zarr_dask.jobs.engine.plan import CopyResult, Costs, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
-from zarr_dask.jobs.engine.task_result import CopyResult
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, collect

@@ -27,10 +27,9 @@ from zarr_dask.jobs.engine.array_job import (
     CopyComparison,
     TaskFunction,
 )
-from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import CopyResult, Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.prices import Priced
-from zarr_dask.jobs.engine.task_result import CopyResult
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.journal import STAGES, JobRecord, Journal, StagePart
 from zarr_dask.journal.receipts import Receipt

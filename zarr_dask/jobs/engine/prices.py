@@ -16,8 +16,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
-from zarr_dask.jobs.engine.plan import pluralize
-from zarr_dask.jobs.engine.task_result import format_requests
+from zarr_dask.jobs.engine.plan import format_requests, pluralize
 from zarr_dask.stores.retry import counting_requests
 
 __all__ = [

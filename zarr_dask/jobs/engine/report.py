@@ -15,9 +15,8 @@ from time import perf_counter
 from typing import Any
 
 from zarr_dask._util.display import InWords, escape_control_chars
-from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import CopyResult, Costs, ProcessMemory, format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Priced
-from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
 
 __all__ = [
     "ArrayCopyReport",

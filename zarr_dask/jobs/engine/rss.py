@@ -1,33 +1,45 @@
-"""Resident memory of this process, measured while a task runs, and codec warm-up before that.
+"""Resident memory of this process: measured while a task runs, after a warm-up, and used again.
 
 A library that encodes is read from disk as far as it is used, and makes its tables. Python makes
 objects for every line that runs for the first time. This takes up to a megabyte, stays in the
 process, belongs to no task, and would count against a limit of two. So one chunk of invented
 numbers is encoded and decoded first. For large chunks this is skipped: they make it negligible.
+
+A task gets a box with `reuse_buffer`. When it ends, the next task can use the box while other tasks
+of its stage still run in the process; the last of them frees the boxes. Allocating the pages of a
+box anew for each task costs about as much as decoding it. The memory of a process is as planned
+even if its tasks are not in step.
+
+There are never more boxes than concurrent tasks, and each was made for a task of its own. So boxes
+hold no more memory than the largest tasks do together.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
-from zarr_dask._util.buffers import malloc_trim, task_memory_scope
+from zarr_dask._util.buffers import malloc_trim, mmap_empty, task_memory_scope
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import DecodeOptions, concat_buffers
 from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import ZarrDaskError
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.grid.grid import Shape
 
-__all__ = ["RssProbe", "measure_rss", "process_name", "warm_up_codecs"]
+__all__ = ["RssProbe", "measure_rss", "process_name", "reuse_buffer", "warm_up_codecs"]
 
 
 _FACTS = Path("/proc/self/statm")
@@ -175,3 +187,78 @@ def _there_and_back(bound: BoundCodecChain) -> None:
     )
     stored = concat_buffers(bound.encode(values))
     bound.decode(stored, None, np.empty_like(values), DecodeOptions())
+
+
+_BYTE = np.dtype(np.uint8)
+_SMALLEST = 1 << 20
+"""Minimum bytes of a box for which reuse pays off."""
+
+
+@dataclass(frozen=True)
+class _Free:
+    """A box that no task uses."""
+
+    stage: Hashable
+    memory: np.ndarray
+
+
+class _BufferPool:
+    """Boxes of this process."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._free: list[_Free] = []
+        self._tasks: Counter[Hashable] = Counter()
+        """Number of running tasks of each stage."""
+
+    def enter(self, stage: Hashable, nbytes: int) -> np.ndarray | None:
+        """Count one more task; return a free box that is large enough for it, or None."""
+        with self._lock:
+            self._tasks[stage] += 1
+            fitting = [
+                one for one in self._free if one.stage == stage and one.memory.nbytes >= nbytes
+            ]
+            if not fitting and not self._free:
+                return None
+            # free a box that is too small before a new one is made
+            taken = min(fitting or self._free, key=lambda one: one.memory.nbytes)
+            self._free = [one for one in self._free if one is not taken]
+        return taken.memory if fitting else None
+
+    def leave(self, stage: Hashable, memory: np.ndarray | None) -> None:
+        """Count one task less; the last task of a stage frees all boxes."""
+        with self._lock:
+            self._tasks[stage] -= 1
+            if self._tasks[stage]:
+                if memory is not None:
+                    self._free.append(_Free(stage, memory))
+                return
+            del self._tasks[stage]
+            self._free = [one for one in self._free if one.stage != stage]
+
+
+_BOXES = _BufferPool()
+
+
+@contextmanager
+def reuse_buffer(stage: Hashable, shape: Shape, dtype: np.dtype[Any]) -> Iterator[np.ndarray]:
+    """Yield memory for a box, with arbitrary content, while a task of a stage uses it.
+
+    Parameters
+    ----------
+    stage
+        Key that is equal for tasks that share their boxes.
+    shape, dtype
+        Shape and data type of the box.
+    """
+    nbytes = prod(shape) * dtype.itemsize
+    if dtype.hasobject or nbytes < _SMALLEST:
+        yield np.empty(shape, dtype)
+        return
+    memory = _BOXES.enter(stage, nbytes)
+    try:
+        if memory is None:
+            memory = mmap_empty((nbytes,), _BYTE)
+        yield memory[:nbytes].view(dtype).reshape(shape)
+    finally:
+        _BOXES.leave(stage, memory)

@@ -29,16 +29,20 @@ from zarr_dask.codecs.chain import thread_decoded_nbytes
 from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
 from zarr_dask.grid.grid import Part, Region, Shape, translate_region, view_region
 from zarr_dask.jobs.engine.cost_model import StagePlan
-from zarr_dask.jobs.engine.plan import format_region
-from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name, warm_up_codecs
-from zarr_dask.jobs.engine.task_result import CopyResult, ProcessMemory
+from zarr_dask.jobs.engine.plan import CopyResult, ProcessMemory, format_region
+from zarr_dask.jobs.engine.rss import (
+    RssProbe,
+    measure_rss,
+    process_name,
+    reuse_buffer,
+    warm_up_codecs,
+)
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
-from zarr_dask.jobs.rechunk.buffer_reuse import reuse_buffer
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
 from zarr_dask.stores.base import IOCounters
-from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
+from zarr_dask.stores.streaming_put import concurrent_puts
 from zarr_dask.stores.wrappers.metered import metered
 
 __all__ = ["CopyReceipts", "CopyStage", "cast_to_target", "describe_uncastable"]

@@ -33,11 +33,10 @@ from zarr_dask.jobs.engine.cost_model import block_memory
 from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.lifecycle import resume as resumed
 from zarr_dask.jobs.engine.overlap_pool import max_uploading
-from zarr_dask.jobs.engine.plan import Costs, format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import Costs, add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import RechunkReport, ReportBase, StageReport
 from zarr_dask.jobs.engine.resume import Resume
-from zarr_dask.jobs.engine.task_result import add_requests
 from zarr_dask.jobs.engine.workers import runs_processes
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios

@@ -16,9 +16,9 @@ from zarr_dask.errors import PlanError
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.report import JointReport
 from zarr_dask.jobs.rechunk.html import plan_html
+from zarr_dask.jobs.rechunk.job import SeparateArrays
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
 from zarr_dask.jobs.rechunk.plot import plot_plan
-from zarr_dask.jobs.rechunk.separate import SeparateArrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

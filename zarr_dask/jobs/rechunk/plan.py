@@ -28,10 +28,9 @@ from zarr_dask.jobs.engine.report import Progress, RechunkReport
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios
 from zarr_dask.jobs.rechunk.html import stages_html
-from zarr_dask.jobs.rechunk.job import RechunkJob
+from zarr_dask.jobs.rechunk.job import RechunkJob, SeparateArrays
 from zarr_dask.jobs.rechunk.planner import CandidatePlan
 from zarr_dask.jobs.rechunk.plot import plot_rechunk
-from zarr_dask.jobs.rechunk.separate import SeparateArrays
 from zarr_dask.jobs.rechunk.verify_copy import CopyVerification, boxes_to_match
 from zarr_dask.journal import Journal
 from zarr_dask.stores.config import to_config

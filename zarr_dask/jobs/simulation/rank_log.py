@@ -34,9 +34,15 @@ from zarr_dask.formats.base import where
 from zarr_dask.stores.backends.posix_io import fsync_names, read_at, refresh
 from zarr_dask.stores.base import Range, Store, is_key
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import NO_LOCKS, RecordTakenError, lock, make_record, unlock
+from zarr_dask.stores.file_lock import (
+    NO_LOCKS,
+    RecordTakenError,
+    has_shared_locks,
+    lock,
+    make_record,
+    unlock,
+)
 from zarr_dask.stores.file_lock import Record as Holding
-from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import open_in
 
 __all__ = ["REWINDS", "LogFolder", "LogWriter", "Record"]

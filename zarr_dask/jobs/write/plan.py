@@ -67,7 +67,7 @@ from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.patience import in_job
-from zarr_dask.stores.put_queue import room_within
+from zarr_dask.stores.streaming_put import room_within
 
 if TYPE_CHECKING:
     import dask.array as da

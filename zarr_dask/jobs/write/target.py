@@ -34,9 +34,14 @@ from zarr_dask.grid.grid import Part, Region
 from zarr_dask.hierarchy.edit import put_new_node
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine.overlap_pool import acquire_compute_slot, release_compute_slot
-from zarr_dask.jobs.engine.plan import format_bytes, format_region, pluralize
+from zarr_dask.jobs.engine.plan import (
+    add_requests,
+    format_bytes,
+    format_region,
+    format_requests,
+    pluralize,
+)
 from zarr_dask.jobs.engine.prices import Priced
-from zarr_dask.jobs.engine.task_result import add_requests, format_requests
 from zarr_dask.jobs.engine.visibility import BoundedSet, check_begun_once, check_job_seen_once
 from zarr_dask.jobs.write.append_state import (
     forget_growth,
@@ -59,8 +64,8 @@ from zarr_dask.journal.receipts import (
 )
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.patience import in_task
-from zarr_dask.stores.put_queue import concurrent_puts
 from zarr_dask.stores.retry import counting_retries
+from zarr_dask.stores.streaming_put import concurrent_puts
 
 __all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
 

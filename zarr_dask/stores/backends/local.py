@@ -48,8 +48,8 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.compare_and_swap import content_tag, folder_lock
 from zarr_dask.stores.file_backed import FileStore
+from zarr_dask.stores.file_lock import has_shared_locks
 from zarr_dask.stores.key_names import is_document, is_metadata, is_temporary, temporary_name
-from zarr_dask.stores.mounts import has_shared_locks
 from zarr_dask.stores.no_follow import (
     check_no_link,
     create_in,

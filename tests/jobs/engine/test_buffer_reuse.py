@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from zarr_dask.jobs.rechunk import buffer_reuse as boxes
+from zarr_dask.jobs.engine import rss as boxes
 
 F4 = np.dtype("f4")
 MB = 1 << 18
