@@ -1,6 +1,7 @@
 /* See zd_rank.h. */
 #define _GNU_SOURCE
 #include "zd_rank.h"
+#include "crc32c.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -27,25 +28,6 @@ const char *zd_error(void) { return message; }
 static int failed(const char *path, const char *why) {
     snprintf(message, sizeof message, "%s: %s", path, why ? why : strerror(errno));
     return -1;
-}
-
-static uint32_t crc32c(uint32_t crc, const void *bytes, size_t size) {
-    static uint32_t table[8][256]; /* eight bytes at a time, on a little-endian machine */
-    if (!table[7][1])
-        for (int k = 0; k < 8; k++)
-            for (uint32_t n = 0; n < 256; n++) {
-                uint32_t one = k ? table[k - 1][n] : n;
-                for (int bit = 0; bit < 8; bit++) one = (one >> 1) ^ (one & 1 ? 0x82f63b78u : 0);
-                table[k][n] = one;
-            }
-    const uint8_t *at = bytes;
-    for (crc = ~crc; size >= 8; at += 8, size -= 8) {
-        uint64_t eight;
-        memcpy(&eight, at, 8), eight ^= crc, crc = 0;
-        for (int n = 0; n < 8; n++) crc ^= table[7 - n][eight >> 8 * n & 255];
-    }
-    while (size--) crc = table[0][(crc ^ *at++) & 255] ^ (crc >> 8);
-    return ~crc;
 }
 
 /* The bytes of a file and a zero, to be freed. */

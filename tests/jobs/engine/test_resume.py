@@ -134,6 +134,38 @@ def test_it_may_die_again_and_again(tmp_path):
     np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], expected())
 
 
+KILLED = """
+import os, signal, sys
+import dask, dask.array as da, numpy as np
+import zarr_dask as zd
+
+seen = []
+
+def block(values):
+    seen.append(1)
+    if len(seen) == 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return values
+
+x = da.ones((400, 10), chunks=(1, 10)).map_blocks(block, dtype="f8", meta=np.ones((0, 0)))
+dask.config.set(scheduler="sync")
+zd.to_zarr(x, sys.argv[1], resume="one")
+"""
+
+
+def test_files_beside_the_data_are_as_many_as_the_plan_says(tmp_path):
+    plan = zd.plan_write(da.ones((400, 10), chunks=(1, 10)), tmp_path / "a", resume="one")
+    assert "at most 2 files for each process and 5 for all" in str(plan)
+    for processes in (1, 2, 3):
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
+        done = len(list(tmp_path.glob("a/c/*/0")))
+        assert 90 * processes < done < 100 * processes  # and in so many files:
+        beside = [path for path in tmp_path.glob("a.*/**/*") if path.is_file()]
+        assert 0 < len(beside) <= 2 * processes + 5
+    memory = zd.plan_write(da.ones(4), MemoryStore(), "a", resume=True, journal=MemoryStore())
+    assert "an object for each process and at least 2 s of its work" in str(memory)
+
+
 @pytest.mark.parametrize(
     "options",
     [

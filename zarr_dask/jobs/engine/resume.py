@@ -38,7 +38,7 @@ from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.stores.base import list_sizes
+from zarr_dask.stores.base import append_or_none, list_sizes
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location, canonical_location
 from zarr_dask.stores.real_location import check_file
@@ -142,7 +142,12 @@ class ResumePlan:
             journal, job = self.resumed
             return f"  resumes the job that began at {job.begun}; its journal is {journal.url}"
         if self.place is not None and self.options.needs_journal:
-            return f"  journal {self.place.url}"
+            files = (
+                "at most 2 files for each process and 5 for all"
+                if append_or_none(self.place.store)
+                else "an object for each process and at least 2 s of its work"
+            )
+            return f"  journal {self.place.url}, {files}"
         return None
 
     def begin(self) -> Journal | None:
