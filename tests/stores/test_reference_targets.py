@@ -81,6 +81,16 @@ def test_a_document_of_the_users_own_leads_where_it_says(served, tmp_path):
         zd.open_array(place, "a", storage_options=elsewhere)[...]
 
 
+def test_a_document_that_is_written_again_is_read_again(tmp_path):
+    array = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|u1", "compressor": None}
+    array |= {"filters": None, "fill_value": 0, "order": "C"}
+    for text in ("ab", "cde"):
+        refs = {"a/.zarray": json.dumps(array), "a/0": text[-2:]}
+        (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs, "x": text}))
+        found = zd.open_array(f"reference::{tmp_path}/refs.json", "a")[...]
+        assert found.tobytes() == text[-2:].encode()
+
+
 @pytest.mark.parametrize(
     "document",
     [

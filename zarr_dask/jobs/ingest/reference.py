@@ -18,8 +18,13 @@ from typing import Any
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import IngestError
-from zarr_dask.formats.references import ReferencedArray, group_references
+from zarr_dask.errors import IngestError, NodeExistsError
+from zarr_dask.formats.references import (
+    PARQUET_METADATA,
+    ReferencedArray,
+    group_references,
+    parquet_files,
+)
 from zarr_dask.grid.grid import Fixed
 from zarr_dask.hierarchy.group import open_array
 from zarr_dask.jobs.ingest.combine import Combined, Order, combine
@@ -27,6 +32,8 @@ from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded
 from zarr_dask.jobs.ingest.ingest import surveyed
+from zarr_dask.stores.backends.reference_targets import is_parquet, pyarrow
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
 from zarr_dask.stores.patience import in_job
 
@@ -57,7 +64,8 @@ def reference(
     files, concat, order, settle, variables, storage_options
         As for `zarr_dask.plan_ingest`; NetCDF and HDF5 files only.
     url
-        Path or URL of the JSON document.
+        Path or URL of the JSON document; of a folder for Parquet if it ends in ``.parq`` or
+        ``.parquet``, of which readers load a part at a time.
     target_options
         Options of its store.
 
@@ -70,6 +78,8 @@ def reference(
     ------
     IngestError
         If files do not fit together, or an array cannot be told by references.
+    NodeExistsError
+        If the folder for Parquet has other files than references.
 
     Examples
     --------
@@ -78,6 +88,7 @@ def reference(
     >>> zd.open_dataset("reference::run.json")  # doctest: +SKIP
     """
     settled = checked_settle(settle)
+    tables = _checked_folder(str(url), target_options) if is_parquet(str(url)) else None
     survey, concat = surveyed(files, storage_options, concat, order)
     headers = [
         _with_ranges(one, _extents(survey.headers, concat), concat) for one in survey.headers
@@ -90,10 +101,39 @@ def reference(
         refs.update(group_references(path, found.groups.get(path, {})))
     for path, one in found.arrays.items():
         refs.update(_array(store, path, one))
-    document = json.dumps({"version": 1, "refs": refs}).encode()
-    folder, _, name = str(url).rpartition("/")
-    open_store(folder or ".", target_options).set(name, [document])
+    if tables is None:
+        document = json.dumps({"version": 1, "refs": refs}).encode()
+        folder, _, name = str(url).rpartition("/")
+        open_store(folder or ".", target_options).set(name, [document])
+    else:
+        _put_tables(tables, refs)
     return sum(isinstance(one, list) for one in refs.values())
+
+
+def _checked_folder(url: str, options: Mapping[str, Any] | None) -> Store:
+    """Return the store of references in Parquet.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something else, which would be removed.
+    """
+    pyarrow()
+    store = open_store(url, options)
+    if store.get(PARQUET_METADATA) is None and next(iter(store.list()), None) is not None:
+        raise NodeExistsError(
+            f"{url} has files, but no {PARQUET_METADATA}: it holds no references, which would take "
+            "its place. Give another folder, or remove it."
+        )
+    return store
+
+
+def _put_tables(store: Store, refs: Mapping[str, Any]) -> None:
+    """Write references in Parquet; they are none until their metadata are written, as the last."""
+    store.delete(PARQUET_METADATA)
+    store.delete_prefix("")
+    for key, content in parquet_files(refs):
+        store.set(key, [content])
 
 
 def _extents(headers: Sequence[Header], concat: str | None) -> int:

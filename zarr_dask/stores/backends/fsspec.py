@@ -59,6 +59,8 @@ from zarr_dask.stores.backends.reference_targets import (
     confine,
     document_of,
     explaining,
+    is_parquet,
+    state_of,
 )
 from zarr_dask.stores.base import (
     WHOLE,
@@ -801,7 +803,9 @@ def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tu
     """
     scheme, _, place = url.partition("://")
     service = scheme in SCHEMES and scheme not in WEB and "::" not in url
-    around = environment_hash(scheme)
+    around: Hashable = environment_hash(scheme)
+    if url.startswith("reference:"):  # one that is written again is read again
+        around = (around, state_of(document_of(url, json.loads(options))))
     try:
         if not service or set(place) & {"@", "?"}:  # these have a meaning for file systems
             fs, root = _opened(url, options, timeout, retries, around)
@@ -825,7 +829,7 @@ def _opened(
     options: str,
     timeout: float,
     retries: int,
-    around: int,  # noqa: ARG001
+    around: Hashable,  # noqa: ARG001
 ) -> tuple[Any, str]:
     """Return a file system and a path on it.
 
@@ -847,13 +851,28 @@ def _opened(
         given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
     if urlsplit(url).scheme in {"gs", "gcs"}:  # gcsfs asks for the kind of a bucket
         given = {"retry_timeout": _LAYOUT_SECONDS, **given}
-    with explaining(document_of(url, given)) if refers else nullcontext():
+    document = document_of(url, given)
+    with explaining(document) if refers else nullcontext():
+        if refers and is_parquet(document):
+            given = _parquet_options(document, given)
+            place = "reference://"
         fs, root = url_to_fs(place, **given)
     if "::" not in url:
         leave_retries_to_us(fs)
     if refers:
-        confine(fs, document_of(url, given), places)
+        confine(fs, document, places)
     return fs, root
+
+
+def _parquet_options(document: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of references in Parquet; those of the document are removed."""
+    from zarr_dask.stores.backends.parquet_references import ParquetReferences
+
+    own = given.pop("target_options", None) or given.pop(urlsplit(document).scheme, None) or {}
+    protocol = given.pop("target_protocol", None)
+    named = {} if protocol is None else {"protocol": protocol}
+    outer = given.pop("reference", {})
+    return {**given, **outer, "fo": ParquetReferences(document, own | named)}
 
 
 if hasattr(os, "register_at_fork"):  # a child has file systems of its own

@@ -10,12 +10,23 @@ import ipaddress
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import MissingDependencyError, StoreError
 
-__all__ = ["PLACES", "check_target", "confine", "document_of", "explaining"]
+__all__ = [
+    "PLACES",
+    "check_target",
+    "confine",
+    "document_of",
+    "explaining",
+    "is_parquet",
+    "pyarrow",
+    "state_of",
+]
 
 PLACES = "reference_places"
 """The option that lists places: URLs and folders."""
@@ -32,6 +43,46 @@ def document_of(url: str, options: Mapping[str, Any]) -> str:
     """
     named = options.get("fo") or url.partition("reference::")[2]
     return named if isinstance(named, str) else ""
+
+
+def is_parquet(document: str) -> bool:
+    """True for the location of references in Parquet: by its name, as kerchunk and fsspec tell it.
+
+    Examples
+    --------
+    >>> is_parquet("s3://bucket/run.parq"), is_parquet("run.json")
+    (True, False)
+    """
+    return document.endswith(("/", ".parq", ".parquet"))
+
+
+def pyarrow() -> ModuleType:
+    """Return the package that reads and writes Parquet.
+
+    Raises
+    ------
+    MissingDependencyError
+        If it is not installed.
+    """
+    try:
+        import_module("pyarrow.parquet")  # an attribute of the package from then on
+        return import_module("pyarrow")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "references in Parquet are read and written by pyarrow: install zarr-dask[parquet]."
+        ) from error
+
+
+def state_of(document: str) -> tuple[int, ...]:
+    """Return what changes when a document of this machine is written again; empty for others."""
+    parts = urlsplit(document)
+    if parts.scheme not in {"", "file", "local"}:
+        return ()
+    try:
+        found = os.stat(parts.path if parts.scheme else document)
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def confine(file_system: Any, document: str, places: Sequence[str] | None) -> None:
