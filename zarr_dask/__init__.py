@@ -276,32 +276,60 @@ _INSTEAD = {
         ("arange", "asarray", "linspace"),
         "zarr_dask.array(values, url) stores values, such as numpy.arange(10).",
     ),
+    "append": "to_zarr(x, url, append=0) and open_array(url, mode='r+').append(values) append.",
+    "check": "zarr_dask.verify(url) checks stored objects.",
+    **dict.fromkeys(
+        ("concat", "concatenate", "stack"),
+        "dask.array has it, for arrays that zarr_dask.from_zarr opens.",
+    ),
     "config": "Options are arguments: storage_options=, and read=zarr_dask.ReadOptions(...).",
     "consolidate_metadata": "zarr_dask.consolidate(url) writes consolidated metadata.",
+    "convert": (
+        "zarr_dask.migrate(url) brings metadata to v3, copy(source, target, format=...) all, "
+        "ingest(files, url) NetCDF and HDF5."
+    ),
     "copy_all": "zarr_dask.copy(source, target) copies a hierarchy.",
     "copy_store": "zarr_dask.copy(source, target) copies a hierarchy.",
     "create": "zarr_dask.create_array(url, shape=..., dtype=...) creates an array.",
     "create_hierarchy": "zarr_dask.create_group and create_array create nodes.",
     "DirectoryStore": "A path is a store; zarr_dask.stores.LocalStore names one.",
+    "exists": (
+        "name in zarr_dask.open_group(url) tells; opening what is absent raises "
+        "zarr_dask.errors.NodeNotFoundError."
+    ),
     "File": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "from_array": "zarr_dask.create_array(url, data=values) stores values in memory.",
     "group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "info": "zarr_dask.open(url).info says what a node is.",
     "load_dataset": "zarr_dask.open_dataset(url).load() reads a dataset into memory.",
+    "ls": "list(zarr_dask.open_group(url)) has the names of nodes, .tree() draws them.",
+    **dict.fromkeys(
+        ("move", "rename"),
+        "zarr_dask.open_group(url, mode='r+').rename(old, new) moves a node within a group.",
+    ),
     "open_consolidated": (
         "zarr_dask.open(url) uses consolidated metadata where there are any; "
         "read=zarr_dask.ReadOptions(consolidated=False) does not."
     ),
+    "open_dataarray": "zarr_dask.open_dataset(url)[name] is a DataArray.",
     "open_like": "zarr_dask.zeros_like(other, url) creates an array like another one.",
+    "random": "dask.array.random makes values, zarr_dask.to_zarr(x, url) writes them.",
+    "read": "zarr_dask.open_array(url)[...] reads values, from_zarr(url) opens them lazily.",
     "read_zarr": "zarr_dask.from_zarr(url) opens an array as a dask array.",
+    **dict.fromkeys(("remove", "rm"), "zarr_dask.delete(url) deletes a node."),
+    "repair": "zarr_dask.verify(url) says what each finding takes; sweep=True removes leftovers.",
     "require_group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "save_array": "zarr_dask.save(url, values) saves an array.",
-    "save_group": "zarr_dask.save(url, name=values) saves a group.",
+    **dict.fromkeys(
+        ("save_group", "savez", "savez_compressed"),
+        "zarr_dask.save(url, name=values) saves a group.",
+    ),
     "storage": "zarr_dask.stores has the stores.",
     "store": "zarr_dask.to_zarr(x, url) writes dask arrays; zarr_dask.stores has the stores.",
     "survey": "zarr_dask.inventory(url) lists nodes, zarr_dask.plan_ingest(files, url) files.",
     "tree": "zarr_dask.open_group(url).tree() draws the hierarchy.",
     "validate": "zarr_dask.verify(url) checks stored objects.",
+    "write": "zarr_dask.to_zarr(x, url) writes dask arrays, save(url, values) those in memory.",
     "ZipStore": "zarr_dask.stores.ZipStore reads an archive, zarr_dask.ZipWriter writes one.",
 }
 """Names of other libraries, and what to write instead."""

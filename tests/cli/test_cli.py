@@ -714,6 +714,93 @@ def test_wrong_usage(maps, target, tmp_path):
     assert not Path(target).exists()
 
 
+OTHER_TOOLS = {
+    "cp -r a b": "Use copy",
+    "sync a b": "--resume",
+    "mv a b": "copy, then delete",
+    "rm -r a": "Use delete",
+    "rb a": "Use delete",
+    "mb a": "Use create",
+    "touch a": "Use create",
+    "du a": "inventory",
+    "cat a": "Use head",
+    "stat a": "Use info",
+    "hash a": "Use digest",
+    "md5sum a": "Use digest",
+    "h5ls a": "tree, or ls",
+    "h5dump a": "head for values",
+    "ncdump -h a": "info for the metadata",
+    "header a": "info for the metadata",
+    "print a": "info for the metadata",
+    "show a": "Use info",
+    "diff a b": "Use compare",
+    "repack a b": "--codecs",
+    "find a": "ls --recursive",
+    "survey a": "inventory",
+    "attr a units=m": "Use info",
+    "setattr a units m": "--attribute",
+    "consolidate-metadata a": "Use consolidate",
+    "export a b.nc": "to_netcdf",
+    "to-xarray a": "engine='zarr_dask'",
+    "convert a b": "ingest",
+    "upgrade a": "migrate",
+    "fsck a": "verify",
+    "check a": "verify",
+    "resume a": "--resume",
+    "help copy": "--help",
+    "copy --recursive {a} b": "always included",
+    "copy --dryrun {a} b": "'--dry-run'",
+    "copy --no-sign-request {a} b": "'--anon'",
+    "copy --endpoint http://x {a} b": "'--endpoint-url'",
+    "copy --include temp {a} b": "SRC/PATH",
+    "copy --exclude temp {a} b": "SRC/PATH",
+    "copy --delete {a} b": "not removed",
+    "copy --force {a} b": "'--overwrite'",
+    "copy -n {a} b": "'--dry-run'",
+    "rechunk {a} b --chunks 4,1 -y": "nothing is asked",
+    "rechunk {a} b --chunks 4,1 -j 2": "'--workers'",
+    "rechunk {a} b --chunks 4 1": "commas",
+    "rechunk {a} b --target-chunks 4,1": "'--chunks'",
+    "rechunk {a} b --temp-store t --chunks 4,1": "'--temp'",
+    "rechunk {a} b --max-memory 1GB --chunks 4,1": "'--max-mem'",
+    "rechunk {a} b --chunks 4,1 --compressor zstd": "'--codecs'",
+    "migrate {a} --to v3": "'--format'",
+    "migrate {a} --format 2": "zarr-dask copy SRC DST --format v2",
+    "verify {a} --full": "'--deep'",
+    "tree {a} --depth 1": "'--level'",
+    "tree {a} --max-depth 1": "'--level'",
+    "info {a} --array temp": "second argument, PATH",
+    "info {a} --variable temp": "second argument, PATH",
+    "info {a} --path temp": "second argument, PATH",
+    "info {a} -o json": "> FILE",
+    "info {a} --format json": "--json",
+    "info {a} --log-level debug": "'--verbose'",
+    "info {a} --debug": "'--verbose'",
+    "info --profile me {a}": "object store",
+    "ls -a {a}": "nothing is hidden",
+    "create n --shape 3,4 --dtype f4 -f 2": "'--format'",
+    "--install-completion": "completion",
+}
+
+
+@pytest.mark.parametrize("words", OTHER_TOOLS)
+def test_a_command_of_other_tools_is_answered_with_ours(words, tmp_path):
+    zd.create_array(tmp_path / "a.zarr", data=np.ones((4, 4)))
+    said = refuse(*words.format(a=tmp_path / "a.zarr").split(), code=2)
+    assert OTHER_TOOLS[words] in " ".join(said.split())
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_address_without_a_port_is_refused_with_one_message(tmp_path):
+    zd.create_array(tmp_path / "a.zarr", data=np.ones((4, 4)))
+    done = spawn(
+        "rechunk", tmp_path / "a.zarr", tmp_path / "b.zarr", "--chunks", 1, "--scheduler", "threads"
+    )
+    assert done.returncode == 3
+    assert "missing port number" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_pictures_are_refused_before_the_job(maps, target, tmp_path):
     for name, words in (("a.foo", "must end in one of"), ("none/a.png", "there is no folder")):
         for command in (["verify", maps], ["copy", maps, target], ["plan", maps, target]):

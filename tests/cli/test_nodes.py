@@ -142,8 +142,33 @@ def test_head_reads_no_other_chunk(run_zarr, tmp_path):
     run("head", run_zarr, "sea/temp", "-n", "2")
 
 
+def test_an_array_is_listed_by_its_name(run_zarr):
+    assert run("ls", run_zarr, "sea/temp").stdout == "temp\n"
+    zd.create_array(f"{run_zarr}-alone", data=np.arange(3, dtype="i2"))
+    assert run("ls", f"{run_zarr}-alone").stdout == "run.zarr-alone\n"
+    line = "run.zarr-alone  (3,) int16, chunks (3,)\n"
+    assert run("ls", "-l", f"{run_zarr}-alone").stdout == line
+    assert run("tree", f"{run_zarr}-alone").stdout == line
+
+
+def test_a_tree_of_some_levels(run_zarr):
+    whole, top = (run("tree", run_zarr, *more).stdout for more in ((), ("--level", "1")))
+    assert "temp" in whole
+    assert "temp" not in top
+    assert "sea/" in top
+    assert [one["path"] for one in result("tree", run_zarr, "-L", "1")["nodes"]] == ["land", "sea"]
+
+
+def test_head_of_a_group_names_its_arrays(run_zarr):
+    assert "PATH, after URL, names an array" in run("head", run_zarr, "sea", code=3).stderr
+
+
+def test_ls_takes_the_options_of_ls(run_zarr):
+    assert "sea/temp  (" in run("ls", "-lR", run_zarr).stdout
+
+
 def test_status_of_a_url(run_zarr):
-    assert "0 of 0 jobs" in run("status", run_zarr).stdout
+    assert "no jobs are recorded" in run("status", run_zarr).stdout
     zd.to_zarr(np.arange(8), run_zarr, "sea/salt", resume=True)
     said = run("status", run_zarr).stdout
     assert "0 of 1 jobs have not ended" in said

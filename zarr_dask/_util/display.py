@@ -38,6 +38,8 @@ class InWords:
             if name in {"compute", "execute", "persist", "start", "submit"}:
                 runs = hasattr(type(self), "run")
                 hint = " plan.run() runs it." if runs else " The job has ended; this is its report."
+            elif name in {"failed", "ok", "status", "success", "successful"}:
+                hint = " A job that fails raises an error: where there is a report, all is stored."
             raise AttributeError(f"{type(self).__name__!r} object has no {name!r}.{hint}")
 
 

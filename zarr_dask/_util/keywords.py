@@ -25,10 +25,12 @@ T = TypeVar("T")
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "append_dim": ("append",),
     "attrs": ("attributes",),
+    "arrays": ("variables",),
     "axis": ("append", "axes"),
     "chunk_shape": ("chunks",),
     "chunksize": ("chunks",),
     "clobber": ("overwrite",),
+    "cluster": ("client",),
     "component": ("path",),
     "compression": ("codecs",),
     "compression_opts": ("codecs",),
@@ -42,6 +44,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "dst": ("target", "url"),
     "encoding": ("codecs",),
     "executor": ("client",),
+    "fillvalue": ("fill_value",),
     "exist_ok": ("overwrite",),
     "exists_ok": ("overwrite",),
     "filters": ("codecs",),
@@ -72,11 +75,32 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "target_store": ("target", "dst"),
     "temp_store": ("temp",),
     "zarr_format": ("format",),
+    "workers": ("client",),
     "zarr_version": ("format",),
 }
 """Names that users bring from other libraries, and what they are called here."""
 
 _ABSENT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("arrays", "exclude", "include", "only"),
+        "path= names one node, and rechunk takes a mapping from arrays to chunks",
+    ),
+    **dict.fromkeys(
+        ("create", "delete_existing"),
+        "mode='a' creates what is not there, mode='w' replaces what is",
+    ),
+    **dict.fromkeys(
+        ("log", "verbose"), "logging.getLogger('zarr_dask') tells what is done, progress= how far"
+    ),
+    **dict.fromkeys(
+        ("max_retries", "retries", "retry"),
+        "failed requests are repeated; storage_options={'retry': {...}} says for how long",
+    ),
+    "config": "chunks that hold nothing but the fill value are never stored",
+    "context": "storage_options= and read=zarr_dask.ReadOptions(...) have the options",
+    "meta": "the type of the blocks is that of the stored array",
+    "unlimited_dims": "every dimension may grow, by append_dim=",
+    "use_consolidated": "read=zarr_dask.ReadOptions(consolidated=False) passes them over",
     "cache_attrs": "attributes are not fetched again once a node is open",
     "asarray": "blocks are NumPy arrays",
     "compute_kwargs": "dask.config.set(scheduler=..., num_workers=...) holds for it",
@@ -176,7 +200,7 @@ def takes_habits(
         known.discard("self")
         positions = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
         named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY] or sorted(also)
-        named.sort(key=lambda name: name not in {"shape", "chunks"})
+        named.sort(key=lambda name: (name != "shape", name != "chunks"))
         is_open = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters) or not named
 
         @wraps(function)

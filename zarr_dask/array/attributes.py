@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from html import escape
-from typing import Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from zarr_dask.formats.base import Format, NodeMeta, ReadOptions
 from zarr_dask.formats.concurrent_edit import change_attributes
@@ -98,6 +98,16 @@ class Attributes(MutableMapping[str, Any]):
         change_attributes(
             node.store, node.path, node.node_format, without, node.options, warns=True
         )
+
+    if not TYPE_CHECKING:  # a type checker knows which methods there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ""
+            if name in {"asdict", "copy"}:
+                hint = " dict(node.attrs) is a copy."
+            elif name in {"create", "modify", "set", "setncattr"}:
+                hint = " node.attrs[name] = value stores one."
+            raise AttributeError(f"{type(self).__name__!r} object has no {name!r}.{hint}")
 
     def clear(self) -> None:
         """Remove all attributes by one request."""

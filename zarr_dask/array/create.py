@@ -249,7 +249,9 @@ def _named_by_codec(data_type: DataType, chain: CodecChain) -> DataType:
 
 def _listed(codecs: Any) -> Any:
     """Return codecs as formats take them: objects of other libraries by their configuration."""
-    if codecs is None or isinstance(codecs, str | Codec | Mapping):
+    if codecs is None or codecs == "auto":
+        return None
+    if isinstance(codecs, str | Codec | Mapping):
         return codecs
     items = codecs if isinstance(codecs, Iterable) else [codecs]
     return [codec_configuration(item) for item in items]

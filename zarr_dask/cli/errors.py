@@ -148,26 +148,39 @@ def _refuse_parted_lengths(args: list[str]) -> None:
 _GRIDS = frozenset({"--shape", "--chunks", "--shards"})
 _LENGTH = re.compile("-?[0-9]+")
 _HABITS = {
-    "attrs": "info",
+    **dict.fromkeys(("attr", "attrs"), "info"),
+    "attributes": "info",
     "cat": "head",
     "check": "verify",
     "checksum": "digest",
+    "chmod": "the tools of the store",
+    "consolidate-metadata": "consolidate",
     "cp": "copy",
     "convert": "'ingest' for NetCDF and HDF5, 'ome convert' for TIFF, 'migrate' for formats",
     "diff": "compare",
     "du": "inventory, or info of one array",
-    "dump": "head",
+    **dict.fromkeys(("dump", "print"), "info for the metadata, head for values"),
+    "export": "'copy' for another Zarr store; xarray.Dataset.to_netcdf writes NetCDF",
     "find": "ls --recursive, or tree",
     "fsck": "verify",
     "get": "info, or head for values",
+    **dict.fromkeys(("h5dump", "header", "ncdump"), "info for the metadata, head for values"),
+    **dict.fromkeys(("h5ls", "ncinfo"), "tree, or ls"),
+    **dict.fromkeys(("hash", "sha256sum", "md5sum"), "digest"),
     "help": "--help",
     "import": "'ingest' for NetCDF and HDF5, 'ome convert' for TIFF",
     "list": "ls",
     "md5": "digest",
-    "mkdir": "create",
+    **dict.fromkeys(("init", "mb", "mkdir", "new", "touch"), "create"),
     "mv": "copy, then delete",
     "open": "info",
     "repair": "verify, which says what each finding takes; --sweep removes leftovers",
+    **dict.fromkeys(("compress", "repack", "recompress"), "'copy --codecs', or rechunk"),
+    **dict.fromkeys(
+        ("set", "setattr"), "node.attrs[name] = value in Python, or create --attribute"
+    ),
+    "survey": "ls --recursive, tree, or inventory",
+    **dict.fromkeys(("to-xarray", "to-netcdf"), "xarray.open_dataset(url, engine='zarr_dask')"),
     "resume": "the same command again with --resume",
     "rsync": "copy, with --resume if it was interrupted",
     "size": "inventory, or info of one array",
@@ -177,7 +190,7 @@ _HABITS = {
     "upgrade": "migrate",
     "view": "'ome view' for images, 'head' for values",
     "zip": "copy, with a DST that ends in .zip",
-    "rm": "delete",
+    **dict.fromkeys(("rb", "remove", "rm", "rmdir"), "delete"),
     "show": "info",
     "validate": "verify",
     "version": "--version",
@@ -209,6 +222,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "--compressor": ("--codecs",),
     "--continue": ("--resume",),
     "--debug": ("--verbose", "--traceback"),
+    "--depth": ("--level",),
     "--dim-names": ("--dims",),
     "--dimension-names": ("--dims",),
     "--dimensions": ("--dims",),
@@ -216,7 +230,10 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "--exclude": ("--array",),
     "--force": ("--overwrite", "--yes"),
     "--include": ("--array",),
+    "--full": ("--deep",),
     "--jobs": ("--workers",),
+    "--log-level": ("--verbose", "--quiet"),
+    "--max-depth": ("--level",),
     "--mem": ("--max-mem",),
     "--memory": ("--max-mem",),
     "--memory-limit": ("--max-mem",),
@@ -234,7 +251,9 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "--silent": ("--quiet",),
     "--slice": ("--region",),
     "--target-chunks": ("--chunks",),
+    "--temp-store": ("--temp",),
     "--tmp": ("--temp",),
+    "--to": ("--format",),
     "--tmpdir": ("--temp",),
     "--type": ("--dtype",),
     "--var": ("--array",),
@@ -244,6 +263,21 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Options elsewhere, and those here that may be meant."""
 _SAID = {
+    **dict.fromkeys(
+        ("--array", "--dataset", "--group", "--name", "--node", "--path", "--var", "--variable"),
+        "a node in URL is the second argument, PATH",
+    ),
+    "-a": "nothing is hidden",
+    "--delete": "objects that SRC lacks are not removed; --overwrite replaces DST",
+    **dict.fromkeys(
+        ("--exclude", "--include"), "one node is copied: SRC/PATH to DST/PATH; several by rechunk"
+    ),
+    **dict.fromkeys(
+        ("--human-readable", "--summarize"),
+        "zarr-dask info counts the objects and bytes of an array",
+    ),
+    "--install-completion": "zarr-dask completion prints what the shell reads, and says where",
+    **dict.fromkeys(("-y", "--yes"), "nothing is asked; --overwrite replaces what exists"),
     "--checksum": "zarr-dask verify --deep decode reads everything, zarr-dask digest is a checksum",
     "--dry-run": "zarr-dask plan prints what rechunk would do, zarr-dask copy takes --dry-run",
     "--format": "for JSON it is --json",
@@ -300,6 +334,7 @@ _PHRASES = {
     "or open it with mode='r+' to write into it": "or choose another location",
     "zarr_dask.consolidate": "zarr-dask consolidate",
     "; open_array opens it": "",
+    "; open_group opens it, and path= names an array": "; PATH, after URL, names an array",
     "create_group writes the document": "zarr-dask create writes it",
     "deep='decode'": "--deep decode",
     "(manifest=)": "(--manifest)",
@@ -322,6 +357,11 @@ def as_options(message: str) -> str:
         named = named.replace(python, words)
     for name, option in _NAMES.items():
         named = re.sub(rf"(?<![\w/.-]){name}=True", f"--{option}", named)
+    named = re.sub(
+        r"zarr_dask\.copy\(source, target, format='(\w+)'\)",
+        r"zarr-dask copy SRC DST --format \1",
+        named,
+    )
     named = re.sub(r"settle=\{'(\w+)': \.\.\.\}", r"--settle \1=...", named)
     named = re.sub(r"(?<![\w/-])max_mem\b=?", "--max-mem", named)
     named = re.sub(

@@ -24,7 +24,7 @@ from zarr_dask.stores.open import backend_of
 if TYPE_CHECKING:
     from zarr_dask.codecs.base import Codec
 
-__all__ = ["info", "node_facts", "tree"]
+__all__ = ["info", "layout_line", "name_of", "node_facts", "tree"]
 
 
 @click.command()
@@ -65,21 +65,36 @@ def info(url: str, path: str, no_count: bool) -> None:
 @click.command()
 @click.argument("url")
 @click.argument("path", default="")
-def tree(url: str, path: str) -> None:
+@click.option(
+    "--level", "-L", type=click.IntRange(min=1), help="Show this many levels; by default all."
+)
+def tree(url: str, path: str, level: int | None) -> None:
     """Show the hierarchy below a group.
 
     PATH is the path of the group below URL.
     """
     node = zd.open(url, path, storage_options=storage_options(url))
     if isinstance(node, zd.Group):
-        echo(terminal_safe(node.tree()))
-        answer({"where": node.where, "nodes": [node_facts(*one) for one in node.walk()]})
+        echo(terminal_safe(node.tree(level)))
+        shown = [
+            node_facts(below, child)
+            for below, child in node.walk(recursive=level != 1)
+            if level is None or below.count("/") < level
+        ]
+        answer({"where": node.where, "nodes": shown})
         return
-    name = node.path.rsplit("/", 1)[-1] or "/"
-    echo(
-        terminal_safe(f"{name}  {node.shape} {node.meta.data_type.label}, chunks {node.meta.grids}")
-    )
+    echo(terminal_safe(f"{name_of(node)}  {layout_line(node)}"))
     answer({"where": node.where, "nodes": [node_facts("", node)]})
+
+
+def name_of(array: zd.Array) -> str:
+    """Return the last part of the location of an array."""
+    return array.where.rstrip("/").rpartition("/")[2]
+
+
+def layout_line(array: zd.Array) -> str:
+    """Return shape, data type and chunks of an array, for a list."""
+    return f"{array.shape} {array.meta.data_type.label}, chunks {array.meta.grids}"
 
 
 def node_facts(path: str, node: zd.Array | zd.Group | MetadataError) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def jobs_at(url: str) -> None:
     place, jobs = job_states(store, path)
     where = store.url if not path else f"{store.url}/{path}"
     left = [one for one in jobs if one.state != "ended"]
-    echo(f"{terminal_safe(where)}: {len(left)} of {len(jobs)} jobs have not ended")
+    said = f"{len(left)} of {len(jobs)} jobs have not ended" if jobs else "no jobs are recorded"
+    echo(f"{terminal_safe(where)}: {said}")
     for one in jobs:
         echo(terminal_safe(_line(one)))
     if place is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
-from zarr_dask.cli.info import node_facts
+from zarr_dask.cli.info import layout_line, name_of, node_facts
 from zarr_dask.cli.options import FORMAT, CodecsType, GridType, RegionType
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.settings import settings, storage_options
@@ -214,7 +214,7 @@ def digest(
 @click.argument("url")
 @_PATH
 @click.option("--long", "-l", "long", is_flag=True, help="Show shapes, data types and chunks.")
-@click.option("--recursive", "-r", is_flag=True, help="List everything below as well.")
+@click.option("--recursive", "-r", "-R", is_flag=True, help="List everything below as well.")
 def ls(url: str, path: str, *, long: bool, recursive: bool) -> None:
     """List the nodes in a group.
 
@@ -222,7 +222,7 @@ def ls(url: str, path: str, *, long: bool, recursive: bool) -> None:
     """
     node = zd.open(url, path, storage_options=storage_options(url))
     if isinstance(node, zd.Array):
-        nodes: list[tuple[str, Any]] = [(node.path.rpartition("/")[2] or "/", node)]
+        nodes: list[tuple[str, Any]] = [(name_of(node), node)]
     else:
         nodes = list(node.walk(recursive=recursive))
     for name, child in nodes:
@@ -233,7 +233,7 @@ def ls(url: str, path: str, *, long: bool, recursive: bool) -> None:
 
 def _line(node: zd.Array | zd.Group | MetadataError) -> str:
     if isinstance(node, zd.Array):
-        return f"{node.shape} {node.meta.data_type.label}, chunks {node.meta.grids}"
+        return layout_line(node)
     return "unreadable" if isinstance(node, MetadataError) else ""
 
 

@@ -5,6 +5,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.codecs.base import (
     ArrayCodec,
     BoundSerializer,
@@ -40,6 +41,8 @@ def __getattr__(name: str) -> Any:
         target = own_classes().get(name)
         if target is not None:
             return getattr(import_module(target), name)
+        hint = did_you_mean(name.removesuffix("Codec"), own_classes())
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

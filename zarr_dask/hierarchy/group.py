@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -106,7 +107,7 @@ class CreateOptions(NewArrayOptions, total=False):
     overwrite: bool
 
 
-_HABITS = {"component": "path", "name": "path", "zarr_format": "format"}
+_HABITS = {"component": "path", "name": "path", "store": "url", "zarr_format": "format"}
 _OF_NEW = {
     "attrs": "attributes",
     "compressor": "codecs",
@@ -581,7 +582,10 @@ _GROUP_HINTS = {
     "create_hierarchy": "group.create_group and group.create_array create nodes.",
     "read_only": "zarr_dask.open(url, mode='r') opens for reading only.",
     "root": "zarr_dask.open_group opens it by its own path.",
-    "to_xarray": "zarr_dask.open_dataset(group) gives an xarray.Dataset.",
+    **dict.fromkeys(
+        ("to_dataset", "to_xarray"), "zarr_dask.open_dataset(group) gives an xarray.Dataset."
+    ),
+    "to_datatree": "zarr_dask.open_datatree(group) gives an xarray.DataTree.",
     "copy": "zarr_dask.copy(group['name'], group, path='new name') copies a node.",
     "parent": "zarr_dask.open_group opens it by its own path.",
     "file": "group.store is the store, group.url the place.",
@@ -633,11 +637,9 @@ def _summary(meta: NodeOrError) -> tuple[str, str]:
 @in_foreground()
 @takes_habits(
     _NEW_ARRAY,
-    component="path",
     group="path",
-    name="path",
-    zarr_format="format",
-    attrs="attributes",
+    **_HABITS,
+    **_OF_NEW,
 )
 def open(
     url: Location | Array | Group,
@@ -846,10 +848,23 @@ def _of_a_file(error: NodeNotFoundError, store: Store) -> NodeNotFoundError:
         by_stem = {one.removesuffix(".zarr"): one for one in names}
         meant = closest(name.removesuffix(".zarr"), by_stem)
         hint = "There is no such folder." + (f" Did you mean {by_stem[meant]!r}?" if meant else "")
+        hint = _of_other_spelling(root) or hint
         hint += " zarr_dask.create_array and create_group make nodes."
     else:
         return error
     return NodeNotFoundError(error.where, error.looked_for, f"{error.hint} {hint}".lstrip())
+
+
+def _of_other_spelling(path: str) -> str:
+    """Return a hint for a location spelled as other programs have it; empty for all others."""
+    if found := re.match(r".*/(https?)[:/]+(.+)", path):
+        return f"A URL has '://', as in {f'{found[1]}://{found[2]}'!r}."
+    for mark in ("/|", "::", "#", "|", ":"):
+        above, cut, name = path.partition(mark)
+        if cut and Path(above).exists():
+            below = "" if "|" in mark else f", path={name!r}"
+            return f"A node is named by its path: open({above!r}{below})."
+    return ""
 
 
 _KINDS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from os import PathLike
@@ -46,7 +47,25 @@ _HABITS = {
 }
 
 
+_DTYPE = re.compile("[<>|=]?[?bBiufcSUVmM][0-9]+|bool|(u?int|float|complex)[0-9]*|str")
+"""Data types in NumPy's words, which are hardly meant as the names of files."""
+
 P = ParamSpec("P")
+
+
+def _check_url(url: object) -> None:
+    """Refuse a data type where the location belongs, as NumPy has it.
+
+    Raises
+    ------
+    TypeError
+        If it is one.
+    """
+    if isinstance(url, str) and _DTYPE.fullmatch(url):
+        raise TypeError(
+            f"{url!r} names a data type: pass dtype={url!r}, or url='./{url}' for a location of "
+            "that name."
+        )
 
 
 def _shape_first(function: Callable[P, Array]) -> Callable[P, Array]:
@@ -105,6 +124,7 @@ def array(data: Any, url: Location | Group | None = None, **options: Unpack[Arra
     >>> zd.array([[1, 2], [3, 4]], chunks=1)[1]
     array([3, 4])
     """
+    _check_url(url)
     place: Any = {} if url is None else url
     return create_array(place, data=data, **options)
 
@@ -140,6 +160,7 @@ def full(
     >>> zd.full((2, 2), 7.5)[...].tolist()
     [[7.5, 7.5], [7.5, 7.5]]
     """
+    _check_url(url)
     place: Any = {} if url is None else url
     wanted = np.asarray(fill_value).dtype if dtype is None else dtype
     return create_array(place, shape=shape, dtype=wanted, fill_value=fill_value, **options)
@@ -249,6 +270,7 @@ def full_like(
     >>> b.chunks, b[0]
     ((2, 4), array([3, 3, 3, 3], dtype=int16))
     """
+    _check_url(url)
     place: Any = {} if url is None else url
     wanted: dict[str, Any] = {**_like(other), **options}
     return create_array(place, fill_value=fill_value, **wanted)

@@ -165,6 +165,10 @@ def _given_store(url: Any) -> Store | None:
             f"{type(url).__name__} is a file system, which names no place by itself: give path= "
             "with the bucket or folder, or file_system.get_mapper(path)."
         )
+    if isinstance(url, dict) and "kvstore" in url:
+        raise LocationTypeError(
+            f"{_shortened(url)} is a specification of TensorStore: give the path or URL in it."
+        )
     return _mapped(url) or MemoryStore.over(url) if isinstance(url, MutableMapping) else None
 
 

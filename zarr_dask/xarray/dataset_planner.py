@@ -160,7 +160,12 @@ class Planner:
                 )
         if not exists and (call.append is not None or call.region is not None or call.mode == "r+"):
             keys = list(node_format.node_keys(self.path))
-            raise NodeNotFoundError(where(self.store, self.path), keys, "Nothing was written.")
+            hint = "Nothing was written. "
+            if call.append is not None:
+                hint += "append= lengthens a dataset that exists: write the first piece without it."
+            else:
+                hint += "zarr_dask.create_dataset(ds, url) makes one to be written in parts."
+            raise NodeNotFoundError(where(self.store, self.path), keys, hint)
         if not call.resume.resume:  # else plans tell if an earlier call has made the group
             self._check_free(node_format, exists=exists)
 

@@ -35,6 +35,14 @@ __all__ = ["Encoded", "array_spec", "encode_dataset", "values_of"]
 _CODECS = ("filters", "serializer", "compressors")
 _KNOWN = {*_CODECS, "chunks", "shards", "chunk_key_encoding", "write_empty_chunks"}
 _IGNORED = {"cache_metadata", "write_empty_chunks", "preferred_chunks"}
+_OF_NETCDF = {
+    "chunksizes": "chunks",
+    **dict.fromkeys(
+        ("complevel", "compression", "compression_opts", "compressor", "shuffle", "zlib"),
+        "compressors",
+    ),
+}
+"""Keys of encodings for NetCDF, and those for Zarr."""
 _NO_NAME = "__values__"
 """Name in the store of a variable without one, as xarray has it."""
 _LARGEST_BLOCK = 64 << 20  # bytes of a variable in memory that one task writes
@@ -198,9 +206,11 @@ def array_spec(
     if is_asked:
         unknown = [key for key in encoding if key not in _KNOWN | _IGNORED]
         if unknown:
+            meant = {f"{_OF_NETCDF[key]!r} for {key!r}" for key in unknown if key in _OF_NETCDF}
+            hint = f" Use {' and '.join(sorted(meant))}." if meant else ""
             raise ValueError(
                 f"unexpected encoding of {name!r}: {unknown}; Zarr has {sorted(_KNOWN)}, and the "
-                "fill value of v2 is _FillValue."
+                f"fill value of v2 is _FillValue.{hint}"
             )
     else:
         encoding = _fitting(encoding, variable.shape, node_format)

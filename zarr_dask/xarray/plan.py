@@ -54,8 +54,8 @@ class DatasetReport(InWords):
         return "\n".join([total, *(f"  {name}: {one}" for name, one in self.variables.items())])
 
 
-@dataclass(frozen=True, eq=False)
-class DatasetPlan:
+@dataclass(frozen=True, eq=False, repr=False)
+class DatasetPlan(InWords):
     """Everything that writing a dataset will do; made by `plan_dataset`."""
 
     joint: JointWritePlan

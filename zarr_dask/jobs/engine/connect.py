@@ -52,14 +52,18 @@ def connect(
         return
     _require_distributed()
     from distributed import Client
-    from distributed.comm import parse_address
+    from distributed.comm import parse_address, parse_host_port
     from distributed.comm.registry import get_backend
 
     place = scheduler_file or scheduler
     try:
         if scheduler_file is not None:
             scheduler = json.loads(Path(scheduler_file).read_text(encoding="utf-8"))["address"]
-        get_backend(parse_address(scheduler)[0])  # a Client that fails on this ends noisily
+        # a Client that fails on one of these ends noisily
+        scheme, location = parse_address(scheduler)
+        get_backend(scheme)
+        if scheme in {"tcp", "tls", "ws", "wss"}:
+            parse_host_port(location)
         client = Client(scheduler, timeout=timeout, set_as_default=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SchedulerError(

@@ -96,8 +96,10 @@ def check_fits(
     """
     shape = tuple(len(range(s.start, s.stop, s.step)) for s in region)
     if any(s.step != 1 for s in region):
+        steps = tuple(s.step for s in region)
         raise GridError(
-            f"region {format_region(region)} has steps; regions to write are contiguous."
+            f"region {given if isinstance(given, dict) else format_region(region)} has steps "
+            f"{steps}; regions to write are contiguous. array[...] = values writes others."
         )
     if values.shape != shape:
         cut = clipped_slices(given, target.shape, target.dimension_names or (), target.where)

@@ -237,6 +237,12 @@ def _of_xarray(
     **given: Any,
 ) -> Any:
     """Plan or write a dataset, by a method of its accessor."""
+    names = {"component": component}
+    names |= {name: given.pop(name, None) for name in ("group", "name", "path")}
+    said = [name for name, value in names.items() if value is not None]
+    if len(said) > 1:
+        raise TypeError(f"{said[0]}= and {said[1]}= both say where the group lies; choose one.")
+    component = names[said[0]] if said else None
     replaces = given.pop("overwrite", False)
     given = {name: value for name, value in given.items() if value is not None}
     mode_of_dataset = "w" if replaces else None if mode == "a" else mode
