@@ -28,6 +28,8 @@ FIGURES = {
     "memory-blosc-32-in-256",
     "memory-zstd-256",
     "ome-pyramid",
+    "dataset-climatology-chunks",
+    "dataset-rolling-shards",
 }
 """Cases of the figures to reach, besides reading and writing every layout."""
 

@@ -196,12 +196,19 @@ class Cluster:
 
     def __init__(self, folder: Folder, name: str) -> None:
         at = f"{folder.root}/{name}"
+        self._folder = at
         self.scheduler = start(run_scheduler, at)
         until(lambda: Path(at).exists(), self.scheduler)
         self.address = Path(at).read_text()
         self.workers = [
             start(run_worker, self.address, f"{folder.root}/{name}-{n}") for n in range(2)
         ]
+
+    def replace_worker(self) -> None:
+        """Kill the first worker, and start another one."""
+        kill(self.workers.pop(0))
+        self._folder += "+"
+        self.workers.append(start(run_worker, self.address, self._folder))
 
     def kill(self) -> None:
         for process in (*self.workers, self.scheduler):

@@ -10,6 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import xarray as xr
+from distributed import Client
 
 import zarr_dask as zd
 from zarr_dask.jobs.write import commit, target
@@ -53,9 +54,22 @@ def deadly(ds, at):
 
 
 def write(
-    place, first, last, dies_at=None, shows=None, shown=False, ends=None, drops=(), options=None
+    place,
+    first,
+    last,
+    dies_at=None,
+    shows=None,
+    shown=False,
+    ends=None,
+    drops=(),
+    options=None,
+    scheduler="synchronous",
+    swaps=False,
 ):
-    """Write days; die at a block, after metadata of arrays or of the group, or some journals."""
+    """Write days; die at a block, after metadata of arrays or of the group, or some journals.
+
+    The scheduler is dask's own, or at an address. The days take the place of others (`swaps`).
+    """
     ds = steps(first, last).drop_vars(drops)
     if dies_at is not None:
         ds = deadly(ds, dies_at)
@@ -65,8 +79,20 @@ def write(
         commit.GroupCommit.consolidate = mortal(commit.GroupCommit.consolidate, 0)
     if ends is not None:
         journal.Journal.remove = mortal(journal.Journal.remove, ends)
-    with dask.config.set(scheduler="synchronous"):
-        zd.write_dataset(ds, place, **(options or {}))
+    is_cluster = "://" in scheduler
+    with Client(scheduler) if is_cluster else dask.config.set(scheduler=scheduler):
+        if swaps:
+            swap(ds, place)
+        else:
+            zd.write_dataset(ds, place, **(options or {}))
+
+
+def swap(ds, place):
+    """Put the temperatures in the place of those that are there, in one step."""
+    stored = zd.open_array(f"{place}/t")
+    names = "chunks", "codecs", "fill_value", "dimension_names", "attributes"
+    layout = {name: getattr(stored, name) for name in names}
+    zd.to_zarr(ds["t"].data, f"{place}/t", mode="swap", resume=True, **layout)
 
 
 def mortal(show, after):
