@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import (
+    datasets,
     graphs,
     memory,
     ome,
@@ -27,4 +28,5 @@ CASES: dict[str, Factory] = {
     **rechunk.CASES,
     **rechunk_judged.CASES,
     **ome.CASES,
+    **datasets.CASES,
 }
