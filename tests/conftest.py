@@ -69,6 +69,7 @@ LONG = (
     "tests/jobs/rechunk/test_few_blocks.py",
     "tests/jobs/engine/test_credentials.py",
     "tests/graph/test_schedulers.py",
+    "tests/xarray/test_kills.py",
     "tests/product/zarr2/test_zarr2.py",
 )
 

@@ -46,7 +46,7 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, Format, checked_attributes
 from zarr_dask.formats.detect import DEFAULT_FORMAT, format_named
 from zarr_dask.formats.missing_values import carry_missing_value
-from zarr_dask.formats.translate import TARGETS, translate
+from zarr_dask.formats.translate import TARGETS, names_problems, translate
 from zarr_dask.grid.grid import Cells, Grid, Shape
 from zarr_dask.indexing.basic import checked_cells, checked_shape
 
@@ -83,6 +83,8 @@ class ArraySpec:
     """None for the default: v3, or the format of the surrounding group."""
     order: Literal["C", "F"] = "C"
     chunk_key_encoding: Any = None
+    allow_nan: bool = False
+    """True if attributes may have NaN and infinities."""
 
 
 class LayoutOptions(TypedDict, total=False):
@@ -132,13 +134,14 @@ def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:
     data_type = _named_by_codec(data_type, chain)
     if inner is not None:
         chain = CodecChain((), Sharding(inner, chain, node_format.shard_index_codecs))
+    given = checked_attributes(spec.attributes, at, allow_nan=spec.allow_nan)
     meta = ArrayMeta(
         grid,
         data_type,
         _fill(spec.fill_value, data_type, node_format, at),
         chain,
         _keys(spec.chunk_key_encoding, node_format, at),
-        node_format.attributes(checked_attributes(spec.attributes, at), names),
+        node_format.attributes(given, names),
         names,
     )
     problems = list(meta.problems())
@@ -524,6 +527,9 @@ def _translated(
         meta = translation.meta
     elif meta.fill_value is None and not new.has_undefined_fill:
         meta = replace(meta, fill_value=meta.data_type.zero)
+    problems = list(names_problems(attributes, names, new))
+    if problems:
+        raise MetadataError.of(at, problems)
     attributes = new.attributes(attributes, names)
     return replace(
         meta, chunk_key_encoding=keys, attributes=attributes, dimension_names=names, extra={}

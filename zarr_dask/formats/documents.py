@@ -278,8 +278,19 @@ def dump_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=2, default=_json_value).encode()
 
 
-def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]:
+def checked_attributes(
+    attributes: Mapping[str, Any], at: str, *, allow_nan: bool = False
+) -> dict[str, Any]:
     """Return attributes given by a user, which must be strict JSON.
+
+    Parameters
+    ----------
+    attributes
+        The attributes.
+    at
+        Location of their node, for messages.
+    allow_nan
+        True to take NaN and infinities, too, as other writers do.
 
     Raises
     ------
@@ -287,21 +298,23 @@ def checked_attributes(attributes: Mapping[str, Any], at: str) -> dict[str, Any]
         If they contain values that JSON lacks: NaN, infinities, or objects of other types.
     """
     try:
-        return dict(json.loads(json.dumps(dict(attributes), allow_nan=False, default=_json_value)))
+        text = json.dumps(dict(attributes), allow_nan=allow_nan, default=_json_value)
+        return dict(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
-        expected = "attributes of strings, finite numbers, booleans, null, lists and objects"
-        name, hint = _not_json(attributes)
+        numbers = "numbers" if allow_nan else "finite numbers"
+        expected = f"attributes of strings, {numbers}, booleans, null, lists and objects"
+        name, hint = _not_json(attributes, allow_nan=allow_nan)
         field = f"attributes.{name}" if name else "attributes"
         raise MetadataError(at, [ValidationProblem(field, str(error), expected + hint)]) from error
 
 
-def _not_json(attributes: Any) -> tuple[str, str]:
+def _not_json(attributes: Any, *, allow_nan: bool) -> tuple[str, str]:
     """Return the name of the first attribute that is not JSON, and a hint for its type."""
     if not isinstance(attributes, Mapping):
         return "", " in a mapping from names to values"
     for name, value in attributes.items():
         try:
-            json.dumps({name: value}, allow_nan=False, default=_json_value)
+            json.dumps({name: value}, allow_nan=allow_nan, default=_json_value)
         except (ValueError, TypeError, RecursionError):
             is_time = hasattr(value, "isoformat")
             return str(name), "; value.isoformat() makes a text" if is_time else ""

@@ -9,7 +9,7 @@ instance) are notes. Each new codec chain is tested on a few values that the old
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import prod
@@ -52,6 +52,7 @@ __all__ = [
     "Translation",
     "default_keys",
     "legacy_key_encodings",
+    "names_problems",
     "older_formats",
     "translate",
     "xarray_mask_differences",
@@ -154,6 +155,9 @@ def translate(meta: NodeMeta, target: Format, keys: ChunkKeyEncoding | None) -> 
 
 def _without_new_codecs(meta: ArrayMeta, target: Format) -> Translation:
     """Return the metadata in a format that names codecs as numcodecs does."""
+    problems = tuple(names_problems(meta.attributes, meta.dimension_names, target))
+    if problems:
+        return Translation(None, problems)
     attributes = target.attributes(meta.attributes, meta.dimension_names)
     checked = _checked(replace(meta, attributes=attributes), target)
     if not isinstance(checked.meta, ArrayMeta):
@@ -166,6 +170,17 @@ def _without_new_codecs(meta: ArrayMeta, target: Format) -> Translation:
     names = [codec.name for codec in meta.codecs.codecs]
     expected = f"codecs whose {target.name} form decodes to the same values"
     return Translation(None, (ValidationProblem("codecs", names, expected, "codec"),))
+
+
+def names_problems(
+    attributes: Mapping[str, Any], names: Sequence[str | None] | None, target: Format
+) -> Iterator[ValidationProblem]:
+    """Yield the attribute of a user that the names of dimensions would replace in a format."""
+    kept = target.names_attribute
+    if kept is None or names is None or attributes.get(kept, list(names)) == list(names):
+        return
+    expected = f"{list(names)}: in {target.name} it holds the names of dimensions; remove it"
+    yield ValidationProblem(f"attributes.{kept}", attributes[kept], expected)
 
 
 def _checked(meta: ArrayMeta, target: Format) -> Translation:

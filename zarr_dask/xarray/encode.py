@@ -21,9 +21,10 @@ from xarray.coding.strings import check_vlen_dtype
 
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.dtypes.base import Casting
-from zarr_dask.errors import DataTypeError, GridError
+from zarr_dask.errors import DataTypeError, GridError, MetadataError
 from zarr_dask.formats.base import Format
 from zarr_dask.formats.documents import dump_json
+from zarr_dask.formats.translate import names_problems
 from zarr_dask.xarray.check_values import check_kinds, in_range
 from zarr_dask.xarray.elements import TAKES_FORMAT
 
@@ -195,12 +196,17 @@ def array_spec(
     ------
     DataTypeError
         If an attribute is nothing that JSON has.
+    MetadataError
+        If the format keeps the names of dimensions in an attribute that the variable has.
     ValueError
         If the user gave an encoding that Zarr does not have.
     """
     encoding = dict(variable.encoding)
     attributes = dict(variable.attrs)
     fill = _fill_value(variable, attributes, encoding, node_format)
+    problems = list(names_problems(attributes, list(map(str, variable.dims)), node_format))
+    if problems:
+        raise MetadataError.of(f"the variable {name!r}", problems)
     if encoding.pop("_FillValue", None) is not None:
         raise ValueError(f"{name!r} has a _FillValue in its encoding, which was not applied.")
     if is_asked:
@@ -234,6 +240,7 @@ def array_spec(
         else None,
         attributes=_as_json(attributes, f"the variable {name!r}"),
         format=node_format.name,
+        allow_nan=True,  # as xarray has it: files of NetCDF often say so in missing_value
     )
     return spec, {
         key: value for key, value in keywords.items() if value is not None or key in _CODECS

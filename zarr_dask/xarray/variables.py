@@ -59,10 +59,11 @@ def variable(
         If a dimension has no name.
     """
     names = _dimension_names(array)
-    hidden = DIMENSIONS if array.dimension_names is None else None
-    attributes = {
-        k: v for k, v in array.user_attributes.items() if not is_of_netcdf(k) and k != hidden
-    }
+    attributes = array.user_attributes
+    if not _has_names_in_document(array) or (array.dimension_names is None and array.ndim):
+        attributes = {
+            k: v for k, v in attributes.items() if k != DIMENSIONS and not is_of_netcdf(k)
+        }
     encoding = _encoding(array, names, largest_block)
     if _has_names_in_document(array):
         encoding["fill_value"] = array.fill_value
