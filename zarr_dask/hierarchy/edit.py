@@ -352,7 +352,12 @@ def _warn_mixed_formats(
 
 
 def put_new_node(
-    store: Store, path: str, documents: Mapping[str, bytes], *, again: bool = False
+    store: Store,
+    path: str,
+    documents: Mapping[str, bytes],
+    *,
+    again: bool = False,
+    claimed: bool = False,
 ) -> None:
     """Put the metadata of a new node, on the condition that nobody has made one meanwhile.
 
@@ -363,8 +368,9 @@ def put_new_node(
     documents
         Its metadata; the last ones make it visible.
     again
-        Whether what has these metadata may have been made by an earlier call for the same node;
-        such calls have claimed its place, where claims pass.
+        True if what has these metadata may have been made by an earlier call for the same node.
+    claimed
+        True if the caller has claimed its place, where claims pass.
 
     Raises
     ------
@@ -376,7 +382,7 @@ def put_new_node(
     forget_nodes_above()
     *first, last = documents
     with editing(store, path):
-        if not again:
+        if not (again or claimed):
             check_not_claimed(store, path)
         for key in first:
             store.set(key, [documents[key]])

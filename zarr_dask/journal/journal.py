@@ -33,7 +33,15 @@ from typing import Any
 
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
-from zarr_dask.journal.lock import HELD, JobLock, check_not_locked, is_locked, lock_job
+from zarr_dask.journal.lock import (
+    HELD,
+    JobLock,
+    check_not_locked,
+    is_locked,
+    lock_job,
+    look_now_and_then,
+    note_look,
+)
 from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, collect, parse_receipts
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.posix_io import forget_folders
@@ -176,6 +184,7 @@ class Journal:
         if not is_bare:
             self.store.delete_prefix(self.prefix)
         self.note(job)
+        note_look(self.batch_key)
         self._put_readme()
 
     def put_outside(self, key: str, text: bytes) -> None:
@@ -312,13 +321,24 @@ class Journal:
         """Return the job that has its journal here now; None if it has ended."""
         return job_at(self.store, self.prefix)
 
-    @property
-    def fence(self) -> Callable[[], None] | None:
-        """The check of tasks right before they put an object: `check_ours` where that costs little.
+    def fence(self) -> None:
+        """Check right before a task puts an object that another job has not taken its place.
 
-        That is for journals in local files; tasks of others are told apart at the end alone.
+        That is `check_ours`, each time for journals in local files, now and then for others.
+
+        Raises
+        ------
+        JobReplacedError
+            If it has.
         """
-        return self.check_ours if isinstance(self.store, FileStore) else None
+        self.fenced(self.check_ours)
+
+    def fenced(self, check: Callable[[], None]) -> None:
+        """Do the same by another check, which knows of more ways to end."""
+        if isinstance(self.store, FileStore):
+            check()
+        else:
+            look_now_and_then(self.batch_key, check)
 
     def is_ours(self) -> bool:
         """Return True if the journal is there, and still that of the run that has this value."""

@@ -11,7 +11,8 @@ for journals in local files; of other ones nobody can tell, and no job counts as
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -31,7 +32,15 @@ from zarr_dask.stores.file_lock import (
 )
 from zarr_dask.stores.no_follow import open_in
 
-__all__ = ["HELD", "JobLock", "check_not_locked", "is_locked", "lock_job"]
+__all__ = [
+    "HELD",
+    "JobLock",
+    "check_not_locked",
+    "is_locked",
+    "lock_job",
+    "look_now_and_then",
+    "note_look",
+]
 
 HELD = "held"
 """The file that is locked; names of records begin so."""
@@ -153,3 +162,44 @@ def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:
 
 def _path(store: FileStore, prefix: str) -> str:
     return f"{store.root}/{prefix}{HELD}"
+
+
+# --- far stores, where no job is held -------------------------------------------------------------
+
+_INTERVAL = 1.0
+"""Seconds for which a process relies on what it has seen of its job: a process that was stopped
+looks again when it goes on.
+"""
+_MOST_LOOKS = 256
+_LOOKS: dict[tuple[str, ...], float] = {}
+"""Times at which this process has looked at its last jobs."""
+
+
+def _now() -> float:
+    """Return a time that goes on while the process, or the host, is stopped."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def note_look(job: tuple[str, ...], at: float | None = None) -> None:
+    """Say that this process sees a job, as one that it has just begun."""
+    with suppress(StopIteration, RuntimeError):  # other threads may change it
+        while len(_LOOKS) >= _MOST_LOOKS:
+            _LOOKS.pop(next(iter(_LOOKS)), None)
+    _LOOKS[job] = _now() if at is None else at
+
+
+def look_now_and_then(job: tuple[str, ...], check: Callable[[], None]) -> None:
+    """Call the check of a job, unless this process has done so a moment ago.
+
+    Parameters
+    ----------
+    job
+        Tells it from others.
+    check
+        Raises if another job has taken its place.
+    """
+    before, last = _now(), _LOOKS.get(job)
+    if last is None or before - last > _INTERVAL:
+        check()
+        note_look(job, before)

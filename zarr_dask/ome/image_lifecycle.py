@@ -103,8 +103,7 @@ class PyramidJob:
                     f"{where(plan.store, plan.path)} is being written anew by a job that began at "
                     f"{job.begun}, so that this one cannot end. Let only one of them run."
                 )
-            if self.journal.fence is not None:
-                self.journal.fence()
+            self.journal.fence()
         if self.keeps_receipts:
             valid = self._valid()
             left = plan.objects - (0 if valid is None else len(valid))

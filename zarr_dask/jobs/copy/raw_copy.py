@@ -443,7 +443,7 @@ class RawCopyTask:
 
     def _fence(self) -> None:
         """Raise if another run of the job has taken over."""
-        if self.records is not None and self.records.journal.fence is not None:
+        if self.records is not None:
             self.records.journal.fence()
 
 

@@ -287,7 +287,7 @@ class ArrayJob(ABC):
         """Make the target visible."""
         target = self.plan.target
         documents = target.node_format.documents(target.meta, target.path)
-        put_new_node(target.store, target.path, documents, again=True)
+        put_new_node(target.store, target.path, documents, again=True, claimed=True)
 
     def remove_intermediates(self) -> None:  # noqa: B027  (there may be none)
         """Remove the intermediate arrays between the stages, if there are any."""

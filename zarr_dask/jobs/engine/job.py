@@ -504,7 +504,7 @@ class BoundJob:
             If another process has ended the job, or has begun anew.
         """
         self.check_complete()
-        if self.journal is not None and self.journal.fence is not None:
+        if self.journal is not None:
             self.journal.fence()
         self.plan.publish(self.jobs)
         self.remove_intermediates()

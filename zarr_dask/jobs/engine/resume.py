@@ -207,6 +207,7 @@ def plan_resume(
     free_beside: bool = False,
     waits: bool = False,
     anew: bool = False,
+    unfinished: bool = False,
 ) -> ResumePlan:
     """Decide which journals a write opens, resumes or replaces; nothing is written.
 
@@ -228,6 +229,8 @@ def plan_resume(
         Whether appends that processes work on are waited for.
     anew
         True if a job that has ended is done once more.
+    unfinished
+        True if another job may be making the same array, which finds out by the journal.
 
     Raises
     ------
@@ -257,7 +260,7 @@ def plan_resume(
         same = _unless_taken(same, target)
     kept = None if same is None else same[0]
     local = place is not None and capabilities_of(place.store).append
-    keeps_one = required or ((creates or grows) and local)
+    keeps_one = required or unfinished or ((creates or grows) and local)
     finished = None
     if resume and same is None and creates and not anew and place is not None:
         finished = finished_job(place.store, place.prefix, target.store, job)

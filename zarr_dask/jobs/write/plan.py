@@ -533,6 +533,7 @@ class WritePlan(Priced, InWords):
         )
         if end is not None and held:
             made.claim_for_tasks()
+        made.note_begun()
         writer: Target = made
         forks = forks_for([target.store], client)
         if forks is not None:

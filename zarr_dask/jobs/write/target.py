@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
+    JobReplacedError,
     MetadataChangedError,
     ResumeError,
     StoreError,
@@ -51,8 +53,9 @@ from zarr_dask.jobs.write.append_state import (
     note_end,
 )
 from zarr_dask.jobs.write.staging import StagingFolder
-from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal
+from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal, default_place, open_journals
 from zarr_dask.journal.finished import record_end, was_ended
+from zarr_dask.journal.lock import look_now_and_then, note_look
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
     ObjectDigest,
@@ -63,6 +66,7 @@ from zarr_dask.journal.receipts import (
     stored_object,
 )
 from zarr_dask.journal.swap import AtomicReplace
+from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
@@ -344,9 +348,35 @@ class ArrayTarget:
     @property
     def _fence(self) -> Callable[[], None] | None:
         """Return the check that keeps this job from writing over what a later one has put."""
-        if self.records is None or self.records.journal.fence is None:
-            return None
-        return self._check_ours
+        if self.records is not None:
+            return partial(self.records.journal.fenced, self._check_ours)
+        if self.creates and is_remote(self.array.store):
+            return partial(look_now_and_then, self._name, self._check_not_made)
+        return None
+
+    @property
+    def _name(self) -> tuple[str, ...]:
+        return self.array.store.url, self.array.path, self.token
+
+    def note_begun(self) -> None:
+        """Say that this process has just seen that there is no array yet."""
+        note_look(self._name)
+
+    def _check_not_made(self) -> None:
+        """Refuse to go on where another job makes, or has made, the array that this one makes.
+
+        A later job that finds objects of this one keeps a journal.
+        """
+        array = self.array
+        key = array.node_format.node_keys(array.path)[0]
+        place = default_place(array.store, array.path)
+        others = array.store.size(key) is not None or (place is not None and open_journals(place))
+        if others and not has_ended(self.token):
+            raise JobReplacedError(
+                f"{array.where} was made by another job while this one was writing it, and was "
+                "stopped or out of reach. This one stops, so that it does not write over later "
+                "values. Look at what is there, and let only one of them run."
+            )
 
     def _check_ours(self) -> None:
         if self.records is not None and not self.records.journal.is_ours():
@@ -413,11 +443,11 @@ class ArrayTarget:
         """
         job = self._open_job()
         records = None if job is None else self.records
-        if job is None and self.records is not None and self.creates:
-            self._check_shown()
-            return result
         if job is None and self.records is not None:
             self._check_ended(self.records.journal)
+            if self.creates:
+                self._check_shown()
+                return result
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates and self.counts:
@@ -454,7 +484,12 @@ class ArrayTarget:
         array = self.array
         if self.creates:
             documents = array.node_format.documents(array.meta, array.path)
-            put_new_node(array.store, array.path, documents, again=True)
+            again = job is not None or has_ended(self.token)
+            if not again:
+                if self._fence is not None:
+                    self._fence()
+                note_end(self.token)  # from here on it may be this job that has made the array
+            put_new_node(array.store, array.path, documents, again=again, claimed=True)
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:

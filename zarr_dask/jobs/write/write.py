@@ -75,6 +75,7 @@ from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_a
 from zarr_dask.jobs.write.zarr_python_kwargs import KEYWORDS, target_of
 from zarr_dask.journal import check_no_output
 from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
+from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
@@ -318,6 +319,15 @@ def plan_blocks(room: StagingFolder, values: da.Array, *, resume: Resume) -> Wri
     return _plan(values, request)
 
 
+def _is_unfinished(site: PrefetchedLocation, target: Array) -> bool:
+    """Return True if a job that nobody knows to have died has left objects in a remote store."""
+    if not is_remote(target.store):
+        return False
+    prefix = target.node_format.data_prefix(target.path)
+    made = any(site.store.get(key) for key in target.node_format.node_keys(target.path)[:1])
+    return not made and next(iter(site.store.list(prefix)), None) is not None
+
+
 class _ResolvedTarget(NamedTuple):
     """Destination of the values."""
 
@@ -393,6 +403,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         free_beside=site.free_beside,
         waits=request.on_conflict == "wait",
         anew=replaces,
+        unfinished=request.creates and not request.is_between and _is_unfinished(site, target),
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
