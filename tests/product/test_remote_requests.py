@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 
 import dask.array as da
 import numpy as np
@@ -13,6 +14,7 @@ import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
 from tests.support.object_stores import s3_server
 from zarr_dask.errors import NodeExistsError, RankError, ResumeError
+from zarr_dask.journal import lock
 from zarr_dask.stores import Recording, open_store
 
 VALUES = np.arange(4 * 256, dtype="i4").reshape(4, 256)
@@ -33,6 +35,13 @@ def proxy():
                 group.create_array(f"b{number}", shape=(4,), chunks=(2,), dtype="i4")
         zd.consolidate(f"s3://bucket/{name}", storage_options=server.options)
         yield running, server.options
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """A clock by which calls take no time, so that jobs do not look whether they are replaced."""
+    monkeypatch.setattr(lock, "_now", lambda: 0.0)
+    return monkeypatch
 
 
 @pytest.fixture(params=["obstore", "fsspec"])
@@ -209,6 +218,24 @@ def test_objects_at_the_end_take_a_read_more(place, counted):
     array.append(np.full((2, 7), 5))
     assert counted()["0"] == 1
     np.testing.assert_array_equal(array[...], np.array([[3, 3, 3, 4, 5, 5]]).T.repeat(7, 1))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_look_for_a_later_job_takes_two_requests(resume, place, counted, clock):
+    """Before an object of which each takes two seconds; of a resumable job it takes one."""
+    url, options = place
+    root = f"{url}/looks-{options['backend']}-{resume}.zarr"
+    x = da.from_array(np.ones((3, 4)), chunks=(1, 4), name=False)
+    zd.to_zarr(x, f"{root}/quick", resume=resume, storage_options=options)
+    quick = counted()
+    times = count(step=2)
+    clock.setattr(lock, "_now", lambda: float(next(times)))
+    zd.to_zarr(x, f"{root}/slow", resume=resume, storage_options=options)
+    slow = counted()
+    looks = 3 if resume else 4  # the document too, which a journal guards anyway
+    kinds = ["job.json"] if resume else ["zarr.json", "list"]
+    assert {kind: slow[kind] - quick[kind] for kind in kinds} == dict.fromkeys(kinds, looks)
+    assert slow.total() - quick.total() == looks * len(kinds)
 
 
 def test_a_tree_takes_two_requests_a_node_at_most(place, counted):

@@ -116,6 +116,8 @@ class ResumePlan:
     """The journal and the job that it resumes; None for a new job."""
     replaced: tuple[Journal, ...]
     """Journals of jobs whose work this one overwrites."""
+    beside: JournalLocation | None = None
+    """Location where other jobs for the same node keep theirs; None for none."""
     is_told: bool = False
     """True if another array of the same call records that this one is written, and it exists."""
     finished: Finished | None = None
@@ -274,6 +276,7 @@ def plan_resume(
         options=options,
         resumed=same,
         replaced=tuple(found for found, _ in others if found != kept),
+        beside=place if options.journal is None else default_place(target.store, target.path),
         is_told=job.content_token in options.ended and (not creates or _is_there(target)),
     )
 

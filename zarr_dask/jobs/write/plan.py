@@ -530,6 +530,7 @@ class WritePlan(Priced, InWords):
             confirms=resume.options.confirm,
             room=room if ends else None,
             waiting=room_within(self._budget.max_mem - self.memory.process),
+            beside=resume.beside,
         )
         if end is not None and held:
             made.claim_for_tasks()

@@ -53,7 +53,7 @@ from zarr_dask.jobs.write.append_state import (
     note_end,
 )
 from zarr_dask.jobs.write.staging import StagingFolder
-from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal, default_place, open_journals
+from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal, JournalLocation, open_journals
 from zarr_dask.journal.finished import record_end, was_ended
 from zarr_dask.journal.lock import look_now_and_then, note_look
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
@@ -186,6 +186,8 @@ class ArrayTarget:
     """Folder of the array between that the last task removes; None where its caller does."""
     waiting: int = 0
     """Bytes of encoded objects that a process may have waiting for a remote store."""
+    beside: JournalLocation | None = None
+    """Location where other jobs for the array keep their journals; None for none."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -369,8 +371,8 @@ class ArrayTarget:
         """
         array = self.array
         key = array.node_format.node_keys(array.path)[0]
-        place = default_place(array.store, array.path)
-        others = array.store.size(key) is not None or (place is not None and open_journals(place))
+        others = array.store.get(key) is not None  # a size that is missing takes two requests
+        others = others or (self.beside is not None and bool(open_journals(self.beside)))
         if others and not has_ended(self.token):
             raise JobReplacedError(
                 f"{array.where} was made by another job while this one was writing it, and was "

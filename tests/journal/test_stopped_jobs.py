@@ -1,0 +1,100 @@
+"""Jobs on an object store that go on after a later one has taken their place: they put nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from tests.support.object_stores import S3Server, s3_server
+from tests.support.running import Stopped, running
+from zarr_dask.errors import JobReplacedError
+from zarr_dask.journal import lock
+from zarr_dask.stores import MemoryStore
+from zarr_dask.stores.base import Buffer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def stop_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let the clock go on by seconds in which this process has done nothing."""
+    passed = [0.0]
+    now = lock._now
+    monkeypatch.setattr(lock, "_now", lambda: now() + passed[0])
+
+    def stop_for(seconds: float) -> None:
+        passed[0] += seconds
+
+    return stop_for
+
+
+def ones() -> da.Array:
+    return da.ones((8, 6), chunks=(1, 6))
+
+
+class StoppingStore(MemoryStore):
+    """A store that can stop its reader in the middle."""
+
+    stops: Stopped | None = None
+
+    def get(self, key: str) -> Buffer | None:
+        if self.stops is not None and key.endswith("c/5/0"):
+            self.stops(key)
+        return super().get(key)
+
+
+def stored_ones() -> zd.Array:
+    source = zd.create_array(StoppingStore(), shape=(8, 6), dtype="f8", chunks=(1, 6))
+    source[...] = 1
+    return source
+
+
+def write(url: str, stopped: Stopped, **options: Any) -> None:
+    zd.to_zarr(ones(), url, progress=stopped, **options)
+
+
+def write_resumably(url: str, stopped: Stopped, **options: Any) -> None:
+    zd.to_zarr(ones(), url, resume="ones", progress=stopped, **options)
+
+
+def rechunk(url: str, stopped: Stopped, **options: Any) -> None:
+    source = stored_ones()
+    to = {"target_options": options["storage_options"]}
+    plan = zd.plan_rechunk(source, url, chunks=(1, 3), **to)
+    source.store.stops = stopped
+    plan.run()
+
+
+def copy(url: str, stopped: Stopped, **options: Any) -> None:
+    source = stored_ones()
+    plan = zd.plan_copy(source, url, target_options=options["storage_options"])
+    source.store.stops = stopped
+    plan.run()
+
+
+JOBS = {"write": write, "write_resumably": write_resumably, "rechunk": rechunk, "copy": copy}
+
+
+@pytest.mark.parametrize("later", [2.0, 0.0])
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_that_was_stopped_puts_nothing(
+    kind: str, later: float, server: S3Server, stop_for: Callable[[float], None]
+) -> None:
+    url, options = f"s3://bucket/{kind}-{later}.zarr", {"storage_options": server.options}
+    values = da.full((8, 6), later, chunks=(1, 6))
+    with running(lambda stopped: JOBS[kind](url, stopped, **options)) as raised:
+        stop_for(30)
+        zd.to_zarr(values, url, mode="w", **options)
+    (error,) = raised
+    assert isinstance(error, JobReplacedError)
+    np.testing.assert_array_equal(zd.open_array(url, **options)[...], np.full((8, 6), later))
+    assert zd.verify(url, **options).ok
