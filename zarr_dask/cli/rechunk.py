@@ -194,7 +194,7 @@ def _planned(
             "nothing changes."
         )
     with cluster(scheduler, scheduler_file, workers) as client:
-        of_source, options["storage_options"] = two_storage_options(src, dst)
+        of_source, options["target_options"] = two_storage_options(src, dst)
         options["client"] = client
         options["region"] = selected(src, options["region"], labels, of_source)
         if not arrays:

@@ -55,6 +55,7 @@ __all__ = [
     "enclosing_array",
     "find_free_location",
     "format_of_group_around",
+    "options_of_both",
     "parent_format",
     "prefetch_array",
     "prefetch_location",
@@ -138,6 +139,28 @@ def resolve_store(url: Location | Node, storage_options: Mapping[str, Any] | Non
     return substore(store, path) if path else store
 
 
+def options_of_both(
+    source: Any,
+    storage_options: Mapping[str, Any] | None,
+    target_options: Mapping[str, Any] | None,
+) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """Return the options of the stores of source and target.
+
+    A source that is open, or values, takes none: `storage_options` are the target's then, unless
+    there are `target_options`.
+
+    Examples
+    --------
+    >>> options_of_both("s3://a", {"anon": True}, None)
+    ({'anon': True}, None)
+    >>> options_of_both({}, {"anon": True}, None)
+    (None, {'anon': True})
+    """
+    if target_options is None and not isinstance(source, str | os.PathLike):
+        return None, storage_options
+    return storage_options, target_options
+
+
 def source_and_target(
     src: Location | Node,
     dst: Location | Node | None,
@@ -149,8 +172,8 @@ def source_and_target(
     if dst is None:
         source, path = resolve_node(src, path, storage_options)
         return source, source, path
-    source, path = resolve_store(src, storage_options), normalise_path(path)
-    return source, resolve_store(dst, target_options), path
+    of_source, of_target = options_of_both(src, storage_options, target_options)
+    return resolve_store(src, of_source), resolve_store(dst, of_target), normalise_path(path)
 
 
 def parent_format(store: Store, path: str) -> str:

@@ -17,6 +17,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.view import View
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.locate import options_of_both
 from zarr_dask.jobs.copy import copy as copies
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
 from zarr_dask.jobs.engine.map_regions import is_dask
@@ -34,7 +35,6 @@ _NAMES = {
     "target_store": "dst",
     "target_chunks": "chunks",
     "temp_store": "temp",
-    "storage_options": "target_options",
 }
 """Keywords of a rechunking, as a copy calls them."""
 _SOURCES = {"source": "src", "target": "dst", "zarr_format": "format", "component": "path"}
@@ -52,7 +52,9 @@ def _any_rechunked(of_arrays: F, of_groups: Callable[..., Any], *, runs: bool) -
         opened = source is None or isinstance(source, Array | list | tuple | np.ndarray)
         if opened or is_dask(source):
             return of_arrays(source, *others, **options)
-        node = open_node(source)
+        given = (options.pop(name, None) for name in ("storage_options", "target_options"))
+        own, options["target_options"] = options_of_both(source, *given)
+        node = open_node(source, storage_options=own, read=options.get("read"))
         if not isinstance(node, Group):
             return of_arrays(node, *others, **options)
         return of_groups(node, *others, **_renamed(options, _NAMES))

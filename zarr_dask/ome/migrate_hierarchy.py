@@ -37,7 +37,7 @@ from zarr_dask.formats.consolidated import consolidated_key, is_consolidated
 from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.locate import source_and_target
+from zarr_dask.hierarchy.locate import options_of_both, source_and_target
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.migrate.nodes import (
@@ -292,7 +292,7 @@ def migrate(
     client
         A cluster for arrays that are rewritten.
     storage_options, target_options
-        Options of the stores at `url` and `dst`.
+        Options of the stores at `url` and `dst`, as for `zarr_dask.copy`.
 
     Returns
     -------
@@ -326,6 +326,8 @@ def migrate(
     """
     check_bools(dry_run=dry_run)
     is_copy = dst is not None
+    if is_copy:
+        storage_options, target_options = options_of_both(url, storage_options, target_options)
     target, its_options = (dst, target_options) if is_copy else (url, storage_options)
     with open_target_or_archive(target, its_options) as (place, known):
         plan = plan_migration(

@@ -21,6 +21,7 @@ from zarr_dask.formats.consolidated import consolidated_holder, without_consolid
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.locate import options_of_both
 from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherited_format
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine import Workers, find_workers
@@ -149,7 +150,8 @@ def plan_copy(
     overwrite
         Replace existing nodes at the target.
     storage_options, target_options
-        Options of the stores at `src` and `dst`.
+        Options of the stores at `src` and `dst`. An open `src` has its own: `storage_options`
+        are those of `dst` then, unless there are `target_options`.
     read
         How to read the source.
 
@@ -185,6 +187,7 @@ def plan_copy(
     options = ReadOptions.given(read)
     if read is None and isinstance(src, Array | Group):
         options = src.options
+    storage_options, target_options = options_of_both(src, storage_options, target_options)
     root = _opened(src, storage_options, options)
     archives = Archives(replaces=overwrite and not normalise_path(path))
     store, below = archives.place(dst, path, target_options)

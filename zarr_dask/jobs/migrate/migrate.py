@@ -85,7 +85,7 @@ def migrate(
         Remove the old metadata and keys of a hierarchy in place after the new ones are verified:
         all metadata is read again, and every object compared with its copy.
     storage_options, target_options
-        Options of the stores at `src` and `dst`.
+        Options of the stores at `src` and `dst`, as for `zarr_dask.copy`.
     read
         Options for reading the old hierarchy: ``ReadOptions(v1_f_order="legacy")`` for instance.
 

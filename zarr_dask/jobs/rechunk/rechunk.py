@@ -22,7 +22,7 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.group import open as open_node
-from zarr_dask.hierarchy.locate import parent_format, prefetch_location
+from zarr_dask.hierarchy.locate import options_of_both, parent_format, prefetch_location
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget
@@ -174,7 +174,7 @@ def plan_rechunk(
     client
         A cluster; by default the current client's, or the scheduler dask is configured for.
     storage_options
-        Options of the source's store. An open array has its own: they are the target's then,
+        Options of the source's store. What is open has its own: they are the target's then,
         unless there are `target_options`.
     target_options
         Options of the target's store.
@@ -231,8 +231,8 @@ def plan_rechunk(
     check_bools(overwrite=overwrite)
     check_count("threads", threads, "those of the workers")
     check_type("model", model, CostModel, "zarr_dask.CostModel(...)")
-    if target_options is None and not any(map(_is_location, _listed(source))):
-        storage_options, target_options = None, storage_options
+    named = next((one for one in _listed(source) if isinstance(one, str | PathLike)), None)
+    storage_options, target_options = options_of_both(named, storage_options, target_options)
     opened = bound(_opened, storage_options=storage_options, read=read)
     archives = Archives(replaces=overwrite and not path)
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
@@ -291,10 +291,6 @@ def _for_each(given: Any, count: int, name: str) -> list[Any]:
 
 def _listed(source: Any) -> Sequence[Any]:
     return source if isinstance(source, list | tuple) else [source]
-
-
-def _is_location(source: Any) -> bool:
-    return isinstance(source, str | PathLike)
 
 
 def _plan(
