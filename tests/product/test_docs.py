@@ -150,7 +150,7 @@ def test_names_of_code_in_sentences_are_set_as_code(name):
     """Renaming in code has changed words of sentences before."""
     prose = " ".join(docs_pages.prose(TEXTS[name]))
     found = set(re.findall(r"\b(?:[A-Z][a-z]+){2,}\b|\b[a-z]+(?:_[a-z]+)+\b", prose))
-    assert found <= {"zarr_dask", "object_store", "NumPy", "TensorStore"}
+    assert found <= {"zarr_dask", "object_store", "NumPy", "TensorStore", "VirtualiZarr"}
 
 
 @pytest.mark.parametrize("name", PAGES)
