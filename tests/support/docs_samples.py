@@ -117,6 +117,14 @@ def references():
         "temperature/1": ["raw.bin", 12, 12],
     }
     Path("refs.json").write_text(json.dumps({"version": 1, "refs": found}))
+    arrow, parquet = (pytest.importorskip(f"pyarrow{name}") for name in ("", ".parquet"))
+    tables = Path("bucket/refs.parq")
+    (tables / "temperature").mkdir(parents=True)
+    documents = {key: json.loads(text) for key, text in found.items() if "/." in f"/{key}"}
+    (tables / ".zmetadata").write_text(json.dumps({"metadata": documents, "record_size": 2}))
+    place = {"path": [str(Path("raw.bin").resolve())] * 2, "offset": [0, 12], "size": [12, 12]}
+    table = arrow.table({**place, "raw": arrow.array([None, None], arrow.binary())})
+    parquet.write_table(table, tables / "temperature/refs.0.parq")
 
 
 def scratch():
