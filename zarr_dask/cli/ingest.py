@@ -70,7 +70,9 @@ The same command with more files appends these.
     "listed, and nothing is written.",
 )
 @click.option("--variable", "variables", multiple=True, help="Take only this variable.")
-@click.option("--engine", help="Engine of xarray that reads the files, such as cfgrib.")
+@click.option(
+    "--engine", help="Engine of xarray that reads the files, such as cfgrib:typeOfLevel=surface."
+)
 @click.option("--chunks", type=GridType(), help="Chunks by name: time=-1,lat=32.")
 @click.option("--shards", type=GridType(), help="Shards by name, in the same form.")
 @click.option("--codecs", type=CodecsType(), help="Codecs: names, as in zstd, or a JSON list.")

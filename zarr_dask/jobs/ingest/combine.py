@@ -398,6 +398,8 @@ class _Array:
     def _is_equal_coordinate(self, having: Sequence[int]) -> bool:
         """True for a variable that others name as a coordinate, and that is equal in all files."""
         name = self.path.rpartition("/")[2]
+        if name == self.concat:  # a dataset cannot have a scalar of the name of a dimension
+            return False
         named = (
             any(
                 name in str(v.attribute("coordinates") or "").split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,16 @@ from zarr_dask.jobs.ingest.header import Variable, encoded
 
 __all__ = ["Opened", "open_with"]
 
+_FAILURES: tuple[type[Exception], ...] = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,
+    EOFError,
+)
+"""Exceptions of engines about files."""
+
 
 class Opened:
     """A file that xarray has opened; read by one thread at a time.
@@ -22,10 +33,13 @@ class Opened:
     ----------
     dataset
         The dataset, without the conventions applied.
+    failures
+        Exceptions of the engine.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, failures: tuple[type[Exception], ...]) -> None:
         self._dataset = dataset
+        self._failures = failures
         self._lock = threading.Lock()
 
     def header(self) -> tuple[dict[str, dict[str, Any]], dict[str, Variable]]:
@@ -34,9 +48,18 @@ class Opened:
         return {"": _attributes(self._dataset.attrs)}, variables
 
     def read(self, name: str, region: tuple[slice, ...]) -> np.ndarray:
-        """Return a region of a variable; texts as objects, times as integers."""
-        with self._lock:
-            values = np.asarray(self._dataset.variables[name][region].values)
+        """Return a region of a variable; texts as objects, times as integers.
+
+        Raises
+        ------
+        OSError
+            If the engine cannot read it.
+        """
+        try:
+            with self._lock:
+                values = np.asarray(self._dataset.variables[name][region].values)
+        except self._failures as error:
+            raise OSError(str(error)) from error
         if values.dtype.kind in "mM":
             return values.astype(f"{values.dtype.kind}8[ns]").view("i8")
         return values.astype(object) if values.dtype.kind == "U" else values
@@ -44,6 +67,14 @@ class Opened:
 
 def open_with(engine: str, url: str) -> Opened:
     """Return a file opened by an engine of xarray.
+
+    Parameters
+    ----------
+    engine
+        Name of the engine, perhaps with options: ``"cfgrib:typeOfLevel=surface,level=0"``. Those of
+        cfgrib are keys of messages.
+    url
+        Path or URL of the file.
 
     Raises
     ------
@@ -58,17 +89,52 @@ def open_with(engine: str, url: str) -> Opened:
         raise MissingDependencyError(
             f"{url} is read by xarray, which is not installed: pip install 'zarr-dask[xarray]'."
         ) from None
-    if engine not in xr.backends.list_engines():
+    name, options = _parsed(engine)
+    if name not in xr.backends.list_engines():
+        extra = " (pip install 'zarr-dask[grib]')" if name == "cfgrib" else ""
         raise MissingDependencyError(
-            f"{url} needs xarray's engine {engine!r}, which is not installed; there are "
+            f"{url} needs xarray's engine {name!r}, which is not installed{extra}; there are "
             f"{', '.join(xr.backends.list_engines())}."
         )
-    try:
-        return Opened(
-            xr.open_dataset(url, engine=engine, decode_cf=False, chunks=None, cache=False)
+    hint, failures = "", _FAILURES
+    if name == "cfgrib":  # by default it leaves out what does not fit, and only logs that
+        from gribapi.errors import GribInternalError
+
+        failures = (*failures, GribInternalError)
+        options = {"filter_by_keys": options, "errors": "raise"}
+        hint = (
+            " If its messages are of several kinds, choose some by their keys, as in "
+            "engine='cfgrib:typeOfLevel=heightAboveGround,level=2'."
         )
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise IngestError(f"{url}: xarray's engine {engine!r} cannot read it ({error}).") from error
+    try:
+        found = xr.open_dataset(
+            url, engine=name, decode_cf=False, chunks=None, cache=False, **options
+        )
+    except failures as error:
+        raise IngestError(
+            f"{url}: xarray's engine {name!r} cannot read it ({error}).{hint}"
+        ) from error
+    return Opened(found, failures)
+
+
+def _parsed(engine: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of an engine and its options; numbers become integers.
+
+    Raises
+    ------
+    IngestError
+        If an option has no value.
+
+    Examples
+    --------
+    >>> _parsed("cfgrib:typeOfLevel=surface,level=0")
+    ('cfgrib', {'typeOfLevel': 'surface', 'level': 0})
+    """
+    name, _, text = engine.partition(":")
+    pairs = [pair.partition("=") for pair in text.split(",") if text]
+    if not all(key and value for key, _, value in pairs):
+        raise IngestError(f"engine {engine!r}: expected NAME:KEY=VALUE,KEY=VALUE.")
+    return name, {k: int(v) if re.fullmatch(r"-?\d+", v) else v for k, _, v in pairs}
 
 
 def _variable(one: Any) -> Variable:

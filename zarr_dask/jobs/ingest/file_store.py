@@ -330,7 +330,10 @@ class FileArrays(ReadOnlyKeys):
             with self._hdf5(path) as file:
                 return hdf5.read_values(file[path], region)
         opened: Opened = _OPEN.get(self)
-        return opened.read(path, region)
+        try:
+            return opened.read(path, region)
+        except OSError as error:
+            raise _unread(path, self.url, error) from error
 
     @contextmanager
     def _hdf5(self, path: str) -> Iterator[Any]:
@@ -339,7 +342,7 @@ class FileArrays(ReadOnlyKeys):
             try:
                 yield file
             except (OSError, ValueError, RuntimeError, KeyError) as error:
-                raise IngestError(f"{path} in {self.url} cannot be read ({error}).") from error
+                raise _unread(path, self.url, error) from error
 
     def _index(self, path: str) -> _Index:
         indices = self._indices
@@ -496,3 +499,7 @@ def _netcdf3_header(place: SourceFile, size: int) -> Any:
             if length == size:
                 raise
             length = min(length * 16, size)
+
+
+def _unread(path: str, url: str, error: Exception) -> IngestError:
+    return IngestError(f"{path} in {url} cannot be read ({error}).")

@@ -290,8 +290,9 @@ def plan_ingest(
     variables
         Paths of the variables to take; all by default.
     engine
-        Engine of xarray that reads the files, such as ``"cfgrib"``. By default NetCDF and HDF5
-        files are read by this package, and GRIB files by cfgrib.
+        Engine of xarray that reads the files, such as ``"cfgrib"``, perhaps with options:
+        ``"cfgrib:typeOfLevel=heightAboveGround,level=2"`` takes these messages. By default NetCDF
+        and HDF5 files are read by this package, and GRIB files by cfgrib.
     chunks, shards
         Grids by name of the dimension, as for `zarr_dask.plan_copy`. By default chunks of the
         files, joined along `concat` up to 4 MiB.
