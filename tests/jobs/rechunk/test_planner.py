@@ -440,3 +440,14 @@ def test_bytes_that_a_compressor_takes_as_they_are_count_nothing():
     order = {"name": "transpose", "configuration": {"order": [1, 0]}}
     slower = speeds_with([order, "zstd"])
     assert 1 / slower.decode == pytest.approx(1 / speeds_with([order]).decode + 1 / zstd.decode)
+
+
+def test_a_plan_says_in_three_lines_why_its_stages_were_chosen():
+    a = zd.create_array({}, shape=(1000, 300), dtype="f4", chunks=(100, 300))
+    lines = zd.plan_rechunk(a, {}, chunks=(1000, 10)).explain().splitlines()
+    why = lines[-3:]
+    assert why[0].startswith("  why     directly: the least time by the cost model within ")
+    assert why[0].endswith("2.40 MB decoded and 50 requests")
+    assert why[1].startswith("          in 2 stages: 2 times as long; ")
+    assert why[2].startswith("          and in 2 stages, compressed between: ")
+    assert why[2].endswith(" times as long")

@@ -319,3 +319,21 @@ def test_workers_hold_what_the_plan_states(tmp_path, shape, chunks, max_mem, way
         values = x.blocks[number].compute(scheduler="sync")
         assert (stored[24 * number : 24 * number + len(values)] == values).all()
     assert left_in(tmp_path) == {"a", "warm"}
+
+
+def test_a_plan_says_in_three_lines_why_blocks_are_written_so(tmp_path):
+    x = da.zeros((20_000, 2000), chunks=(100, 2000), dtype="f4")
+
+    def reasons(**options) -> list[str]:
+        lines = zd.plan_write(x, tmp_path / "a", **options).explain().splitlines()
+        first = next(n for n, line in enumerate(lines) if line.startswith("  why "))
+        return lines[first : first + 3]
+
+    fast = reasons(chunks=(20_000, 10), max_mem="4GB")
+    assert fast[0].startswith("  why     in the graph: ")
+    assert fast[1].startswith("          rather than through an array between: ")
+    assert fast[2].endswith("times as long by the cost model")
+    small = reasons(chunks=(20_000, 10), max_mem="60MB")
+    assert small[0].startswith("  why     through an array between: ")
+    assert small[2] == "          which is more than the 60.0 MB there are"
+    assert reasons(chunks=(100, 2000))[0] == "  why     no two blocks share a stored object"

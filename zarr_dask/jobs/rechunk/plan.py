@@ -186,17 +186,24 @@ class RechunkPlan(Priced, InWords):
         return "".join(f"; {name} {a} -> {b}" for name, (a, b) in facts.items() if a != b)
 
     def _reasons(self) -> list[str]:
-        """Return the reasons for these stages: the costs of the alternatives."""
-        if len(self.candidates) < 2:
+        """Return the reasons for these stages, in three lines: the costs of the alternatives."""
+        if not self.candidates:
             return []
         chosen, *others = self.candidates
-        said = (
-            f"{way.name} {way.seconds / (chosen.seconds or 1.0):.2g} times as long, "
-            f"{format_bytes(sum(stage.costs.decoded for stage in way.stages))} decoded, "
-            f"{sum(stage.costs.reads + stage.costs.writes for stage in way.stages):,} requests"
-            for way in others
-        )
-        return [f"  why     {chosen.name} is fastest by the cost model; others: " + "; ".join(said)]
+        memory = f"within {format_bytes(self.max_mem)} per process"
+        if not others:
+            return [f"  why     {chosen.name}: the only way {memory}"]
+        times = [way.seconds / (chosen.seconds or 1.0) for way in others]
+        lines = [
+            f"  why     {chosen.name}: the least time by the cost model {memory}; {chosen.words()}",
+            f"          {others[0].name}: {times[0]:.2g} times as long; {others[0].words()}",
+        ]
+        if len(others) > 1:
+            rest = (
+                f"{way.name}: {ratio:.2g}" for way, ratio in zip(others[1:], times[1:], strict=True)
+            )
+            lines.append(f"          and {'; '.join(rest)} times as long")
+        return lines
 
     def to_json(self) -> str:
         """Return the plan as JSON, which `zarr_dask.load_plan` can load.

@@ -34,7 +34,7 @@ from zarr_dask.jobs.engine.cost_model import (
     Layout,
     StagePlan,
 )
-from zarr_dask.jobs.engine.plan import pluralize
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, needed_for_tasks, seconds
 from zarr_dask.stores.streaming_put import TOGETHER
 
@@ -50,6 +50,12 @@ class CandidatePlan:
     name: str
     stages: tuple[StagePlan, ...]
     seconds: float
+
+    def words(self) -> str:
+        """Return the costs as text."""
+        decoded = sum(stage.costs.decoded for stage in self.stages)
+        requests = sum(stage.costs.reads + stage.costs.writes for stage in self.stages)
+        return f"{format_bytes(decoded)} decoded and {pluralize(requests, 'request')}"
 
 
 def plan_stages(

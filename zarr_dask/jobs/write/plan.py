@@ -247,8 +247,7 @@ class WritePlan(Priced, InWords):
             f"  tasks   {self.tasks}, for {self.objects} stored objects",
             self._memory(),
         ]
-        if len(self.ways) > 1:
-            lines.append(f"  chosen  {'; '.join(way.words() for way in self.ways)}")
+        lines += self._reasons()
         if self.swap is not None:
             lines.append("  swap    written beside the old array, whose place it takes at the end")
         if self.before is not None:
@@ -262,6 +261,28 @@ class WritePlan(Priced, InWords):
         if line := self.resume.explain():
             lines.append(line)
         return "\n".join(lines)
+
+    def _reasons(self) -> list[str]:
+        """Return the reasons for this way to write the blocks: the numbers of the other one."""
+        if not self.regrouped:
+            return ["  why     no two blocks share a stored object"]
+        if len(self.ways) < 2:
+            return ["  why     there is no place for an array between"]
+        chosen, other = self.ways
+        return [
+            f"  why     {chosen.words()}",
+            f"          rather than {other.words()},",
+            f"          {self._objection(chosen, other)}",
+        ]
+
+    def _objection(self, chosen: Regrouping, other: Regrouping) -> str:
+        most = self._budget.max_mem
+        if other.process > most:
+            return f"which is more than the {format_bytes(most)} there are"
+        if other.seconds < chosen.seconds:
+            return "which leaves too little for the other arrays of this call"
+        times = other.seconds / (chosen.seconds or 1.0)
+        return f"which takes {times:.2g} times as long by the cost model"
 
     def _kind(self) -> str:
         return "a new" if self.creates else "a growing" if self.before else "an existing"
