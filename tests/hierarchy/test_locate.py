@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -116,3 +117,14 @@ def test_nodes_take_no_options_and_arrays_hold_no_nodes(root):
     for opened in (of_zarr_python, of_our_own):
         with pytest.raises(NodeExistsError, match="would lie inside the array"):
             zd.create_group(opened(root, "b/x"), "n")
+
+
+def test_a_new_array_in_files_takes_few_looks(tmp_path, monkeypatch):
+    """In a missing folder no file is opened, and each node is looked at a few times at most."""
+    zd.create_array(tmp_path / "a.zarr", shape=(4,), dtype="i2")  # modules are imported by now
+    opened = []
+    monkeypatch.setattr(
+        os, "open", lambda *a, _open=os.open, **k: opened.append(a) or _open(*a, **k)
+    )
+    zd.create_array(tmp_path / "new" / "b.zarr", shape=(4,), dtype="i2")
+    assert len(opened) <= 30

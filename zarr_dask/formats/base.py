@@ -41,6 +41,7 @@ from zarr_dask.grid.grid import Edges, Grid, Shape
 from zarr_dask.stores.base import Store
 
 __all__ = [
+    "DEFAULT_OPTIONS",
     "ArrayMeta",
     "BesideData",
     "ChunkKeyEncoding",
@@ -168,12 +169,15 @@ class ReadOptions:
             If `read` is neither.
         """
         check_type("read", read, ReadOptions, "zarr_dask.ReadOptions(...)")
-        return ReadOptions() if read is None else read
+        return DEFAULT_OPTIONS if read is None else read
 
     @property
     def reading(self) -> DecodeOptions:
         """Options that the codecs need."""
         return DecodeOptions(absent_is_error=self.missing == "error")
+
+
+DEFAULT_OPTIONS = ReadOptions()
 
 
 def _lasting_location(name: str, location: Any) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, NodeNotFoundError
 from zarr_dask.formats.base import (
+    DEFAULT_OPTIONS,
     FetchedDocuments,
     Format,
     NodeMeta,
@@ -254,9 +255,11 @@ def _first_of(
 
 def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
     """Return formats that have a node at a path, with the node; None if it cannot be read."""
-    options = ReadOptions()
+    options = DEFAULT_OPTIONS
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
     found = read_documents(store, list(dict.fromkeys([*keys, ENTRY])), options.limits)
+    if not any(text is not None for text in found.values()):
+        return []
     draft = None
     if found[ENTRY] is not None:
         with suppress(MetadataError):  # then it is the unreadable document of a node

@@ -87,7 +87,8 @@ def read_documents(store: Store, keys: Sequence[str], limits: Limits) -> dict[st
     MetadataError
         If one is larger than `limits` allow.
     """
-    values = store.get_ranges([(key, document_range(limits)) for key in keys])
+    part = document_range(limits)
+    values = store.get_ranges([(key, part) for key in keys])
     return checked_documents(store, dict(zip(keys, values, strict=True)), limits)
 
 

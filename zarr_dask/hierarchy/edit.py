@@ -24,6 +24,7 @@ from zarr_dask.errors import (
     StoreKeyError,
 )
 from zarr_dask.formats.base import (
+    DEFAULT_OPTIONS,
     ArrayMeta,
     Format,
     GroupMeta,
@@ -83,7 +84,7 @@ Opened = TypeVar("Opened")
 def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> NodeMeta | None:
     """Return the metadata of the node at a path, of any format; None if there is none."""
     try:
-        return read_node(store, path, None, options or ReadOptions())[1]
+        return read_node(store, path, None, options or DEFAULT_OPTIONS)[1]
     except NodeNotFoundError:
         return None
 
@@ -181,7 +182,7 @@ def _inside(store: Store, path: str, array: str) -> NodeExistsError:
 
 def _is_taken(store: Store, path: str, node_format: Format) -> bool:
     try:
-        found, meta = read_node(store, path, None, ReadOptions())
+        found, meta = read_node(store, path, None, DEFAULT_OPTIONS)
     except NodeNotFoundError:
         return False
     except MetadataError:
@@ -222,9 +223,9 @@ def make_room_for_array(
         site=site,
         makes_above=alone,
     )
-    with editing(store, path):
+    with editing(store, path) as place:
         if room.has_journals and not _is_made(store, path, node_format):
-            discard_journals(store, path)
+            discard_journals(store, path, place)
         if node_format.data_prefix(path) not in room.emptied:
             clear_room(site.store, path, node_format, meta)
     if puts_metadata_first(store):
@@ -234,15 +235,16 @@ def make_room_for_array(
 def clear_room(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
     """Delete stored objects of an unfinished job, unless another process has made a node since.
 
+    The caller is `editing` the path.
+
     Raises
     ------
     NodeExistsError
         If it has: the objects are its own.
     """
-    with editing(store, path):
-        if _is_made(store, path, node_format):
-            raise _exists(store, path)
-        remove_leftovers(store, node_format.data_prefix(path), meta)
+    if _is_made(store, path, node_format):
+        raise _exists(store, path)
+    remove_leftovers(store, node_format.data_prefix(path), meta)
 
 
 def puts_metadata_first(store: Store) -> bool:
@@ -315,7 +317,7 @@ def create_parent_groups(store: Store, path: str, node_format: Format) -> None:
     missing: list[str] = []
     for above in ancestors(path):
         try:
-            found, _ = read_node(store, above, None, ReadOptions())
+            found, _ = read_node(store, above, None, DEFAULT_OPTIONS)
         except NodeNotFoundError:
             missing.append(above)
         else:
@@ -330,7 +332,7 @@ def warn_mixed_formats(store: Store, path: str, node_format: Format) -> None:
     """Warn if a group above a node is of another format, and therefore does not show the node."""
     for above in () if node_format.has_implicit_groups else ancestors(path):
         with suppress(NodeNotFoundError):
-            found, _ = read_node(store, above, None, ReadOptions())
+            found, _ = read_node(store, above, None, DEFAULT_OPTIONS)
             _warn_mixed_formats(store, path, node_format, above, found)
 
 
@@ -341,7 +343,7 @@ def _warn_mixed_formats(
     if found.name == node_format.name:
         return
     with suppress(MetadataError):
-        if node_format.read(store, above, ReadOptions(), found={}) is not None:
+        if node_format.read(store, above, DEFAULT_OPTIONS, found={}) is not None:
             return
     warn(
         f"{where(store, path)} is of format {node_format.name}, the group at {where(store, above)} "
@@ -381,9 +383,9 @@ def put_new_node(
     """
     forget_nodes_above()
     *first, last = documents
-    with editing(store, path):
+    with editing(store, path) as place:
         if not (again or claimed):
-            check_not_claimed(store, path)
+            check_not_claimed(place, where(store, path))
         for key in first:
             store.set(key, [documents[key]])
         tagged = cas_store_or_none(store, last)
@@ -563,8 +565,8 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
             _check_free(store, new, node_format)
     for node_format in present:
         create_parent_groups(store, new, node_format)
-    with removing(store, old, new):
-        check_not_claimed(store, new)
+    with removing(store, old, new), editing(store, new) as place:
+        check_not_claimed(place, where(store, new))
         if not formats_at(store, old):
             _refuse_nothing(store, old)
         for node_format in present:
@@ -631,7 +633,7 @@ def _keys_to_move(
     documents: dict[str, str] = {}
     moves: dict[str, str] = {}
     for node_format in formats:
-        nodes = walk(store, old, node_format, ReadOptions())
+        nodes = walk(store, old, node_format, DEFAULT_OPTIONS)
         for below in [*sorted(nodes, key=lambda p: -p.count("/")), ""]:
             keys = zip(
                 node_format.node_keys(join(old, below)),
@@ -673,7 +675,7 @@ def stale_paths(store: Store, path: str, node_format: Format, meta: GroupMeta) -
     These are nodes that were added, removed or changed; none if there are no consolidated metadata.
     """
     store = without_consolidated(store)
-    recorded = recorded_documents(store, path, node_format, meta, ReadOptions().limits)
+    recorded = recorded_documents(store, path, node_format, meta, DEFAULT_OPTIONS.limits)
     if recorded is None:
         return []
     present = _all_documents(store, path, node_format)
@@ -698,7 +700,7 @@ def _meaning(
     found = {key: documents.get(key) for key in node_format.node_keys(path)}
     texts = {key: None if d is None else json.dumps(d).encode() for key, d in found.items()}
     try:
-        meta = node_format.read(store, path, ReadOptions(), found=texts)
+        meta = node_format.read(store, path, DEFAULT_OPTIONS, found=texts)
         if meta is None:
             return None
         written = node_format.documents(meta, path)
@@ -712,7 +714,7 @@ def _all_documents(store: Store, path: str, node_format: Format) -> Documents:
 
     Groups without metadata get some here, because readers look for them.
     """
-    options = ReadOptions()
+    options = DEFAULT_OPTIONS
     texts = read_documents(store, node_format.node_keys(path), options.limits)
     found = {key: text for key, text in texts.items() if text is not None}
     found |= walk_documents(store, path, node_format, options)

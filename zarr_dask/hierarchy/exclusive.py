@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from zarr_dask.errors import StoreError
-from zarr_dask.journal import check_no_output, claimed, default_place
+from zarr_dask.journal import JournalLocation, check_no_output, claimed, default_place
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.open import local_path
@@ -23,23 +22,29 @@ __all__ = ["editing", "removing"]
 
 
 @contextmanager
-def editing(store: Store, *paths: str) -> Iterator[None]:
+def editing(store: Store, *paths: str) -> Iterator[JournalLocation | None]:
     """Let no other process make room for, remove or rename these nodes within a ``with`` statement.
 
     Metadata above must not be put within it: locks are taken from the outside in.
+
+    Yields
+    ------
+    JournalLocation or None
+        The location of the journals of the first node, if its store is local and has one.
 
     Raises
     ------
     StoreError
         If the folder around a node cannot be locked.
     """
+    around = [_folder_around(store, path) for path in paths]
     with ExitStack() as stack:
-        for folder in sorted({_folder_around(store, path) for path in paths} - {""}):
+        for folder in sorted({folder for folder, _ in around} - {""}):
             try:
                 stack.enter_context(folder_lock(folder))
             except OSError as error:
                 raise StoreError(f"could not lock {folder}: {error.strerror or error}.") from error
-        yield
+        yield around[0][1]
 
 
 @contextmanager
@@ -70,16 +75,16 @@ def removing(store: Store, path: str, *others: str, free_beside: bool = False) -
             yield has_journals
 
 
-def _folder_around(store: Store, path: str) -> str:
+def _folder_around(store: Store, path: str) -> tuple[str, JournalLocation | None]:
     """Return the folder to lock for a node, whatever root the node is named from.
 
     It is the folder around that of the node, or the root of a hierarchy itself; empty where
-    nothing is to be locked.
+    nothing is to be locked. The location of the node's journals is returned with it.
     """
     found = local_path(store, path)
     if found is None:
-        return ""
+        return "", None
     place, own = default_place(store, path), os.path.realpath(found)
     is_root = place is not None and place.prefix.count("/") == 1
-    around = Path(own) if is_root else Path(own).parent
-    return str(around) if around.is_dir() else ""
+    around = own if is_root else os.path.dirname(own)
+    return around if os.path.isdir(around) else "", place

@@ -18,12 +18,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import (
+    DEFAULT_OPTIONS,
     ArrayMeta,
     Format,
     ReadOptions,
@@ -47,6 +47,7 @@ from zarr_dask.stores.open import (
     substore,
     without_folder,
 )
+from zarr_dask.stores.real_location import folders_around
 from zarr_dask.stores.wrappers.prefetched import prefetching
 
 __all__ = [
@@ -192,11 +193,11 @@ def format_of_group_around(store: Store, path: str) -> str | None:
         if found:
             return found[0].name
     place = local_path(store, "")
-    around = next((p for p in Path(place).parents if os.path.lexists(p)), None) if place else None
+    around = next(filter(os.path.lexists, folders_around(place)), None) if place else None
     if around is None:
         return None
     try:
-        present = _groups_at(folder_store(str(around)), "")
+        present = _groups_at(folder_store(around), "")
     except StoreError:
         return None  # a folder that cannot be read counts as no group
     return next((one.name for one in present if one in FORMATS), None)
@@ -213,15 +214,15 @@ def enclosing_array(store: Store) -> str | None:
     Folders above are searched as long as they hold nodes, or do not exist yet.
     """
     place = local_path(store, "")
-    for above in () if place is None else Path(place).parents:
+    for above in () if place is None else folders_around(place):
         if not os.path.lexists(above):
             continue
         try:
-            found = [meta for _, meta in formats_at(folder_store(str(above)), "")]
+            found = [meta for _, meta in formats_at(folder_store(above), "")]
         except StoreError:
             return None  # a folder that cannot be read counts as no array
         if any(isinstance(meta, ArrayMeta) for meta in found):
-            return str(above)
+            return above
         if not found:
             return None
     return None
@@ -251,7 +252,7 @@ def prefetch_location(store: Store, path: str, *, below: bool = True) -> Prefetc
     if not is_remote(store):
         return PrefetchedLocation(store)
     asked = prefetching(store)
-    part = document_range(ReadOptions().limits)
+    part = document_range(DEFAULT_OPTIONS.limits)
     nodes = [path, *ancestors(path)]
     keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
     documents = [(key, part) for key in dict.fromkeys([*keys, ENTRY])]
@@ -275,7 +276,7 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
     if not (is_remote(store) and has_paged_listing(store)):
         return None
     asked = prefetching(store)
-    part = document_range(ReadOptions().limits)
+    part = document_range(DEFAULT_OPTIONS.limits)
     keys = [
         key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
     ]
@@ -305,7 +306,7 @@ def prefetch_array(
     if not is_remote(store):
         return PrefetchedLocation(store)
     asked = prefetching(store)
-    part = document_range((options or ReadOptions()).limits)
+    part = document_range((options or DEFAULT_OPTIONS).limits)
     free_beside, _ = run_concurrently(
         partial(no_open_journals, store, path),
         partial(asked.ask, [(key, part) for key in likely.node_keys(path)]),

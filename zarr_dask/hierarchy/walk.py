@@ -29,6 +29,7 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import (
+    DEFAULT_OPTIONS,
     Format,
     GroupMeta,
     NodeMeta,
@@ -243,7 +244,7 @@ def implicit_group_formats(
         for candidate in FORMATS
         if candidate.name not in names and not set(candidate.prefixes(path)) <= set(known)
     ]
-    return list(_implied(store, path, candidates, ReadOptions())) if candidates else []
+    return list(_implied(store, path, candidates, DEFAULT_OPTIONS)) if candidates else []
 
 
 def is_implied(store: Store, path: str) -> bool:
@@ -251,7 +252,7 @@ def is_implied(store: Store, path: str) -> bool:
     present = formats_at(store, path)
     if present:
         return all(isinstance(meta, GroupMeta) and meta.implicit for _, meta in present)
-    return any(True for _ in _implied(store, path, FORMATS, ReadOptions()))
+    return any(True for _ in _implied(store, path, FORMATS, DEFAULT_OPTIONS))
 
 
 def _warn_of_missing(store: Store, path: str) -> None:

@@ -50,7 +50,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import remove_empty_folders
-from zarr_dask.journal.location import CLAIM, default_place
+from zarr_dask.journal.location import CLAIM, JournalLocation, default_place
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
@@ -498,17 +498,23 @@ def claimed(
         claim.close()
 
 
-def check_not_claimed(store: Store, path: str) -> None:
+def check_not_claimed(place: JournalLocation | None, at: str) -> None:
     """Raise if a job in local files has claimed the end of an array, or the place of a new one.
+
+    Parameters
+    ----------
+    place
+        The location of the array's journals, if it is local and has one.
+    at
+        The array, for messages.
 
     Raises
     ------
     JobRunningError
         If one has.
     """
-    place = None if is_remote(store) else default_place(store, path)
     if place is not None:
-        check_not_locked(place.store, [f"{place.prefix}{CLAIM}{HELD}"], where(store, path))
+        check_not_locked(place.store, [f"{place.prefix}{CLAIM}{HELD}"], at)
 
 
 def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> EndedAppend | None:

@@ -262,10 +262,10 @@ def check_behind_no_link(place: JournalLocation) -> None:
     """
     if not isinstance(place.store, FileStore):
         return
-    folder = Path(place.store.root)
+    folder = place.store.root
     for name in place.prefix.rstrip("/").split("/"):
-        folder /= name
-        if folder.is_symlink():
+        folder = os.path.join(folder, name)
+        if os.path.islink(folder):
             raise LinkError(
                 f"{folder} is a link that leads to {os.path.realpath(folder)}: journals, which jobs"
                 " write and remove, do not lie behind links. Remove the link; to keep journals "
@@ -291,8 +291,12 @@ def check_resumable(store: Store, at: str) -> None:
         )
 
 
-def discard_journals(store: Store, path: str, *, is_claimed: bool = False) -> None:
+def discard_journals(
+    store: Store, path: str, place: JournalLocation | None = None, *, is_claimed: bool = False
+) -> None:
     """Discard the jobs that wrote to a node or below it, because it is removed or replaced.
+
+    A caller that knows the `default_place` of the node passes it.
 
     A caller that has claimed the end of the array (`is_claimed`) gives the claim up with that:
     there is no node any more. Jobs with a journal elsewhere (``journal=``) are not found. Their
@@ -305,7 +309,7 @@ def discard_journals(store: Store, path: str, *, is_claimed: bool = False) -> No
     LinkError
         If they would lie behind a link.
     """
-    place = default_place(store, path)
+    place = place or default_place(store, path)
     if place is not None:
         check_behind_no_link(place)
     try:

@@ -211,7 +211,7 @@ def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
         yield lambda: _check_kept(mine)
         return
     descriptor, record = _locked(folder)
-    token = _HELD.set({**held, _name(folder): record})
+    token = _HELD.set({**held, _name(folder if descriptor is None else descriptor): record})
     try:
         yield lambda: _check_kept(record)
     finally:
@@ -223,8 +223,8 @@ def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
                 _let_go(descriptor)
 
 
-def _name(folder: str) -> object:
-    """Return what tells a folder from others, whatever links lead to it."""
+def _name(folder: str | int) -> object:
+    """Return what tells a folder, or an open one, from others, whatever links lead to it."""
     try:
         found = os.stat(folder)
     except OSError:
@@ -243,10 +243,10 @@ def _check_kept(record: Record) -> None:
 def _locked(folder: str) -> tuple[int | None, Record]:
     """The lock of a folder, where there is one to be trusted, and its record."""
     for _ in range(MOST_REMOVED):
-        make_folder(folder)
         try:
             descriptor = _folder_descriptor(folder)
         except FileNotFoundError:
+            make_folder(folder)
             continue
         try:
             if descriptor is None or _is(descriptor, folder):
@@ -260,6 +260,7 @@ def _locked(folder: str) -> tuple[int | None, Record]:
                     f"objects in {folder} cannot be changed together with others now: {error}"
                 ) from error
             if isinstance(error, FileNotFoundError):
+                make_folder(folder)
                 continue
             raise
         _let_go(descriptor)  # it was removed while this waited: the lock is one of nothing

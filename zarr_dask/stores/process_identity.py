@@ -61,7 +61,7 @@ class Owner:
 
     def to_json(self) -> bytes:
         """Return what records hold."""
-        return json.dumps(asdict(self)).encode()
+        return _as_json(self)
 
     def is_here(self) -> bool:
         """Return True if it is a process of a host of this name."""
@@ -136,6 +136,11 @@ def _surroundings() -> tuple[str, str, str]:
     with suppress(OSError):
         table = str(Path("/proc/self/ns/pid").readlink())
     return socket.gethostname(), _text("/proc/sys/kernel/random/boot_id"), table
+
+
+@lru_cache(maxsize=2)
+def _as_json(owner: Owner) -> bytes:
+    return json.dumps(asdict(owner)).encode()
 
 
 @lru_cache(maxsize=1)

@@ -34,6 +34,7 @@ __all__ = [
     "blocking_file",
     "check_file",
     "check_folder",
+    "folders_around",
     "locations_overlap",
     "nested",
     "overlaps",
@@ -216,8 +217,21 @@ def blocking_file(store: Store, path: str) -> str | None:
     place = local_path(store, path)
     if place is None:
         return None
-    found = next(one for one in (Path(place), *Path(place).parents) if os.path.lexists(one))
-    return None if found.is_dir() else str(found)
+    found = next(one for one in folders_around(f"{place}/") if os.path.lexists(one))
+    return None if os.path.isdir(found) else found
+
+
+def folders_around(path: str) -> Iterator[str]:
+    """Yield the folder that an absolute path lies in, the one around that, and so on.
+
+    Examples
+    --------
+    >>> list(folders_around("/data/a.zarr")), list(folders_around("/"))
+    (['/data', '/'], [])
+    """
+    while (above := os.path.dirname(path)) != path:
+        yield above
+        path = above
 
 
 def check_folder(store: Store, path: str, what: str) -> None:

@@ -25,6 +25,7 @@ from zarr_dask.errors import AccessDeniedError, LinkError, LinkWarning, StoreErr
 from zarr_dask.stores.backends.posix_io import (
     IS_COMPLETE,
     READ,
+    READ_NO_LINK,
     append_once,
     close_read,
     forget_folders,
@@ -73,6 +74,8 @@ _LINK_TO_NOTHING = (
     " It is a link to a file that is not there: fetch what it stands for (git annex get, dvc pull),"
     " or remove the link where there is no value."
 )
+
+_IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})  # the second one on FreeBSD
 
 _Entries = list[os.DirEntry[str]]
 
@@ -177,13 +180,20 @@ class LocalStore(FileStore):
         """See `zarr_dask.stores.base.Store.get_ranges`."""
         results: list[Buffer | None] = []
         opened_key, descriptor = "", None
+        looked_at, is_missing = None, False
         try:
             for key, wanted in requests:
                 if key != opened_key:
                     if descriptor is not None:
                         close_read(descriptor)
                     opened_key, descriptor = key, None
-                    descriptor = self._open(key)
+                    folder = key.rpartition("/")[0]
+                    if folder == looked_at and is_missing:
+                        check_key(key)
+                    else:
+                        descriptor = self._open(key)
+                    if descriptor is None and folder != looked_at and len(requests) > 1:
+                        looked_at, is_missing = folder, not os.path.exists(f"{self.root}/{folder}")
                 results.append(None if descriptor is None else self._part(descriptor, key, wanted))
         finally:
             if descriptor is not None:
@@ -512,15 +522,20 @@ class LocalStore(FileStore):
         """See `zarr_dask.stores.base.Store.size`."""
         path = self._path(key)
         try:
-            status = os.stat(path)
-            return None if stat.S_ISDIR(status.st_mode) else status.st_size
-        except NotADirectoryError:
-            return None
-        except FileNotFoundError as error:
-            self._check_link("inspect", key, error)
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self.failed("inspect", key, error) from error
+        if stat.S_ISLNK(status.st_mode):
+            try:
+                status = os.stat(path)
+            except NotADirectoryError:
+                return None
+            except OSError as error:
+                hint = _LINK_TO_NOTHING if isinstance(error, FileNotFoundError) else ""
+                raise self.failed("inspect", key, error, hint) from error
+        return None if stat.S_ISDIR(status.st_mode) else status.st_size
 
     def _path(self, key: str) -> str:
         check_key(key)
@@ -528,20 +543,21 @@ class LocalStore(FileStore):
 
     def _open(self, key: str) -> int | None:
         check_key(key)
+        path = f"{self.root}/{key}"
         try:
-            return os.open(f"{self.root}/{key}", READ)
-        except NotADirectoryError:
-            return None
-        except FileNotFoundError as error:
-            self._check_link("open", key, error)
+            return os.open(path, READ_NO_LINK)
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise self.failed("open", key, error) from error
-
-    def _check_link(self, doing: str, key: str, error: OSError) -> None:
-        """Raise if a path is a link to nothing: its value exists, but cannot be read now."""
-        if os.path.islink(f"{self.root}/{key}"):
-            raise self.failed(doing, key, error, _LINK_TO_NOTHING) from error
+            if error.errno not in _IS_LINK:
+                raise self.failed("open", key, error) from error
+        try:
+            return os.open(path, READ)
+        except NotADirectoryError:
+            return None
+        except OSError as error:
+            hint = _LINK_TO_NOTHING if isinstance(error, FileNotFoundError) else ""
+            raise self.failed("open", key, error, hint) from error
 
     @contextmanager
     def _reporting(self, doing: str, key: str) -> Iterator[None]:

@@ -29,6 +29,7 @@ __all__ = [
     "IS_COMPLETE",
     "MOST_REMOVED",
     "READ",
+    "READ_NO_LINK",
     "append_once",
     "close_read",
     "forget_folders",
@@ -47,6 +48,8 @@ __all__ = [
 
 CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 READ = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # a pipe must not block a reader
+READ_NO_LINK = READ | getattr(os, "O_NOFOLLOW", 0)
+"""Fails for links; where the system says that there is no file, there is no link either."""
 IS_COMPLETE = hasattr(os, "pread") and hasattr(os, "O_DIRECTORY") and os.open in os.supports_dir_fd
 """True if the system has the calls by which local files are read and written."""
 MOST_REMOVED = 10_000
