@@ -12,7 +12,6 @@ checked instead (`zarr_dask.stores.backends.fsspec_s3`).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
@@ -21,6 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from http import HTTPStatus
+from inspect import iscoroutinefunction
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
@@ -740,7 +740,7 @@ def _call(
 ) -> Any:
     """Call a method of a file system, with a timeout if its requests run on an event loop."""
     inner = getattr(fs, f"_{method}", None)
-    if _is_async(fs) and asyncio.iscoroutinefunction(inner):
+    if _is_async(fs) and iscoroutinefunction(inner):
         return _run(fs, inner(*args, **kwargs), seconds)
     return getattr(fs, method)(*args, **kwargs)
 

@@ -9,7 +9,6 @@ so that a failed page does not discard the others.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -64,6 +63,8 @@ async def read_parts(
     fs: Any, requests: Sequence[S3Request]
 ) -> list[TaggedBytes | Exception | None]:
     """Return parts of values, or the errors of reading them; one request each, concurrently."""
+    import asyncio  # which local files do not need; loading it takes long
+
     asked = [_read_part(fs, *request) for request in requests]
     found = await asyncio.gather(*asked, return_exceptions=True)
     for one in found:

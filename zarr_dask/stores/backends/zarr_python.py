@@ -14,7 +14,6 @@ stores are requested once more from the library below it, which tells what is mi
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 import weakref
@@ -424,6 +423,8 @@ def _byte_request(wanted: Range) -> Any:
 
 async def _fetched(store: Any, requests: Sequence[tuple[str, Range]]) -> list[bytes | None]:
     """Return parts of values, by one call each: some stores fail in `get_partial_values`."""
+    import asyncio  # which local files do not need; loading it takes as long as NumPy
+
     return await asyncio.gather(*(_fetch(store, key, wanted) for key, wanted in requests))
 
 
