@@ -40,7 +40,7 @@ ELSEWHERE = {
     '{"anon": True}': "{}",
     '{"profile": "work"}': "{}",
     '"remote_protocol": "s3"': '"remote_protocol": "file"',
-    'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=None)",
+    'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=':0')",
 }
 """Places that only a network has, and what stands for them when a page runs."""
 ELSEWHERE_IN = {"howto/unreliable-network.md": {"s3://bucket/": "memory://docs/"}}

@@ -405,7 +405,7 @@ def test_workers_died(tmp_path, monkeypatch):
 
     x = ONES.map_blocks(until_memory_is_short, meta=np.empty((0, 0)), name="large")
     message, code = SECTIONS["Workers died"]
-    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         LocalCluster(**options) as cluster,
@@ -416,7 +416,7 @@ def test_workers_died(tmp_path, monkeypatch):
 
     def larger(**asked):
         assert asked.keys() <= {"n_workers", "threads_per_worker", "memory_limit"}
-        return Client(processes=False, dashboard_address=None, **asked)
+        return Client(processes=False, dashboard_address="127.0.0.1:0", **asked)
 
     docs_pages.execute(code, {"zd": zd, "x": x, "Client": larger}, "Workers died")
     equal("run.zarr", 1)

@@ -142,7 +142,7 @@ def test_a_cluster_of_dask_jobqueue_that_adapts(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of the jobs
     options = {"cores": 1, "processes": 1, "memory": "600MB", "walltime": "00:10:00"}
     options |= {"interface": "lo", "python": sys.executable, "log_directory": str(tmp_path)}
-    quiet = {"dashboard_address": None}
+    quiet = {"dashboard_address": "127.0.0.1:0"}
     with jobqueue.SLURMCluster(scheduler_options=quiet, **options) as cluster:
         cluster.adapt(minimum=1, maximum=3)
         with Client(cluster) as client:

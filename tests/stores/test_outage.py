@@ -120,7 +120,7 @@ def test_a_job_on_a_cluster_outlasts_a_server_that_is_gone(server, door):
     distributed = pytest.importorskip("distributed")
     url, options = new_url(), options_at(server, door.port, "obstore")
     lazy = da.from_array(VALUES, chunks=(2, 40)).map_blocks(slow_block, meta=VALUES[:0])
-    cluster = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    cluster = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with distributed.Client(**cluster) as client:
 
         def go_away():
