@@ -376,7 +376,7 @@ WITH_OPTIONS = {
     "open": lambda node: zd.open(node, storage_options=OPTIONS),
     "from_zarr": lambda node: zd.from_zarr(node, storage_options=OPTIONS),
     "to_zarr": lambda node: zd.to_zarr(X, node, storage_options=OPTIONS, region=...),
-    "copy": lambda node: zd.copy(node, "n.zarr", storage_options=OPTIONS),
+    "copy": lambda node: zd.copy(node, "n.zarr", storage_options=OPTIONS, target_options={}),
     "copy to": lambda node: zd.copy("a.zarr", node, target_options=OPTIONS, overwrite=True),
     "rechunk to": lambda node: zd.rechunk("a.zarr", node, chunks=5, target_options=OPTIONS),
     "inventory": lambda node: zd.inventory(node, storage_options=OPTIONS),

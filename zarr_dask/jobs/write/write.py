@@ -27,7 +27,7 @@ from zarr_dask.errors import (
     SelectionError,
     StoreError,
 )
-from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.base import DEFAULT_OPTIONS, ArrayMeta, read_documents
 from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
@@ -324,7 +324,8 @@ def _is_unfinished(site: PrefetchedLocation, target: Array) -> bool:
     if not is_remote(target.store):
         return False
     prefix = target.node_format.data_prefix(target.path)
-    made = any(site.store.get(key) for key in target.node_format.node_keys(target.path)[:1])
+    keys = target.node_format.node_keys(target.path)[:1]
+    made = any(read_documents(site.store, keys, DEFAULT_OPTIONS.limits).values())
     return not made and next(iter(site.store.list(prefix)), None) is not None
 
 

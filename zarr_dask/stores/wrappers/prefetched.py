@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
@@ -62,9 +63,7 @@ class PrefetchedStore(StoreWrapper):
     def ask_below(self, prefix: str) -> bool:
         """Find out if any key starts with a prefix; returns True if it is known that none does."""
         with suppress(StoreError):
-            if is_empty(self.store, prefix):
-                self._empty.add(prefix)
-                return True
+            return is_empty(self, prefix)
         return False
 
     def get(self, key: str) -> Buffer | None:
@@ -82,7 +81,13 @@ class PrefetchedStore(StoreWrapper):
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
-        return iter(()) if self._is_empty(prefix) else self.store.list(prefix)
+        if self._is_empty(prefix):
+            return iter(())
+        found = self.store.list(prefix)
+        for first in found:
+            return chain([first], found)
+        self._empty.add(prefix)
+        return iter(())
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
