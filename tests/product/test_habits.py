@@ -3,6 +3,8 @@
 A row holds a call, and its value, or its error with the words that tell what to write instead.
 """
 
+import zipfile
+
 import dask
 import dask.array as da
 import numpy as np
@@ -266,6 +268,24 @@ def test_a_mistake_is_answered(code, names):
     kind, words = ANSWERED[code]
     with pytest.raises(kind, match=words):
         exec(code, names)  # noqa: S102
+
+
+@pytest.mark.parametrize("above", ["data.zarr/", ""])
+@pytest.mark.parametrize("below", ["s/b", "data.zarr/s/b"])
+def test_a_url_into_an_archive_has_the_folder_of_all_entries_or_not(above, below, tmp_path):
+    group = zd.create_group(tmp_path / "data.zarr")
+    group.create_array("s/b", data=np.arange(3))
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for file in (tmp_path / "data.zarr").rglob("*"):
+            archive.write(file, above + file.relative_to(tmp_path / "data.zarr").as_posix())
+    url = f"{tmp_path}/x.zip/{below}"
+    if above or below == "s/b":
+        assert zd.open(url)[...].tolist() == zd.open(f"{tmp_path}/x.zip", below)[...].tolist()
+    else:
+        with pytest.raises(FileNotFoundError):
+            zd.open(url)
+    zd.to_zarr(np.ones(2), f"{tmp_path}/x.zip/new")
+    assert zd.load(f"{tmp_path}/x.zip/new").tolist() == [1, 1]
 
 
 def test_replaced_attributes_keep_the_names_of_dimensions_that_older_formats_store_in_them():

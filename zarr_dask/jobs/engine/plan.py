@@ -17,6 +17,7 @@ __all__ = [
     "format_bytes",
     "format_region",
     "format_requests",
+    "format_times",
     "parse_bytes",
     "pluralize",
 ]
@@ -46,6 +47,17 @@ def parse_bytes(size: str | int, option: str = "") -> int:
         raise MemoryBudgetError(f"{given} is not a size: expected bytes, or '256MB', '2GiB' ...")
     unit = match[2].lower()
     return int(float(match[1]) * {**_UNITS, **_BINARY}[unit])
+
+
+def format_times(ratio: float) -> str:
+    """Return a ratio of times in digits.
+
+    Examples
+    --------
+    >>> format_times(1.234), format_times(3417.3)
+    ('1.2', '3,417')
+    """
+    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"
 
 
 def pluralize(number: int, noun: str) -> str:

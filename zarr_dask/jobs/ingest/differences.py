@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from zarr_dask.errors import IngestError
 
@@ -110,8 +109,3 @@ def _remedy(kind: str, some: Sequence[FileDifference]) -> str:
         return "-> no one choice settles all of these: correct the files, or leave some out"
     texts = [f"{name!r} ({CHOICES[kind][name]})" for name in choices]
     return f"-> settle={{{kind!r}: ...}} with {' or '.join(texts)}"
-
-
-def differences_of(error: Any) -> tuple[FileDifference, ...]:
-    """Return the differences that an `IngestError` lists."""
-    return tuple(one for one in error.differences if isinstance(one, FileDifference))

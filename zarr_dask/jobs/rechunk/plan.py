@@ -21,7 +21,7 @@ from zarr_dask.grid.grid import Region
 from zarr_dask.jobs.engine.array_job import is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.execute import execute_plan
-from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, pluralize
+from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, format_times, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.report import Progress, RechunkReport
@@ -193,14 +193,14 @@ class RechunkPlan(Priced, InWords):
         memory = f"within {format_bytes(self.max_mem)} per process"
         if not others:
             return [f"  why     {chosen.name}: the only way {memory}"]
-        times = [way.seconds / (chosen.seconds or 1.0) for way in others]
+        times = [format_times(way.seconds / (chosen.seconds or 1.0)) for way in others]
         lines = [
             f"  why     {chosen.name}: the least time by the cost model {memory}; {chosen.words()}",
-            f"          {others[0].name}: {times[0]:.2g} times as long; {others[0].words()}",
+            f"          {others[0].name}: {times[0]} times as long; {others[0].words()}",
         ]
         if len(others) > 1:
             rest = (
-                f"{way.name}: {ratio:.2g}" for way, ratio in zip(others[1:], times[1:], strict=True)
+                f"{way.name}: {ratio}" for way, ratio in zip(others[1:], times[1:], strict=True)
             )
             lines.append(f"          and {'; '.join(rest)} times as long")
         return lines

@@ -42,7 +42,7 @@ from zarr_dask.jobs.engine import (
     runs_processes,
 )
 from zarr_dask.jobs.engine.lifecycle import alone_at
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import format_bytes, format_times, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, JobBudget
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
@@ -282,7 +282,7 @@ class WritePlan(Priced, InWords):
         if other.seconds < chosen.seconds:
             return "which leaves too little for the other arrays of this call"
         times = other.seconds / (chosen.seconds or 1.0)
-        return f"which takes {times:.2g} times as long by the cost model"
+        return f"which takes {format_times(times)} times as long by the cost model"
 
     def _kind(self) -> str:
         return "a new" if self.creates else "a growing" if self.before else "an existing"

@@ -14,7 +14,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -81,8 +81,8 @@ class ZipStore:
         path
             The archive.
         folder
-            The folder in it whose entries to use; by default the one that holds all entries, if it
-            is a hierarchy, else none.
+            The folder in it whose entries to use, with or without the one that holds all entries;
+            by default that one, if it is a hierarchy, else none.
         largest
             Largest deflated entry in bytes.
 
@@ -100,7 +100,10 @@ class ZipStore:
         except OSError as error:
             raise StoreError(f"could not open {path}: {error.strerror}") from error
         entries = _directory(path, stamp).entries
-        front = f"{folder}/" if folder else _leading_folder(entries)
+        front = f"{folder}/" if folder else ""
+        if not front or not _has_folder(entries, front):
+            within = _leading_folder(entries) + front
+            front = within if not front or _has_folder(entries, within) else front
         return ZipStore(path, front, stamp, largest)
 
     @property
@@ -332,6 +335,11 @@ def _sharing(found: Sequence[zipfile.ZipInfo]) -> set[int]:
             sharing.add(id(info))
         stop = max(stop, info.header_offset + _LOCAL_HEADER.size + info.compress_size)
     return sharing
+
+
+def _has_folder(entries: Iterable[str], folder: str) -> bool:
+    """Return True if an entry lies in a folder."""
+    return any(name.startswith(folder) for name in entries)
 
 
 def _leading_folder(entries: Mapping[str, object]) -> str:
