@@ -17,6 +17,7 @@ from zarr_dask.jobs.engine.array_job import Compared, CopyComparison
 from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, call_indexed
 from zarr_dask.jobs.engine.lifecycle import alone, finished, job_lock, resume, start_job
+from zarr_dask.jobs.engine.local_schedulers import shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import held_by_process, seconds
 from zarr_dask.jobs.engine.probe import check_workers
@@ -157,7 +158,7 @@ def execute_plan(
     tasks = ", ".join(f"{stage.tasks:,}" for stage in plan.stages)
     said = "begin: %s: %s, tasks of each stage: %s"
     _LOG.info(said, plan.where, format_bytes(plan.nbytes), tasks)
-    with counting_retries() as retries:  # tasks count their own retries
+    with counting_retries() as retries, shared_processes():  # tasks count their own retries
         ledger, stored = _carry_out(
             plan, workers, progress, comparisons, resuming=resuming, journal=journal, verify=verify
         )

@@ -7,9 +7,13 @@ waiting.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from zarr_dask.jobs.engine.credentials import references_in_graph
@@ -17,7 +21,7 @@ from zarr_dask.jobs.engine.overlap_pool import OverlapExecutor
 from zarr_dask.jobs.engine.workers import Workers, runs_processes
 from zarr_dask.stores.secrets import CredentialsInitializer, references_of
 
-__all__ = ["LOCAL_WINDOW", "compute_local", "run_local"]
+__all__ = ["LOCAL_WINDOW", "compute_local", "run_local", "shared_processes"]
 
 LOCAL_WINDOW = 512
 """Number of tasks that dask gets at a time."""
@@ -41,19 +45,85 @@ def run_local(
     def report(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:  # noqa: ARG001
         on_result(result)
 
-    tracked = function if runs_processes() else _Tracked(function)
-    options = {}
-    if runs_processes() and dask.config.get("pool", None) is None:
-        options = {"initializer": _Initializer(references_of(function))}
-    try:
+    def compute(call: Callable[[int], Any], **options: Any) -> None:
         with Callback(posttask=report):
             for first in range(0, len(numbers), LOCAL_WINDOW):
                 keys = [(name, number) for number in numbers[first : first + LOCAL_WINDOW]]
-                get({key: Task(key, tracked, key[1]) for key in keys}, keys, **options)
+                get({key: Task(key, call, key[1]) for key in keys}, keys, **options)
+
+    if runs_processes():
+        # one task at a time: with dask's default of six, some processes would have none
+        if dask.config.get("pool", None) is not None:
+            compute(function, chunksize=1)
+            return
+        with shared_processes() as processes:
+            pool = processes.for_references(references_of(function))
+            try:
+                with dask.config.set({"multiprocessing.initializer": None}):  # they have run it
+                    compute(function, chunksize=1, pool=pool)
+            except BaseException:
+                processes.close()  # when the tasks that are running have ended
+                raise
+        return
+    tracked = _Tracked(function)
+    try:
+        compute(tracked)
     except BaseException:
-        if isinstance(tracked, _Tracked):
-            tracked.stop()
+        tracked.stop()
         raise
+
+
+class _Processes:
+    """Processes that several calls use, and the names of the credentials that they were given."""
+
+    executor: Executor | None = None
+    references: frozenset[str] = frozenset()
+
+    def for_references(self, references: Iterable[str]) -> Executor:
+        """Return the processes, made as dask does; new ones if these lack credentials."""
+        import dask
+        from dask.multiprocessing import get_context, initialize_worker_process
+        from dask.system import CPU_COUNT
+
+        needed = frozenset(references)
+        if self.executor is not None and needed <= self.references:
+            return self.executor
+        self.close()
+        if os.environ.get("PYTHONHASHSEED") in {None, "0"}:
+            os.environ["PYTHONHASHSEED"] = "6640"  # as dask, for equal hashes in all processes
+        self.references |= needed
+        begin = partial(initialize_worker_process, user_initializer=_Initializer(self.references))
+        number = dask.config.get("num_workers", None) or CPU_COUNT
+        self.executor = ProcessPoolExecutor(number, get_context(), begin)
+        return self.executor
+
+    def close(self) -> None:
+        """End the processes when their tasks have ended."""
+        if self.executor is not None:
+            self.executor.shutdown()
+            self.executor = None
+
+
+_PROCESSES: ContextVar[_Processes | None] = ContextVar("_PROCESSES", default=None)
+
+
+@contextmanager
+def shared_processes() -> Iterator[_Processes]:
+    """Let all calls of `run_local` within a ``with`` statement use the same processes.
+
+    New ones take about a second each to import what the tasks need.
+    """
+    held = _PROCESSES.get()
+    if held is not None:
+        yield held
+        return
+    held = _Processes()
+    token = _PROCESSES.set(held)
+    try:
+        yield held
+    finally:
+        _PROCESSES.reset(token)
+        held.close()
 
 
 class _Initializer:
