@@ -12,7 +12,7 @@ from tests.support.xarray_kills import survives_kills
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part"),
     pytest.mark.filterwarnings("ignore:Object at .*zarr-dask-"),  # what zarr-python does not know
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 JOBS = ["create", "append", "region", "swap"]
 

@@ -369,6 +369,38 @@ def test_numbers_that_the_encoding_cannot_hold_are_refused(
     assert xr.open_zarr(tmp_path / "a")["a"].to_numpy()[-2:].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_times_that_the_encoding_cannot_hold_are_refused(tmp_path, in_memory):
+    """xarray wraps them around: 2000 becomes 1863, and NaT becomes 1900."""
+    times = pd.date_range("2000-01-01", periods=4).to_numpy().astype("M8[ns]")
+    gap = np.where(np.arange(4) == 1, np.datetime64("NaT", "ns"), times)
+    hours, seconds = (
+        {"units": f"{u} since 1900-01-01", "dtype": "i4"} for u in ("hours", "seconds")
+    )
+    wrong = {
+        "wrapped": (times, seconds),
+        "lacks": (gap, hours),
+        "long": (times - times[0], {"units": "seconds", "dtype": "i2"}),
+    }
+    right = {
+        "times": (times, hours),
+        "gap": (gap, {**hours, "_FillValue": -1}),
+        "delta": (times - times[0], {"units": "hours", "dtype": "i2"}),
+    }
+    for name, (values, encoding) in {**wrong, **right}.items():
+        ds = xr.Dataset({name: ("x", values, {}, encoding)})
+        ds = ds if in_memory else ds.chunk(x=2)
+        if name in right:
+            zd.write_dataset(ds, tmp_path / name)
+            assert xr.open_zarr(tmp_path / name)[name].encoding["dtype"] == encoding["dtype"]
+            identical(tmp_path / name, ds)
+        else:
+            with pytest.raises(DatasetMismatchError, match=f"the times of '{name}' are numbers"):
+                zd.write_dataset(ds, tmp_path / name)
+            with pytest.raises(NodeNotFoundError):
+                zd.open(tmp_path / name)
+
+
 def test_appended_blocks_that_are_checked_have_tokens(tmp_path):
     old = xr.Dataset({"a": ("x", np.array([1, 2], "i2"))}, {"x": [0, 1]})
     new = xr.Dataset({"a": ("x", da.arange(2, chunks=1, dtype="i8"))}, {"x": [2, 3]})

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray import conventions
 
 from zarr_dask.errors import DatasetMismatchError
 
-__all__ = ["check_kinds", "in_range"]
+__all__ = ["check_kinds", "in_range", "times_in_range"]
 
 _NUMBERS, _TIMES, _TEXTS = "iufc", "mM", "UST"
 
@@ -104,6 +105,56 @@ class _Bounds:
                 "as other numbers. Clip them, or write it with another encoding."
             )
         return values
+
+
+def times_in_range(name: str, original: xr.Variable, encoded: xr.Variable) -> xr.Variable:
+    """Return encoded times whose numbers are checked against the range of their type.
+
+    xarray makes blocks of 64 bits and says that they are of the encoded type.
+
+    Raises
+    ------
+    DatasetMismatchError
+        If a time in memory is out of range.
+    """
+    of_times = original.dtype.kind in "mMO" and "units" in encoded.attrs
+    if not of_times or encoded.dtype.kind not in "iu" or not encoded.size:
+        return encoded
+    codes = _Codes(name, encoded.dtype, str(encoded.attrs["units"]))
+    data: Any = encoded.data
+    if encoded.chunks is None:
+        if encoded.dtype.itemsize < 8:
+            wide = original.copy(deep=False)
+            wide.encoding = {**original.encoding, "dtype": np.dtype("i8")}
+            codes.cast(conventions.encode_cf_variable(wide, name=name).to_numpy())
+    elif hasattr(data, "map_blocks"):
+        meta = np.empty((0,) * data.ndim, data.dtype)
+        cast = data.map_blocks(codes.cast, dtype=data.dtype, meta=meta)
+        return encoded.copy(deep=False, data=cast)
+    return encoded
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """Type of the numbers that times are stored as."""
+
+    name: str
+    dtype: np.dtype[Any]
+    units: str
+
+    def cast(self, numbers: np.ndarray) -> np.ndarray:
+        """Return numbers in this type if all of them are in its range."""
+        if not numbers.size or numbers.dtype == self.dtype:
+            return numbers
+        low, high, limits = numbers.min(), numbers.max(), np.iinfo(self.dtype)
+        if not (low >= limits.min and high <= limits.max):  # NaN is not in range, either
+            raise DatasetMismatchError(
+                f"the times of {self.name!r} are numbers from {low} to {high} in its encoding "
+                f"({self.units}), whose type {self.dtype} holds {limits.min} to {limits.max}. "
+                "Write it with another dtype or other units in its encoding, and NaT with a "
+                "_FillValue."
+            )
+        return numbers.astype(self.dtype)
 
 
 def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _Bounds | None:

@@ -25,7 +25,7 @@ from zarr_dask.errors import DataTypeError, GridError, MetadataError
 from zarr_dask.formats.base import Format
 from zarr_dask.formats.documents import dump_json
 from zarr_dask.formats.translate import names_problems
-from zarr_dask.xarray.check_values import check_kinds, in_range
+from zarr_dask.xarray.check_values import check_kinds, in_range, times_in_range
 from zarr_dask.xarray.elements import TAKES_FORMAT
 
 if TYPE_CHECKING:
@@ -121,6 +121,10 @@ def encode_dataset(
         encoded = {
             str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, **options)
             for name, one in variables.items()
+        }
+    if casting != "unsafe":
+        encoded = {
+            name: times_in_range(name, variables[name], one) for name, one in encoded.items()
         }
     return Encoded(encoded, _as_json(attributes, "the dataset"))
 
