@@ -583,6 +583,25 @@ def test_other_units_are_converted(tmp_path):
     identical(tmp_path / "a", steps(0, 9))
 
 
+@pytest.mark.skipif(not find_spec("cftime"), reason="calendars need cftime")
+def test_dates_are_appended_in_the_stored_calendar(tmp_path):
+    noleap = xr.date_range("2000-02-27", periods=3, calendar="noleap", use_cftime=True)
+    plain = pd.date_range("2000-03-02", periods=2)
+    for name, chunk in (("memory", {}), ("blocks", {"time": 1})):
+        ds = xr.Dataset({"t": ("time", [1, 2, 3]), "s": ("time", noleap)}, {"time": noleap})
+        zd.write_dataset(ds, tmp_path / name)
+        more = xr.Dataset({"t": ("time", [4, 5]), "s": ("time", plain)}, {"time": plain})
+        zd.write_dataset(more.chunk(chunk) if chunk else more, tmp_path / name, append="time")
+        all_of = xr.date_range("2000-02-27", periods=5, calendar="noleap", use_cftime=True)
+        expected = xr.Dataset({"t": ("time", range(1, 6)), "s": ("time", all_of)})
+        identical(tmp_path / name, expected.assign_coords(time=all_of))
+    leap = more.assign_coords(time=pd.date_range("2004-02-28", periods=2))
+    before = contents(tmp_path)
+    with pytest.raises((DatasetMismatchError, ValueError)):
+        zd.write_dataset(leap, tmp_path / "memory", append="time")
+    assert contents(tmp_path) == before
+
+
 def test_longer_texts_are_not_cut_off(tmp_path):
     def named(*names):
         return xr.Dataset({"name": ("x", np.array(names))})
@@ -860,6 +879,27 @@ def test_region_that_cuts_objects_is_refused_on_demand(tmp_path):
     expected = steps(0, 10).load()
     expected["t"][3:8] = 5
     identical(tmp_path / "a", expected)
+
+
+def test_region_by_position_changes_no_labels(tmp_path):
+    """xarray writes values under labels of others."""
+    zd.write_dataset(steps(0, 10, size=10), tmp_path / "a")
+    part = steps(0, 10, value=5).isel(time=slice(3, 5))[["t"]].drop_vars(["lat", "lon"])
+    for wrong in (slice(4, 6), slice(-3, -1)):
+        with pytest.raises(DatasetMismatchError, match="labels of 'time' are not those of the"):
+            zd.write_dataset(part, tmp_path / "a", region={"time": wrong})
+    with pytest.raises(DatasetMismatchError, match="different dimension sizes"):
+        zd.write_dataset(part, tmp_path / "a", region={"time": slice(3, 6)})
+    identical(tmp_path / "a", steps(0, 10))
+    plan = zd.plan_dataset(part, tmp_path / "a", region={"time": slice(-7, -5)})
+    assert list(plan.names) == ["t"]
+    plan.run()
+    expected = steps(0, 10).load()
+    expected["t"][3:5] = 5
+    identical(tmp_path / "a", expected)
+    others = part.assign_coords(time=part["time"] + np.timedelta64(90, "D")).drop_indexes("time")
+    zd.write_dataset(others, tmp_path / "a", region={"time": slice(3, 5)})
+    assert xr.open_zarr(tmp_path / "a")["time"][3] == others["time"][0]
 
 
 def test_labels_that_are_not_there_are_refused(tmp_path):

@@ -43,6 +43,7 @@ def region_pieces(
     region, by_labels = _region(dataset, given, present)
     # labels are where they have been found; they are never written again
     dataset = dataset.drop_vars([name for name in by_labels if name in dataset.variables])
+    dataset = _without_stored_labels(dataset, region, present)
     _check_in_region(dataset, region, present)
     encoded = encode_dataset(
         dataset, present.group.node_format, None, present.decoded, casting=casting
@@ -64,6 +65,37 @@ def region_pieces(
             )
         pieces.append(VariableWrite(name, values, region=slices))
     return pieces
+
+
+def _without_stored_labels(
+    dataset: xr.Dataset, region: Mapping[Hashable, slice], present: StoredGroup
+) -> xr.Dataset:
+    """Return the dataset without its indices, which must be those of the region.
+
+    xarray leaves them out, so that values may come under labels of others.
+
+    Raises
+    ------
+    DatasetMismatchError
+        If there are other labels.
+    """
+    same = []
+    for name in dataset.xindexes:
+        given, stored = dataset.variables[name], present.decoded.get(str(name))
+        if stored is None or given.ndim != 1 or given.dims != stored.dims:
+            continue
+        labels, old = given.to_index(), stored[region.get(given.dims[0], slice(None))].to_index()
+        if len(labels) != len(old):
+            continue  # the length is refused with those of the values
+        if not (labels.equals(old) or bool(np.all(labels == old))):
+            raise DatasetMismatchError(
+                f"the labels of {name!r} are not those of the region of {present.group.where} "
+                f"(the first is {labels[0]}, and {old[0]} is stored). Pass region='auto' to write "
+                f"where the labels are, or drop them (drop_vars). drop_indexes({name!r}) writes "
+                "them like other values."
+            )
+        same.append(name)
+    return dataset.drop_vars(same)
 
 
 def _check_in_region(

@@ -141,6 +141,9 @@ def check_encoded(
 
 
 def _as_times(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    if values.dtype.kind == "O" and dtype.kind == "M":  # the stored calendar is another one
+        dates = [one.isoformat() if hasattr(one, "isoformat") else "NaT" for one in values.flat]
+        return np.array(dates, dtype).reshape(values.shape)
     return values.astype(dtype) if values.dtype.kind == dtype.kind else values
 
 
