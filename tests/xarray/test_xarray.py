@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import pickle
 import re
 import subprocess
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
@@ -675,3 +677,38 @@ def test_variables_of_zarr_python_and_xarray_are_read_alike(tmp_path):
     array[1:5, 2:] = np.arange(28).reshape(4, 7)
     np.testing.assert_array_equal(opened(tmp_path / "z").v, array[...])
     np.testing.assert_array_equal(zd.open_dataset(tmp_path / "z").v, array[...])
+
+
+@pytest.mark.parametrize("layout", [{}, {"shards": {"t": 20, "y": 20, "x": 20}}])
+def test_small_objects_are_merged_alike_in_all_variables(layout):
+    """Blocks of at most 4 MB, so that operations have fewer tasks than stored objects."""
+    dims, shape = ("t", "y", "x"), (800, 100, 100)
+    variables = {
+        "large": (dims, da.zeros(shape, "f8", chunks=(20, 100, 100))),
+        "small": (dims, da.ones(shape, "f4", chunks=(20, 100, 100))),
+        "mask": (dims[1:], np.zeros(shape[1:], "i1")),
+        "name": ("x", np.array(["a"] * 100, object)),
+    }
+    store = {}
+    chunks = {"t": 10, "y": 20, "x": 20}
+    ds = xr.Dataset(variables)
+    given = {key: {"large": one, "small": one} for key, one in layout.items()}
+    zd.write_dataset(ds, store, chunks=chunks, **given)
+    found, whole = zd.open_dataset(store), zd.open_dataset(store, chunks="objects")
+    assert found.chunks.keys() == set(dims)  # those of all variables are the same
+    assert 16 <= found["large"].data.npartitions < whole["large"].data.npartitions / 8
+    for name in variables:
+        block, unit = found[name].data.chunksize, whole[name].data.chunksize
+        assert all(size % one == 0 or size == 100 for size, one in zip(block, unit, strict=True))
+        assert math.prod(block) * whole[name].dtype.itemsize <= 4_000_000
+        assert found[name].encoding["chunks"] == whole[name].encoding["chunks"]
+    xr.testing.assert_identical(found.load(), whole.load())
+
+
+def test_large_objects_are_not_merged(tmp_path):
+    x = da.zeros((40, 250, 1000), "f4", chunks=(2, 250, 1000))  # 2 MB
+    mask = da.zeros((250, 1000), "i1", chunks=(250, 1000))
+    zd.write_dataset(xr.Dataset({"t": (("t", "y", "x"), x), "m": (("y", "x"), mask)}), tmp_path)
+    found = zd.open_dataset(tmp_path)
+    assert found["t"].data.npartitions == 20
+    assert zd.open_dataset(tmp_path, chunks="16MB")["t"].data.npartitions == 20  # 16 at least

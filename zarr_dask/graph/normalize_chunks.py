@@ -14,6 +14,7 @@ from dask.utils import parse_bytes
 
 from zarr_dask.errors import GridError
 from zarr_dask.grid.dask_blocks import (
+    FEWEST_BLOCKS,
     bounded_blocks,
     check_count,
     merged_blocks,
@@ -28,8 +29,6 @@ __all__ = ["blocks_of_selection", "normalize_blocks", "splits_objects"]
 
 _MERGED_BYTES = 1 << 24
 """Maximum bytes of a block of small stored objects: two tasks request 64 of 512 kB at a time."""
-_FEWEST_BLOCKS = 16
-"""Number of blocks that merging leaves at least, because tasks also compute concurrently."""
 
 
 def normalize_blocks(
@@ -138,7 +137,7 @@ def _merged(grid: Grid, itemsize: int) -> Blocks | None:
     if not itemsize:
         return None
     limit = min(_bytes_of_auto(), _MERGED_BYTES) // itemsize
-    budget = min(limit, prod(grid.shape) // _FEWEST_BLOCKS)
+    budget = min(limit, prod(grid.shape) // FEWEST_BLOCKS)
     if 2 * prod(grid.largest_cell) > budget:
         return None
     return tuple(merged_blocks(grid, dict(enumerate(grid.shape)), budget).values())

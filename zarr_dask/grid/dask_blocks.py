@@ -14,14 +14,18 @@ from zarr_dask.errors import GridError
 from zarr_dask.grid.grid import Blocks, Dimension, Fixed, Grid, Shape
 
 __all__ = [
+    "FEWEST_BLOCKS",
     "MOST_BLOCKS",
     "bounded_blocks",
     "check_count",
     "merged_blocks",
+    "merged_sides",
     "one_block_per_chunk",
     "one_block_per_object",
 ]
 
+FEWEST_BLOCKS = 16
+"""Number of blocks that merging leaves at least, because tasks also compute concurrently."""
 MOST_BLOCKS = 1 << 21
 """At most this many blocks along a dimension: dask takes about a second to add up their sizes."""
 
@@ -107,6 +111,18 @@ def merged_blocks(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[in
     >>> merged_blocks(Grid.regular((100, 100), (10, 5)), {0: 100, 1: 100}, budget=1600)
     {0: (40, 40, 20), 1: (40, 40, 20)}
     """
+    sides = merged_sides(grid, limits, budget)
+    return {axis: _lengths(grid.dimensions[axis].groups(side)) for axis, side in sides.items()}
+
+
+def merged_sides(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[int, int]:
+    """Return the lengths of `merged_blocks` along each dimension, of which the last may be shorter.
+
+    Examples
+    --------
+    >>> merged_sides(Grid.regular((100, 100), (10, 5)), {0: 100, 1: 100}, budget=1600)
+    {0: 40, 1: 40}
+    """
     sides = {axis: grid.dimensions[axis].largest for axis in limits}
     growing = set(limits)
     while growing:
@@ -119,7 +135,7 @@ def merged_blocks(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[in
             sides[axis] = wanted
         else:
             growing.discard(axis)
-    return {axis: _lengths(grid.dimensions[axis].groups(side)) for axis, side in sides.items()}
+    return sides
 
 
 def _pieces(dimension: Dimension, length: int) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ xarray finds `ZarrDaskBackend` by its entry point. The backend returns variables
 lazy arrays (`elements`), never dask arrays: xarray itself decides if and how these become dask
 arrays, and applies the CF conventions (masks, scales, times, coordinates, texts). The backend
 provides names of dimensions and attributes, the meaning of fill values, the ``encoding``, and
-``preferred_chunks``, which are stored objects: shards, or pieces of them if a size is given.
+``preferred_chunks``, which are stored objects: shards, or pieces of them and blocks of several
+small ones if a size is given.
 
 `open_dataset` and `open_datatree` do the same with graphs whose size does not depend on the number
 of chunks. xarray's default puts the array under a key of its own, and dask then visits all chunks
@@ -31,7 +32,7 @@ from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.jobs.engine.plan import parse_bytes
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.open import Location, folder_store
-from zarr_dask.xarray.variables import is_of_netcdf, variable
+from zarr_dask.xarray.variables import is_of_netcdf, shared_blocks, variable
 
 __all__ = ["EarlyZarrBackend", "OpenOptions", "ZarrDaskBackend", "open_dataset", "open_datatree"]
 
@@ -39,6 +40,8 @@ _LARGEST_LOCAL = 4_000_000
 """Bytes of a block of a shard: the peaks of reductions are then those of chunk-sized blocks."""
 _LARGEST_REMOTE = 64_000_000
 """The same where a whole shard is one request, and each piece of one is two."""
+_LARGEST_MERGED = 16_000_000
+"""Bytes of a block of several stored objects."""
 
 
 class OpenOptions(TypedDict, total=False):
@@ -90,7 +93,8 @@ def open_dataset(
     chunks
         Blocks: ``"objects"`` for one stored object each. ``"pieces"`` is the same, but shards of
         more than 4 MB (64 MB in remote stores) are divided into blocks of whole chunks, so that
-        less memory is needed; a size such as ``"16MB"`` does so with larger ones. None for no dask
+        less memory is needed, and smaller stored objects are merged up to 4 MB (16 MB), so that
+        there are fewer tasks; a size such as ``"16MB"`` takes the place of these. None for no dask
         arrays, or any value that ``xarray.open_dataset`` takes.
     format
         Name of the format; detected by default.
@@ -401,7 +405,7 @@ class _Variables(AbstractDataStore):
         MetadataError
             If one cannot be read, or has dimensions without names.
         """
-        variables = {}
+        arrays = {}
         for path, node in self._opened.nodes.items():
             above, _, name = path.rpartition("/")
             if above != self._path or name in self._dropped:
@@ -409,8 +413,13 @@ class _Variables(AbstractDataStore):
             if isinstance(node, MetadataError):
                 raise node
             if isinstance(node, Array):
-                variables[name] = variable(node, self._fill_is_mask, self._opened.largest_block)
-        return variables
+                arrays[name] = node
+        largest = self._opened.largest_block
+        blocks = {} if largest is None else shared_blocks(arrays, min(largest, _LARGEST_MERGED))
+        return {
+            name: variable(array, self._fill_is_mask, largest, blocks.get(name))
+            for name, array in arrays.items()
+        }
 
     def get_attrs(self) -> dict[str, Any]:
         """Return attributes of the group, without those of the netCDF library."""

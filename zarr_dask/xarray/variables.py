@@ -8,7 +8,7 @@ names dimensions (or NCZarr's own metadata do), and the fill value of the array 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numcodecs
@@ -26,11 +26,11 @@ from zarr_dask.formats.v2_document import (
     numcodecs_steps,
     stored_dtype,
 )
-from zarr_dask.grid.dask_blocks import MOST_BLOCKS
+from zarr_dask.grid.dask_blocks import FEWEST_BLOCKS, MOST_BLOCKS, merged_sides
 from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.xarray.elements import OBJECTS, StoredArray, dtype_of
 
-__all__ = ["is_of_netcdf", "variable"]
+__all__ = ["is_of_netcdf", "shared_blocks", "variable"]
 
 
 def is_of_netcdf(attribute: str) -> bool:
@@ -39,7 +39,10 @@ def is_of_netcdf(attribute: str) -> bool:
 
 
 def variable(
-    array: Array, fill_is_mask: bool | None, largest_block: int | None = None
+    array: Array,
+    fill_is_mask: bool | None,
+    largest_block: int | None = None,
+    blocks: tuple[int, ...] | None = None,
 ) -> xr.Variable:
     """Return an array as a lazy variable of xarray.
 
@@ -52,6 +55,8 @@ def variable(
         convention.
     largest_block
         Bytes of a block: shards are read piece by piece where they are larger. None for whole ones.
+    blocks
+        Blocks of several stored objects each (`shared_blocks`).
 
     Raises
     ------
@@ -64,7 +69,7 @@ def variable(
         attributes = {
             k: v for k, v in attributes.items() if k != DIMENSIONS and not is_of_netcdf(k)
         }
-    encoding = _encoding(array, names, largest_block)
+    encoding = _encoding(array, names, largest_block, blocks)
     if _has_names_in_document(array):
         encoding["fill_value"] = array.fill_value
         encoding |= _codecs_of_v3(array)
@@ -105,13 +110,59 @@ def _dimension_names(array: Array) -> tuple[str, ...]:
     raise MetadataError(array.where, [ValidationProblem(place, present, expected)])
 
 
-def _encoding(array: Array, names: tuple[str, ...], largest_block: int | None) -> dict[str, Any]:
+def shared_blocks(arrays: Mapping[str, Array], largest: int) -> dict[str, tuple[int, ...]]:
+    """Return blocks of several small stored objects each, by name of the array.
+
+    Dimensions that arrays share are divided alike, those of arrays with large objects first: else
+    a dataset would have no chunks in common.
+
+    Parameters
+    ----------
+    arrays
+        Arrays of a group.
+    largest
+        Bytes of a block at most.
+    """
+    merged: dict[str, tuple[int, ...]] = {}
+    shared: dict[tuple[str, int], int] = {}
+    for name, array in sorted(arrays.items(), key=lambda item: -_object_size(item[1])):
+        grid, names = array.meta.grid, _dimension_names(array)
+        if len(set(names)) < grid.ndim or not all(isinstance(d, Fixed) for d in grid.dimensions):
+            continue
+        keys = list(zip(names, grid.largest_cell, strict=True))
+        size = max(array.meta.data_type.typical_itemsize, 1)
+        sides = {axis: shared[key] for axis, key in enumerate(keys) if key in shared}
+        budget = min(largest // size, math.prod(grid.shape) // FEWEST_BLOCKS)
+        free = {axis: n for axis, n in enumerate(grid.shape) if axis not in sides}
+        sides |= merged_sides(grid, free, budget // max(math.prod(sides.values()), 1))
+        if math.prod(sides.values()) * size > largest:  # of two others, or one object is so large
+            sides = dict(enumerate(grid.largest_cell))
+        for axis, key in enumerate(keys):
+            shared.setdefault(key, sides[axis])
+        merged[name] = tuple(sides[axis] for axis in range(grid.ndim))
+    return merged
+
+
+def _object_size(array: Array) -> int:
+    return math.prod(array.meta.grid.largest_cell) * array.meta.data_type.typical_itemsize
+
+
+def _encoding(
+    array: Array,
+    names: tuple[str, ...],
+    largest_block: int | None,
+    blocks: tuple[int, ...] | None,
+) -> dict[str, Any]:
     """Return the storage options of the array that all formats share."""
     sizes = _sizes(array.meta.grid)
     preferred = _sizes(array.meta.grid, MOST_BLOCKS)
     sharded = array.shards is not None
-    if sharded and largest_block is not None:
+    if sharded and largest_block is not None and _object_size(array) > largest_block:
         preferred = _pieces_of_shards(array, preferred, largest_block)
+    elif blocks is not None and all(
+        n <= side * MOST_BLOCKS for n, side in zip(array.shape, blocks, strict=True)
+    ):
+        preferred = blocks
     encoding: dict[str, Any] = {
         "chunks": array.chunks if sharded else sizes,
         "shards": sizes if sharded else None,
