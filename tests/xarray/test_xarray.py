@@ -646,7 +646,7 @@ def test_reductions_over_shards_peak_as_those_of_xarray(tmp_path, job):
 def test_an_element_of_a_million_chunks_takes_one_block(tmp_path):
     options = {"shape": (10_000, 10_000), "dtype": "i1", "chunks": (10, 10)}
     zd.create_array(tmp_path / "a", "v", **options, dimension_names=["y", "x"])[5, 5] = 3
-    array = zd.open_dataset(tmp_path / "a").v
+    array = zd.open_dataset(tmp_path / "a", chunks="objects").v
     assert array.data.npartitions == 1_000_000
     graph = array.data.__dask_graph__()
     assert [type(layer).__name__ for layer in graph.layers.values()] == ["Blockwise"]

@@ -32,7 +32,9 @@ def library(request, monkeypatch):
 
 @pytest.mark.parametrize("checksum", [True, False])
 @pytest.mark.parametrize("level", [-5, 0, 1, 3, 22])
-@pytest.mark.parametrize("values", [VALUES, VALUES[:1], np.zeros(1 << 16, "u1")], ids=len)
+@pytest.mark.parametrize(
+    "values", [VALUES, VALUES[:1], np.zeros(1 << 16, "u1"), np.tile(VALUES, 50)], ids=len
+)
 def test_frames_of_both_libraries_are_read_by_both(values, level, checksum, library):
     frame = Zstd(level, checksum).encode(values, 4)
     assert zstd.decompress(frame) == values.tobytes()
@@ -75,10 +77,13 @@ def test_contexts_are_used_again_and_bounded():
         Zstd(level).encode(VALUES, 4)
         assert kept[level, False] is context
         assert len(kept) <= 4
-    large = np.zeros((1 << 16) + 1, "u1")
     kept.clear()
-    assert zstd.decompress(Zstd(9).encode(large, 1)) == large.tobytes()
-    assert not kept
+    for nbytes, level in (((1 << 19) + 1, 3), (1 << 18, 9)):  # the tables of high levels are large
+        large = np.zeros(nbytes, "u1")
+        assert zstd.decompress(Zstd(level).encode(large, 1)) == large.tobytes()
+        assert not kept
+    Zstd(3).encode(large, 1)
+    assert kept.keys() == {(3, False)}
 
 
 def test_each_thread_has_contexts_of_its_own():
