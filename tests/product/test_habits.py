@@ -3,6 +3,10 @@
 A row holds a call, and its value, or its error with the words that tell what to write instead.
 """
 
+import ast
+import builtins
+import doctest
+import inspect
 import zipfile
 
 import dask
@@ -354,3 +358,38 @@ def test_shards_of_a_size_hold_whole_chunks(function):
         zd.rechunk(source, target := {}, **given)
         made = zd.open(target)
     assert (made.chunks, made.shards) == ((7, 10), (245, 10))
+
+
+def examples():
+    """Yield name and statements of the example of each public object and of its methods."""
+    modules = [zd, zd.ome, zd.stores, zd.codecs]
+    public = [(name, getattr(module, name)) for module in modules for name in module.__all__]
+    classes = [(name, one) for name, one in public if inspect.isclass(one)]
+    members = [
+        (f"{name}.{member}", getattr(value, "__func__", value))
+        for name, one in classes
+        for base in one.__mro__
+        for member, value in vars(base).items()
+        if base.__module__.startswith("zarr_dask") and not member.startswith("_")
+    ]
+    for name, one in public + members:
+        text = one.__doc__
+        if isinstance(text, str) and ">>>" in text and not inspect.ismodule(one):
+            parts = doctest.DocTestParser().get_examples(inspect.cleandoc(text))
+            yield name, "".join(part.source for part in parts)
+
+
+@pytest.mark.parametrize(("name", "code"), dict(examples()).items())
+def test_an_example_of_help_runs_where_it_is_pasted(name, code):
+    del name
+    used, bound = set(), set(dir(builtins))
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+    assert used <= bound

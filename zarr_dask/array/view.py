@@ -370,6 +370,7 @@ class View(MadeBy):
 
     Examples
     --------
+    >>> import numpy as np
     >>> import zarr_dask as zd
     >>> a = zd.create_array({}, shape=(4, 6), dtype="i2", chunks=(2, 3))
     >>> a[...] = np.arange(24).reshape(4, 6)

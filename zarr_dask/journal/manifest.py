@@ -128,8 +128,14 @@ class Manifest:
 
     Examples
     --------
-    >>> manifest = Manifest((StoredObject("c/0", 4, 0x9A71BB4C),), frozenset({"c/1"}))
-    >>> Manifest.from_text(manifest.to_text()) == manifest
+    >>> import tempfile
+    >>> import zarr_dask as zd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = zd.to_zarr([1, 2, 3], f"{folder}/run.zarr", manifest=f"{folder}/run.manifest")
+    ...     manifest = zd.Manifest.read(f"{folder}/run.manifest")
+    >>> [one.key for one in manifest.objects]
+    ['c/0', 'zarr.json']
+    >>> zd.Manifest.from_text(manifest.to_text()) == manifest
     True
     """
 

@@ -471,14 +471,14 @@ def convert(
 
     Examples
     --------
-    >>> import numpy as np, tifffile
+    >>> import numpy as np, tempfile, tifffile
     >>> import zarr_dask as zd
-    >>> folder = getfixture("tmp_path")
+    >>> folder = tempfile.mkdtemp()
     >>> facts = {"axes": "CYX", "PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5}
     >>> pixels = np.ones((2, 300, 400), "u2")
-    >>> tifffile.imwrite(folder / "a.ome.tif", pixels, ome=True, metadata=facts)
-    >>> _ = zd.ome.convert(folder / "a.ome.tif", folder / "a.zarr")
-    >>> image = zd.ome.open(folder / "a.zarr")
+    >>> tifffile.imwrite(f"{folder}/a.ome.tif", pixels, ome=True, metadata=facts)
+    >>> _ = zd.ome.convert(f"{folder}/a.ome.tif", f"{folder}/a.zarr")
+    >>> image = zd.ome.open(f"{folder}/a.zarr")
     >>> image.axes, image.level(1).scale, image.level(1).units
     (('c', 'y', 'x'), (1.0, 1.0, 1.0), (None, 'micrometer', 'micrometer'))
     """

@@ -104,8 +104,9 @@ class RetryPolicy:
     Examples
     --------
     >>> import zarr_dask as zd
-    >>> patient = RetryPolicy(attempts=20, seconds=600)
-    >>> store = zd.open_store("s3://bucket", {"anon": True, "retry": patient})  # doctest: +SKIP
+    >>> patient = zd.RetryPolicy(attempts=20, seconds=600)
+    >>> options = {"anon": True, "retry": patient}
+    >>> array = zd.open("s3://bucket/a.zarr", storage_options=options)  # doctest: +SKIP
     """
 
     attempts: int = 100
@@ -513,7 +514,7 @@ class Retrying(StoreWrapper):
 
     Examples
     --------
-    >>> from zarr_dask.stores import MemoryStore
+    >>> from zarr_dask.stores import MemoryStore, Retrying, RetryPolicy
     >>> Retrying(MemoryStore({"a": b"1"}), RetryPolicy(attempts=3)).get("a")
     b'1'
     """

@@ -48,7 +48,9 @@ def share_credentials(
     Examples
     --------
     >>> import zarr_dask as zd
-    >>> x = zd.from_zarr("s3://bucket/a", storage_options=given)  # doctest: +SKIP
+    >>> from distributed import Client
+    >>> options = {"key": "mine", "secret": "hidden"}
+    >>> x = zd.from_zarr("s3://bucket/a", storage_options=options)  # doctest: +SKIP
     >>> client = Client("tcp://scheduler:8786")  # doctest: +SKIP
     >>> zd.share_credentials(client, x)  # doctest: +SKIP
     """

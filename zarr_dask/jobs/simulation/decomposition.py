@@ -62,7 +62,8 @@ class Decomposition:
 
         Examples
         --------
-        >>> decompose((4, 6), (2, 1)).region(1)
+        >>> import zarr_dask as zd
+        >>> zd.decompose((4, 6), (2, 1)).region(1)
         (slice(2, 4, 1), slice(0, 6, 1))
         """
         if rank >= self.ranks or any(start >= stop for start, stop in self.boxes[rank]):
@@ -127,9 +128,10 @@ def decompose(grid: Any, decomposition: Any, *, holes: bool = False) -> Decompos
 
     Examples
     --------
-    >>> decompose((100, 60), (3, 2)).sizes
+    >>> import zarr_dask as zd
+    >>> zd.decompose((100, 60), (3, 2)).sizes
     ((34, 33, 33), (30, 30))
-    >>> decompose((4,), [slice(0, 1), slice(1, 4)]).region(1)
+    >>> zd.decompose((4,), [slice(0, 1), slice(1, 4)]).region(1)
     (slice(1, 4, 1),)
     """
     grid = grid if isinstance(grid, Grid) else _elements(grid)

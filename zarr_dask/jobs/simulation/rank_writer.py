@@ -64,6 +64,7 @@ class Writer(MadeBy):
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> import zarr_dask as zd
     >>> folder = tempfile.TemporaryDirectory()
     >>> url = f"{folder.name}/run.zarr"

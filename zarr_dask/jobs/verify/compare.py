@@ -225,6 +225,7 @@ def compare(
 
     Examples
     --------
+    >>> import numpy as np
     >>> import zarr_dask as zd
     >>> a = zd.create_array({}, shape=(4,), dtype="i4", chunks=2)
     >>> a[...] = [1, 2, 3, 4]

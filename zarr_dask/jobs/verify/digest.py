@@ -97,6 +97,7 @@ def digest(
 
     Examples
     --------
+    >>> import numpy as np
     >>> import zarr_dask as zd
     >>> a = zd.create_array({}, shape=(4, 6), dtype="f4", chunks=(4, 2))
     >>> a[...] = np.arange(24).reshape(4, 6)

@@ -30,6 +30,7 @@ class MemoryStore:
 
     Examples
     --------
+    >>> from zarr_dask.stores import MemoryStore, Range
     >>> store = MemoryStore()
     >>> store.set("a/b", [b"12", b"34"])
     >>> store.get_ranges([("a/b", Range(1, 3)), ("a/b", Range(-1)), ("c", Range(0))])

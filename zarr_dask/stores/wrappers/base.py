@@ -225,7 +225,7 @@ class Recording(StoreWrapper):
 
     Examples
     --------
-    >>> from zarr_dask.stores import MemoryStore
+    >>> from zarr_dask.stores import MemoryStore, Recording
     >>> store = Recording(MemoryStore())
     >>> store.get("a")
     >>> store.requests

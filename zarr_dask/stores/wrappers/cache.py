@@ -62,7 +62,7 @@ class Cache(StoreWrapper):
 
     Examples
     --------
-    >>> from zarr_dask.stores import MemoryStore, Recording
+    >>> from zarr_dask.stores import Cache, MemoryStore, Range, Recording
     >>> slow = Recording(MemoryStore({"a": b"0123456789"}))
     >>> store = Cache(slow, max_bytes=1 << 20, validate="never")
     >>> store.get("a"), store.get_ranges([("a", Range(2, 4))]), slow.batches["get_ranges"]
