@@ -843,6 +843,20 @@ def test_template_makes_no_graph(tmp_path):
     assert time.process_time() - begun < 1  # xarray takes 5 s; the rest is for a busy machine
 
 
+def test_regions_leave_all_metadata_alone(tmp_path):
+    """Thousands of jobs at once would put the same consolidated metadata again and again."""
+    store = Recording(MemoryStore())
+    zd.create_dataset(steps(0, 20, size=10), store)
+    store.clear()
+    part = steps(0, 20).isel(time=slice(10, 20))[["t"]]
+    zd.write_dataset(part, store, region="auto", partial="refuse")
+    put = {one.key for one in store.requests if one.method.startswith("set")}
+    assert put == {"t/c/1/0/0"}
+    assert float(zd.open_dataset(store)["t"][15, 0, 0]) == 15.0
+    zd.write_dataset(steps(20, 30), store, append="time")
+    assert zd.open_dataset(store).sizes["time"] == 30  # an append still renews them
+
+
 def test_regions_that_share_objects_lose_nothing(tmp_path):
     place = tmp_path / "a"
     zd.create_dataset(steps(0, 100, size=10), place)

@@ -134,8 +134,15 @@ class Planner:
             self._check_free(node_format, exists=present is not None)
         return plan
 
+    @cached_property
+    def _outermost(self) -> StoredGroup | None:
+        return self._found(self.path)
+
     def _present(self, path: str) -> StoredGroup | None:
         """Return the group at a path, unless it is to be replaced."""
+        return self._outermost if path == self.path else self._found(path)
+
+    def _found(self, path: str) -> StoredGroup | None:
         if self.free is not None:
             return None
         options = ReadOptions(consolidated=False)

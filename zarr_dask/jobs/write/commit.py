@@ -172,9 +172,16 @@ class GroupCommit:
         arrays = [*(target.array for target in targets), *self.bare]
         self._show_groups(arrays)
         # arrays of a job that had ended before are not among them: their metadata are read again
-        self.consolidate(with_root=bool(arrays))
+        if self._changes_metadata(targets):
+            self.consolidate(with_root=bool(arrays))
         if record is not None:
             record.remove()
+
+    def _changes_metadata(self, targets: Sequence[ArrayTarget]) -> bool:
+        """True if consolidated metadata may be outdated: regions leave all metadata as they are."""
+        if self.groups or self.bare or self.derived is not None or self.consolidated:
+            return True
+        return any(one.creates or one.before is not None or one.swap is not None for one in targets)
 
     def _record(self, targets: Sequence[ArrayTarget]) -> _Record | None:
         place = default_place(self.store, self.path)
