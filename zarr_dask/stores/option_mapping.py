@@ -111,18 +111,24 @@ _FSSPEC_AZURE = {
     "account_key": "account_key",
     "sas_key": "sas_token",
 }
+_ANON = dict.fromkeys(("anonymous", "no_sign_request", "skip_signature", "unsigned"), "anon")
 _FOREIGN = {
+    **_ANON,
+    "access_key": "key",
     "access_key_id": "key",
     "aws_access_key_id": "key",
     "aws_secret_access_key": "secret",
     "aws_session_token": "token",
+    "aws_region": "region",
     "endpoint": "endpoint_url",
+    "endpoint_override": "endpoint_url",
+    "profile_name": "profile",
     "region_name": "region",
     "secret_access_key": "secret",
+    "secret_key": "secret",
     "session_token": "token",
-    "skip_signature": "anon",
 }
-"""Option names for S3 in obstore, boto3 and zarr-python, and their names in fsspec."""
+"""Option names for S3 in obstore, boto3, pyarrow and zarr-python, and their names in fsspec."""
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -234,7 +240,7 @@ here: it is called anon.
     scheme = url.partition("://")[0]
     if "::" in url or scheme not in SCHEMES or scheme in WEB:
         return
-    foreign = _FOREIGN if scheme in {"s3", "s3a"} else {"skip_signature": "anon"}
+    foreign = _FOREIGN if scheme in {"s3", "s3a"} else _ANON
     for name in options:
         if name in foreign:
             raise StoreError(

@@ -198,6 +198,7 @@ def test_a_machine_without_a_role_is_no_outage(alone):
         ("s3://b/a", {"anon": True, "nonsense": 1}, r"does not know the options ['nonsense']"),
         ("s3://b/a", {"anon": True, "skip_signature": True}, "it is called anon"),
         ("gs://b/a", {"skip_signature": True}, "it is called anon"),
+        ("gs://b/a", {"anonymous": True}, "it is called anon"),
         ("az://c/a", {}, "the storage account is not named: give storage_options={'account_name'"),
     ],
 )

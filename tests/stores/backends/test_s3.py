@@ -591,6 +591,9 @@ def test_a_profile_says_where_the_service_is(server, url, tmp_path, monkeypatch)
     ("given", "says"),
     [("access_key_id", "'access_key_id' is not known here: it is called key"),
      ("endpoint", "'endpoint' is not known here: it is called endpoint_url"),
+     ("anonymous", "'anonymous' is not known here: it is called anon"),
+     ("profile_name", "'profile_name' is not known here: it is called profile"),
+     ("secret_key", "'secret_key' is not known here: it is called secret"),
      ("nonsense", "'nonsense' is not known here$")],
 )  # fmt: skip
 def test_options_that_are_not_known_are_named(url, given, says):
