@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 import xarray as xr
 
 import zarr_dask as zd
-from zarr_dask.errors import IngestError
+from zarr_dask.errors import IngestError, MemoryBudgetError
 
 pytest.importorskip("netCDF4")
+h5py = pytest.importorskip("h5py")
 
 _WRITERS = {
     "hdf5": {
@@ -86,6 +88,9 @@ def changes() -> Iterator[tuple[str, str, xr.Dataset]]:
         yield kind, "time", good.assign_coords(time=good.time + shift)
     yield "order", "time", good.isel(time=[1, 0, 2, 3])
     yield "order", "time", good.isel(time=[0, 0, 1, 2])
+    yield "order", "time", good.isel(time=[0, 0, 0, 0])
+    for value in (np.nan, np.inf):
+        yield "order", "time", good.assign_coords(time=good.time.where(good.time != 5, value))
 
 
 def refusal(files: list[str]) -> IngestError:
@@ -146,3 +151,103 @@ def test_a_file_that_does_not_fit_is_named_with_its_variable(tmp_path, way):
         else:  # a variable without the concatenation need not be in every file
             plan = zd.plan_ingest(files, str(tmp_path / "out.zarr"), concat="time")
             assert f"{name} is not in {files[1]}: the values of {files[0]} stay" in plan.notes
+
+
+# --- damage within HDF5 files ---------------------------------------------------------------------
+
+
+def chunk_of(data: bytes, mask: int = 0):
+    """A change of one chunk of 504 bytes, as it is stored."""
+    return lambda file: file["t"].id.write_direct_chunk((0, 0, 0), data, mask)
+
+
+def attribute(name: str, key: str, value):
+    return lambda file: file[name].attrs.__setitem__(key, value)
+
+
+def typed(dtype):
+    def change(file):
+        del file["mask"]
+        file.create_dataset("mask", (7,), dtype)
+
+    return change
+
+
+ODD = {
+    "a bomb": (chunk_of(zlib.compress(bytes(1 << 23), 9)), "t", "unsupported"),
+    "a short chunk": (chunk_of(zlib.compress(bytes(500))), "t", "unsupported"),
+    "a long chunk": (chunk_of(zlib.compress(bytes(508))), "t", "unsupported"),
+    "a chunk without filters": (chunk_of(bytes(496), 3), "t", "unsupported"),
+    "a stream that is cut off": (chunk_of(zlib.compress(bytes(504))[:-6]), "t", "unsupported"),
+    "no stream": (chunk_of(b"\xff" * 100), "t", "unsupported"),
+    "a scale that is text": (attribute("p", "scale_factor", "0.5"), "p", "packing"),
+    "several scales": (attribute("p", "scale_factor", [0.5, 0.5]), "p", "packing"),
+    "no scale": (attribute("p", "scale_factor", np.nan), "p", "packing"),
+    "an endless offset": (attribute("p", "add_offset", np.inf), "p", "packing"),
+    "a mask that is text": (attribute("p", "_FillValue", "x"), "p", "packing"),
+    "a mask out of range": (attribute("p", "_FillValue", 1e30), "p", "packing"),
+    "a mask between": (attribute("p", "_FillValue", 0.5), "p", "packing"),
+    "a calendar that is a number": (attribute("time", "calendar", 3), "time", "units"),
+    "units that are numbers": (attribute("time", "units", [1, 2]), "time", "units"),
+    "a data type of records": (typed([("a", "i4"), ("b", "f4")]), "mask", "unsupported"),
+    "a data type of references": (typed(h5py.ref_dtype), "mask", "unsupported"),
+    "a name of a document": (
+        lambda file: file.__setitem__("zarr.json", np.zeros(3)),
+        "zarr.json",
+        "unsupported",
+    ),
+    "values of another file": (
+        lambda file: file.create_dataset("e", (7,), "i2", external=[("/etc/passwd", 0, 14)]),
+        "e",
+        "unsupported",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ODD)
+def test_odd_contents_are_named_with_their_variable(tmp_path, way):
+    change, name, kind = ODD[way]
+    files = files_in(tmp_path, **{**_WRITERS["hdf5"], "engine": "h5netcdf", "format": None})
+    with h5py.File(files[1], "r+") as file:
+        change(file)
+    found = refusal(files).differences
+    assert (kind, name) in {(one.kind, one.variable) for one in found}
+
+
+@pytest.mark.parametrize("way", ["a mask out of range", "a scale that is text"])
+def test_odd_packing_of_all_files_is_named(tmp_path, way):
+    """These masks would be zeros, and such scales cannot be applied by any reader."""
+    files = files_in(tmp_path, engine="h5netcdf")
+    for one in files:
+        with h5py.File(one, "r+") as file:
+            ODD[way][0](file)
+    assert {one.file for one in refusal(files).differences} == {*files}
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", settle={"packing": "skip"})
+    assert "p" not in zd.open_dataset(target)
+
+
+def test_masks_of_unsigned_numbers_are_kept(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf")
+    for one in files:
+        with h5py.File(one, "r+") as file:
+            file["p"].attrs.update({"_Unsigned": "true", "_FillValue": np.int32(65535)})
+    plan = zd.plan_ingest(files, str(tmp_path / "out.zarr"), concat="time")
+    assert plan.tasks
+
+
+def test_a_variable_that_one_file_has_is_named_with_that_file(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf")
+    dataset(4).assign(more=("time", np.zeros(4))).to_netcdf(
+        files[1], engine="h5netcdf", unlimited_dims=["time"]
+    )
+    with pytest.raises(IngestError, match=rf"0\.nc: more: is not in the file, but in {files[1]}"):
+        zd.ingest(files, str(tmp_path / "out.zarr"), concat="time")
+
+
+def test_a_variable_too_large_for_memory_is_named(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf")
+    with h5py.File(files[1], "r+") as file:
+        file.create_dataset("huge", (10**9, 10**6), "f8", chunks=(10**4, 10**4))
+    with pytest.raises(MemoryBudgetError, match="huge: a stored object of"):
+        zd.ingest(files, str(tmp_path / "out.zarr"), concat="time")

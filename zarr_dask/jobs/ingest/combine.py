@@ -15,8 +15,15 @@ from zarr_dask.errors import GridError, IngestError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
 from zarr_dask.jobs.ingest.differences import FileDifference
-from zarr_dask.jobs.ingest.file_store import meta_of
-from zarr_dask.jobs.ingest.header import Header, Variable, decoded, encoded, plain
+from zarr_dask.jobs.ingest.file_store import FORMAT, meta_of
+from zarr_dask.jobs.ingest.header import (
+    NOT_FINITE,
+    Header,
+    Variable,
+    decoded,
+    encoded,
+    plain,
+)
 from zarr_dask.jobs.ingest.time_units import between_units, is_time
 
 __all__ = [
@@ -179,7 +186,7 @@ def _ends(header: Header, concat: str, reference: Variable | None) -> tuple[floa
     if one is None or not one.values or reference is None:
         return ()
     change = _time_change(one, reference)
-    if change is None:
+    if change is None or one.values[4] == NOT_FINITE:
         return one.values
     scale, offset = change
     first, last, least, most = (float(Fraction(v) * scale + offset) for v in one.values[:4])
@@ -188,7 +195,8 @@ def _ends(header: Header, concat: str, reference: Variable | None) -> tuple[floa
 
 def new_ends(header: Header, concat: str, first: Header) -> tuple[float, ...]:
     """Return the ends of a file's coordinate in the units of the first file; empty if unknown."""
-    return _ends(header, concat, _coordinate(first, concat))
+    found = _ends(header, concat, _coordinate(first, concat))
+    return () if found and found[4] == NOT_FINITE else found
 
 
 def _ordered(
@@ -200,7 +208,11 @@ def _ordered(
         return found
     reference = _coordinate(found[0], concat)
     ends = {one.url: _ends(one, concat, reference) for one in found}
-    known = all(ends.values())
+    odd = [one for one in found if ends[one.url] and ends[one.url][4] == NOT_FINITE]
+    for one in odd:
+        text = "has values that are not finite: NaN, or infinity"
+        work.choice("order", one, concat, text, ("keep",))
+    known = all(ends.values()) and not odd
     directions = {one[4] for one in ends.values() if one and one[0] != one[1]}
     falling = directions == {-1}
     if order == "coordinate":
@@ -220,7 +232,7 @@ def _check_order(
 ) -> None:
     sign = -1 if falling else 1
     for one, ends in files:
-        if ends[4] != sign and ends[0] != ends[1]:
+        if not ends[4] or (ends[4] != sign and ends[0] != ends[1]):
             work.choice(
                 "order",
                 one,
@@ -355,10 +367,11 @@ def _groups(files: Sequence[Header], work: _Work) -> dict[str, dict[str, Any]]:
 
 def _time_change(one: Variable, reference: Variable) -> tuple[Fraction, Fraction] | None:
     """Return the change of units from one time to another; None if they are equal, or no times."""
-    ours, theirs = ((v.attribute("units"), v.attribute("calendar") or "") for v in (one, reference))
-    if ours == theirs or not (is_time(ours[0]) and is_time(theirs[0])):
+    (units, calendar), (wanted, wanted_calendar) = _units_of(one), _units_of(reference)
+    equal = (units, calendar) == (wanted, wanted_calendar)
+    if equal or units is None or wanted is None or not (is_time(units) and is_time(wanted)):
         return None
-    return between_units(*ours, *theirs)
+    return between_units(units, calendar, wanted, wanted_calendar)
 
 
 @dataclass
@@ -378,6 +391,10 @@ class _Array:
         """Return the array; None if it is left out, or does not fit."""
         having = [n for n, one in enumerate(self.files) if self.path in one.variables]
         reference = self._variable(having[0])
+        if not all(map(FORMAT.is_node_name, self.path.split("/"))):
+            text = "has a name that no array of Zarr can have"
+            self._differs(having[0], "unsupported", text, "skip")
+            return None
         own = reference.dims == (self.path.rpartition("/")[2],)
         joined = self.concat in reference.dims or (
             self.new and not own and not self._is_equal_coordinate(having)
@@ -418,8 +435,9 @@ class _Array:
         return chosen
 
     def _note_missing(self, having: Sequence[int]) -> None:
+        text = f"is not in the file, but in {self.files[having[0]].url}"
         for number in sorted({*range(len(self.files))} - {*having}):
-            self._differs(number, "missing", "is not in the file", "fill", "skip")
+            self._differs(number, "missing", text, "fill", "skip")
 
     # --- one for all ------------------------------------------------------------------------------
 
@@ -428,10 +446,14 @@ class _Array:
         before = len(self.work.differences)
         if reference.unsupported:
             self._differs(having[0], "unsupported", reference.unsupported, "skip")
+        elif bad := _bad_packing(reference):
+            self._differs(having[0], "packing", bad, "skip")
         for number in having[1:]:
             one = self._variable(number)
             if one.unsupported:
                 self._differs(number, "unsupported", one.unsupported, "skip")
+            elif bad := _bad_packing(one):
+                self._differs(number, "packing", bad, "skip")
             elif one.dims != reference.dims or one.shape != reference.shape:
                 at = self.files[having[0]].url
                 text = f"has the shape {_shape(one)}, but {_shape(reference)} in {at}"
@@ -470,6 +492,9 @@ class _Array:
         one, first = self._variable(number), self.files[0].url
         if one.unsupported:
             self._differs(number, "unsupported", one.unsupported, "skip")
+            return None
+        if bad := _bad_packing(one):
+            self._differs(number, "packing", bad, "skip")
             return None
         if one.dims != reference.dims:
             text = f"has the dimensions {one.dims}, but {reference.dims} in {first}"
@@ -511,9 +536,7 @@ class _Array:
             first = self.files[0].variables.get(self.parent)
             if parent is not None and first is not None:
                 one, reference = parent, first
-        ours, theirs = (
-            (v.attribute("units"), v.attribute("calendar") or "") for v in (one, reference)
-        )
+        ours, theirs = _units_of(one), _units_of(reference)
         if ours == theirs:
             return change
         found = _time_change(one, reference)
@@ -652,6 +675,47 @@ def _told(one: Variable) -> str:
         for name, value in _packing(one).items()
     ]
     return ", ".join(facts) or "nothing"
+
+
+def _units_of(one: Variable) -> tuple[str | None, str]:
+    """Return units and calendar; as texts, whatever they are."""
+    units, calendar = one.attribute("units"), one.attribute("calendar")
+    return None if units is None else str(units), "" if calendar is None else str(calendar)
+
+
+def _bad_packing(one: Variable) -> str:
+    """Return the reason why the packing cannot be undone; empty if it can."""
+    for name in ("scale_factor", "add_offset"):
+        value = one.attribute(name)
+        number = value is None or (np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf")
+        if not number or (value is not None and not np.isfinite(value)):
+            return f"has {name}={_plainly(value)}, expected a finite number"
+    mask = one.attribute("_FillValue")
+    if mask is None or np.ndim(mask) or one.dtype == "string" or one.dtype.startswith("|S"):
+        return ""
+    dtype = np.dtype(one.dtype)
+    if np.asarray(mask).dtype.kind not in "iuf" or not _holds(
+        dtype, mask, "_Unsigned" in one.attrs
+    ):
+        return f"has _FillValue={_plainly(mask)}, which {dtype.newbyteorder('=')} cannot hold"
+    return ""
+
+
+def _plainly(value: Any) -> str:
+    return repr(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
+
+
+def _holds(dtype: np.dtype[Any], value: Any, turned: bool) -> bool:
+    """True if a data type has a number, perhaps one of the type with or without a sign."""
+    if dtype.kind == "f":
+        return not np.isfinite(value) or abs(float(value)) <= float(np.finfo(dtype).max)
+    if dtype.kind not in "iu":
+        return True
+    bits = 8 * dtype.itemsize
+    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if turned:
+        least, most = -(1 << (bits - 1)), (1 << bits) - 1
+    return bool(np.isfinite(value)) and int(value) == value and least <= int(value) <= most
 
 
 def _named(units: tuple[Any, Any]) -> str:

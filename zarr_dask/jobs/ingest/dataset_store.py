@@ -31,7 +31,7 @@ from zarr_dask.jobs.ingest.file_store import (
 )
 from zarr_dask.jobs.ingest.header import Header
 from zarr_dask.jobs.ingest.source_file import SourceFile
-from zarr_dask.stores.base import Buffer
+from zarr_dask.stores.base import Buffer, Listing
 from zarr_dask.stores.secrets import seal_credentials, unseal_credentials
 
 __all__ = ["DatasetStore"]
@@ -251,6 +251,16 @@ class DatasetStore(ReadOnlyKeys):
         if piece.conversion is not None:
             values = piece.conversion.apply(values, f"{one.path} in {file.url}")
         return values.reshape(shape)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        """See `zarr_dask.stores.base.Store.list_dir`; chunks are listed in arrays only."""
+        if any(prefix.startswith(f"{path}/") for path in self.arrays):
+            return super().list_dir(prefix)
+        names = {
+            k[len(prefix) :].partition("/")[:2] for k in self.documents if k.startswith(prefix)
+        }
+        keys = sorted(f"{prefix}{name}" for name, slash in names if not slash)
+        return Listing(keys, sorted(f"{prefix}{name}/" for name, slash in names if slash))
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`; chunks may be absent all the same."""

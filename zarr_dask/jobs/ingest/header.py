@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Header", "Variable", "decoded", "encoded", "plain"]
+__all__ = ["NOT_FINITE", "Header", "Variable", "decoded", "encoded", "plain"]
+
+NOT_FINITE = 2
+"""The direction of values of which one is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class Variable:
     """Digest of the values, of small variables only."""
     values: tuple[float, ...] = ()
     """First, last, smallest and largest value of a variable along its own dimension, and its
-    direction: 1 or -1 if its values only rise or fall, else 0.
+    direction: 1 or -1 if its values only rise or fall, else 0; or `NOT_FINITE`, and the others say
+    nothing.
     """
     unsupported: str = ""
     """Reason why it cannot be read; empty if it can."""

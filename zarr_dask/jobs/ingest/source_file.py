@@ -202,7 +202,9 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
         else []
     )
     if twice:
-        raise IngestError(f"{twice[0]} is given more than once ({len(twice)} files are).")
+        raise IngestError(
+            f"{twice[0]} is given more than once ({len(twice)} files are): give each file once."
+        )
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from zarr_dask.errors import IngestError, ZarrDaskError
 from zarr_dask.jobs.engine.thread_map import map_concurrently as thread_map
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
-from zarr_dask.jobs.ingest.header import Header, Variable
+from zarr_dask.jobs.ingest.header import NOT_FINITE, Header, Variable
 from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Store
 
@@ -148,8 +148,10 @@ def _digest(values: np.ndarray) -> str:
 
 
 def _ends(values: np.ndarray) -> tuple[float, ...]:
-    if not values.size or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+    if not values.size:
         return ()
+    if not np.isfinite(values).all():
+        return (0, 0, 0, 0, NOT_FINITE)
     steps = np.diff(values.astype("f8"))
     direction = 1 if (steps > 0).all() else -1 if (steps < 0).all() else 0
     first, last = values[0].item(), values[-1].item()

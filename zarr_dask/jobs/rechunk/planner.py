@@ -78,6 +78,7 @@ def alternatives(
     model: CostModel,
     middles: Sequence[Layout] = (),
     threads_per_process: int = 1,
+    name: str = "",
 ) -> list[CandidatePlan]:
     """Return alternatives from one layout to another that fit into the budget, the cheapest first.
 
@@ -95,6 +96,8 @@ def alternatives(
         Layouts of intermediate arrays, whose grids are ignored. By default they are not compressed.
     threads_per_process
         Tasks that share the memory of a process; used in the error message.
+    name
+        The begin of the error message.
 
     Raises
     ------
@@ -113,7 +116,7 @@ def alternatives(
         smallest = StagePlan(source, target, target.object_shape).peak
         enough = needed_for_tasks(smallest * threads_per_process)
         raise MemoryBudgetError(
-            f"a stored object of {target.object_shape} and what reading it takes need "
+            f"{name}a stored object of {target.object_shape} and what reading it takes need "
             f"{smallest:,} bytes, but a task may hold {budget:,} (its share of max_mem), which is "
             f"too little in several stages, too: raise max_mem (to {enough:,} for processes of "
             f"{pluralize(threads_per_process, 'thread')}), use fewer threads per process, or "

@@ -277,6 +277,7 @@ def make_rechunk_plan(
         resources.model,
         between,
         workers.threads_per_process,
+        f"{array.where}: ",
     )
     if resources.temp is None and puts_metadata_first(made.store):
         ways = _without_between(ways, made)
