@@ -106,6 +106,10 @@ class Zstd(Compressor):
         first = _first_content(view)
         if first is not None and first > size.most:
             EncodedSize(None, size.most).check("zstd frame", first)
+        if first and first == size.exact:  # more would not fit
+            out = np.empty(first, np.uint8)
+            _zstd_into(view, out)
+            return out.data
         frames = list(_zstd_frames(view))
         total = None if any(frame.content is None for frame in frames) else _total(frames)
         if total is None and (size.exact is None or size.exact > sum(f.most for f in frames)):
