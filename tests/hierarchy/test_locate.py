@@ -13,6 +13,9 @@ import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import ConsolidatedMetadataWarning, NodeExistsError, ReadOnlyError, StoreError
+from zarr_dask.hierarchy.locate import parent_format
+from zarr_dask.stores import LocalStore
+from zarr_dask.stores.real_location import blocking_file
 
 VALUES = np.arange(12, dtype="i4").reshape(3, 4)
 OUTPUT = {"u": {"shape": (4,), "dtype": "f4"}}
@@ -128,3 +131,9 @@ def test_a_new_array_in_files_takes_few_looks(tmp_path, monkeypatch):
     )
     zd.create_array(tmp_path / "new" / "b.zarr", shape=(4,), dtype="i2")
     assert len(opened) <= 30
+
+
+def test_the_root_of_the_file_system_is_a_place_as_any_other():
+    assert blocking_file(LocalStore("/"), "") is None
+    assert blocking_file(LocalStore("/"), "dev/null/x") == "/dev/null"
+    assert parent_format(LocalStore("/"), "") == "v3"

@@ -60,6 +60,7 @@ from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.no_follow import folder_in, open_in
 from zarr_dask.stores.open import unwrap_with_path
 from zarr_dask.stores.process_identity import Owner
+from zarr_dask.stores.real_location import folders_around
 from zarr_dask.stores.wrapper import forkable, is_in_memory
 
 __all__ = [
@@ -554,7 +555,7 @@ def _is_nobodys(descriptor: int) -> bool:
 
 def _trusts_locks(root: str) -> bool:
     """True if locks below a folder, which may still be to be made, hold between all hosts."""
-    place = next(one for one in (Path(root), *Path(root).parents) if one.is_dir())
+    place = next(filter(os.path.isdir, (root, *folders_around(root))))
     try:
         descriptor = os.open(place, os.O_RDONLY)
     except OSError:

@@ -217,7 +217,8 @@ def blocking_file(store: Store, path: str) -> str | None:
     place = local_path(store, path)
     if place is None:
         return None
-    found = next(one for one in folders_around(f"{place}/") if os.path.lexists(one))
+    place = place or "/"
+    found = next(filter(os.path.lexists, (place, *folders_around(place))))
     return None if os.path.isdir(found) else found
 
 
