@@ -12,10 +12,10 @@ import pytest
 import zarr_dask as zd
 from tests.support.object_stores import S3Server, s3_server
 from tests.support.running import Stopped, running
-from zarr_dask.errors import JobReplacedError
+from zarr_dask.errors import JobReplacedError, ListingError
 from zarr_dask.journal import lock
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.base import Buffer
+from zarr_dask.stores.base import Buffer, Listing, ReadPolicy
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +98,22 @@ def test_a_job_that_was_stopped_puts_nothing(
     assert isinstance(error, JobReplacedError)
     np.testing.assert_array_equal(zd.open_array(url, **options)[...], np.full((8, 6), later))
     assert zd.verify(url, **options).ok
+
+
+class UnlistedStore(MemoryStore):
+    """A far store that cannot list, as most HTTP servers."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        raise ListingError(prefix)
+
+    def list_dir(self, prefix: str = "") -> Listing:
+        raise ListingError(prefix)
+
+
+def test_a_store_that_cannot_list_is_written_to() -> None:
+    """What an earlier job has left there cannot be known."""
+    store = UnlistedStore()
+    zd.to_zarr(ones(), store)
+    np.testing.assert_array_equal(zd.open_array(store)[...], np.ones((8, 6)))

@@ -22,6 +22,7 @@ from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_o
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     DataTypeError,
+    ListingError,
     MetadataError,
     NodeNotFoundError,
     SelectionError,
@@ -325,8 +326,12 @@ def _is_unfinished(site: PrefetchedLocation, target: Array) -> bool:
         return False
     prefix = target.node_format.data_prefix(target.path)
     keys = target.node_format.node_keys(target.path)[:1]
-    made = any(read_documents(site.store, keys, DEFAULT_OPTIONS.limits).values())
-    return not made and next(iter(site.store.list(prefix)), None) is not None
+    if any(read_documents(site.store, keys, DEFAULT_OPTIONS.limits).values()):
+        return False
+    try:
+        return any(site.store.list_dir(prefix))
+    except ListingError:
+        return False  # it cannot be known
 
 
 class _ResolvedTarget(NamedTuple):
