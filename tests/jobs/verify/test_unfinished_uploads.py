@@ -7,7 +7,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.object_stores import s3_server
 from zarr_dask.errors import MissingDependencyError, NodeNotFoundError, ZarrDaskWarning
-from zarr_dask.jobs.verify import temporaries
+from zarr_dask.jobs.verify import orphans
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
 from zarr_dask.stores.wrappers.base import PrefixStore
@@ -45,13 +45,13 @@ def test_old_uploads_are_removed_and_young_ones_listed(server, options, place, t
     url = f"s3://bucket/{place}/a"
     if there:
         zd.create_array(url, shape=(3,), dtype="i4", storage_options=options)[...] = 1
-    monkeypatch.setattr(temporaries, "_OLD", 1e10)  # the server's uploads are of 2010
+    monkeypatch.setattr(orphans, "_OLD", 1e10)  # the server's uploads are of 2010
     report = zd.verify(url, sweep=True, storage_options=options)
     (found,) = report.findings
     assert (found.kind, found.key, report.swept) == ("temporary", "c/0", 0)
     assert "unfinished upload" in found.reason
     assert left(server, place) == ["a/c/0", "ab"]
-    monkeypatch.setattr(temporaries, "_OLD", -3600.0)
+    monkeypatch.setattr(orphans, "_OLD", -3600.0)
     report = zd.verify(url, sweep=True, storage_options=options)
     assert (report.ok, report.swept) == (True, 1)
     assert left(server, place) == ["ab"]
@@ -63,7 +63,7 @@ def test_old_uploads_are_removed_and_young_ones_listed(server, options, place, t
 
 
 def test_a_part_of_a_store(server, options, place, monkeypatch):
-    monkeypatch.setattr(temporaries, "_OLD", -3600.0)
+    monkeypatch.setattr(orphans, "_OLD", -3600.0)
     root = zd.stores.open_store("s3://bucket", options)
     assert zd.verify(PrefixStore(root, f"{place}/"), "a", sweep=True).swept == 1
     assert left(server, place) == ["ab"]

@@ -1,17 +1,27 @@
-"""Receipts for `zarr_dask.verify`: of a manifest, and of open jobs and outputs."""
+"""Receipts for `zarr_dask.verify`: of a manifest, of open jobs and of outputs of simulations."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from zarr_dask.array.array import Array
-from zarr_dask.errors import ManifestError, ResumeError
+from zarr_dask.errors import (
+    ManifestError,
+    MetadataChangedError,
+    MetadataError,
+    NodeNotFoundError,
+    ResumeError,
+    WriterNotFoundError,
+)
 from zarr_dask.formats.base import Limits, ancestors, prefix_of, read_documents, where
+from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.hierarchy.edit import puts_metadata_first
 from zarr_dask.jobs.engine.resume import is_done, sizes_of
-from zarr_dask.jobs.verify.outputs import receipts_of_outputs
+from zarr_dask.jobs.simulation.output import Output, open_output
+from zarr_dask.jobs.simulation.progress import OutputProgress
 from zarr_dask.journal import (
     LAST,
     STAGES,
@@ -26,6 +36,7 @@ from zarr_dask.journal.manifest import Manifest
 from zarr_dask.journal.receipts import StoredObject, collect
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.wrappers.base import is_read_only
 
 __all__ = ["ExpectedObjects", "OpenJobs", "ReceiptedObject", "sha256_of"]
 
@@ -105,7 +116,7 @@ class OpenJobs:
                 objects += (replace(r, key=prefix + r.key) for r in receipts.objects.values())
                 empty |= {prefix + key for key in receipts.empty}
                 found = True
-        for kept in receipts_of_outputs(self.store, (a.path for a in self.arrays), self.journal):
+        for kept in _receipts_of_outputs(self.store, (a.path for a in self.arrays), self.journal):
             objects += kept.objects
             empty |= kept.empty
             found = True
@@ -175,3 +186,56 @@ def _has_documents(array: Array, job: JobRecord) -> bool:
     there = read_documents(array.store, list(job.documents), Limits())
     written = [there[key] == text.encode() for key, text in job.documents.items()]
     return bool(written) and all(written)
+
+
+_NO_OUTPUT = (
+    WriterNotFoundError,
+    ResumeError,  # the journal lies inside the target
+    NodeNotFoundError,  # the state of the arrays is checked elsewhere
+    MetadataError,
+    MetadataChangedError,
+)
+
+
+def _receipts_of_outputs(
+    store: Store, paths: Iterable[str], journal: Location | None
+) -> list[Manifest]:
+    """Return the receipts of the outputs that some arrays belong to, found by their parent groups.
+
+    Objects that are not complete along the steps are left out, because their rank may write them
+    again at any time.
+    """
+    store = without_consolidated(store)
+    while is_read_only(store):
+        store = without_consolidated(store.store)
+    groups = sorted({above for path in paths for above in ancestors(path)})
+    found = [_output_at(store, group, journal) for group in groups]
+    return [_receipts(output) for output in found if output is not None]
+
+
+def _output_at(store: Store, path: str, journal: Location | None) -> Output | None:
+    places: list[Location | None] = [] if journal is None else [journal]
+    if default_place(store, path) is not None:
+        places.append(None)
+    for place in places:
+        with suppress(*_NO_OUTPUT):
+            return open_output(store, path, place, None)
+    return None
+
+
+def _receipts(output: Output) -> Manifest:
+    survey = OutputProgress(output)
+    survey.update()
+    objects: list[StoredObject] = []
+    empty: set[str] = set()
+    for name, index, receipt in survey.receipts():
+        series = output.series[name]
+        if receipt.stop < min(series.steps.start(index + 1), series.steps.extent):
+            continue
+        for coords, nbytes, checksum in receipt.objects:
+            key = series.key(index, coords)
+            if nbytes:
+                objects.append(StoredObject(key, nbytes, checksum))
+            else:
+                empty.add(key)
+    return Manifest(tuple(objects), frozenset(empty))

@@ -1,25 +1,41 @@
-"""Orphans: stored objects without an array, because its metadata was lost or is not written yet.
+"""Objects that belong to nothing: those without an array, and what killed writers have left.
 
+The metadata of an array may be lost, or not written yet.
 A listing shows only names, and other files may have names like stored objects. While all keys are
 listed, `OrphanedKeys` counts keys that look like stored objects and lie below no array. Afterwards
-it decides which of them to report.
+it decides which of them to report. Killed writers leave temporary files, folders of swaps, and
+unfinished uploads, which are known by their names.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
 from typing import NamedTuple
 
-from zarr_dask.errors import StoreKeyError
-from zarr_dask.formats.base import ChunkKeyEncoding, GroupMeta, ancestors
+from zarr_dask._util.warnings import warn
+from zarr_dask.errors import MissingDependencyError, StoreError, StoreKeyError
+from zarr_dask.formats.base import ChunkKeyEncoding, GroupMeta, ancestors, prefix_of
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
+from zarr_dask.jobs.verify.scan import Finding
+from zarr_dask.journal.swap import left_beside
+from zarr_dask.stores.archives import archive_file
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
+from zarr_dask.stores.file_backed import FileStore
+from zarr_dask.stores.key_names import is_left_by_the_dead
+from zarr_dask.stores.open import folder_store
+from zarr_dask.stores.unfinished_uploads import uploads_below
+from zarr_dask.stores.wrapper import StoreWrapper
 
-__all__ = ["LostArray", "OrphanedKeys"]
+__all__ = ["LostArray", "OrphanedKeys", "find_leftovers"]
+
 
 _MOST_PATHS = 10_000
 _NUMBER = "(?:0|[1-9][0-9]*)"
@@ -100,3 +116,93 @@ def _has_owner(store: Store, lost: LostArray) -> bool:
             if any(not isinstance(meta, GroupMeta) for _, meta in formats_at(store, folder)):
                 return True
     return False
+
+
+_OLD = 3600.0
+"""Seconds after which a temporary file is no longer in use."""
+_LEFT = {
+    "dead": "that was killed; sweep=True removes it",
+    "resumable": "that was killed; the same call with resume= goes on with it",
+    "unknown": "of which nobody here knows whether it runs; remove it if it does not",
+}
+"""Descriptions of folders, by their state."""
+
+
+class Leftovers(NamedTuple):
+    """Leftovers at a location."""
+
+    findings: list[Finding]
+    swept: int
+    """Number of those that were removed."""
+    dead: int = 0
+    """Number of temporary files of processes that are known to be gone."""
+
+
+def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
+    """Find temporary files of killed writers, folders of swaps and, to sweep them, uploads.
+
+    A file that a dead process had not renamed yet is in nobody's way, and no finding.
+    """
+    found, swept = _find_uploads(store, prefix_of(path)) if sweep else ([], 0)
+    while isinstance(store, StoreWrapper) and not hasattr(store, "prefix"):
+        store = store.store
+    archive = archive_file(store)
+    folder: str | None = prefix_of(path)
+    if archive is not None:  # its writer puts them beside it
+        store, folder = folder_store(str(Path(archive).parent)), None
+    if not isinstance(store, FileStore):
+        return Leftovers(found, swept)
+    files = _find_files(store, path, folder, sweep=sweep)
+    found, swept = found + files.findings, swept + files.swept
+    for left in left_beside(*os.path.split(os.path.realpath(store.root))):
+        if sweep and left.remove():
+            swept += 1
+        elif left.state != "running":
+            reason = f"the folder of a job with mode='swap' {_LEFT[left.state]}"
+            found.append(Finding("temporary", "", left.folder, reason=reason))
+    return Leftovers(found, swept, files.dead)
+
+
+def _find_files(store: FileStore, path: str, folder: str | None, *, sweep: bool) -> Leftovers:
+    """Find temporary files below a folder, or directly in the store, and remove the old ones."""
+    found: list[Finding] = []
+    swept = dead = 0
+    for key, changed in store.list_temporaries(folder):
+        age = time() - changed
+        is_dead = is_left_by_the_dead(key.rpartition("/")[2])
+        if sweep and (age > _OLD or is_dead):
+            store.delete(key)
+            swept += 1
+        elif is_dead:
+            dead += 1
+        elif not key.endswith(RECORD_OF_FOLDER):  # a lock, which the next process takes over
+            reason = f"a temporary file, {age:.0f} s old; sweep=True removes it after an hour"
+            found.append(Finding("temporary", path, key, reason=reason))
+    return Leftovers(found, swept, dead)
+
+
+def _find_uploads(store: Store, prefix: str) -> tuple[list[Finding], int]:
+    """Remove old unfinished uploads; return findings about the others, and the number removed."""
+    place = uploads_below(store, prefix)
+    if place is None:
+        return [], 0
+    uploading, below = place
+    found: list[Finding] = []
+    swept = 0
+    try:
+        for upload in uploading.list_uploads(below):
+            age = time() - upload.begun
+            if age > _OLD:
+                uploading.abort_upload(upload)
+                swept += 1
+                continue
+            key = f"{prefix}{upload.key.removeprefix(below)}"
+            reason = f"an unfinished upload, {age:.0f} s old; sweep=True removes it after an hour"
+            found.append(Finding("temporary", prefix.rstrip("/"), key, reason=reason))
+    except (StoreError, MissingDependencyError) as error:
+        warn(
+            f"{store.url}: unfinished uploads could not be looked for, which a service keeps and "
+            f"charges for ({error}). They are listed by s3fs; the right s3:ListBucketMultipart"
+            "Uploads is needed."
+        )
+    return found, swept

@@ -47,7 +47,7 @@ from zarr_dask.jobs.engine import find_workers, run_tasks
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.jobs.engine.prices import measuring
 from zarr_dask.jobs.verify.expected import ExpectedObjects, OpenJobs, ReceiptedObject, sha256_of
-from zarr_dask.jobs.verify.orphans import OrphanedKeys
+from zarr_dask.jobs.verify.orphans import OrphanedKeys, find_leftovers
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.verify.scan import (
     STATES,
@@ -58,7 +58,6 @@ from zarr_dask.jobs.verify.scan import (
     ScanResult,
     State,
 )
-from zarr_dask.jobs.verify.temporaries import find_leftovers
 from zarr_dask.journal import (
     output_of,
 )
