@@ -322,6 +322,20 @@ def test_attributes_without_json_are_refused_before_anything_is_removed(tmp_path
     assert contents(tmp_path) == before
 
 
+def test_groups_keep_attributes_that_are_no_json(tmp_path):
+    """xarray writes NaN; it is in the way of no later change."""
+    ds = steps(0, 4).load().assign_attrs(n=np.nan, big=[np.inf])
+    ds.to_zarr(tmp_path / "a", zarr_format=3)
+    zd.open(tmp_path / "a", mode="r+").attrs["new"] = 1
+    zd.consolidate(tmp_path / "a")
+    identical(tmp_path / "a", ds.assign_attrs(new=1))
+    more = steps(4, 6).load().assign_attrs(other=np.nan, n=np.nan)
+    zd.write_dataset(more, tmp_path / "a", append="time")
+    identical(tmp_path / "a", steps(0, 6).assign_attrs(ds.attrs).assign_attrs(new=1, other=np.nan))
+    with pytest.raises(MetadataError, match="finite numbers"):
+        zd.open(tmp_path / "a", mode="r+").attrs["bad"] = np.nan
+
+
 @pytest.mark.parametrize("job", ["write", "copy"])
 def test_attribute_that_v2_keeps_for_names_of_dimensions_is_not_lost(tmp_path, job):
     """xarray shows it in v3, and replaces it in v2."""

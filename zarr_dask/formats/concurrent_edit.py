@@ -175,6 +175,7 @@ def change_attributes(
     options: ReadOptions,
     *,
     warns: bool = False,
+    allow_nan: bool = False,
 ) -> None:
     """Change the attributes of a node by a function, without losing concurrent changes.
 
@@ -190,6 +191,8 @@ def change_attributes(
         Options for reading.
     warns
         True to warn if consolidated metadata above are out of date then.
+    allow_nan
+        True to take NaN and infinities as new values; those that are there are kept in any case.
 
     Raises
     ------
@@ -198,13 +201,18 @@ def change_attributes(
     MetadataChangedError
         If the node was deleted.
     """
+    at = where(store, path)
     before: list[NodeMeta] = []
 
     def changed(present: NodeMeta | None) -> tuple[NodeMeta, NodeMeta]:
         if present is None:
-            raise MetadataChangedError(f"{where(store, path)} has gone. Open it again.")
+            raise MetadataChangedError(f"{at} has gone. Open it again.")
         before[:] = [present]
-        wanted = checked_attributes(change(dict(present.attributes)), where(store, path))
+        old, wanted = present.attributes, dict[str, Any]()
+        for name, value in change(dict(old)).items():
+            kept = name in old and value is old[name]
+            one = {name: value}
+            wanted |= one if kept else checked_attributes(one, at, allow_nan=allow_nan)
         return present, replace(present, attributes=wanted)
 
     after = _put_latest(store, path, node_format, changed, options)

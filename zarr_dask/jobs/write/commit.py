@@ -31,6 +31,7 @@ from zarr_dask.formats.base import (
     GroupMeta,
     ReadOptions,
     ancestors,
+    dump_json,
     load_json,
     normalise_path,
     prefix_of,
@@ -259,10 +260,12 @@ def _add_attributes(
 ) -> None:
     present = node_format.read(store, path, options, found={})
     if present is not None and any(
-        name not in present.attributes or present.attributes[name] != value
+        name not in present.attributes
+        or dump_json({name: present.attributes[name]}) != dump_json({name: value})  # NaN, too
         for name, value in attributes.items()
     ):
-        change_attributes(store, path, node_format, lambda old: {**old, **attributes}, options)
+        given = (store, path, node_format, lambda old: {**old, **attributes}, options)
+        change_attributes(*given, allow_nan=True)
 
 
 # --- after the death of a process -----------------------------------------------------------------
