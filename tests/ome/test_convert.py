@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 
 import dask
@@ -487,3 +488,65 @@ def test_damaged_files(tmp_path):
     path.write_bytes(b"II*\0" + bytes(12))
     with pytest.raises(MetadataError, match="none that tifffile finds"):
         zd.ome.convert(path, {})
+
+
+def put_companion(folder):
+    """Two TIFF files of one plane each, whose OME-XML lies in a third file."""
+    planes = np.arange(2 * 20 * 30, dtype="u2").reshape(2, 20, 30)
+    whole = tifffile.OmeXml()
+    whole.addimage("uint16", (2, 20, 30), (2, 1, 1, 20, 30, 1), axes="ZYX", PhysicalSizeX=0.5)
+    text = whole.tostring()
+    only = (
+        '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{0}">'
+        '<BinaryOnly MetadataFile="a.companion.ome" UUID="urn:uuid:c"/></OME>'
+    )
+    data = "".join(
+        f'<TiffData IFD="0" PlaneCount="1" FirstZ="{z}" FirstC="0" FirstT="0">'
+        f'<UUID FileName="{z}.ome.tif">urn:uuid:{z}</UUID></TiffData>'
+        for z in range(2)
+    )
+    text = re.sub(r"<TiffData[^>]*/>|<TiffData.*?</TiffData>", data, text, count=1)
+    text = re.sub(r'(<OME[^>]*?) UUID="[^"]*"', r"\1", text, count=1)
+    text = text.replace("<OME ", '<OME UUID="urn:uuid:c" ', 1)
+    (folder / "a.companion.ome").write_text(text)
+    for z, plane in enumerate(planes):
+        tifffile.imwrite(folder / f"{z}.ome.tif", plane, description=only.format(z), metadata=None)
+    return planes
+
+
+@pytest.mark.parametrize("name", ["0.ome.tif", "1.ome.tif", "a.companion.ome"])
+def test_metadata_in_a_companion_file_are_read(tmp_path, name):
+    planes = put_companion(tmp_path)
+    image = converted(tmp_path / name)
+    np.testing.assert_array_equal(image.level(0)[...].reshape(2, 20, 30), planes)
+    assert image.axes[-3:] == ("z", "y", "x")
+    assert image.level(0).scale[-1] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [
+        ("0.ome.tif", "a.companion.ome"),
+        ("0.ome.tif", "1.ome.tif"),
+        ("a.companion.ome", "0.ome.tif"),
+    ],
+)
+def test_absent_files_of_an_image_are_named(tmp_path, name, gone):
+    put_companion(tmp_path)
+    (tmp_path / gone).unlink()
+    with pytest.raises(StoreError, match=f"names '{gone}', which is not beside it"):
+        zd.ome.convert(str(tmp_path / name), str(tmp_path / "out.zarr"))
+    assert not (tmp_path / "out.zarr").exists()
+
+
+def test_files_that_name_each_other_for_metadata_are_refused(tmp_path):
+    text = '<OME><BinaryOnly MetadataFile="{}.ome.tif" UUID="a"/></OME>'
+    for one, other in ("ab", "ba"):
+        tifffile.imwrite(
+            tmp_path / f"{one}.ome.tif",
+            pixels(40, 50),
+            description=text.format(other),
+            metadata=None,
+        )
+    with pytest.raises(StoreError, match=r"b\.ome\.tif has no OME-XML"):
+        converted(tmp_path / "a.ome.tif")

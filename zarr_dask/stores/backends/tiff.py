@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from html import unescape
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -235,15 +237,25 @@ def _rows(page: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return (*(1,) * along, count, *page[along + 1 :])
 
 
-def open_tiff(path: str) -> Any:
+def open_tiff(path: str, *, followed: bool = False) -> Any:
     """Return a file as tifffile's ``TiffFile``, to be closed by the caller.
+
+    The OME-XML of an image in several files may lie beside them, in a companion file, which may be
+    given for the image.
+
+    Parameters
+    ----------
+    path
+        Path of the file.
+    followed
+        True if another file names it for its OME-XML.
 
     Raises
     ------
     MissingDependencyError
         If tifffile is not installed.
     StoreError
-        If it cannot be read as TIFF.
+        If it cannot be read as TIFF, or files that it names are absent.
     """
     try:
         import tifffile
@@ -252,10 +264,82 @@ def open_tiff(path: str) -> Any:
             "TIFF files are read by tifffile, which is not installed: "
             "pip install 'zarr-dask[tiff]'."
         ) from None
+    folder = Path(path).parent
     try:
-        return tifffile.TiffFile(path)
+        text = _xml_beside(path) if path.endswith(_COMPANIONS) else ""
+        if text:
+            names = [name for name, _ in _files_of(text)]
+            _check_there(path, folder, names)
+            return tifffile.TiffFile(folder / names[0], omexml=text)
+        file = tifffile.TiffFile(path)
     except (OSError, tifffile.TiffFileError) as error:
         raise StoreError(f"cannot read {path} as TIFF: {error}") from error
+    try:
+        told = file.ome_metadata or ""
+        elsewhere = _BINARY_ONLY.search(told)
+        if elsewhere is not None:
+            file.close()
+            named = unescape(elsewhere[1])
+            _check_there(path, folder, [named], followed=followed)
+            return open_tiff(str(folder / named), followed=True)
+        own = _ROOT_UUID.search(told)
+        others = [n for n, uuid in _files_of(told) if own is None or uuid != own[1].strip()]
+        _check_there(path, folder, others if own is not None else [])
+    except StoreError:
+        file.close()
+        raise
+    return file
+
+
+_COMPANIONS = (".companion.ome", ".companion.ome.xml", ".ome.xml")
+_MOST_XML = 1 << 28
+_BINARY_ONLY = re.compile(r'<(?:\w+:)?BinaryOnly\b[^>]*\bMetadataFile\s*=\s*"([^"]*)"')
+_ROOT_UUID = re.compile(r'<(?:\w+:)?OME\b[^>]*\bUUID\s*=\s*"([^"]*)"')
+_FILE_UUID = re.compile(
+    r'<(?:\w+:)?UUID\b[^>]*\bFileName\s*=\s*"([^"]*)"[^>]*?(?:/>|>\s*([^<\s]*)\s*<)'
+)
+
+
+def _files_of(text: str) -> list[tuple[str, str]]:
+    """Return names and UUIDs of the files that OME-XML names."""
+    return [(unescape(name), uuid) for name, uuid in dict.fromkeys(_FILE_UUID.findall(text))]
+
+
+def _check_there(path: str, folder: Path, names: Sequence[str], *, followed: bool = False) -> None:
+    """Raise if files are not beside the one that names them.
+
+    Raises
+    ------
+    StoreError
+        If one is absent, or lies in another folder; or if a file that was named for its OME-XML has
+        none either.
+    """
+    if followed:
+        raise StoreError(f"{path} has no OME-XML, and another file names it for that.")
+    for name in names:
+        if not name or name != Path(name).name or not (folder / name).is_file():
+            raise StoreError(
+                f"{path} is one of several files of an image, and names {name!r}, which is not "
+                "beside it: fetch all files of the image into one folder, under their own names."
+            )
+
+
+def _xml_beside(path: str) -> str:
+    """Return the OME-XML of a companion file.
+
+    Raises
+    ------
+    StoreError
+        If it is none, or names no files.
+    """
+    with Path(path).open("rb") as file:
+        text = file.read(_MOST_XML + 1).decode("utf-8", "replace").strip()
+    if len(text) > _MOST_XML or not text.endswith("OME>") or not _files_of(text):
+        raise StoreError(
+            f"{path} is no OME-XML that names the TIFF files of an image; expected elements UUID "
+            "with FileName."
+        )
+    return text
 
 
 def tiff_store(path: str, series: int, dimensions: Dimensions | None = None) -> ReadOnly:
