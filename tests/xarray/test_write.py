@@ -987,3 +987,7 @@ def test_accessor_compares_and_describes(tmp_path):
     found = other.zd.compare(tmp_path / "a")
     assert found == {"": "attributes", "t": "values", "n": "missing"}
     assert "(2, 2, 3)" in zd.open_dataset(tmp_path / "a").zd.info()
+    with_values = steps(0, 4).assign_attrs(n=np.nan, levels=np.array([1.0, 2.0]))
+    with_values.zd.to_zarr(tmp_path / "b")
+    assert zd.open_dataset(tmp_path / "b").zd.compare(tmp_path / "b") == {}
+    assert with_values.assign_attrs(levels=np.zeros(2)).zd.compare(tmp_path / "b").keys() == {""}

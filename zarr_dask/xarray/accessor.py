@@ -102,7 +102,8 @@ class Accessor:
         ({}, {'b': 'values'})
         """
         other = open_dataset(url, group, **options)
-        found = {"": "attributes"} if self._held.attrs != other.attrs else {}
+        own, theirs = (xr.Dataset(attrs=one.attrs) for one in (self._held, other))
+        found = {} if own.identical(theirs) else {"": "attributes"}
         names = dict.fromkeys([*self._held.variables, *other.variables])
         differences = {str(name): _difference(name, self._held, other) for name in names}
         return found | {name: one for name, one in differences.items() if one}
