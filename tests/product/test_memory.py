@@ -55,6 +55,49 @@ def test_what_is_stored_columns_first_is_read_so(tmp_path):
         assert array.read(out=np.empty((4, 6), "i4")).flags.c_contiguous
 
 
+CHANGE = """
+import gc, json, sys
+import dask, dask.array as da, numpy as np
+import zarr_dask as zd
+from tests.support.process_memory import begin_peak, status
+inner, rows, how = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+noise = np.random.default_rng(0).integers
+
+def planned(url, width):
+    grid = {"chunks": (inner, width), "shards": (32768, width) if inner < 32768 else None}
+    array = zd.create_array(url, shape=(rows, width), dtype="u1", **grid)
+    for start in range(0, rows, 32768):
+        array[start : start + 32768] = noise(0, 256, (min(32768, rows - start), width), "u1")
+    part = slice(32768, 40960 if how != "whole" else rows)
+    values = noise(0, 256, (part.stop - part.start, width), "u1")
+    values = da.from_array(values, chunks=values.shape, name=False)
+    given = {} if how == "whole" else {"partial": how}
+    return zd.plan_write(values, url, region=(part,), **given)
+
+with dask.config.set(scheduler="synchronous"):
+    planned(sys.argv[1] + "/small", 8).run()  # what is imported counts as idle
+    plan = planned(sys.argv[1] + "/large", 1024)
+    gc.collect()
+    before = begin_peak()
+    plan.run()
+    print(json.dumps([plan.memory.process, status("VmHWM") - before]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest.mark.parametrize("inner", [256, 32768], ids=["shards", "chunks"])
+@pytest.mark.parametrize(("how", "rows"), [("whole", 49152), ("own", 65536), ("compare", 65536)])
+def test_an_object_that_is_read_and_changed_is_counted(how, rows, inner, tmp_path):
+    """What is kept of 32 MiB, or cut by the end of the array, is held besides the new bytes."""
+    command = [sys.executable, "-c", CHANGE, tmp_path / "a.zarr", inner, rows, how]
+    child = subprocess.run(
+        [*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stderr[-3000:]
+    planned, peak = json.loads(child.stdout)
+    assert peak <= planned
+
+
 # --- large streams, which are decompressed piece by piece -----------------------------------------
 
 LARGE = np.random.default_rng(0).integers(0, 50, 3_000_000, dtype="u1").tobytes()

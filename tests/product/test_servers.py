@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import dask.array as da
@@ -20,7 +21,7 @@ from tests.support.interop import ours, tensorstore_peer, zarr_python
 from tests.support.interop.cases import data, matrix
 from tests.support.interop.check import check
 from tests.support.interop.refusals import shared
-from zarr_dask.errors import ListingError, NodeNotFoundError, StoreError
+from zarr_dask.errors import ConditionalWriteError, ListingError, NodeNotFoundError, StoreError
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
@@ -605,3 +606,26 @@ def test_wrong_answers_are_no_data(request, name, backend, monkeypatch):
         assert "refused" in outcomes.values()
     else:
         assert np.array_equal(read, VALUES[1:5, ::3])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_service_that_ignores_conditions_is_one_without(s3rver, backend):
+    """It would say to each of two writers that its put was the only one."""
+    url = f"s3://bucket/{next(NUMBERS)}"
+    options = {**s3rver.options, "backend": backend}
+    store = open_store(url, options)
+    with pytest.raises(ConditionalWriteError, match="does not hold"):
+        store.check_conditional("a")
+    assert not list(store.list())
+    zd.create_array(url, shape=(20,), chunks=8, dtype="i4", storage_options=options)
+    part = {"region": (slice(0, 10),), "partial": "compare", "storage_options": options}
+    with pytest.raises(ConditionalWriteError, match="does not hold"):
+        zd.to_zarr(da.ones(10, dtype="i4"), url, **part)
+
+    def change(number):
+        array = zd.open_array(url, mode="r+", storage_options=options)
+        array.attrs[f"name {number}"] = number
+
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(change, range(8))]
+    assert len(zd.open_array(url, storage_options=options).attributes) == 8

@@ -6,7 +6,7 @@ has acknowledged may be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import dask
@@ -16,9 +16,10 @@ import pytest
 import xarray as xr
 
 import zarr_dask as zd
+from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording
 from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
 
 LAYOUTS = {"chunks": {"chunks": 4}, "shards": {"chunks": 2, "shards": 4}}
 FIRST = [1, 2, 3, 4, 5]
@@ -179,3 +180,39 @@ def test_a_store_without_conditions_is_written_as_ever():
     array.append([6])
     array.resize(5, prune=True)
     np.testing.assert_array_equal(array.resize(6)[...], [*FIRST, 0])
+
+
+class BoundedStore(MemoryStore):
+    """A store that notes how many bytes were asked for to change an object."""
+
+    asked: list[int | None]
+
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
+        if "/c/" in key:
+            self.asked.append(wanted.stop)
+        return super().get_tagged(key, wanted)
+
+
+CHANGES: dict[str, Change] = {
+    "assignment": lambda store: opened(store).__setitem__(slice(4, 5), 7),
+    "region": region(7),
+    "append": APPENDS["append"],
+    "batch": batch,
+    "resize": lambda store: opened(store).resize((2,), prune=True),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_more_is_read_than_a_correct_object_has(change: str, layout: str) -> None:
+    store = BoundedStore()
+    store.asked = []
+    array = zd.create_array(store, "a", shape=5, dtype="i4", **LAYOUTS[layout])
+    array[...] = FIRST
+    at = "a/c/0" if change == "resize" else f"a/{END}"
+    store.values[at] = bytes(10_000_000)
+    store.asked.clear()
+    with pytest.raises(CorruptObjectError, match="bytes or more"):
+        CHANGES[change](store)
+    assert store.asked
+    assert all(stop is not None and stop < 1_000_000 for stop in store.asked)

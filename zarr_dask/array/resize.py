@@ -170,9 +170,10 @@ def _clear(store: Store, key: str, coords: Sequence[int], meta: ArrayMeta, where
         kept[inside] = chunk[inside]
         return meta.bound(coords).encode(kept)
 
-    if cas_store_or_none(store, key) is not None:
-        swap_object(store, key, change, where)  # it is not removed: others may be writing to it
-    elif (kept := change(store.get(key))) is not None:
+    wanted = meta.bound(coords).wanted
+    if cas_store_or_none(store, key) is not None:  # it is not removed: others may be writing to it
+        swap_object(store, key, change, where, wanted=wanted)
+    elif (kept := change(store.get_ranges([(key, wanted)])[0])) is not None:
         store.set(key, kept)
 
 

@@ -24,7 +24,7 @@ from zarr_dask.codecs.base import DecodeOptions
 from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
-from zarr_dask.stores.base import Buffer, Store, supports_cheap_random_reads
+from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
 from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, remove
 
@@ -254,15 +254,15 @@ def _write_shared(
     confirm: Callable[[], None] | None,
     fence: Callable[[], None] | None,
 ) -> bool:
-    if supports_cheap_random_reads(array.store):
-        _check_length(array, part, array.store.size(array.key(part.coords)) or 0)
+    wanted = array.meta.bound(part.coords).wanted
 
     def change(stored: Buffer | None) -> list[Buffer] | None:
         if stored is None and not part.whole and confirm is not None:
             confirm()
         return _changed(array, part, elements, stored)
 
-    buffers = swap_object(array.store, array.key(part.coords), change, array.where, fence)
+    key = array.key(part.coords)
+    buffers = swap_object(array.store, key, change, array.where, fence, wanted)
     if note is not None:
         for buffer in buffers or ():
             note(buffer)
@@ -275,6 +275,7 @@ def swap_object(
     change: Callable[[Buffer | None], list[Buffer] | None],
     where: str,
     fence: Callable[[], None] | None = None,
+    wanted: Range = WHOLE,
 ) -> list[Buffer] | None:
     """Read an object, and put a changed one if it has not changed meanwhile; else read it again.
 
@@ -288,6 +289,8 @@ def swap_object(
         Store and path of the array, for messages.
     fence
         Called right before the object is put; raises if that must not be.
+    wanted
+        Bytes to read; `change` refuses an object that has more than a correct one.
 
     Returns
     -------
@@ -301,7 +304,7 @@ def swap_object(
     """
     conditional = as_cas_store(store)
     for _ in range(_ATTEMPTS):
-        stored, tag = conditional.get_tagged(key)
+        stored, tag = conditional.get_tagged(key, wanted)
         buffers = change(stored)
         if buffers is None:
             return None
@@ -313,14 +316,6 @@ def swap_object(
         f"the stored object {key!r} of {where} was changed by other jobs {_ATTEMPTS} times while "
         "this one tried to. Run the job again when they have ended."
     )
-
-
-def _check_length(array: WrittenArray, part: Part, nbytes: int) -> None:
-    """Raise before an object is read that is longer than any correct one."""
-    try:
-        array.meta.bound(part.coords).check_length(nbytes)
-    except CorruptObjectError as error:
-        raise error.at(array.where, array.key(part.coords), tuple(part.coords)) from error
 
 
 def _changed(

@@ -9,6 +9,7 @@ follows from the last look at them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -29,7 +30,12 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import warn_stale_consolidated
 from zarr_dask.formats.handles import tell_handles
 from zarr_dask.stores.base import Store, is_remote
-from zarr_dask.stores.compare_and_swap import ConditionalStore, cas_store_or_none, until_put
+from zarr_dask.stores.compare_and_swap import (
+    ConditionalStore,
+    cas_store_or_none,
+    one_by_one,
+    until_put,
+)
 
 __all__ = [
     "change_attributes",
@@ -245,7 +251,8 @@ def _put_latest(
         latest[:] = [changed]
         return _put(store, tagged, new, tags)
 
-    until_put(f"the metadata of {where(store, path)}", put)
+    with nullcontext() if tagged is not None else one_by_one(store, keys[0]):
+        until_put(f"the metadata of {where(store, path)}", put)
     tell_handles(store, path, latest[0])
     return latest[0]
 

@@ -46,7 +46,7 @@ from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, colle
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.posix_io import forget_folders
 from zarr_dask.stores.base import Buffer, Store, append_or_none
-from zarr_dask.stores.compare_and_swap import as_cas_store, content_tag
+from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, forget_reached
 from zarr_dask.stores.patience import in_foreground, task_begun
@@ -217,10 +217,14 @@ class Journal:
     def note_if_none(self, job: JobRecord) -> bool:
         """Write the description unless there is one already; return True if it was written.
 
-        The store must be a `zarr_dask.stores.compare_and_swap.ConditionalStore`.
+        Stores without conditional writes cannot tell, and are written to.
         """
-        store = as_cas_store(self.store)
-        return store.set_if(f"{self.prefix}{_DOCUMENT}", [job.to_json()], content_tag(None))
+        key = f"{self.prefix}{_DOCUMENT}"
+        store = cas_store_or_none(self.store, key)
+        if store is not None:
+            return store.set_if(key, [job.to_json()], content_tag(None))
+        self.note(job)
+        return True
 
     def add(self, receipt: Receipt) -> None:
         """Store a receipt; do nothing if the job has ended and its journal is gone.

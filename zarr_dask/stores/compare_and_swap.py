@@ -13,6 +13,7 @@ way. All writers of an object must take part: a plain ``set`` asks nobody.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +24,7 @@ from typing import Protocol, cast
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
-from zarr_dask.stores.base import Buffer, Store
+from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.file_lock import (
     NO_LOCKS,
@@ -43,9 +44,11 @@ __all__ = [
     "cas_update",
     "content_tag",
     "folder_lock",
+    "one_by_one",
     "until_put",
 ]
 
+_LOCKS = 64
 _ATTEMPTS = 60
 """Every failed one means that somebody else has succeeded."""
 RECORD_OF_FOLDER = ".zarr-dask-0000000000000000.tmp"
@@ -74,8 +77,11 @@ class ConditionalStore(Protocol):
         """
         ...
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
-        """Return the value at `key` and its tag; values with equal tags are equal."""
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
+        """Return the value at `key` and its tag; values with equal tags are equal.
+
+        Of a value that is longer than a `BoundedRange` allows, the bytes of that, and any tag.
+        """
         ...
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
@@ -112,8 +118,8 @@ def cas_store_or_none(store: Store, key: str) -> ConditionalStore | None:
 def cas_update(store: Store, key: str, make: Callable[[], bytes]) -> None:
     """Put a value derived from other values; derive it again if another writer was faster.
 
-    Of several concurrent writers, the last one has seen the changes of all others. A store without
-    conditional writes is written unconditionally.
+    Of several concurrent writers, the last one has seen the changes of all others. In a store
+    without conditional writes that holds for the threads of one process.
 
     Raises
     ------
@@ -122,7 +128,8 @@ def cas_update(store: Store, key: str, make: Callable[[], bytes]) -> None:
     """
     tagged = cas_store_or_none(store, key)
     if tagged is None:
-        store.set(key, [make()])
+        with one_by_one(store, key):
+            store.set(key, [make()])
         return
 
     def put(tags: dict[str, Hashable]) -> bool:
@@ -130,6 +137,36 @@ def cas_update(store: Store, key: str, make: Callable[[], bytes]) -> None:
         return tagged.set_if(key, [make()], tags[key])
 
     until_put(f"{key!r} in {store.url}", put)
+
+
+class _Turns:
+    """Locks by which the threads of this process take turns at values."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset; the new locks are free, also in a forked process."""
+        self._locks = tuple(threading.RLock() for _ in range(_LOCKS))
+
+    def of(self, store: Store, key: str) -> threading.RLock:
+        """Return the lock of a value, which it may share with others."""
+        return self._locks[hash((store.identity, key)) % _LOCKS]
+
+
+_TURNS = _Turns()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_TURNS.forget)
+
+
+@contextmanager
+def one_by_one(store: Store, key: str) -> Iterator[None]:
+    """Let one thread of this process at a time change a value, where the store has no conditions.
+
+    Other processes are not kept out; they must not change it at the same time.
+    """
+    with _TURNS.of(store, key):
+        yield
 
 
 def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:

@@ -34,6 +34,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 from zarr_dask._util.threads import slow_down
 from zarr_dask.errors import StoreError, StoreUnavailableError
 from zarr_dask.stores.base import (
+    WHOLE,
     Buffer,
     Listing,
     Range,
@@ -568,9 +569,11 @@ class Retrying(StoreWrapper):
             buffers,
         )
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return call_with_retries(self.policy, lambda: as_cas_store(self.store).get_tagged(key))
+        return call_with_retries(
+            self.policy, lambda: as_cas_store(self.store).get_tagged(key, wanted)
+        )
 
     def validator(self, key: str) -> Hashable:
         """See `zarr_dask.stores.base.etag_of`."""

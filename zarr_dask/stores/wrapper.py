@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from zarr_dask.stores.base import (
+    WHOLE,
     BoundedRange,
     Buffer,
     ConditionalRangeReader,
@@ -94,9 +95,9 @@ class StoreWrapper:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         as_cas_store(self.store).check_conditional(key)
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return as_cas_store(self.store).get_tagged(key)
+        return as_cas_store(self.store).get_tagged(key, wanted)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""

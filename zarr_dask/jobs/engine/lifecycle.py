@@ -35,7 +35,6 @@ from zarr_dask.journal import (
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, record_of
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.open import Location, local_path
 
@@ -168,7 +167,7 @@ def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
             raise NodeExistsError(f"{plan.where} is finished; there is nothing left to do.")
         plan.check_room()
         _check_alone(plan, place)
-        if _is_first(kept, _job(plan, ready=False)):
+        if kept.note_if_none(_job(plan, ready=False)):
             plan.make_room(keep_journals=True)
             kept.note(_job(plan, ready=True))
     _wait_until_ready(kept, plan)
@@ -265,14 +264,6 @@ def _check_alone(plan: ArraysPlan, place: JournalLocation | None) -> None:
                 "ended, so that values of both could be mixed. End it, choose another target, or "
                 f"remove its journal, {other.url}, if it has died."
             )
-
-
-def _is_first(journal: Journal, job: JobRecord) -> bool:
-    """Note a job, unless another process has just done so."""
-    if capabilities_of(journal.store).conditional_put:
-        return journal.note_if_none(job)
-    journal.note(job)
-    return True
 
 
 def _wait_until_ready(journal: Journal, plan: ArraysPlan) -> None:

@@ -48,7 +48,7 @@ from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
-from zarr_dask.jobs.write.regroup import Regrouping, ways, written_blocks
+from zarr_dask.jobs.write.regroup import Regrouping, WrittenBlocks, ways, written_blocks
 from zarr_dask.jobs.write.running import StartedWrite, run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
 from zarr_dask.jobs.write.submit import WriteProgress
@@ -177,8 +177,15 @@ class WritePlan(Priced, InWords):
         return self.budget or JobBudget.of(None, find_workers())
 
     def _directly(self, budget: JobBudget) -> Regrouping:
-        written = written_blocks(self.values, self.target, self.region, self.values.chunks)
-        return ways(written, budget, CostModel(), None)[0]
+        return ways(self.written(self.values.chunks), budget, CostModel(), None)[0]
+
+    def written(self, aligned: Blocks) -> WrittenBlocks:
+        """Return what the estimates need, for blocks that are unions of stored objects."""
+        shares = bool(self._cut) or (self.uses_cas and bool(self.partial))
+        keeps = bool(self.partial)
+        return written_blocks(
+            self.values, self.target, self.region, aligned, keeps=keeps, shares=shares
+        )
 
     @property
     def tasks(self) -> int:
@@ -221,15 +228,21 @@ class WritePlan(Priced, InWords):
 
     @property
     def _shared(self) -> int:
-        """Number of stored objects that are read because the array's end cuts them, and no more.
+        """Number of stored objects that are read because the array's end cuts them, and no more."""
+        seen = (self.before or self.target.meta).grid
+        return self._cut - sum(map(seen.cuts, self.partial)) if self._cut else 0
 
-        An append to the array may be changing them; see `zarr_dask.array.writer.is_shared`.
+    @property
+    def _cut(self) -> int:
+        """Number of stored objects that the array's end cuts, where an append may change them.
+
+        See `zarr_dask.array.writer.is_shared`.
         """
         target = self.target
         seen = (self.before or target.meta).grid
         if self.creates or not is_shared(target, tuple(n - 1 for n in seen.counts), seen):
             return 0
-        return seen.count_cut(self.region) - sum(map(seen.cuts, self.partial))
+        return seen.count_cut(self.region)
 
     def __str__(self) -> str:
         return self.explain()

@@ -56,6 +56,8 @@ _DISK = 1.0
 """Seconds that must be saved for an array between to be worth its space."""
 _ROUGH = 2.0
 """Time of an array between, as a multiple of the estimate, that must be saved by it."""
+_STEP = 1 << 20
+"""Bytes in which memory for new bytes of a shard is taken."""
 _UNEVEN = 1.75
 """Share of the waiting blocks that a process may hold, as a multiple of its equal share; 1.5 was
 measured."""
@@ -74,6 +76,8 @@ class WrittenBlocks:
     grid: Grid
     region: Region
     target: Layout
+    changed: int = 0
+    """Bytes held besides while an object is changed that is shared, or kept in part."""
 
     @property
     def nbytes(self) -> int:
@@ -84,7 +88,8 @@ class WrittenBlocks:
         """Return the maximum bytes of a task that writes a block of this shape."""
         layout = written or self.target
         cast = 0 if layout.itemsize == self.itemsize else prod(shape) * layout.itemsize
-        return block_memory(layout, prod(shape) * self.itemsize) + cast
+        changed = 0 if written else self.changed
+        return block_memory(layout, prod(shape) * self.itemsize) + cast + changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +120,42 @@ class Regrouping:
 
 
 def written_blocks(
-    values: da.Array, target: Array, region: Region, aligned: Blocks
+    values: da.Array,
+    target: Array,
+    region: Region,
+    aligned: Blocks,
+    *,
+    keeps: bool = False,
+    shares: bool = False,
 ) -> WrittenBlocks:
-    """Return what the estimates need of the values of a write and of its target."""
+    """Return what the estimates need of the values of a write and of its target.
+
+    Parameters
+    ----------
+    values, target, region, aligned
+        As in `WrittenBlocks`.
+    keeps, shares
+        True if parts of some object are kept, and if some object is put on the condition that it
+        has not changed.
+    """
     itemsize = max(values.dtype.itemsize, 1)
     if values.dtype.hasobject:
         itemsize = target.meta.data_type.typical_itemsize
     grid = target.meta.grid
-    return WrittenBlocks(values.chunks, itemsize, aligned, grid, region, layout_of(target))
+    layout = layout_of(target)
+    changed = _changed_bytes(layout, target, shares=shares) if keeps or shares else 0
+    return WrittenBlocks(values.chunks, itemsize, aligned, grid, region, layout, changed)
+
+
+def _changed_bytes(layout: Layout, target: Array, *, shares: bool) -> int:
+    """Return the bytes held while an object is read, changed and put, as if nothing compressed.
+
+    These are the old bytes, all elements where they are decoded, and the new bytes where they are
+    not sent one by one.
+    """
+    decodes = not (target.meta.largest_bound().partial or layout.padded)
+    gathered = layout.object_bytes + _STEP if shares and layout.streams_chunks else 0
+    return layout.object_bytes * (1 + decodes) + gathered
 
 
 def cost_model_for(store: Store) -> CostModel:

@@ -57,7 +57,7 @@ from zarr_dask.jobs.write.checks import (
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.plan import WritePlan
-from zarr_dask.jobs.write.regroup import check_fits_budget, cost_model_for, ways, written_blocks
+from zarr_dask.jobs.write.regroup import check_fits_budget, cost_model_for, ways
 from zarr_dask.jobs.write.request import (
     RunKeywords,
     WriteKeywords,
@@ -461,7 +461,7 @@ def _within_budget(plan: WritePlan, request: WriteRequest) -> WritePlan:
     if not plan.regrouped and request.max_mem is None:
         return plan
     budget = JobBudget.of(request.max_mem, find_workers())
-    written = written_blocks(values, target, plan.region, plan.blocks)
+    written = plan.written(plan.blocks)
     between, made = _between(plan, request) if plan.regrouped and values.size else (None, None)
     layout = None if made is None else layout_of(made)
     found = ways(written, budget, cost_model_for(target.store), layout)

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.threads import map_waiting, request_slots
 from zarr_dask.errors import (
+    ConditionalWriteError,
     ListingError,
     MissingDependencyError,
     ReadOnlyError,
@@ -51,6 +52,7 @@ from zarr_dask.stores.backends.fsspec_s3 import (
     list_page,
     list_uploads,
     lists,
+    put_if,
     read_parts,
 )
 from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
@@ -75,6 +77,7 @@ from zarr_dask.stores.base import (
     is_whole,
     join,
 )
+from zarr_dask.stores.conditional_get import check_obeys, check_one_put, put_on_tag
 from zarr_dask.stores.error_mapping import as_store_error, is_not_found, library_errors, statuses_of
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
@@ -88,6 +91,7 @@ from zarr_dask.stores.retry import (
     Attempts,
     RetryPolicy,
     call_with_retries,
+    cas_put_with_retries,
     note_requests,
     upload_timeout,
 )
@@ -481,6 +485,76 @@ class FsspecStore(HoldsCredentials):
                 raise self._failed("write", key, error) from self._public(error)
 
         call_with_retries(self.policy, put, self._service)
+
+    def check_conditional(self, key: str) -> None:
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: S3 supports it, if it is new.
+
+        Raises
+        ------
+        ConditionalWriteError
+            If it is another service, or one that ignores conditions.
+        """
+        check_key(key)
+        if not is_s3(self.file_system()):
+            raise ConditionalWriteError(
+                f"{self.url} cannot put a value on a condition through fsspec; write whole stored "
+                "objects, or let one job alone write them."
+            )
+        check_obeys(
+            self.url,
+            self._service,
+            lambda key, tag: call_with_retries(
+                self.policy, lambda: self._put_on(key, b"0", tag), self._service
+            ),
+            self.delete,
+        )
+
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
+        found = self.get_versions([(key, wanted, None)])[0]
+        if found is None or found.content is None:
+            return None, None
+        if found.tag is None:
+            raise ConditionalWriteError(
+                f"{self.url} states no ETag of {key!r}, so that nothing can be compared with it; "
+                "write whole stored objects, or let one job alone write them."
+            )
+        return found.content, found.tag
+
+    def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: a put with ``If-Match``."""
+        self._writable(key)
+        check_key(key)
+        check_one_put(self.url, key, sum(map(len, buffers)))
+        value = b"".join(buffers)
+
+        def put() -> bool:
+            if not isinstance(tag, tuple):
+                return self._put_on(key, value, None)
+            return put_on_tag(
+                partial(self._put_on, key, value), lambda: self._e_tag(key), tag[0], self._service
+            )
+
+        return cas_put_with_retries(self.policy, put, lambda: self.get(key), [value], self._service)
+
+    def _put_on(self, key: str, value: bytes, tag: str | None) -> bool:
+        """Put a value on a condition, by one attempt; return False if it does not hold."""
+        timeout = upload_timeout(self.policy.timeout, len(value))
+        fs, root = _file_system(self.url, self._given(), timeout)
+        note_requests("write")
+        try:
+            with request_slots():
+                seconds = min(2 * timeout, _REQUEST_SECONDS)
+                done: bool = _run(fs, put_if(fs, join(root, key), value, tag), seconds)
+                return done
+        except ZarrDaskError:
+            raise
+        except library_errors() as error:
+            raise self._failed("write", key, error) from self._public(error)
+
+    def _e_tag(self, key: str) -> str | None:
+        found = self.validator(key)
+        return str(found[0]) if isinstance(found, tuple) else None
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""

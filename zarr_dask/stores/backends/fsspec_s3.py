@@ -34,9 +34,12 @@ __all__ = [
     "list_page",
     "list_uploads",
     "lists",
+    "put_if",
     "read_parts",
 ]
 
+_REFUSED = {HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT}
+"""Answers to a put whose condition does not hold, or of which two were on their way."""
 S3Request = tuple[str, Range, Hashable]
 """Full path, range, and the tag that the value must have."""
 
@@ -172,3 +175,20 @@ async def lists(fs: Any, path: str) -> bool:
     asked = {"Bucket": bucket, "Prefix": key, "MaxKeys": 1}
     found = await fs._call_s3("list_objects_v2", **asked)  # noqa: SLF001
     return any(one["Key"] == key for one in found.get("Contents", ()))
+
+
+async def put_if(fs: Any, path: str, value: bytes, tag: str | None) -> bool:
+    """Put a value if the present one has a tag, or if there is none; return True if it was put.
+
+    s3fs leaves out what the botocore that is installed does not know, without a word.
+    """
+    bucket, key, _ = fs.split_path(path)
+    condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+    try:
+        await fs._call_s3("put_object", Bucket=bucket, Key=key, Body=value, **condition)  # noqa: SLF001
+    except OSError as error:
+        if statuses_of(error) & _REFUSED or (tag is not None and "NoSuchKey" in codes_of(error)):
+            return False
+        raise
+    fs.invalidate_cache(path)
+    return True

@@ -38,6 +38,7 @@ from zarr_dask.stores.backends.posix_io import (
     write_pieces,
 )
 from zarr_dask.stores.base import (
+    WHOLE,
     Buffer,
     Listing,
     Range,
@@ -278,9 +279,9 @@ class LocalStore(FileStore):
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         self._path(key)  # there is a lock or a record on every file system
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        value = self.get(key)
+        (value,) = self.get_ranges([(key, wanted)])
         return value, content_tag(value)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:

@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Any, ClassVar, TypeVar, cast
 
 from zarr_dask.errors import ConditionalWriteError, StoreError, StoreOutOfReachError
-from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy, check_key
+from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, ReadPolicy, check_key
 from zarr_dask.stores.compare_and_swap import content_tag
 
 __all__ = ["MemoryStore", "in_process_reference", "this_process", "unreachable_store"]
@@ -131,9 +131,9 @@ class MemoryStore:
                 "condition that nobody has put another value meanwhile. Give the path or URL."
             )
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        value = self.get(key)
+        (value,) = self.get_ranges([(key, wanted)])
         return value, content_tag(value)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:

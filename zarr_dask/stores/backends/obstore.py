@@ -21,6 +21,7 @@ from zarr_dask.errors import MissingDependencyError, StoreError, StoreUnavailabl
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.obstore_requests import ObstoreRequests, forked_from
 from zarr_dask.stores.base import (
+    WHOLE,
     Buffer,
     Listing,
     Range,
@@ -195,9 +196,9 @@ class ObstoreStore(HoldsCredentials):
         """
         self._conditional().check_conditional(key)
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return self._conditional().get_tagged(key)
+        return self._conditional().get_tagged(key, wanted)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: a put with ``If-Match``."""

@@ -45,7 +45,12 @@ from zarr_dask.stores.base import (
     check_key,
     join,
 )
-from zarr_dask.stores.conditional_get import ConditionalGetMixin, put_on_tag
+from zarr_dask.stores.conditional_get import (
+    ConditionalGetMixin,
+    check_obeys,
+    check_one_put,
+    put_on_tag,
+)
 from zarr_dask.stores.error_mapping import BARE_REDIRECT, permanent_reason
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.retry import (
@@ -69,6 +74,7 @@ _ABSENT_CODES = {"NoSuchKey", "BlobNotFound"}
 _LOST_CODES = {"ContainerNotFound", "NoSuchBucket"}
 _S3 = {"s3", "s3a"}
 """Schemes of services that begin a listing after a given key, and may want tags without quotes."""
+_AWS = (".amazonaws.com", ".amazonaws.com.cn")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
@@ -143,9 +149,21 @@ class ObstoreRequests(ConditionalGetMixin):
         found = self._head(key)
         return None if found is None else _tag(found)
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        found = self._do("read", key, lambda: self._answer(key, WHOLE))
+
+        def ask() -> tuple[Buffer, Mapping[str, Any]] | None:
+            try:
+                return self._answer(key, wanted)
+            except _errors("GenericError") as error:  # no part of an empty value can be asked for
+                if wanted == WHOLE or not any(words in str(error) for words in _NO_SUCH_RANGE):
+                    raise
+                head = self._try_head(key)
+                if head is not None and head["size"]:
+                    raise
+                return self._answer(key, WHOLE)
+
+        found = self._do("read", key, ask)
         if found is None:
             return None, None
         value, meta = found
@@ -202,12 +220,21 @@ class ObstoreRequests(ConditionalGetMixin):
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: all object stores support it.
 
+        Services with the interface of S3 that are not S3 are tried, once in each process.
+
         Raises
         ------
         ConditionalWriteError
-            If it is an HTTP server, as most ignore conditions.
+            If it is an HTTP server, as most ignore conditions, or such a service that does.
         """
         check_key(key)
+        if self._has_endpoint():
+            check_obeys(
+                self.url,
+                self._service,
+                lambda key, tag: self._retried_put(key, [b"0"], {"e_tag": tag}),
+                self.delete,
+            )
         if place_of(self.url).scheme in WEB:
             raise ConditionalWriteError(
                 f"{self.url} is an HTTP server, which does not promise to look at conditions, so "
@@ -217,24 +244,15 @@ class ObstoreRequests(ConditionalGetMixin):
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: a put with ``If-Match``."""
         pieces = _flat(buffers)
-
-        def put_on(mode: Any) -> bool:
-            note_requests("write")
-            with self._reporting("write", key), request_slots():
-                obs, client, at = self._at(key, sent=sum(map(len, pieces)))
-                try:
-                    obs.put(client, at, pieces, mode=mode, use_multipart=False)
-                except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
-                    return False
-            return True
+        check_one_put(self.url, key, sum(map(len, pieces)))
 
         def put() -> bool:
             mode = _mode(tag)
             e_tag = mode.get("e_tag") if isinstance(mode, dict) else None
             if e_tag is None or place_of(self.url).scheme not in _S3:
-                return put_on(mode)
+                return self._put_on(key, pieces, mode)
             return put_on_tag(
-                lambda spelled: put_on({**mode, "e_tag": spelled}),
+                lambda spelled: self._put_on(key, pieces, {**mode, "e_tag": spelled}),
                 lambda: self._e_tag(key),
                 e_tag,
                 self._service,
@@ -247,6 +265,35 @@ class ObstoreRequests(ConditionalGetMixin):
             pieces,
             self._service,
         )
+
+    def _put_on(self, key: str, pieces: Sequence[Buffer], mode: Any) -> bool:
+        """Put a value on a condition, by one attempt; return False if it does not hold."""
+        note_requests("write")
+        with self._reporting("write", key), request_slots():
+            obs, client, at = self._at(key, sent=sum(map(len, pieces)))
+            try:
+                obs.put(client, at, pieces, mode=mode, use_multipart=False)
+            except (obs.exceptions.AlreadyExistsError, obs.exceptions.PreconditionError):
+                return False
+            except FileNotFoundError as error:  # of S3, where the value that has the tag has gone
+                if set(_CODE.findall(str(error))) & _LOST_CODES or not isinstance(mode, dict):
+                    raise
+                return False
+        return True
+
+    def _retried_put(self, key: str, pieces: Sequence[Buffer], mode: Any) -> bool:
+        return call_with_retries(
+            self.policy,
+            lambda: self._renewing(lambda: self._put_on(key, pieces, mode)),
+            self._service,
+        )
+
+    def _has_endpoint(self) -> bool:
+        """Return True if a service of another vendor answers at S3's interface."""
+        if place_of(self.url).scheme not in _S3:
+            return False
+        endpoint = self.client()[1].config.get("endpoint")
+        return bool(endpoint) and not str(endpoint).rstrip("/").endswith(_AWS)
 
     def _e_tag(self, key: str) -> str | None:
         with self._reporting("inspect", key), request_slots():

@@ -113,9 +113,9 @@ class PrefixStore(StoreWrapper):
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         as_cas_store(self.store).check_conditional(self.prefix + key)
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        return as_cas_store(self.store).get_tagged(self.prefix + key)
+        return as_cas_store(self.store).get_tagged(self.prefix + key, wanted)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
@@ -299,10 +299,10 @@ class Recording(StoreWrapper):
         self._note("append", key)
         return cast("SupportsAppend", self.store).append(key, data)
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         self._note("get", key)
-        return super().get_tagged(key)
+        return super().get_tagged(key, wanted)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
@@ -412,10 +412,10 @@ class HookStore(StoreWrapper):
         self.before("set", key)
         self.store.set(key, buffers)
 
-    def get_tagged(self, key: str) -> tuple[Buffer | None, Hashable]:
+    def get_tagged(self, key: str, wanted: Range = WHOLE) -> tuple[Buffer | None, Hashable]:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         self.before("get", key)
-        return super().get_tagged(key)
+        return super().get_tagged(key, wanted)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
