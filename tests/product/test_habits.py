@@ -263,6 +263,7 @@ ANSWERED = {
     "zd.copy('g.zarr', 'n.zarr', include=['temp'])": (TypeError, "path= names one node"),
     "zd.copy('g.zarr', 'n.zarr', workers=4)": (TypeError, "mean 'client'"),
     "zd.copy('g.zarr', 'n.zarr', retries=3)": (TypeError, "'retry'"),
+    "zd.ome.validate('g.zarr')": (ValueError, r"as zarr_dask\.ome\.write makes"),
     "zd.copy('g.zarr', 'n.zarr', log=print)": (TypeError, "getLogger"),
 }
 

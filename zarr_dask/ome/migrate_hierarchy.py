@@ -51,7 +51,7 @@ from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
 from zarr_dask.journal import discard_journals
 from zarr_dask.journal.swap import AtomicReplace, plan_swap
 from zarr_dask.ome.metadata_listing import with_metadata_listing
-from zarr_dask.ome.model import EARLIER, SUPPORTED, detect_version
+from zarr_dask.ome.model import EARLIER, EXPECTED, SUPPORTED, detect_version
 from zarr_dask.ome.target_layout import TargetLayout
 from zarr_dask.ome.versions import Rewriting
 from zarr_dask.stores.base import Store, join
@@ -465,7 +465,7 @@ def _version(store: Store, path: str, to: str, options: ReadOptions) -> str:
             continue
         found = detect_version(node.attributes) if isinstance(node, GroupMeta) else None
         if found is None:
-            problem = ValidationProblem("ome", node.attributes, "OME-Zarr metadata of a group")
+            problem = ValidationProblem("ome", node.attributes, EXPECTED)
             raise MetadataError(where(store, path), [problem])
         if found in EARLIER and version == "0.4":
             if to == version:

@@ -29,10 +29,11 @@ from zarr_dask.errors import (
 )
 from zarr_dask.ome.later_versions import in_words_of_0_5, is_later
 
-_EXPECTED = "OME-Zarr metadata of a group, as zarr_dask.ome.write makes them"
+EXPECTED = "OME-Zarr metadata of a group, as zarr_dask.ome.write makes them"
 
 __all__ = [
     "EARLIER",
+    "EXPECTED",
     "KEYS",
     "NESTED",
     "SUPPORTED",
@@ -516,7 +517,7 @@ def from_attributes(
     if version is None:
         raise MetadataError(
             where,
-            [ValidationProblem("ome", ABSENT, _EXPECTED)],
+            [ValidationProblem("ome", ABSENT, EXPECTED)],
         )
     if is_later(version):
         return _read_later(attributes, version, where)

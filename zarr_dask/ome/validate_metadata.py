@@ -29,7 +29,15 @@ from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.ome.extents import misfits
-from zarr_dask.ome.model import KEYS, NESTED, SUPPORTED, detect_version, is_number, members_of
+from zarr_dask.ome.model import (
+    EXPECTED,
+    KEYS,
+    NESTED,
+    SUPPORTED,
+    detect_version,
+    is_number,
+    members_of,
+)
 from zarr_dask.ome.rules import RULES, Violation, Violations
 from zarr_dask.stores.base import join
 from zarr_dask.stores.open import Location
@@ -160,9 +168,7 @@ def validate(
     root = open_group(url, path, storage_options=storage_options, read=read)
     version = detect_version(root.attributes)
     if version is None:
-        raise MetadataError(
-            root.where, [ValidationProblem("ome", ABSENT, "OME-Zarr metadata of a group")]
-        )
+        raise MetadataError(root.where, [ValidationProblem("ome", ABSENT, EXPECTED)])
     if version not in SUPPORTED:
         raise OmeVersionError(root.where, version, SUPPORTED)
     walk = _Walk(version, root)
