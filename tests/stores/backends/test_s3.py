@@ -108,8 +108,6 @@ CONDITIONAL = {
 @pytest.mark.parametrize("request_", [*REQUESTS, *CONDITIONAL])
 def test_a_bucket_that_is_not_there_is_an_error(options, request_):
     store = open_store("s3://no-such-bucket/a.zarr", options)
-    if request_ in CONDITIONAL and options["backend"] == "fsspec" and request_ != "validator":
-        pytest.skip("fsspec has no conditions")
     said = r"s3://no-such-bucket/a\.zarr.*(NoSuchBucket|404|bucket does not exist)"
     with pytest.raises(StoreError, match=said):
         {**REQUESTS, **CONDITIONAL}[request_](store)
