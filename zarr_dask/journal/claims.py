@@ -59,6 +59,7 @@ from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.no_follow import folder_in, open_in
 from zarr_dask.stores.open import unwrap_with_path
+from zarr_dask.stores.patience import in_foreground
 from zarr_dask.stores.process_identity import Owner
 from zarr_dask.stores.real_location import folders_around
 from zarr_dask.stores.wrapper import forkable, is_in_memory
@@ -544,7 +545,8 @@ def _acknowledge() -> None:
     """Remove the records of appends that this process has ended: it knows, and ends in order."""
     while _LEFT:
         process, end = _LEFT.popitem()[1]
-        with suppress(StoreError, OSError, RuntimeError):  # threads may not begin any more
+        # threads may not begin any more; a store that has gone holds no process up
+        with in_foreground(), suppress(StoreError, OSError, RuntimeError):
             if process == os.getpid():
                 end.acknowledge()
 

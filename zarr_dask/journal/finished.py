@@ -5,8 +5,9 @@ record beside the hierarchy, with the token of the job and its report, and has n
 
     run.zarr.zarr-dask/ocean/salt/__done-<16 hex digits>.json
 
-The record holds as long as the metadata of the node are those that the job has written. A job that
-replaces the node discards it, as it discards journals.
+The record holds as long as the metadata of the node are those that the job has written, but for
+lengths that have grown: a script that makes an array and appends to it may be begun again. A job
+that replaces the node discards it, as it discards journals.
 """
 
 from __future__ import annotations
@@ -121,9 +122,25 @@ def finished_job(records: Store, prefix: str, store: Store, job: JobRecord) -> F
     if found is None or dict(found.documents) != dict(job.documents):
         return None
     present = read_documents(store, list(found.documents), Limits())
-    if any(present[name] != said.encode() for name, said in found.documents.items()):
+    if not all(_is_still(store, name, present[name], said) for name, said in job.documents.items()):
         return None
     return found
+
+
+def _is_still(store: Store, key: str, present: bytes | None, said: str) -> bool:
+    """True if a document is the one that a job has written, or says only of more elements."""
+    if present is None or present == said.encode():
+        return present is not None
+    try:
+        now, then = (dict(load_json(store, key, text)) for text in (present, said.encode()))
+    except MetadataError:
+        return False
+    length, before = now.pop("shape", None), then.pop("shape", None)
+    if now != then or not isinstance(length, list) or not isinstance(before, list):
+        return False
+    return len(length) == len(before) and all(
+        type(new) is int and new >= old for new, old in zip(length, before, strict=True)
+    )
 
 
 def _key(prefix: str, token: str) -> str:

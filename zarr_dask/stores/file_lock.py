@@ -37,6 +37,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.posix_io import fresh_bytes
 from zarr_dask.stores.key_names import temporary_name
 from zarr_dask.stores.process_identity import Owner
@@ -181,8 +182,16 @@ class Record:
     def remove(self) -> None:
         """Remove it, if it is still that of this process; a forked process leaves it alone."""
         if self.pid == os.getpid() and (self.owner.locked or self.is_ours()):
-            with suppress(FileNotFoundError):
+            try:
                 os.unlink(self.path)  # noqa: PTH108  (in a third of the time)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise StoreError(
+                    f"{self.path}, which says that this process is at work, could not be removed: "
+                    f"{error.strerror}. Nothing else was left undone; remove the file when the "
+                    "process has ended."
+                ) from error
 
 
 def owner_of(path: str) -> Owner | None:

@@ -1267,3 +1267,20 @@ def test_verify_takes_a_manifest(tmp_path):
     (tmp_path / "r" / "g" / "a" / "c" / "2" / "2").unlink()
     report = zd.verify(tmp_path / "r", deep="receipts", manifest=manifest)
     assert {one.key for one in report.findings} == {"g/a/c/1/1", "g/a/c/2/2"}
+
+
+@pytest.mark.parametrize("options", [{}, {"zarr_format": 2}, {"format": "v3draft"}], ids=str)
+def test_a_job_that_has_ended_says_so_when_its_array_has_grown(tmp_path, options):
+    """A script that makes an array and appends to it may be begun again from its top."""
+    zd.to_zarr(source(), tmp_path / "a", resume=True, **options)
+    zd.to_zarr(source(), tmp_path / "a", append=0)
+    assert zd.to_zarr(source(), tmp_path / "a", resume=True, **options).already_done
+    assert zd.open_array(tmp_path / "a").shape == (80, 30)
+    array = zd.open_array(tmp_path / "a", mode="r+")
+    array.resize((30, 30))  # less than what was written
+    with pytest.raises(NodeExistsError):
+        zd.to_zarr(source(), tmp_path / "a", resume=True, **options)
+    array.resize((80, 30))
+    array.attrs["units"] = "m"
+    with pytest.raises(NodeExistsError):
+        zd.to_zarr(source(), tmp_path / "a", resume=True, **options)

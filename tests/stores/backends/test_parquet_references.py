@@ -202,8 +202,8 @@ def test_files_are_told_in_parquet(tmp_path):
     for _ in range(2):  # the second takes the place of the first
         assert zd.reference(files, target, concat="t") == 10
         found = zd.open_dataset(f"reference::{target}").load()
-        expected = xr.open_mfdataset(files, engine="h5netcdf", chunks=None).load()
-        xr.testing.assert_equal(found, expected)
+        with xr.open_mfdataset(files, engine="h5netcdf", chunks=None) as expected:
+            xr.testing.assert_equal(found, expected)
 
 
 def test_a_folder_of_something_else_is_kept(tmp_path):
