@@ -1,9 +1,13 @@
 """Claims of appends, and what a process says of them when it ends."""
 
+import json
 import os
+
+import pytest
 
 from zarr_dask.journal import claims
 from zarr_dask.stores.patience import is_foreground
+from zarr_dask.stores.process_identity import Owner
 
 
 def test_a_process_that_ends_has_little_patience_with_a_store(monkeypatch):
@@ -17,3 +21,16 @@ def test_a_process_that_ends_has_little_patience_with_a_store(monkeypatch):
     monkeypatch.setattr(claims, "_LEFT", {("store", "held"): (os.getpid(), End())})
     claims._acknowledge()
     assert seen == [True]
+
+
+@pytest.mark.parametrize("where", [("process",), ("ended", "shape", 0), ("ended", "owner", "pid")])
+def test_a_claim_with_endless_numbers_is_none_of_ours(where):
+    """JSON as Python reads it has infinities, which are no integers."""
+    ended = claims.EndedAppend((3,), "", {}, Owner.here(locked=False))
+    document = json.loads(claims._Record(("token",), ended=ended).to_json())
+    holder = document
+    for name in where[:-1]:
+        holder = holder[name]
+    holder[where[-1]] = float("inf")
+    found = claims._Record.parsed(json.dumps(document).encode())
+    assert found is None or found.ended is None

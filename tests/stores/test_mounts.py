@@ -175,9 +175,55 @@ def test_a_number_of_a_process_that_came_again(tmp_path):
     assert not ELSEWHERE.is_gone()
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"pid": "x"}', b"\xff", b"[" * 5000])
+ENDLESS = ELSEWHERE.to_json().replace(b'"pid": 1', b'"pid": Infinity')
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[1]", b'{"pid": "x"}', b"\xff", b"[" * 5000, ENDLESS]
+)
 def test_a_record_that_names_nobody(text):
     assert Owner.parse(text) is None
+
+
+def put_stranger(path, what):
+    """Put something in the place of a record that no job has made."""
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    elif what == "link to itself":
+        path.symlink_to(path.name)
+    elif what == "link out":
+        path.symlink_to(path.parent / "victim")
+        (path.parent / "victim").write_bytes(Owner.here(locked=False).to_json())
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+
+
+STRANGERS = ["pipe", "folder", "link to itself", "link out", "file of 1 TiB"]
+
+
+@pytest.mark.parametrize("what", STRANGERS)
+def test_what_a_stranger_has_put_for_a_record_names_nobody(what, tmp_path):
+    put_stranger(tmp_path / "r", what)
+    assert exclusive.owner_of(str(tmp_path / "r")) is None
+    with pytest.raises(RecordTakenError):
+        make_record(str(tmp_path / "r"), locked=False)
+
+
+@pytest.mark.parametrize("what", STRANGERS)
+def test_what_a_stranger_has_put_for_the_record_of_a_job_is_in_nobodys_way(what, tmp_path):
+    job = start(WRITE, tmp_path, trusts=True)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "here\n"
+    job.kill()
+    job.communicate()
+    (record,) = tmp_path.glob("a.zarr-dask/*/held-*")
+    record.unlink()
+    put_stranger(record, what)
+    zd.to_zarr(da.ones((8,), chunks=2, dtype="i4"), tmp_path / "a", mode="w")
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], 1)
 
 
 # --- objects that several jobs change -------------------------------------------------------------

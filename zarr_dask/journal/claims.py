@@ -147,7 +147,9 @@ class _Record:
             tokens = tuple(map(str, document["tokens"]))
             ended = EndedAppend.parsed(document.get("ended"))
             return _Record(tokens, process=int(document["process"]), ended=ended, **told)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (
+            ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
+        ):  # fmt: skip
             return None
 
 

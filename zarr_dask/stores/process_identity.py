@@ -56,7 +56,7 @@ class Owner:
                 token=str(fields["token"]),
                 locked=bool(fields["locked"]),
             )
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
 
     def to_json(self) -> bytes:

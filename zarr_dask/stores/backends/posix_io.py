@@ -168,21 +168,27 @@ def _flat(buffer: Buffer) -> memoryview:
 
 
 _EMPTY_PATH, _FORCE_SYNC, _BASIC = 0x1000, 0x2000, 0x7FF  # flags of statx
-_PIECE = 1 << 16
+_LONGEST_RECORD = 1 << 16  # bytes
 
 
 def fresh_bytes(path: str) -> bytes | None:
-    """All bytes of a small file; None if there is none."""
+    """The first bytes of a record, which is smaller; None if there is none.
+
+    A stranger's link, pipe or folder in its place has none, and is neither followed nor waited for.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        descriptor = os.open(path, READ_NO_LINK)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return b""
+        raise
     try:
         refresh(descriptor)
-        pieces = []
-        while piece := os.read(descriptor, _PIECE):
-            pieces.append(piece)
-        return b"".join(pieces)
+        return os.read(descriptor, _LONGEST_RECORD)
+    except IsADirectoryError:
+        return b""
     finally:
         close_read(descriptor)
 
