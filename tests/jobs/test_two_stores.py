@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import zarr_dask as zd
 from tests.support.object_stores import S3Server, s3_server
 from zarr_dask.cli import main
+from zarr_dask.errors import NodeNotFoundError
 
 GRID = {"y": -1, "x": 2}
 VALUES = np.arange(24, dtype="i4").reshape(4, 6)
@@ -90,6 +91,20 @@ def test_each_store_has_its_options(
     assert (
         one.admin.list_objects_v2(Bucket="bucket", Prefix=dst.rpartition("/")[2])["KeyCount"] == 0
     )
+
+
+def test_comparisons_take_both(servers: Servers) -> None:
+    one, other = servers
+    zd.copy(
+        "s3://bucket/v3",
+        "s3://bucket/compared",
+        storage_options=one.options,
+        target_options=other.options,
+    )
+    both = {"storage_options": one.options, "target_options": other.options}
+    assert zd.compare("s3://bucket/v3", "s3://bucket/compared", **both)
+    with pytest.raises(NodeNotFoundError):  # those of the first hold for both
+        zd.compare("s3://bucket/v3", "s3://bucket/compared", storage_options=one.options)
 
 
 def test_reading_options_hold_for_a_source_by_its_url(servers: Servers) -> None:

@@ -402,9 +402,12 @@ def test_storage_options_beside_what_is_open(here, furnished, call, what):
 def test_storage_options_of_the_one_that_is_a_place(here, furnished):
     assert zd.compare(furnished, "a.zarr", storage_options=OPTIONS)
     assert zd.compare("a.zarr", furnished.store, storage_options=OPTIONS)
+    assert zd.compare(furnished, "a.zarr", target_options=OPTIONS)
 
 
 def test_target_options_without_a_target(here):
     zd.create_group("old.zarr", format="v2")
     with pytest.raises(ValueError, match=r"target_options \['fsync'\] are for dst"):
         zd.plan_migration("old.zarr", target_options=OPTIONS)
+    with pytest.raises(StoreError, match=r"target_options \['fsync'\] .* the second"):
+        zd.compare("old.zarr", zd.open("old.zarr"), target_options=OPTIONS)

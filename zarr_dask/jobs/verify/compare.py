@@ -186,6 +186,7 @@ def compare(
     attributes: bool = True,
     digest: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
     read: ReadOptions | None = None,
 ) -> Comparison:
     """Compare the values of two arrays, or of all arrays of two hierarchies.
@@ -208,6 +209,8 @@ def compare(
     storage_options, read
         As for `zarr_dask.open`, for arguments that are locations; storage options only for paths
         and URLs.
+    target_options
+        Storage options of `b`, if they are others; None for those of `a`.
 
     Returns
     -------
@@ -239,12 +242,18 @@ def compare(
             f"storage_options {sorted(storage_options)} are for a path or URL, and neither of the "
             "two is one."
         )
+    if target_options and not _is_named(b):
+        raise StoreError(
+            f"target_options {sorted(target_options)} are for a path or URL, and the second of the "
+            "two is none."
+        )
+    of_b = storage_options if target_options is None else target_options
     given: Any = sample
     if isinstance(given, np.number):
         sample = given.item()  # the report must be JSON
     job = _ComparisonState(sample, client, equal_nan, attributes, digest)
     with measuring() as measured:
-        left, right = (_opened(one, storage_options, read) for one in (a, b))
+        left, right = _opened(a, storage_options, read), _opened(b, of_b, read)
         if isinstance(left, Group) != isinstance(right, Group):
             kinds = ["a group" if isinstance(one, Group) else "an array" for one in (left, right)]
             raise NodeTypeError(f"{_place(left)} is {kinds[0]}, {_place(right)} {kinds[1]}.")
