@@ -338,9 +338,10 @@ class OmeVersionError(ZarrDaskError, ValueError):
         self.version = version
         self.supported = tuple(supported)
         super().__init__(
-            f"{where}: OME-Zarr metadata of version {version}; what can be read here is "
+            f"{where}: OME-Zarr metadata of version {version}; what is expected here is "
             f"{' and '.join(self.supported)}. zarr_dask.ome.migrate brings 0.1, 0.2 and 0.3 to "
-            "0.5; convert others with a program that knows them. The arrays themselves can be "
+            "0.5; zarr_dask.ome.open reads images of 0.6, and zarr_dask.ome.write copies them to "
+            "0.5. Convert others with a program that knows them. The arrays themselves can be "
             "opened with zarr_dask.open."
         )
 

@@ -218,6 +218,27 @@ def test_info_of_storage_and_channels(tmp_path):
     assert "8.00 kB decoded" in found
 
 
+def test_info_names_levels_by_their_paths(tmp_path):
+    """As ngff-zarr lays them out: the last part of the paths is alike."""
+    group = zd.create_group(tmp_path / "plate", attributes={})
+    group.create_group("image")
+    datasets = []
+    for number, length in enumerate((8, 4)):
+        path = f"scale{number}/image"
+        zd.create_array(
+            tmp_path / "plate", f"image/{path}", shape=(length, length), dtype="u1",
+            dimension_names=("y", "x"), chunks=(4, 4),
+        )  # fmt: skip
+        steps = [{"type": "scale", "scale": [2**number] * 2}]
+        datasets.append({"path": path, "coordinateTransformations": steps})
+    axes = [{"name": name, "type": "space"} for name in "yx"]
+    ome = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    zd.open_group(tmp_path / "plate", "image", mode="r+").update_attributes({"ome": ome})
+    found = run("info", tmp_path / "plate", "image")
+    assert " scale1/image: (4, 4), pixels of 2, 2" in found
+    assert " scale0/image: chunks of (4, 4), " in found
+
+
 def test_info_and_picture_of_a_group_of_images(tmp_path):
     """As bioformats2raw writes them: they are listed, and the first one is drawn."""
     attributes = {"ome": {"version": "0.5", "bioformats2raw.layout": 3}}

@@ -358,6 +358,12 @@ PLATES = {
         MetadataError,
         "several acquisitions",
     ),
+    "untold among several": (
+        {"A/1": pixels(4, 4), "B/1": {1: pixels(4, 4), 2: pixels(4, 4)}},
+        {},
+        MetadataError,
+        r"wells\.A/1/0.*several acquisitions",
+    ),
     "acquisition twice": (
         {"A/1": {1: pixels(4, 4)}},
         {"acquisitions": [1, 1]},

@@ -576,6 +576,8 @@ def test_arguments_that_do_not_go_together(tmp_path):
     ):
         with pytest.raises(ValueError, match=says):
             zd.ome.migrate(tmp_path / "old", **options)
+    with pytest.raises(MigrationError, match=r"s0: .*got .*'shards': .*are not a multiple of"):
+        zd.ome.migrate(tmp_path / "new", chunks={"y": 4, "x": 4}, shards={"y": 6, "x": 6})
     with pytest.raises(ValueError, match="pass dst"):
         zd.ome.migrate(tmp_path / "new", to="0.4")
     with pytest.raises(SourceIsTargetError):

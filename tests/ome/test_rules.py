@@ -235,6 +235,16 @@ def test_transformations(steps, says):
     assert "multiscales[0].datasets[0].coordinateTransformations" in said_of(changed)
 
 
+@pytest.mark.parametrize("kind", ["scale", "translation"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 10**400])
+def test_numbers_without_a_size(kind, number):
+    """Some writers put NaN in JSON; opening such an image fails, so validation names it."""
+    changed = image()
+    steps = changed["datasets"][0]["coordinateTransformations"]
+    next(one for one in steps if one["type"] == kind)[kind] = [1, 1, number, 0.5, 0.5]
+    assert f"a {kind} must be of finite numbers" in said_of(changed)
+
+
 @pytest.mark.conformance("C145")
 def test_levels_are_listed_from_the_finest():
     turned = image()
@@ -358,6 +368,11 @@ def test_what_lies_below_ome_without_a_version_is_of_0_5():
     assert from_attributes({"ome": {"labels": ["cells"]}}).version == "0.5"
     (broken,) = validate_attributes({"ome": {"labels": ["cells"]}})
     assert (broken.place, broken.rule) == ("ome.version", "must be '0.5'")
+
+
+def test_a_version_that_is_a_number():
+    with pytest.raises(MetadataError, match=r"ome\.version: got 0\.5, expected '0\.5', a string"):
+        from_attributes({"ome": {"version": 0.5, "labels": []}})
 
 
 def test_a_version_that_is_not_the_one_asked_for():

@@ -175,12 +175,12 @@ def _say_image(image: Image) -> None:
             f"{size:g} {unit}" if unit else f"{size:g}"
             for size, unit in zip(level.scale, level.units, strict=True)
         )
-        lines.append(f"{level.array.path.rpartition('/')[2]}: {level.shape}, pixels of {sizes}")
+        lines.append(f"{_name(level, image)}: {level.shape}, pixels of {sizes}")
     say_field("levels", *lines)
     if any(image.levels[0].translation):
         at = zip(image.axes, image.levels[0].translation, strict=True)
         say_field("position", ", ".join(f"{axis} {place:g}" for axis, place in at))
-    say_field("storage", *(_storage(level) for level in image.levels))
+    say_field("storage", *(f"{_name(level, image)}: {_storage(level)}" for level in image.levels))
     channels = [f"{one.label or '?'} {one.color or ''}".strip() for one in _channels(image)]
     if channels:
         say_field("channels", ", ".join(channels))
@@ -192,6 +192,11 @@ def _channels(image: Image) -> Sequence[Channel]:
     return () if image.metadata.omero is None else image.metadata.omero.channels
 
 
+def _name(level: Level, image: Image) -> str:
+    """Return the path of a level below its image, as the metadata have it."""
+    return level.array.path.removeprefix(image.group.path).removeprefix("/")
+
+
 def _storage(level: Level) -> str:
     from zarr_dask.jobs.engine.plan import format_bytes
 
@@ -199,8 +204,7 @@ def _storage(level: Level) -> str:
     shards = "" if array.shards is None else f" in shards of {array.shards}"
     codecs = ", ".join(codec.name for codec in array.codecs)
     size = format_bytes(array.nbytes)
-    name = array.path.rpartition("/")[2]
-    return f"{name}: chunks of {array.chunks}{shards}, {codecs}, {size} decoded"
+    return f"chunks of {array.chunks}{shards}, {codecs}, {size} decoded"
 
 
 @ome.command()

@@ -90,8 +90,9 @@ def plan_anew(
         except MetadataError as error:
             return _refused(route, path, error.problems)
         except (DataTypeError, GridError, MemoryBudgetError, NodeExistsError) as error:
-            problem = ValidationProblem("array", str(error), "another layout, or another place")
-            return _refused(route, path, (problem,))
+            asked = {"chunks": wanted.chunks, "shards": wanted.shards}
+            expected = f"another layout, or another place: {error}"
+            return _refused(route, path, (ValidationProblem("array", asked, expected),))
         return _rewritten(route, replace(made, overwrite=False), rewrite)
 
     plans = [plan(path, meta) for path, meta in arrays.items()]

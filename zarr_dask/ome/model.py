@@ -107,6 +107,14 @@ def is_number(value: Any) -> bool:
     return type(value) in {int, float}
 
 
+def is_finite(number: float) -> bool:
+    """True if a JSON number is finite and small enough for computation."""
+    return abs(number) <= _LARGEST  # False for NaN
+
+
+_LARGEST = 1e300
+
+
 _text = _plain(lambda value: isinstance(value, str), "a string")
 _int = _plain(is_int, "an integer")
 _flag = _plain(lambda value: isinstance(value, bool), "true or false")
@@ -531,6 +539,9 @@ def from_attributes(
             raise MetadataError(where, [problem])
         members = dict(members["ome"])
         told = members.pop("version", version)
+        if not isinstance(told, str):
+            problem = ValidationProblem("ome.version", told, f"{version!r}, a string")
+            raise MetadataError(where, [problem])
         if told != version:
             raise OmeVersionError(where, str(told), (version,))
     return _metadata(members, version, others, where)

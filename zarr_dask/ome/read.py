@@ -45,6 +45,7 @@ from zarr_dask.ome.model import (
     Multiscale,
     Transformation,
     from_attributes,
+    is_finite,
 )
 from zarr_dask.ome.validate_metadata import find, series_of
 from zarr_dask.stores.open import Location
@@ -477,18 +478,10 @@ def _vector(one: Transformation, ndim: int, member: str, group: Group) -> tuple[
     if one.type == "identity":
         return (0.0,) * ndim
     numbers = {"scale": one.scale, "translation": one.translation}.get(one.type)
-    if numbers is None or len(numbers) != ndim or not all(map(_is_finite, numbers)):
+    if numbers is None or len(numbers) != ndim or not all(map(is_finite, numbers)):
         expected = f"a scale or a translation with one finite number for each of {ndim} axes"
         field_name = f"{member}.coordinateTransformations"
         raise MetadataError(
             group.where, [ValidationProblem(field_name, (one.type, numbers), expected)]
         )
     return tuple(map(float, numbers))
-
-
-def _is_finite(number: float) -> bool:
-    """True if a JSON number is finite and small enough for computation."""
-    return abs(number) <= _LARGEST  # False for NaN
-
-
-_LARGEST = 1e300

@@ -15,7 +15,7 @@ from typing import Any
 
 from zarr_dask._util.json_fields import is_int
 from zarr_dask.errors import ABSENT
-from zarr_dask.ome.model import is_number
+from zarr_dask.ome.model import is_finite, is_number
 from zarr_dask.ome.units import UNITS
 
 __all__ = ["RULES", "Violation", "Violations", "check_version"]
@@ -247,6 +247,8 @@ def _check_vector(
     vector = notes.take(one, place, kind, _is_vector, rule)
     if vector is None:
         return
+    if not all(map(is_finite, vector)):
+        notes.add(f"{place}.{kind}", vector, f"a {kind} must be of finite numbers")
     if kind == "scale" and not all(vector):
         notes.add(f"{place}.scale", vector, "the size of a pixel must not be 0")
     if kind == "scale" and min(vector, default=0) < 0:

@@ -109,7 +109,8 @@ def plan_write_plate(
     name
         Name of the plate.
     acquisitions
-        Ids, mappings, or `zarr_dask.ome.model.Acquisition`; required if wells have several.
+        Ids, mappings, or `zarr_dask.ome.model.Acquisition`; by default the ids that wells name.
+        If there are several, each well names its own.
     axes, scale, translation, units, channels, version, chunks, shards, codecs
         As for `zarr_dask.ome.plan_write`, for all images.
     positions
@@ -270,9 +271,7 @@ def _acquisitions(
     given: Sequence[Any] | None, images: Sequence[_Image], at: str
 ) -> tuple[Acquisition, ...]:
     met = sorted({image.acquisition for image in images if image.acquisition is not None})
-    if given is None:
-        return tuple(Acquisition(one) for one in met)
-    found = tuple(_acquisition(one, at) for one in given)
+    found = tuple(_acquisition(one, at) for one in (met if given is None else given))
     absent = [one for one in met if one not in [acquisition.id for acquisition in found]]
     if absent:
         problem = ValidationProblem(
