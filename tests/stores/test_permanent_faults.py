@@ -129,6 +129,15 @@ def test_addresses_that_are_none(service, what):
     assert words in str(opened(service, endpoint)[0])
 
 
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+def test_two_addresses_are_one_too_many(backend):
+    """One of them would be chosen without a word, and values written to the other service."""
+    options = {**S3_KEYS, "endpoint_url": "http://h:1", "backend": backend}
+    one = {**options, "client_kwargs": {"endpoint_url": "http://h:2"}}
+    with pytest.raises(StoreError, match="are two addresses; give one"):
+        zd.create_group("s3://bucket/a", storage_options=one)
+
+
 def test_addresses_of_the_environment_are_looked_at(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     with pytest.raises(StoreError, match="environment's AWS_ENDPOINT_URL, 'localhost:9000' has no"):

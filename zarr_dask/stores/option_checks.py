@@ -57,7 +57,7 @@ def check_options(url: str, options: Mapping[str, Any], where: str = "storage_op
     Raises
     ------
     StoreError
-        If a name is not a text, or a value is of the wrong type.
+        If a name is not a text, a value is of the wrong type, or two addresses are given.
 
     Examples
     --------
@@ -108,6 +108,18 @@ def _check_object(url: str, where: str, options: Mapping[Any, Any]) -> None:
         elif name in _OBJECTS and not isinstance(value, Mapping):
             raise _wrong(url, at, value, "an object")
         _check_value(url, at, value)
+    _check_one_address(url, where, options)
+
+
+def _check_one_address(url: str, where: str, options: Mapping[Any, Any]) -> None:
+    """Raise if options lead to two services, of which libraries choose one without a word."""
+    name, inner = "endpoint_url", options.get("client_kwargs")
+    both = (options.get(name), inner.get(name) if isinstance(inner, Mapping) else None)
+    if all(both) and len({str(one).rstrip("/") for one in both}) > 1:
+        raise StoreError(
+            f"{url}: {where}[{name!r}] and {where}['client_kwargs'][{name!r}] are two addresses; "
+            "give one of them."
+        )
 
 
 def _check_value(url: str, at: str, value: Any) -> None:
