@@ -216,6 +216,9 @@ def test_info_of_storage_and_channels(tmp_path):
     assert "chunks of (1, 8, 10) in shards of (1, 16, 20)" in found
     assert "DAPI 0000FF, GFP" in found
     assert "8.00 kB decoded" in found
+    shifted = {"translation": {"y": 2.5}, "units": {"y": "micrometer"}, "overwrite": True}
+    zd.ome.write(values, url, **options, **shifted)
+    assert "c 0, y 2.5 micrometer, x 0\n" in run("info", url)
 
 
 def test_info_names_levels_by_their_paths(tmp_path):

@@ -6,7 +6,7 @@ Commands that write arrays are in `zarr_dask.cli.ome_jobs`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,11 +157,12 @@ def _say_fields(fields: Sequence[dict[str, Any]], above: str = "") -> None:
 
 
 def _field_line(one: dict[str, Any]) -> str:
-    place = ", ".join(
-        f"{axis} {part['at']:g} {part['unit'] or ''}".rstrip()
-        for axis, part in one["position"].items()
-    )
+    place = _place((axis, part["at"], part["unit"]) for axis, part in one["position"].items())
     return f"{one['path']}: {one['shape']} at {place}"
+
+
+def _place(parts: Iterable[tuple[str, float, str | None]]) -> str:
+    return ", ".join(f"{axis} {at:g} {unit or ''}".rstrip() for axis, at, unit in parts)
 
 
 def _say_image(image: Image) -> None:
@@ -178,8 +179,8 @@ def _say_image(image: Image) -> None:
         lines.append(f"{_name(level, image)}: {level.shape}, pixels of {sizes}")
     say_field("levels", *lines)
     if any(image.levels[0].translation):
-        at = zip(image.axes, image.levels[0].translation, strict=True)
-        say_field("position", ", ".join(f"{axis} {place:g}" for axis, place in at))
+        first = image.levels[0]
+        say_field("position", _place(zip(image.axes, first.translation, first.units, strict=True)))
     say_field("storage", *(f"{_name(level, image)}: {_storage(level)}" for level in image.levels))
     channels = [f"{one.label or '?'} {one.color or ''}".strip() for one in _channels(image)]
     if channels:

@@ -75,7 +75,8 @@ def append(
     labels
         Values of label images by name; 0, the background, by default.
     method
-        Method that made the levels of the image; by default the one that its metadata name.
+        Method that made the levels of the image; by default the one that its metadata name, or
+        ``"mean"`` if they name none.
     max_mem
         Bytes that one process may hold while it makes coarser levels, as for
         `zarr_dask.ome.plan_write`.

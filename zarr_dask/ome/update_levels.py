@@ -46,7 +46,8 @@ def plan_update(
         Pixels of level 0 that have changed: an index of slices and integers, or a mapping from
         names of axes to those, such as ``{"t": 5}``; by default all.
     method
-        Method that made the levels of the image; by default the one that its metadata name.
+        Method that made the levels of the image; by default the one that its metadata name, or
+        ``"mean"`` if they name none.
     max_mem, client
         As for `zarr_dask.ome.plan_write`.
     storage_options
