@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from itertools import product
 
@@ -520,3 +521,57 @@ def test_an_ozx_is_the_archive_that_it_is(tmp_path):
     assert image.multiscale.name == "image"
     group = zarr.open_group(zarr.storage.ZipStore(tmp_path / "image.ozx", mode="r"), mode="r")
     np.testing.assert_array_equal(group["0"][...], values)
+
+
+def order_of_entries(path) -> tuple[list[str], list[str], bytes]:
+    """Return names in the directory of an archive, names as they lie in it, and its comment."""
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        found = archive.infolist()
+    located = sorted(found, key=lambda entry: entry.header_offset)
+    return (
+        [entry.filename for entry in found],
+        [entry.filename for entry in located],
+        archive.comment,
+    )
+
+
+OZX = {"ome": {"version": "0.5", "zipFile": {"centralDirectory": {"jsonFirst": True}}}}
+
+
+def test_metadata_come_first_in_an_ozx(tmp_path):
+    path = tmp_path / "image.ozx"
+    zd.ome.write(pixels(30, 40), path, axes="yx", levels=2)
+    documents = ["zarr.json", "0/zarr.json", "1/zarr.json"]
+    listed, located, comment = order_of_entries(path)
+    assert listed[:3] == located[:3] == documents
+    assert json.loads(comment) == OZX
+    assert path.read_bytes()[30:39] == b"zarr.json"  # behind the first local header
+
+
+def test_a_copy_to_an_ozx_says_what_it_is(tmp_path):
+    zd.ome.write(pixels(30, 40), tmp_path / "image.zarr", axes="yx", levels=2)
+    for name in ("copy.ozx", "copy.zip"):
+        zd.copy(tmp_path / "image.zarr", tmp_path / name)
+    zd.copy(tmp_path / "image.zarr" / "0", tmp_path / "plain.ozx")
+    assert json.loads(order_of_entries(tmp_path / "copy.ozx")[2]) == OZX
+    assert order_of_entries(tmp_path / "copy.zip")[2] == b""
+    assert order_of_entries(tmp_path / "plain.ozx")[2] == b""
+
+
+def test_large_metadata_of_an_ozx_follow_the_chunks(tmp_path):
+    path = tmp_path / "image.ozx"
+    attributes = {f"note {number}": "x" * 30_000 for number in range(3)}
+    with zd.ZipWriter(path) as archive:
+        group = zd.create_group(archive, attributes={"small": 1})
+        for name in ("a", "b"):
+            said = attributes if name == "a" else {}
+            array = group.create_array(name, shape=(4,), chunks=2, dtype="i4", attributes=said)
+            array[...] = [1, 2, 3, 4]
+    listed, located, _ = order_of_entries(path)
+    documents = ["zarr.json", "a/zarr.json", "b/zarr.json"]
+    assert listed[:3] == documents
+    assert [located[0], *located[-2:]] == documents
+    group = zd.open(path)
+    assert dict(group["a"].attrs) == attributes
+    np.testing.assert_array_equal(group["b"][...], [1, 2, 3, 4])

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from zarr_dask.errors import StoreError
+from zarr_dask.formats.archive_comment import archive_comment
 from zarr_dask.formats.base import normalise_path
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.stores.archives import (
@@ -76,6 +77,7 @@ class Archives:
         found = job_archive(store, replaces=self._replaces) if _is_path(url) else None
         if found is None:
             return store
+        found.comment_of = archive_comment
         present = self._opened.setdefault(found.root, found)
         if present.folder != found.folder:
             raise StoreError(
@@ -172,6 +174,7 @@ def open_target_or_archive(
     if archive is None:
         yield url, storage_options
         return
+    archive.comment_of = archive_comment
     with archive as writer:
         yield writer, None
 

@@ -11,7 +11,14 @@ import zipfile
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["ZipEntry", "directory", "end_of_directory", "local_header", "member_of"]
+__all__ = [
+    "MINIMUM_PADDING",
+    "ZipEntry",
+    "directory",
+    "end_of_directory",
+    "local_header",
+    "member_of",
+]
 
 _LOCAL = struct.Struct("<4s5H3I2H")  # 4.3.7
 _CENTRAL = struct.Struct("<4s6H3I5H2I")  # 4.3.12
@@ -24,6 +31,8 @@ _UTF_8 = 1 << 11
 _NO_TIME = (0, 0x21)  # the first of January 1980
 _A_FILE = 0o100644 << 16
 _ZIP64 = 1  # the extra field of large numbers, 4.5.3
+_PADDING = 0xD935  # an extra field that means nothing, as aligned archives have it
+MINIMUM_PADDING = 4
 
 
 class ZipEntry(NamedTuple):
@@ -59,8 +68,15 @@ def member_of(info: zipfile.ZipInfo) -> ZipEntry:
     )
 
 
-def local_header(name: str, size: int, crc: int) -> bytes:
+def local_header(name: str, size: int, crc: int, padding: int = 0) -> bytes:
     """Return the local header of a value stored without compression.
+
+    Parameters
+    ----------
+    name, size, crc
+        Name of the entry; size and checksum of its value.
+    padding
+        Number of bytes that the header is made longer by: 0, or 4 to 65,535.
 
     Raises
     ------
@@ -70,6 +86,8 @@ def local_header(name: str, size: int, crc: int) -> bytes:
     encoded, flags = _encoded(name)
     large = size >= _MOST_32
     extra = struct.pack("<2H2Q", _ZIP64, 16, size, size) if large else b""
+    if padding:
+        extra += struct.pack("<2H", _PADDING, padding - MINIMUM_PADDING).ljust(padding, b"\0")
     size = _MOST_32 if large else size
     return (
         _LOCAL.pack(
@@ -125,7 +143,7 @@ def _central(member: ZipEntry) -> bytes:
     )
 
 
-def end_of_directory(count: int, nbytes: int, start: int) -> bytes:
+def end_of_directory(count: int, nbytes: int, start: int, comment: bytes = b"") -> bytes:
     """Return the end records: the directory's number of entries, its size and its offset."""
     end = b""
     if count >= _MOST_16 or nbytes >= _MOST_32 or start >= _MOST_32:
@@ -134,7 +152,7 @@ def end_of_directory(count: int, nbytes: int, start: int) -> bytes:
         end = _END_64.pack(b"PK\x06\x06", *numbers)
         end += _LOCATOR_64.pack(b"PK\x06\x07", 0, start + nbytes, 1)
     count, nbytes, start = min(count, _MOST_16), min(nbytes, _MOST_32), min(start, _MOST_32)
-    return end + _END.pack(b"PK\x05\x06", 0, 0, count, count, nbytes, start, 0)
+    return end + _END.pack(b"PK\x05\x06", 0, 0, count, count, nbytes, start, len(comment)) + comment
 
 
 def _encoded(name: str) -> tuple[bytes, int]:

@@ -5,6 +5,9 @@ memory, so that it may change until the end. `ZipWriter.close` writes the metada
 directory, and renames the file: until then there is no archive, or the old one. A killed process
 leaves the temporary file (``.zarr-dask-<16 hex digits>.tmp``), which `zarr_dask.verify` removes.
 
+Metadata come first in the directory, the outermost before the others. In an archive called ``.ozx``
+they come first in the file, too, as far as the room goes that is left for them (RFC-9 of OME-Zarr).
+
 No value is overwritten: an archive would keep both, and its readers need not agree on the valid
 one.
 """
@@ -16,8 +19,10 @@ import threading
 import weakref
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -28,6 +33,7 @@ from zarr_dask.stores.backends.memory import unreachable_store
 from zarr_dask.stores.backends.posix_io import fsync_folder, read_at, write_at
 from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.backends.zip_format import (
+    MINIMUM_PADDING,
     ZipEntry,
     directory,
     end_of_directory,
@@ -43,12 +49,14 @@ from zarr_dask.stores.base import (
     Store,
     check_key,
 )
-from zarr_dask.stores.key_names import is_document
+from zarr_dask.stores.key_names import is_document, is_metadata
 from zarr_dask.stores.listing import build_tree, list_from_tree
 
 __all__ = ["ZipWriter"]
 
 _Mode = Literal["x", "w", "a"]
+_ROOM = 1 << 16
+"""Bytes at the beginning of an archive for metadata that are known at its end."""
 
 
 class ZipWriter:
@@ -113,6 +121,8 @@ class ZipWriter:
         if not isinstance(folder, str):
             raise TypeError(f"folder={folder!r}: expected a path in it, '' for its root.")
         check_bools(fsync=fsync)
+        self.comment_of: Callable[[Store], bytes] | None = None
+        """Makes the comment of an archive called ``.ozx``, when it is closed."""
         self.root = os.path.abspath(os.path.expanduser(path))
         self.mode: _Mode = mode
         self.fsync = fsync
@@ -188,18 +198,40 @@ class ZipWriter:
 
     def _finish(self) -> None:
         file = self._begun()
-        for key, value in sorted(self._documents.items(), key=lambda item: item[0].count("/")):
-            self._members[key] = self._put(file, key, [value], len(value), zlib.crc32(value))
-        kept = [member for key, member in self._old_members() if key not in self._dropped]
-        members = sorted([*kept, *self._members.values()], key=lambda member: member.offset)
-        listed = directory(members)
+        documents = sorted(self._documents.items(), key=lambda item: (item[0].count("/"), item[0]))
+        for (key, value), place in zip(documents, self._places(documents), strict=True):
+            checksum = zlib.crc32(value)
+            self._members[key] = self._put(file, key, [value], len(value), checksum, place)
+        kept = {key: member for key, member in self._old_members() if key not in self._dropped}
+        members = sorted((kept | self._members).items(), key=_place_in_directory)
+        listed = directory(member for _, member in members)
+        comment = self.comment_of(self) if self.comment_of and self._is_ozx else b""
         with self._reporting("finish", self.root):
             start = file.end
-            end = end_of_directory(len(members), len(listed), start)
+            end = end_of_directory(len(members), len(listed), start, comment)
             write_at(file.descriptor, [listed, end], start)
             if self.fsync:
                 os.fsync(file.descriptor)
             self._appear(file)
+
+    def _places(self, documents: Sequence[tuple[str, bytes]]) -> list[tuple[int | None, int]]:
+        """Return where each document goes, and by how much its header is longer, to fill the room.
+
+        None says at the end.
+        """
+        sizes = [
+            len(local_header(self._old.folder + key, len(value), 0)) + len(value)
+            for key, value in documents
+        ]
+        ends = [*accumulate(sizes)]
+        fitting = bisect_right(ends, _ROOM - MINIMUM_PADDING) if self._has_room else 0
+        places: list[tuple[int | None, int]] = [(None, 0)] * len(documents)
+        places[:fitting] = [
+            (end - size, 0) for end, size in zip(ends[:fitting], sizes, strict=False)
+        ]
+        if fitting:
+            places[fitting - 1] = places[fitting - 1][0], _ROOM - ends[fitting - 1]
+        return places
 
     def _appear(self, file: _File) -> None:
         """Rename the file; with mode "x" by a link, so that one of two writers fails."""
@@ -358,16 +390,24 @@ class ZipWriter:
         raise self._written(key)
 
     def _put(
-        self, file: _File, key: str, pieces: Sequence[Buffer], size: int, crc: int
+        self,
+        file: _File,
+        key: str,
+        pieces: Sequence[Buffer],
+        size: int,
+        crc: int,
+        place: tuple[int | None, int] = (None, 0),
     ) -> ZipEntry:
         name = self._old.folder + key
+        offset, padding = place
         try:
-            header = local_header(name, size, crc)
+            header = local_header(name, size, crc, padding)
         except ValueError as error:
             raise StoreError(f"cannot write {key!r} into {self.root}: {error}") from error
-        with self._lock:
-            offset = file.end
-            file.end += len(header) + size
+        if offset is None:
+            with self._lock:
+                offset = file.end
+                file.end += len(header) + size
         with self._reporting("write", key):
             write_at(file.descriptor, [header, *pieces], offset)
         return ZipEntry(name, offset, size, size, crc)
@@ -412,9 +452,19 @@ class ZipWriter:
                 with self._reporting("write", self.root):
                     self._file = _File(f"{os.path.dirname(self.root)}/.zarr-dask-{self._token}.tmp")
                     weakref.finalize(self, self._file.remove_in, self._process)
+                    if self._has_room:
+                        self._file.end = _ROOM
                     if self._old.stamp is not None:
                         self._file.end = self._old.copy_entries(self._file.descriptor)
             return self._file
+
+    @property
+    def _is_ozx(self) -> bool:
+        return self.root.lower().endswith(".ozx")
+
+    @property
+    def _has_room(self) -> bool:
+        return self._is_ozx and self._old.stamp is None
 
     def _old_members(self) -> tuple[tuple[str, ZipEntry], ...]:
         """Return the entries of the old archive by key, including those outside its folder."""
@@ -458,6 +508,11 @@ class ZipWriter:
             raise StoreError(
                 f"could not {doing} {key!r} in {self.root}: {error.strerror or error}"
             ) from error
+
+
+def _place_in_directory(item: tuple[str, ZipEntry]) -> tuple[Any, ...]:
+    key, member = item
+    return (False, key.count("/"), key) if is_metadata(key) else (True, member.offset)
 
 
 class _File:
