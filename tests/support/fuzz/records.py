@@ -318,7 +318,10 @@ def reference_targets() -> Iterator[Target]:
         "c/0/1": [str(folder / "data"), 2, 4],
         "c/1/0": "\x07\x07\x07\x07",
     }
-    samples = [json.dumps(text).encode(), json.dumps({"version": 1, "refs": text}).encode()]
+    gen = {"key": "c/{{i}}/{{ j % 2 }}", "url": "{{ f(a='data') }}", "offset": "{{2 * i}}"}
+    gen |= {"length": "4", "dimensions": {"i": {"start": 0, "stop": 2}, "j": [2, 3]}}
+    made = {"version": 1, "templates": {"f": f"{folder}/{{{{a}}}}"}, "gen": [gen], "refs": text}
+    samples = [json.dumps(one).encode() for one in (text, {"version": 1, "refs": text}, made)]
     yield Target("references", samples, partial(_read_references, folder), hostile_json)
 
 

@@ -61,7 +61,6 @@ from zarr_dask.stores.backends.reference_targets import (
     confine,
     document_of,
     explaining,
-    is_parquet,
     state_of,
 )
 from zarr_dask.stores.base import (
@@ -927,26 +926,17 @@ def _opened(
         given = {"retry_timeout": _LAYOUT_SECONDS, **given}
     document = document_of(url, given)
     with explaining(document) if refers else nullcontext():
-        if refers and is_parquet(document):
-            given = _parquet_options(document, given)
-            place = "reference://"
+        if refers:
+            from zarr_dask.stores.backends.json_references import reference_options
+
+            given = reference_options(document, given)
+            place = f"reference://{place.partition('::')[0].partition('://')[2]}"
         fs, root = url_to_fs(place, **given)
     if "::" not in url:
         leave_retries_to_us(fs)
     if refers:
         confine(fs, document, places)
     return fs, root
-
-
-def _parquet_options(document: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of references in Parquet; those of the document are removed."""
-    from zarr_dask.stores.backends.parquet_references import ParquetReferences
-
-    own = given.pop("target_options", None) or given.pop(urlsplit(document).scheme, None) or {}
-    protocol = given.pop("target_protocol", None)
-    named = {} if protocol is None else {"protocol": protocol}
-    outer = given.pop("reference", {})
-    return {**given, **outer, "fo": ParquetReferences(document, own | named)}
 
 
 if hasattr(os, "register_at_fork"):  # a child has file systems of its own

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -40,8 +40,10 @@ def document_of(url: str, options: Mapping[str, Any]) -> str:
     --------
     >>> document_of("reference::https://example.org/refs.json", {})
     'https://example.org/refs.json'
+    >>> document_of("reference://run::refs.json", {})
+    'refs.json'
     """
-    named = options.get("fo") or url.partition("reference::")[2]
+    named = options.get("fo") or url.partition("::")[2]
     return named if isinstance(named, str) else ""
 
 
@@ -86,26 +88,20 @@ def state_of(document: str) -> tuple[int, ...]:
 
 
 def confine(file_system: Any, document: str, places: Sequence[str] | None) -> None:
-    """Let a reference file system of fsspec read from these places only; see `check_target`.
-
-    Raises
-    ------
-    StoreError
-        If the document has templates that are programs: with these, fsspec would send what this
-        process holds, such as its environment, to the places that the document names.
-    """
-    if any(callable(template) for template in getattr(file_system, "templates", {}).values()):
-        raise StoreError(
-            f"references in {document or 'memory'} have templates with {{{{ }}}} in them, which "
-            "are programs of their author: expected texts. Make the references anew without them."
-        )
+    """Let a reference file system of fsspec read from these places only; see `check_target`."""
+    references = file_system.references
     locate = file_system._cat_common  # noqa: SLF001  (where fsspec finds the target of a key)
 
     def located(path: str, start: int | None = None, end: int | None = None) -> Any:
         with explaining(document, path):  # entries are looked at when read
             found = locate(path, start, end)
-        if found[0] is not None and isinstance(found[0], str):
+            if isinstance(references, dict):  # tables have types
+                _check_entry(references[file_system._strip_protocol(path)])  # noqa: SLF001
+            if found[0] is None:
+                raise ValueError("no URL")
+        if isinstance(found[0], str):
             check_target(found[0], document, places)
+            _reach(file_system, found[0])
         return found
 
     def explained(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,6 +114,24 @@ def confine(file_system: Any, document: str, places: Sequence[str] | None) -> No
     file_system._cat_common = located  # noqa: SLF001
     file_system.info = explained(file_system.info)
     file_system._dircache_from_items = explained(file_system._dircache_from_items)  # noqa: SLF001
+
+
+def _check_entry(entry: Any) -> None:
+    """Raise a `ValueError` for a place that fsspec would read something else from."""
+    if isinstance(entry, list):
+        url, *bounds = entry
+        numbers = all(type(bound) is int and bound >= 0 for bound in bounds)
+        if not isinstance(url, str | NoneType) or len(bounds) not in {0, 2} or not numbers:
+            raise ValueError(f"{entry!r:.200}")
+
+
+def _reach(file_system: Any, target: str) -> None:
+    """Make a file system for the scheme of a target; fsspec has one for the first of a document."""
+    scheme = target.partition("://")[0] if "://" in target else None
+    if scheme not in file_system.fss:
+        given = file_system.storage_options.get("remote_options")
+        options = {"remote_protocol": scheme, "remote_options": given, "skip_instance_cache": True}
+        file_system.fss[scheme] = type(file_system)({}, **options).fss[scheme]
 
 
 @contextmanager
