@@ -524,6 +524,33 @@ def test_groups_between_labels_have_no_metadata():
     assert "must have no metadata" in found.rule
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_wells_and_images_that_nobody_lists(tmp_path, version):
+    put_plate(tmp_path, version, {"A/1": pixels(8, 8), "A/2": pixels(8, 8)}, fields=("0", "1"))
+    assert not listed_problems(tmp_path)
+    plate = zd.open(tmp_path, mode="r+")
+    told = plate.attrs if version == "0.4" else plate.attrs["ome"]
+    changed = {**told["plate"], "wells": told["plate"]["wells"][:1]}
+    plate.attrs.update(
+        {"plate": changed} if version == "0.4" else {"ome": {**told, "plate": changed}}
+    )
+    well = plate["A/1"]
+    told = well.attrs if version == "0.4" else well.attrs["ome"]
+    changed = {**told["well"], "images": told["well"]["images"][1:]}
+    well.attrs.update(
+        {"well": changed} if version == "0.4" else {"ome": {**told, "well": changed}}
+    )
+    assert listed_problems(tmp_path) == [
+        ("A: plate.wells", "2", "should"),
+        ("A/1: well.images", "0", "should"),
+    ]
+
+
+def listed_problems(path) -> list[tuple[str, object, str]]:
+    found = zd.ome.validate(path, strict=True)
+    return [(one.place, one.found, one.level) for one in found if "be listed" in one.rule]
+
+
 def test_wells_with_more_images_than_their_plate_tells(tmp_path):
     put_plate(tmp_path, "0.5", {"A/1": pixels(8, 8)}, fields=("0", "1"))
     group = zarr.open_group(tmp_path, mode="a")

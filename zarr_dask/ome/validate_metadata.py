@@ -8,7 +8,7 @@ The rules of attributes are in `zarr_dask.ome.rules`.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
@@ -54,6 +54,11 @@ KINDS = {
     "series": "series",
 }
 """Kinds of groups, and the field that each kind requires."""
+_ALL_LISTED = {
+    "labels": "all label images should be listed",
+    "plate.wells": "all wells should be listed",
+    "well.images": "all images of a well should be listed",
+}
 
 
 def validate_attributes(
@@ -346,7 +351,7 @@ class _Walk:
         """Check label images: they have integers, and as many levels as their image."""
         listed = [one for one in labels if isinstance(one, str)] if isinstance(labels, list) else []
         if self.version in NESTED:
-            self.check_unlisted(group, path, listed)
+            self.check_unlisted(group, path, listed, "labels")
         for below in listed:
             at = join(path, below)
             self.check_between(group, path, below)
@@ -377,8 +382,10 @@ class _Walk:
             rule = "must be the path of the image that is labelled"
             self.add(path, "image-label.source.image", image, rule)
 
-    def check_unlisted(self, group: Group, path: str, listed: list[str]) -> None:
-        """Check for label images that exist and are not listed."""
+    def check_unlisted(
+        self, group: Group, path: str, listed: Iterable[str], member: str, kind: str = "multiscales"
+    ) -> None:
+        """Check for groups of a kind that exist and are not listed: no reader will find them."""
         try:
             names = [name for name, _ in group.groups()]
         except (ListingError, MetadataError):
@@ -386,9 +393,8 @@ class _Walk:
         known = {one.strip("/").partition("/")[0] for one in listed}
         for name in names:
             node = find(group, name) if name not in known else None
-            if node is not None and "multiscales" in (_members_in(node, self.version) or ()):
-                rule = "all label images should be listed"
-                self.add(path, "labels", name, rule, "should")
+            if node is not None and kind in (_members_in(node, self.version) or ()):
+                self.add(path, member, name, _ALL_LISTED[member], "should")
 
     def check_between(self, group: Group, path: str, below: str) -> None:
         """Check that groups between the list of label images and a label image have no metadata."""
@@ -423,10 +429,13 @@ class _Walk:
         if not isinstance(plate, Mapping):
             return
         runs = _objects(plate.get("acquisitions"))
-        for well in _objects(plate.get("wells")):
-            below = well.get("path")
-            if not isinstance(below, str):
-                continue
+        listed = [well["path"] for well in _objects(plate.get("wells")) if _has_path(well)]
+        for row in {below.partition("/")[0] for below in listed}:
+            between = find(group, row)
+            if isinstance(between, Group):
+                beside = [one.partition("/")[2] for one in listed if one.partition("/")[0] == row]
+                self.check_unlisted(between, join(path, row), beside, "plate.wells", "well")
+        for below in listed:
             node = self.node(group, path, below, "plate.wells must list the paths of groups")
             if isinstance(node, Group):
                 self.check_well(node, join(path, below), runs, plate.get("field_count"))
@@ -466,10 +475,11 @@ class _Walk:
 
     def check_fields(self, group: Group, path: str, well: Any) -> None:
         """Check every image that a well lists."""
-        for image in _objects(well.get("images")) if isinstance(well, Mapping) else []:
-            below = image.get("path")
-            if isinstance(below, str):
-                self.check_named_image(group, path, below, "well.images must list images")
+        images = _objects(well.get("images")) if isinstance(well, Mapping) else []
+        listed = [image["path"] for image in images if _has_path(image)]
+        self.check_unlisted(group, path, listed, "well.images")
+        for below in listed:
+            self.check_named_image(group, path, below, "well.images must list images")
 
     def check_collection(self, group: Group, path: str) -> None:
         """Check the images of a group written by bioformats2raw."""
@@ -504,6 +514,10 @@ def _scale(dataset: Mapping[str, Any]) -> list[float] | None:
 def _members_in(node: Array | Group, version: str) -> Mapping[str, Any] | None:
     members = members_of(node.attributes, version)
     return members if isinstance(members, Mapping) else None
+
+
+def _has_path(value: Mapping[str, Any]) -> bool:
+    return isinstance(value.get("path"), str)
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
