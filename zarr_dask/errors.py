@@ -468,6 +468,11 @@ class ChunkMissingError(_AtChunkError, ZarrDaskError, FileNotFoundError):
 class StoreError(ZarrDaskError, OSError):
     """A store operation failed; the original error is the ``__cause__``."""
 
+    unreachable: bool = False
+    """True if nothing has responded: the connection was refused, cut or timed out, or there is no
+    such host.
+    """
+
 
 class StoreKeyError(StoreError, ValueError):
     """A key or path that could lead outside the store, or that no store can hold."""
@@ -506,8 +511,6 @@ class StoreUnavailableError(StoreError, ConnectionError):
     """Seconds to wait before the next request, as the service requires; None if it states none."""
     throttled: bool = False
     """True if the service reported too many requests."""
-    unreachable: bool = False
-    """True if nothing has responded: the connection was refused, cut or timed out."""
 
 
 class DamagedValueError(StoreError):

@@ -7,12 +7,14 @@ import sys
 import types
 from itertools import count
 
+import boto3
 import fsspec
 import numpy as np
 import obstore.fsspec
 import obstore.store
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
+from obstore.auth.boto3 import Boto3CredentialProvider
 
 import zarr_dask as zd
 from tests.support.object_stores import s3_server
@@ -81,7 +83,20 @@ def of_a_folder_of_fsspec(server, prefix):
     )
 
 
-PLACES = [of_a_folder_of_fsspec, of_obstore, of_obstore_fsspec, of_fsspec, of_upath]
+def of_a_session(server, prefix):
+    session = boto3.Session(aws_access_key_id=server.key, aws_secret_access_key=server.secret)
+    return obstore.store.S3Store(
+        "bucket",
+        prefix=prefix,
+        endpoint=server.endpoint,
+        region="us-east-1",
+        client_options={"allow_http": True},
+        credential_provider=Boto3CredentialProvider(session),
+        conditional_put="etag",
+    )
+
+
+PLACES = [of_a_folder_of_fsspec, of_a_session, of_obstore, of_obstore_fsspec, of_fsspec, of_upath]
 
 
 @pytest.mark.parametrize("make", PLACES)
@@ -99,6 +114,47 @@ def test_what_names_a_place_is_the_place(server, prefix, make, monkeypatch):
     assert store.url == f"s3://bucket/{prefix}"
     assert server.secret.encode() not in pickle.dumps(store)
     assert np.array_equal(array.to_dask().compute(scheduler="threads"), [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+def test_a_cache_of_fsspec_is_known_elsewhere(server, prefix, cache):
+    """It can be pickled, as the memory of this process cannot."""
+    given = {"target_protocol": "s3", "target_options": server.options}
+    fs = fsspec.filesystem(cache, **given)
+    by_url = zd.create_array(
+        f"s3://bucket/{prefix}", shape=(4,), dtype="i4", chunks=2, storage_options=server.options
+    )
+    by_url[...] = [1, 2, 3, 4]
+    store = open_store(fs.get_mapper(f"bucket/{prefix}"))
+    assert store.url == f"{cache}::s3://bucket/{prefix}"
+    assert zd.open_array(store)[...].tolist() == [1, 2, 3, 4]
+    assert pickle.loads(pickle.dumps(store)).url == store.url
+    assert zd.open_array(fs, f"bucket/{prefix}")[...].tolist() == [1, 2, 3, 4]
+
+
+def credentials():
+    return {"access_key_id": "key", "secret_access_key": "secret", "expires_at": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"request_payer": True}, "it is called requester_pays"),
+        ({"ServerSideEncryption": "AES256"}, "it is called server_side_encryption"),
+        ({"acl": "private"}, "it is called s3_additional_kwargs={'ACL': ...}"),
+        ({"colour": "red"}, "the storage option 'colour' is not known here"),
+        ({"credential_provider": credentials, "backend": "fsspec"}, "is for obstore, and fsspec"),
+        ({"credential_provider": credentials, "max_paths": 9}, "does not know the options ['max_"),
+        (
+            {"credential_provider": lambda: {"key": "k"}},
+            "pass that, or give key",
+        ),
+    ],
+)
+def test_options_that_are_none_are_named_when_a_store_is_opened(options, words):
+    with pytest.raises(StoreError) as caught:
+        open_store("s3://bucket/a", {"region": "us-east-1", **options})
+    assert words in str(caught.value)
 
 
 def test_a_file_system_and_a_path(server, prefix, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 
@@ -18,7 +18,10 @@ import zarr_dask as zd
 from tests.support.http_server import Files, serving
 from tests.support.object_stores import AZURE_KEY
 from zarr_dask.errors import AccessDeniedError, StoreError
+from zarr_dask.stores.backends.memory import MemoryStore
+from zarr_dask.stores.base import WHOLE
 from zarr_dask.stores.patience import SERVICES
+from zarr_dask.stores.wrappers.prefetched import prefetching
 
 S3_KEYS = {"key": "key", "secret": "secret"}
 ACCOUNT = {"account_name": "account", "account_key": AZURE_KEY}
@@ -138,6 +141,36 @@ def test_two_addresses_are_one_too_many(backend):
         zd.create_group("s3://bucket/a", storage_options=one)
 
 
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+@pytest.mark.parametrize("name", ["Bad_Bucket!", "a bucket", "bücket"])
+def test_names_that_no_bucket_has(backend, name):
+    """A gateway may answer 403 to them, as if the key were wrong."""
+    with pytest.raises(StoreError, match="is not the name of a bucket"):
+        zd.open(f"s3://{name}/a", storage_options={**S3_KEYS, "backend": backend})
+
+
+@pytest.mark.parametrize("unreachable", [True, False])
+def test_what_is_asked_for_before_a_write_is_given_up_where_nothing_answers(unreachable):
+    """It would be asked for again, with the same waits; what is refused may not be needed."""
+    asked = []
+
+    class Gone(MemoryStore):
+        def get_ranges(self, requests):
+            asked.append(requests)
+            error = StoreError("no")
+            error.unreachable = unreachable
+            raise error
+
+    before = prefetching(Gone({}))
+    with pytest.raises(StoreError) if unreachable else nullcontext():
+        before.ask([("a", WHOLE)])
+    assert len(asked) == 1
+
+
+def test_a_host_that_is_none_is_unreachable(service):
+    assert opened(service, "http://no-such-host.invalid:9000")[0].unreachable
+
+
 def test_addresses_of_the_environment_are_looked_at(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     with pytest.raises(StoreError, match="environment's AWS_ENDPOINT_URL, 'localhost:9000' has no"):
@@ -202,6 +235,27 @@ def test_answers_that_refuse(service, status, code, kind):
     told = {str(status), code, "said by the service", "no such bucket", "Forbidden"}
     assert any(words in str(error) for words in told)
     assert seconds < SOON
+
+
+def test_an_answer_without_a_message_is_told_by_its_code(service, monkeypatch):
+    """As Ceph's gateway sends them."""
+    monkeypatch.setattr(f"{__name__}.ERROR", "<Error><Code>{}</Code></Error>")
+    with serving(answering((403, "InvalidAccessKeyId")), {}) as (endpoint, _):
+        error, _ = opened(service, endpoint)
+    assert "None" not in str(error)
+    if "s3" in service:
+        assert "InvalidAccessKeyId" in str(error)
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+def test_expired_credentials_are_asked_for_again_and_then_named(backend):
+    options = {**S3_KEYS, "region": "us-east-1", "token": "old", "backend": backend}
+    with (
+        serving(answering((400, "ExpiredToken")), {}) as (endpoint, _),
+        pytest.raises(AccessDeniedError) as caught,
+    ):
+        zd.open("s3://bucket/a", storage_options={**options, "endpoint_url": endpoint})
+    assert caught.value.expired
 
 
 def test_redirects_without_end(service):

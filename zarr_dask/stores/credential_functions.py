@@ -33,7 +33,8 @@ def name_of(function: Any, url: str) -> str:
     if not module or "<" in name or _found(text) is not function:
         raise StoreError(
             f"{url}: storage_options[{PROVIDER!r}] is {function!r:.100}, which other processes "
-            "cannot import: define a function at the top of a module and pass that."
+            "cannot import: define a function at the top of a module and pass that, or give "
+            "key, secret and token, or a profile."
         )
     return text
 

@@ -10,7 +10,7 @@ import errno
 import http.client
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -19,17 +19,23 @@ from zarr_dask.errors import AccessDeniedError, StoreError, StoreUnavailableErro
 
 __all__ = [
     "BARE_REDIRECT",
+    "EXPIRED_CODES",
+    "address_error",
     "as_store_error",
     "codes_of",
+    "denied_error",
     "is_not_found",
     "library_errors",
     "permanent_reason",
     "retry_after",
     "statuses_of",
+    "words_of",
 ]
 
 BARE_REDIRECT = "redirect without LOCATION"
 """In obstore's message where a service wants to be asked elsewhere, and does not tell where."""
+EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
+"""Codes of services for credentials that have expired; S3 answers with status 400."""
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _ABSENT = {404, 410}
 _THROTTLED = {429, 503}
@@ -161,7 +167,9 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
     told = cut or any(_names(one) & _TOLD_NAMES for one in causes)
     said = " ".join(f"{type(one).__name__} {one}" for one in causes)
     if told and not statuses and (reason := permanent_reason(said)):
-        return StoreError(f"{message.rstrip('.')}: {reason}.")
+        return address_error(message.rstrip("."), reason)
+    if codes & EXPIRED_CODES:
+        return denied_error(message, codes)
     if not (codes & _PASSING_CODES or statuses & _PASSING or (cut and not refused)):
         denied = statuses & _DENIED if statuses else isinstance(error, PermissionError)
         denied = denied or str(error).startswith(_FORBIDDEN)
@@ -171,6 +179,35 @@ def as_store_error(message: str, error: BaseException) -> StoreError:
     passing.unreachable = not statuses and any(map(_is_unreachable, causes))
     passing.retry_after = next((r for r in map(_told, causes) if r is not None), None)
     return passing
+
+
+def denied_error(message: str, codes: Collection[str]) -> AccessDeniedError:
+    """Return the error of a refused request whose answer had these codes."""
+    error = AccessDeniedError(message)
+    error.expired = not EXPIRED_CODES.isdisjoint(codes)
+    return error
+
+
+def address_error(message: str, reason: str) -> StoreError:
+    """Return the error of a connection that will never succeed, for a reason."""
+    error = StoreError(f"{message}: {reason}.")
+    error.unreachable = True
+    return error
+
+
+def words_of(error: BaseException) -> str:
+    """Return the message of an error; codes of the service where it has sent no message.
+
+    Examples
+    --------
+    >>> words_of(ValueError("no")), words_of(ValueError())
+    ('no', 'ValueError')
+    """
+    words = str(error)
+    if words not in {"", "None"} and not words.endswith("] None"):  # as s3fs has it
+        return words
+    codes = ", ".join(sorted(codes_of(error)))
+    return f"the service says {codes}" if codes else type(error).__name__
 
 
 def permanent_reason(said: str) -> str:

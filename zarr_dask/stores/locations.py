@@ -150,6 +150,8 @@ _KINDS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
 """For each of obstore's stores the scheme, the name of its bucket, and fsspec's option names."""
 _UNIMPORTANT = {"allow_http", "connect_timeout", "read_timeout", "timeout", "user_agent"}
 """Options of obstore's clients that follow from the address and from the retry policy here."""
+_DEFAULTS = {"conditional_put": "etag", "virtual_hosted_style_request": "false"}
+"""Options of obstore's stores that ask for nothing else than what is done without them."""
 
 
 def named_place(given: Any) -> tuple[str, dict[str, Any]] | None:
@@ -218,11 +220,29 @@ def _of_obstore(store: Any) -> tuple[str, dict[str, Any]] | None:
     scheme, bucket, names = _KINDS[kind]
     config = dict(store.config)
     _check_known(store, dict(store.client_options or {}), _UNIMPORTANT)
+    for name, value in _DEFAULTS.items():
+        if config.get(name) == value:
+            del config[name]
     place = f"{scheme}://{config.pop(bucket)}/{store.prefix or ''}".rstrip("/")
     options = _options(store, config, names)
-    if store.credential_provider is not None:
-        options[PROVIDER] = name_of(store.credential_provider, place)
+    provider = store.credential_provider
+    if provider is not None:
+        options |= _keys_of_session(provider) or {PROVIDER: name_of(provider, place)}
     return place, {**options, "backend": "obstore"}
+
+
+def _keys_of_session(provider: Any) -> dict[str, str] | None:
+    """Return the keys that a session of boto3 was made with, if a provider is of one."""
+    kind = type(provider)
+    if (kind.__module__, kind.__name__) != ("obstore.auth.boto3", "Boto3CredentialProvider"):
+        return None
+    found = provider.credentials
+    if found.method == "env":
+        return {}
+    if found.method != "explicit":
+        return None
+    keys = {"key": found.access_key, "secret": found.secret_key, "token": found.token}
+    return {name: value for name, value in keys.items() if value}
 
 
 def _options(store: Any, config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -240,7 +260,7 @@ def _check_known(store: Any, config: Mapping[str, Any], known: Any) -> None:
     unknown = sorted(name for name in config if name not in known)
     if unknown:
         raise StoreError(
-            f"a {type(store).__name__} of obstore was given with {unknown}, which have no names "
+            f"the {type(store).__name__} of obstore was given with {unknown}, which have no names "
             "among storage_options here: open its URL with storage_options, or pass "
             "zarr.storage.ObjectStore(store)."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
@@ -139,10 +140,42 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     return _at_url(scheme, text, options) if registered is None else registered
 
 
+def _check_bucket(url: str) -> None:
+    """Raise if a URL has no bucket, or one whose name S3 does not allow.
+
+    Other services say so themselves; gateways of S3 may answer as if permissions lacked.
+
+    Raises
+    ------
+    StoreError
+        If there is none.
+
+    Examples
+    --------
+    >>> _check_bucket("s3://bucket/a")
+    >>> _check_bucket("s3://My bucket/a")
+    Traceback (most recent call last):
+    zarr_dask.errors.StoreError: 's3://My bucket/a': 'My bucket' is not the name of a bucket: \
+expected letters, digits, dots, hyphens and underscores.
+    """
+    scheme, bucket, _ = place_of(url)
+    if "::" in url or scheme not in SCHEMES:
+        return
+    if not bucket:
+        raise StoreError(f"{redact_url(url)!r} names no place: expected {scheme}://NAME/PATH.")
+    if scheme in {"s3", "s3a"} and not _BUCKET.fullmatch(bucket):
+        raise StoreError(
+            f"{redact_url(url)!r}: {redact_url(bucket)!r} is not the name of a bucket: expected "
+            "letters, digits, dots, hyphens and underscores."
+        )
+
+
+_BUCKET = re.compile(r"[\w.-]{1,255}|arn:.*|.*[@?].*", re.ASCII)  # with logins and queries too
+
+
 def _at_url(scheme: str, text: str, options: dict[str, Any]) -> Store:
     """Return the store at a URL that this package serves."""
-    if scheme in SCHEMES and "::" not in text and not place_of(text).bucket:
-        raise StoreError(f"{redact_url(text)!r} names no place: expected {scheme}://NAME/PATH.")
+    _check_bucket(text)
     policy = parse_retry_policy(options.pop("retry", DEFAULT))
     if callable(options.get(PROVIDER)):
         options[PROVIDER] = name_of(options[PROVIDER], redact_url(text))
@@ -215,6 +248,9 @@ def _mapped(mapping: Any) -> Store | None:
         return LocalStore(root.rstrip("/"))
     if fs.storage_args:
         return None
+    chain = _chain_of_cache(fs, root)
+    if chain is not None:
+        return open_store(*chain)
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     url = f"{scheme}://{root}"
     if scheme not in SCHEMES or scheme in WEB or set(root) & {"@", "?"}:
@@ -226,6 +262,25 @@ def _mapped(mapping: Any) -> Store | None:
         return FsspecStore.from_url(url, fs.storage_options)
     except StoreError:  # it has options that cannot be pickled, or must not be shown
         return None
+
+
+def _chain_of_cache(fs: Any, root: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the URL and options of a path on a file system of fsspec that caches another one."""
+    options, kind = dict(fs.storage_options), type(fs).protocol
+    scheme = kind if isinstance(kind, str) else kind[0]
+    behind = options.pop("target_protocol", None)
+    if scheme not in _CACHES or not isinstance(behind, str):
+        return None
+    found = {behind: options.pop("target_options", None) or {}, scheme: options}
+    url = f"{scheme}::{behind}://{root}"
+    try:
+        check_options(url, found)
+    except StoreError:  # it has options that cannot be pickled
+        return None
+    return url, found
+
+
+_CACHES = {"blockcache", "filecache", "simplecache"}
 
 
 def _shortened(given: Any) -> str:
@@ -260,15 +315,34 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
         chosen = None  # the environment chooses only if there is a choice
     if chosen == "obstore" or (chosen is None and obstore_supports(url, options)):
         return ObstoreStore.from_url(url, options, policy)
-    if chosen is None and in_reach_of_obstore(url):
-        why = refusal(url, options) if find_spec("obstore") else "it is not installed"
-        _LOG.info("%s is served by fsspec, not by obstore: %s", redact_url(url), why)
+    _explain_fsspec(url, options, is_chosen=chosen is not None)
     try:
         return FsspecStore.from_url(url, options, policy)
     except MissingDependencyError as error:
         if chosen is None and in_reach_of_obstore(url):
             raise _neither(url, options, error) from error
         raise
+
+
+def _explain_fsspec(url: str, options: Mapping[str, Any], *, is_chosen: bool) -> None:
+    """Log why fsspec serves what obstore serves otherwise.
+
+    Raises
+    ------
+    StoreArgumentError
+        If fsspec cannot, because a function gives the credentials.
+    """
+    if not in_reach_of_obstore(url):
+        return
+    why = "storage_options['backend'] or the environment says so"
+    if not is_chosen:
+        why = refusal(url, options) if find_spec("obstore") else "it is not installed"
+        _LOG.info("%s is served by fsspec, not by obstore: %s", redact_url(url), why)
+    if PROVIDER in options:
+        raise StoreArgumentError(
+            f"{redact_url(url)}: storage_options[{PROVIDER!r}] is for obstore, and fsspec serves "
+            f"this: {why}."
+        )
 
 
 def _neither(url: str, options: Mapping[str, Any], error: MissingDependencyError) -> Exception:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache
@@ -39,7 +38,6 @@ __all__ = [
     "refusal",
     "to_fsspec_options",
     "to_obstore_config",
-    "unknown_option_hint",
 ]
 
 _RETRY_SECONDS = 60
@@ -120,16 +118,26 @@ _FOREIGN = {
     "aws_secret_access_key": "secret",
     "aws_session_token": "token",
     "aws_region": "region",
+    "ACL": "s3_additional_kwargs={'ACL': ...}",
+    "BucketKeyEnabled": "bucket_key_enabled",
+    "RequestPayer": "requester_pays",
+    "SSEKMSKeyId": "sse_kms_key_id",
+    "ServerSideEncryption": "server_side_encryption",
+    "StorageClass": "s3_additional_kwargs={'StorageClass': ...}",
+    "acl": "s3_additional_kwargs={'ACL': ...}",
     "endpoint": "endpoint_url",
     "endpoint_override": "endpoint_url",
     "profile_name": "profile",
     "region_name": "region",
+    "request_payer": "requester_pays",
+    "sse_bucket_key_enabled": "bucket_key_enabled",
+    "sse_customer_key_base64": "s3_additional_kwargs={'SSECustomerKey': ...}",
+    "storage_class": "s3_additional_kwargs={'StorageClass': ...}",
     "secret_access_key": "secret",
     "secret_key": "secret",
     "session_token": "token",
 }
 """Option names for S3 in obstore, boto3, pyarrow and zarr-python, and their names in fsspec."""
-_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 _AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 AWS_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 UNIMPORTANT = {"asynchronous", "skip_instance_cache", "use_listings_cache"}
@@ -600,21 +608,6 @@ def to_fsspec_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
             told += [f"{name}={value}"] if value else []
         given["connection_string"] = ";".join(told)
     return given
-
-
-def unknown_option_hint(words: str) -> str:
-    """Return a hint for the message of a library that does not know an option; else "".
-
-    Examples
-    --------
-    >>> unknown_option_hint("S() got an unexpected keyword argument 'access_key_id'")
-    ". The storage option 'access_key_id' is not known here: it is called key"
-    """
-    found = _UNKNOWN.search(words)
-    if found is None:
-        return ""
-    called = f": it is called {_FOREIGN[found[1]]}" if found[1] in _FOREIGN else ""
-    return f". The storage option {found[1]!r} is not known here{called}"
 
 
 def _http(left: dict[str, Any]) -> ClientConfig:

@@ -16,6 +16,7 @@ from tests.support.http_server import Files, serving
 from tests.support.object_stores import KEY, SECRET, s3_server
 from zarr_dask.errors import StoreError
 from zarr_dask.stores import open_store
+from zarr_dask.stores.backends import fsspec as fsspec_backend
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.option_mapping import to_fsspec_options, to_obstore_config
 
@@ -253,6 +254,32 @@ def test_a_function_gives_credentials_and_is_asked_again_when_they_expire(server
     assert "credential_provider" not in json.dumps(to_config(store))
     again = open_store(url, {**options, "credential_provider": f"{__name__}:provide"})
     assert again == store
+
+
+def test_s3fs_reads_credentials_again_when_they_expire(server, tmp_path, monkeypatch):
+    file = tmp_path / "credentials"
+    text = f"[default]\naws_access_key_id={server.key}\naws_secret_access_key={server.secret}\n"
+    file.write_text(text)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    with fault_proxy(server.endpoint) as proxy:
+        options = {"endpoint_url": proxy.endpoint, "region": "us-east-1", "backend": "fsspec"}
+        store = open_store(f"s3://bucket/file-{next(NUMBERS)}", options)
+        changes = [
+            lambda: store.set("a", [b"1"]),
+            lambda: store.get("a"),
+            lambda: store.size("a"),
+            lambda: [*store.list()],
+            lambda: store.set_if("b", [b"2"], None),
+            lambda: store.delete("a"),
+            lambda: store.delete_prefix(""),
+        ]
+        proxy.faults.kinds = {"expired": 1}
+        for number, change in enumerate(changes):
+            monkeypatch.setattr(fsspec_backend._RENEWAL, "_last", float("-inf"))
+            proxy.faults.rate, proxy.faults.times = 1.0, 1
+            change()
+            assert proxy.faults.happened == {"expired": 1 + number}
+        assert not [*store.list()]
 
 
 def test_functions_that_nobody_can_import_are_refused():

@@ -614,7 +614,7 @@ def test_a_profile_says_where_the_service_is(server, url, tmp_path, monkeypatch)
      ("anonymous", "'anonymous' is not known here: it is called anon"),
      ("profile_name", "'profile_name' is not known here: it is called profile"),
      ("secret_key", "'secret_key' is not known here: it is called secret"),
-     ("nonsense", "'nonsense' is not known here$")],
+     ("nonsense", "'nonsense' is not known here\\.$")],
 )  # fmt: skip
 def test_options_that_are_not_known_are_named(url, given, says):
     with pytest.raises(StoreError, match=says):

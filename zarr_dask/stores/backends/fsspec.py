@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.threads import map_waiting, request_slots
 from zarr_dask.errors import (
+    AccessDeniedError,
     ConditionalWriteError,
     ListingError,
     MissingDependencyError,
@@ -47,6 +48,7 @@ from zarr_dask.stores.backends.fsspec_retries import leave_retries_to_us
 from zarr_dask.stores.backends.fsspec_s3 import (
     Page,
     abort_upload,
+    check_known,
     config_for,
     is_s3,
     list_page,
@@ -76,14 +78,20 @@ from zarr_dask.stores.base import (
     is_whole,
     join,
 )
+from zarr_dask.stores.client_renewal import ClientRenewal
 from zarr_dask.stores.conditional_get import check_obeys, check_one_put, put_on_tag
-from zarr_dask.stores.error_mapping import as_store_error, is_not_found, library_errors, statuses_of
+from zarr_dask.stores.error_mapping import (
+    as_store_error,
+    is_not_found,
+    library_errors,
+    statuses_of,
+    words_of,
+)
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
     WEB,
     environment_hash,
     to_fsspec_options,
-    unknown_option_hint,
 )
 from zarr_dask.stores.retry import (
     DEFAULT,
@@ -287,6 +295,13 @@ class FsspecStore(HoldsCredentials):
         return [found[number] for number in range(len(requests))]
 
     def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
+        found = self._try_s3(requests)
+        if any(isinstance(one, AccessDeniedError) and one.expired for one in found):
+            _RENEWAL.forget_clients()
+            found = self._try_s3(requests)
+        return found
+
+    def _try_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
         fs, root = self._file_system()
         asked = [(join(root, key), wanted, tag) for key, wanted, tag in requests]
         key = requests[0][0]
@@ -411,7 +426,7 @@ class FsspecStore(HoldsCredentials):
         if lost:
             raise StoreError(
                 f"could not {doing} {key!r} in {self.url}: there is no such bucket "
-                f"({redacted(str(error), self.settings())})"
+                f"({redacted(words_of(error), self.settings())})"
             ) from self._public(error)
 
     def _is_lost(self, key: str, error: BaseException) -> bool:
@@ -461,13 +476,10 @@ class FsspecStore(HoldsCredentials):
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
-        fs, root = self._writable(key)
+        fs, _ = self._writable(key)
         check_key(key)
         value = b"".join(buffers)
         timeout = upload_timeout(self.policy.timeout, len(value))
-        if is_s3(fs):
-            retries = _PART_RETRIES if len(value) >= _MULTIPART else 0
-            fs, root = _file_system(self.url, self._given(), timeout, retries)
         # a server may never respond to "Expect: 100-continue"
         seconds = min(2 * timeout, _REQUEST_SECONDS)
         parts = _PARTS_AT_ONCE if is_s3(fs) and len(value) >= _MULTIPART else 1
@@ -475,6 +487,7 @@ class FsspecStore(HoldsCredentials):
         def put() -> None:
             note_requests("write")
             try:
+                fs, root = self._putting(len(value))
                 with request_slots(parts) as at_once:
                     given = {"max_concurrency": at_once} if parts > 1 else {}
                     _call(fs, "pipe_file", join(root, key), value, seconds=seconds, **given)
@@ -483,7 +496,16 @@ class FsspecStore(HoldsCredentials):
             except library_errors() as error:  # absence too: the target does not exist
                 raise self._failed("write", key, error) from self._public(error)
 
-        call_with_retries(self.policy, put, self._service)
+        call_with_retries(self.policy, lambda: _renewing(put), self._service)
+
+    def _putting(self, nbytes: int) -> tuple[Any, str]:
+        """Return the file system for a value of some bytes, and the root on it."""
+        fs, root = self._file_system()
+        if not is_s3(fs):
+            return fs, root
+        retries = _PART_RETRIES if nbytes >= _MULTIPART else 0
+        timeout = upload_timeout(self.policy.timeout, nbytes)
+        return _file_system(self.url, self._given(), timeout, retries)
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: S3 supports it, if it is new.
@@ -538,6 +560,9 @@ class FsspecStore(HoldsCredentials):
 
     def _put_on(self, key: str, value: bytes, tag: str | None) -> bool:
         """Put a value on a condition, by one attempt; return False if it does not hold."""
+        return _renewing(lambda: self._try_put_on(key, value, tag))
+
+    def _try_put_on(self, key: str, value: bytes, tag: str | None) -> bool:
         timeout = upload_timeout(self.policy.timeout, len(value))
         fs, root = _file_system(self.url, self._given(), timeout)
         note_requests("write")
@@ -557,10 +582,11 @@ class FsspecStore(HoldsCredentials):
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        fs, root = self._writable(key)
+        _, root = self._writable(key)
         check_key(key)
         if self.size(key) is not None:  # a folder is not a value
-            self._do("delete", key, lambda: _call(fs, "rm_file", join(root, key)))
+            path = join(root, key)
+            self._do("delete", key, lambda: _call(self.file_system(), "rm_file", path))
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
@@ -572,7 +598,10 @@ class FsspecStore(HoldsCredentials):
         paths = [join(root, key) for key in self.list(prefix)]
         for first in range(0, len(paths), _BATCH):
             some = paths[first : first + _BATCH]
-            self._do("delete", prefix, partial(_call, fs, "bulk_delete", some))
+            self._do("delete", prefix, partial(self._delete_several, some))
+
+    def _delete_several(self, paths: Sequence[str]) -> None:
+        _call(self.file_system(), "bulk_delete", paths)
 
     def _writable(self, key: str) -> tuple[Any, str]:
         """Return the file system, if values that are written to it persist.
@@ -647,7 +676,7 @@ class FsspecStore(HoldsCredentials):
         start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
         token: str | None = None
         while True:
-            found = self._do("list", prefix, partial(self._page, fs, folder, token, deep=deep))
+            found = self._do("list", prefix, partial(self._page, folder, token, deep=deep))
             if found is None:
                 return
             entries = [(key[start:], size) for key, size in found.entries if key[-1] != "/"]
@@ -656,8 +685,8 @@ class FsspecStore(HoldsCredentials):
             if token is None:
                 return
 
-    @staticmethod
-    def _page(fs: Any, folder: str, token: str | None, *, deep: bool) -> Page:
+    def _page(self, folder: str, token: str | None, *, deep: bool) -> Page:
+        fs = self.file_system()
         page: Page = _run(fs, list_page(fs, folder, token, deep=deep))
         return page
 
@@ -694,7 +723,11 @@ class FsspecStore(HoldsCredentials):
         path = join(root, key)
         for listed in (path, path.rpartition("/")[0]):  # its cache of either may be outdated
             fs.invalidate_cache(listed)
-        ask: Callable[[], Mapping[str, Any]] = partial(_call, fs, "info", path)
+
+        def ask() -> Mapping[str, Any]:
+            found: Mapping[str, Any] = _call(self.file_system(), "info", path)
+            return found
+
         status = self._do("inspect", key, ask)
         if status is None or status["type"] == "directory":
             return None
@@ -748,7 +781,7 @@ class FsspecStore(HoldsCredentials):
             except library_errors() as error:
                 raise self._failed(doing, key, error) from self._public(error)
 
-        return call_with_retries(self.policy, attempt, service)
+        return call_with_retries(self.policy, lambda: _renewing(attempt), service)
 
     @property
     def _service(self) -> Hashable:
@@ -759,8 +792,7 @@ class FsspecStore(HoldsCredentials):
         web = urlsplit(self.url).scheme in WEB
         if doing == "list" and web and statuses_of(error) & _NO_INDEX:
             return self._unlisted(key)
-        words = redacted(str(error), self.settings()) or type(error).__name__
-        words += unknown_option_hint(words)
+        words = redacted(words_of(error), self.settings())
         failed = as_store_error(f"could not {doing} {key!r} in {self.url}: {words}", error)
         failed.__cause__ = self._public(error)
         return failed
@@ -921,6 +953,7 @@ def _opened(
         given["skip_instance_cache"] = True
     plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
     if plain:
+        check_known(given)
         given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
     if urlsplit(url).scheme in {"gs", "gcs"}:  # gcsfs asks for the kind of a bucket
         given = {"retry_timeout": _LAYOUT_SECONDS, **given}
@@ -937,6 +970,20 @@ def _opened(
     if refers:
         confine(fs, document, places)
     return fs, root
+
+
+_RENEWAL = ClientRenewal(_opened.cache_clear)
+
+
+def _renewing(attempt: Callable[[], _Result]) -> _Result:
+    """Return the result of an attempt; if the credentials have expired, of one with others."""
+    try:
+        return attempt()
+    except AccessDeniedError as error:
+        if not error.expired:
+            raise
+    _RENEWAL.forget_clients()
+    return attempt()
 
 
 if hasattr(os, "register_at_fork"):  # a child has file systems of its own

@@ -9,9 +9,10 @@ so that a failed page does not discard the others.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
+from inspect import signature
 from typing import Any, NamedTuple
 
 from zarr_dask._util.threads import MOST_AT_ONCE
@@ -29,6 +30,7 @@ __all__ = [
     "Page",
     "S3Request",
     "abort_upload",
+    "check_known",
     "config_for",
     "is_s3",
     "list_page",
@@ -60,6 +62,29 @@ def config_for(config: Any, timeout: float, retries: int) -> dict[str, Any]:
         "connect_timeout": min(timeout, 10),
         **given,
     }
+
+
+def check_known(options: Mapping[str, Any]) -> None:
+    """Raise if there are options that s3fs would pass on, and its session would refuse later.
+
+    Raises
+    ------
+    ValueError
+        If there are some.
+    """
+    from botocore.session import Session
+    from fsspec.asyn import AsyncFileSystem
+    from s3fs import S3FileSystem
+
+    makers: list[Any] = [S3FileSystem.__init__, Session.__init__, AsyncFileSystem.__init__]
+    known = {name for make in makers for name in signature(make).parameters} | _OF_FSSPEC
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise ValueError(f"the storage option {unknown[0]!r} is not known here")
+
+
+_OF_FSSPEC = {"listings_expiry_time", "max_paths", "skip_instance_cache", "use_listings_cache"}
+"""Options of all file systems."""
 
 
 async def read_parts(

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,13 +43,20 @@ from zarr_dask.stores.base import (
     check_key,
     join,
 )
+from zarr_dask.stores.client_renewal import ClientRenewal
 from zarr_dask.stores.conditional_get import (
     ConditionalGetMixin,
     check_obeys,
     check_one_put,
     put_on_tag,
 )
-from zarr_dask.stores.error_mapping import BARE_REDIRECT, permanent_reason
+from zarr_dask.stores.error_mapping import (
+    BARE_REDIRECT,
+    EXPIRED_CODES,
+    address_error,
+    denied_error,
+    permanent_reason,
+)
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.retry import (
     RetryPolicy,
@@ -106,8 +111,6 @@ _PASSING_CODES = {
 _UNREACHABLE = "error sending request"
 _NO_URL = ("BadScheme", "RelativeUrlWithoutBase", "EmptyHost", "InvalidUri")
 _PANIC = "PanicException"
-_EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}
-_RENEWED = 5.0  # seconds in which requests that were sent before do not renew credentials again
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
@@ -654,11 +657,11 @@ def _failed(what: str, error: Exception) -> StoreError:
             "storage_options; what is public is read with anon=True among these."
         )
     if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
-        return _denied(f"{what}: {_words(error)}", codes)
-    if codes & _EXPIRED_CODES:  # S3 returns it with status 400
-        return _denied(f"{what}: {_words(error)}", codes)
+        return denied_error(f"{what}: {_words(error)}", codes)
+    if codes & EXPIRED_CODES:
+        return denied_error(f"{what}: {_words(error)}", codes)
     if (cut or BARE_REDIRECT in said) and (reason := permanent_reason(said)):
-        return StoreError(f"{what}: {_words(error)}: {reason}.")
+        return address_error(f"{what}: {_words(error)}", reason)
     if not (status in _PASSING or codes & _PASSING_CODES or cut):
         return StoreError(f"{what}: {_words(error)}")
     if cut and any(words in said for words in _NO_URL):
@@ -668,12 +671,6 @@ def _failed(what: str, error: Exception) -> StoreError:
     passing.throttled = status in _THROTTLED or bool(codes & {"SlowDown", "ServerBusy"})
     passing.unreachable = cut and _UNREACHABLE in said
     return passing
-
-
-def _denied(message: str, codes: set[str]) -> AccessDeniedError:
-    error = AccessDeniedError(message)
-    error.expired = bool(codes & _EXPIRED_CODES)
-    return error
 
 
 # --- the clients of a process ---------------------------------------------------------------------
@@ -733,29 +730,12 @@ def _client(
         raise StoreArgumentError(f"no store at {place.url}: {_words(error)}") from _public(error)
 
 
-class _Renewal:
-    """Makes the clients of this process anew, which read files and ask for credentials again."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Reset; the new lock is free, also in a forked process."""
-        self._lock = threading.Lock()
-        self._last = float("-inf")
-
-    def forget_clients(self) -> None:
-        """Forget all clients, unless that has just been done for another request."""
-        with self._lock:
-            now = time.monotonic()
-            if now - self._last >= _RENEWED:
-                self._last = now
-                _ANCESTRY.has_used = True
-                _client.cache_clear()
+def _forget_clients() -> None:
+    _ANCESTRY.has_used = True
+    _client.cache_clear()
 
 
-_RENEWAL = _Renewal()
+_RENEWAL = ClientRenewal(_forget_clients)
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ANCESTRY.note)
-    os.register_at_fork(after_in_child=_RENEWAL.forget)

@@ -55,9 +55,19 @@ class PrefetchedStore(StoreWrapper):
     """Prefixes that no key starts with."""
 
     def ask(self, requests: Sequence[tuple[str, Range]]) -> None:
-        """Prefetch parts of values."""
-        with suppress(StoreError):
+        """Prefetch parts of values.
+
+        Raises
+        ------
+        StoreError
+            If the service cannot be reached.
+        """
+        try:
             found = self.store.get_ranges(requests)
+        except StoreError as error:
+            if error.unreachable:  # as for every other request
+                raise
+        else:
             self._values.update(zip(requests, found, strict=True))
 
     def ask_below(self, prefix: str) -> bool:
