@@ -15,10 +15,13 @@ from zarr_dask.errors import ResumeError
 from zarr_dask.graph.tokens import layer_tokens
 
 SCRIPT = """
-import json, os, sys
+import json, math, os, sys
 if os.environ["PYTHONHASHSEED"] == "2":
     import dask.array, numpy as np
     np.set_printoptions(legacy="1.13")
+    import importlib.util
+    if importlib.util.find_spec("dask_array"):
+        import dask_array  # which gives functions of NumPy tokens of its own
     sys.modules["dask.array.ones"] = dask.array  # a module that functions may mean
 import dask, dask.array as da, numpy as np
 from zarr_dask.graph.tokens import layer_tokens
@@ -45,6 +48,8 @@ def again(block):
 x = da.arange(8, chunks=4)
 calls = [x.map_blocks(one, dtype=x.dtype) for one in (same, using_modules, Added(3), again)]
 calls += [x.map_blocks(lambda b, names: b, names={"x", "y", "z"}, dtype=x.dtype)]
+calls += [np.sin(x), np.add.outer(x, x), da.where(x > 2, x, 0)]
+calls += [x.map_blocks(math.prod, dtype=x.dtype)]
 calls += [x * np.float64(2.5), (x - x.mean()).rechunk(2), da.stack([x, x + 1]).sum(axis=0)]
 print(json.dumps([layer_tokens(one) for one in calls]))
 """

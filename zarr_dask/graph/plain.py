@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.tokenize import normalize_object, normalize_token, tokenize
+from tlz import compose
 
 __all__ = ["Plain"]
 
@@ -31,6 +33,8 @@ _OF_PROCESS = {
     "_abc_impl",
 }
 """Members of classes that say nothing of what they do."""
+_COMPILED = (BuiltinFunctionType, np.ufunc, type(np.where))
+"""Types of functions without code of Python; those of NumPy that arrays may override have one."""
 _PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
@@ -80,6 +84,8 @@ class Plain:
             return method
         if isinstance(value, Task):
             return self._task
+        if isinstance(value, _COMPILED):  # packages beside dask give tokens of their own to these
+            return _name_of if _is_importable(value) else self._compiled
         if isinstance(value, FunctionType):
             return _name_of if _is_importable(value) else self._function
         if isinstance(value, type):
@@ -102,6 +108,9 @@ class Plain:
 
     def _partial(self, value: partial[Any]) -> Any:
         return "partial", *map(self, (value.func, value.args, value.keywords))
+
+    def _chain(self, value: Any) -> Any:
+        return "chain", self(value.first), *map(self, value.funcs)
 
     def _task(self, value: Task) -> Any:
         return type(value).__name__, *map(self, (value.key, value.func, value.args, value.kwargs))
@@ -131,6 +140,12 @@ class Plain:
             [(name, _named(known[name]) or self(known[name])) for name in names],
             self(vars(value)),
         )
+
+    def _compiled(self, value: Any) -> Any:
+        owner = getattr(value, "__self__", None)  # of a method
+        if owner is None or isinstance(owner, ModuleType):
+            return value
+        return "method", value.__name__, self(owner)
 
     def _code(self, code: CodeType) -> Any:
         if code not in self._codes:
@@ -171,6 +186,7 @@ _KINDS = {
     set: "_set",
     frozenset: "_set",
     partial: "_partial",
+    type(compose(str, str)): "_chain",
     Alias: "_alias",
     DataNode: "_data",
     TaskRef: "_reference",
@@ -206,17 +222,24 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 def _is_importable(value: Any) -> bool:
     """True if other processes import a function or class by its name."""
-    module = getattr(value, "__module__", None)
+    module, names = _path_of(value)
     if module is None or module == "__main__":
         return False
     found: Any = sys.modules.get(module)
-    for name in value.__qualname__.split("."):
+    for name in names.split("."):
         found = getattr(found, name, None)
     return found is value
 
 
 def _name_of(value: Any) -> Any:
-    return "imported", value.__module__, value.__qualname__
+    return "imported", *_path_of(value)
+
+
+def _path_of(value: Any) -> tuple[str | None, str]:
+    """Return the module and the name in it of a function or class; ufuncs are those of NumPy."""
+    if isinstance(value, np.ufunc):  # some versions do not tell where one comes from
+        return "numpy", value.__name__
+    return getattr(value, "__module__", None), value.__qualname__
 
 
 def _is_plain_object(value: Any) -> bool:

@@ -74,7 +74,7 @@ def _inputs_first(array: da.Array) -> list[str]:
 
 def _token(name: str, layer: Any, known: Mapping[str, str]) -> str:
     """Return the token of a layer, given those of the layers that it depends on."""
-    names = {**known, name: "this layer"}
+    names = {**_inner_names(layer), **known, name: "this layer"}
     # dask names each result of an impure function anew, so that it is taken for another one
     stable = {one: token for one, token in names.items() if not _UNIQUE.search(one)}
     try:
@@ -88,6 +88,18 @@ def _token(name: str, layer: Any, known: Mapping[str, str]) -> str:
             f"process ({error}). Pass a name, such as resume='run-7', if you see to it that "
             "calls with this name write the same values."
         ) from error
+
+
+def _inner_names(layer: Any) -> dict[str, str]:
+    """Return names for the tasks in a layer that dask has named by tokens of its own.
+
+    These differ where another package has told dask how to make tokens.
+    """
+    if isinstance(layer, Blockwise):
+        return {}
+    names = dict.fromkeys(key[0] if isinstance(key, tuple) else key for key in layer)
+    texts = [name for name in names if isinstance(name, str)]
+    return {name: f"{_label(name)} {number}" for number, name in enumerate(texts)}
 
 
 def _content(layer: Any) -> tuple[Any, ...]:
