@@ -73,6 +73,15 @@ def test_a_sample_is_small():
     assert found.source == pytest.approx(1.0, abs=0.3)
 
 
+def test_what_is_copied_as_soon_as_sampled_is_not_read_for_it():
+    """A group of thousands of small arrays would be read twice."""
+    store = Recording(MemoryStore())
+    old = made(store, VALUES["noise"][:8])
+    store.clear()
+    assert zd.plan_rechunk(old, {}, chunks=(8, 16, 16), codecs=["zstd"]).tasks == 1
+    assert not store.per_key("get")
+
+
 def test_where_nothing_is_stored_nothing_is_expected(tmp_path):
     old = zd.create_array(tmp_path / "a", shape=SHAPE, dtype="f4", chunks=(1, 32, 32))
     plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(512, 8, 8), max_mem="40MB")

@@ -301,6 +301,8 @@ class StagePlan:
 
     def memory(self, threads: int) -> int:
         """Return the maximum bytes that tasks on this many threads hold together."""
+        if self.tasks == 1:  # of a group of many small arrays, each is one task
+            return self.peak
         most = self._together(threads)
         return most + self.peak - self._peak(self._largest, self.source.part(self.box))
 

@@ -29,6 +29,8 @@ LARGEST = 1 << 25
 """Maximum decoded bytes of a chunk in the sample; larger ones would take too long."""
 _SAMPLE = 1 << 22
 """Bytes of the sample that are encoded."""
+_WORTHWHILE = 1 << 16
+"""Decoded bytes of a region below which encoding a sample would take as long as the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +104,17 @@ def _stored(array: Array, region: Region) -> float:
 
 
 def _values(array: Array, region: Region) -> np.ndarray | None:
-    """Return values from the middle of a region; None if there are none, or they take too long."""
+    """Return values from the middle of a region; None if there are none, or they take too long.
+
+    That is longer than the copy may take, or more than `LARGEST`.
+    """
     meta = array.meta
     bound = meta.largest_bound()
     chunk = array.chunks if bound.partial else array.write_chunks
     shape = [s.stop - s.start for s in region]
     if meta.data_type.variable or not prod(shape):
+        return None
+    if prod(shape) * meta.data_type.typical_itemsize < _WORTHWHILE:
         return None
     if prod(chunk) * meta.data_type.typical_itemsize > LARGEST:
         return None

@@ -139,13 +139,19 @@ def _direct(
     source: Layout, target: Layout, budget: int, threads: int, model: CostModel
 ) -> CandidatePlan | None:
     boxes = _candidates(source, target)
+    if len(boxes) == 1:  # there is nothing to choose, and groups have many such arrays
+        only = StagePlan(source, target, _shape(boxes[0]))
+        return _one_stage(only, threads, model) if only.peak <= budget else None
     peak, cost = _judge(_StageSide(source), _StageSide(target), boxes, threads, model)
     boxes, cost = boxes[peak <= budget], cost[peak <= budget]
     if not len(boxes):
         return None
     # among equals, boxes that are long in the fastest dimensions copy in longer runs
     best = np.lexsort((*-boxes.T, cost.round(6)))[0]
-    stage = StagePlan(source, target, _shape(boxes[best]))
+    return _one_stage(StagePlan(source, target, _shape(boxes[best])), threads, model)
+
+
+def _one_stage(stage: StagePlan, threads: int, model: CostModel) -> CandidatePlan:
     name = "directly, each source object read once" if _reads_once(stage) else "directly"
     return CandidatePlan(name, (stage,), seconds(stage, threads, model))
 
