@@ -48,6 +48,7 @@ from zarr_dask.formats.concurrent_edit import (
     with_attributes,
     write_changed_documents,
 )
+from zarr_dask.formats.detect import looking_once
 from zarr_dask.formats.parse_cache import pack, unpack
 from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import checked_region, parse_basic, parse_plain
@@ -754,10 +755,11 @@ class Array(ArrayNames):
             batch.append(more, axis)
             return self
         append_region(self.shape, more.shape, axis)  # refuses what does not fit
-        check_no_output(self.store, self.path)
-        with claimed(self.store, self.path, on_conflict):
-            behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self._as_it_is()
-            self.follow(_append(behind, more, axis))
+        with looking_once():
+            check_no_output(self.store, self.path)
+            with claimed(self.store, self.path, on_conflict):
+                behind = self.as_long_as_it_is(axis) if on_conflict == "wait" else self._as_it_is()
+                self.follow(_append(behind, more, axis))
         return self
 
     @contextmanager
@@ -899,18 +901,15 @@ _DERIVED = frozenset({"reader", "token", "_packed"})
 
 def _is_same_array(old: ArrayMeta, new: ArrayMeta) -> bool:
     """True if metadata differ in the length, attributes or names of dimensions at most."""
-    return (
-        old.grid.ndim == new.grid.ndim
-        and old.chunk_key_encoding == new.chunk_key_encoding
-        and old.data_type == new.data_type
-        and bits_of(old.fill_value) == bits_of(new.fill_value)
-        and (old.codecs == new.codecs or repr(old.codecs) == repr(new.codecs))
-    )
+    return old.grid.ndim == new.grid.ndim and old.is_stored_as(new)
 
 
 def _reshaped(array: Array, meta: ArrayMeta, shape: Shape) -> ArrayMeta:
     sharded = meta.codecs.serializer.is_sharding
-    changed = replace(meta, grid=resize_grid(meta.grid, shape, sharded=sharded))
+    grid = resize_grid(meta.grid, shape, sharded=sharded)
+    if grid.cell_shape is not None:  # and that of the array before: its codecs fit as they did
+        return meta.with_shape(grid, meta.attributes, meta.dimension_names)
+    changed = replace(meta, grid=grid)
     problems = list(changed.problems())
     if problems:
         raise MetadataError.of(array.where, problems)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zarr_dask._util.warnings import without_warnings
-from zarr_dask.dtypes import bits_of
 from zarr_dask.errors import MetadataChangedError, NodeNotFoundError
 from zarr_dask.formats.base import (
     ArrayMeta,
@@ -210,12 +209,7 @@ def _continues(old: ArrayMeta, new: ArrayMeta) -> bool:
     return old is new or (
         len(old.grid.dimensions) == len(new.grid.dimensions)
         and all(map(_reaches, old.grid.dimensions, new.grid.dimensions))
-        and old.chunk_key_encoding == new.chunk_key_encoding
-        and old.skipped == new.skipped
-        and old.data_type == new.data_type
-        and bits_of(old.fill_value) == bits_of(new.fill_value)
-        # what holds a NaN differs from itself, but is written alike
-        and (old.codecs == new.codecs or repr(old.codecs) == repr(new.codecs))
+        and old.is_stored_as(new)
     )
 
 

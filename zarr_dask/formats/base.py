@@ -23,7 +23,7 @@ from zarr_dask._util.arguments import check_bools, check_type
 from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.chain import BoundCodecChain, CodecChain
 from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
-from zarr_dask.dtypes import DataType, full_of, is_full_of
+from zarr_dask.dtypes import DataType, bits_of, full_of, is_full_of
 from zarr_dask.errors import GridError, StoreKeyError, UnknownCodecError, ValidationProblem
 from zarr_dask.formats.documents import (
     DEFAULT_LIMITS,
@@ -288,6 +288,17 @@ class ArrayMeta:
             self.__dict__, grid=grid, attributes=attributes, dimension_names=dimension_names
         )
         return other
+
+    def is_stored_as(self, other: ArrayMeta) -> bool:
+        """True if stored objects of equal shape mean the same in both arrays, by their keys too."""
+        return (
+            self.chunk_key_encoding == other.chunk_key_encoding
+            and self.skipped == other.skipped
+            and self.data_type == other.data_type
+            and bits_of(self.fill_value) == bits_of(other.fill_value)
+            # what holds a NaN differs from itself, but is written alike
+            and (self.codecs == other.codecs or repr(self.codecs) == repr(other.codecs))
+        )
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -14,11 +14,11 @@ them, and only if a hierarchy is open for reading. `Group.stale` compares.
 from __future__ import annotations
 
 import json
+import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from zarr_dask._util.warnings import warn
@@ -516,14 +516,14 @@ def _consolidated_around(store: Store, node_format: Format) -> Iterator[str]:
     place = local_path(store, "")
     if place is None or not has_consolidated(node_format):
         return
-    below = Path(place)
-    for above in below.parents:
-        around = folder_store(str(above))
+    below = place
+    while (above := os.path.dirname(below)) != below:  # noqa: PTH120  (places are text)
+        around = folder_store(above)
         try:
             documents = read_documents(around, node_format.node_keys(""), Limits())
             if all(text is None for text in documents.values()):
                 return
-            if "" in consolidated_groups(around, below.name, node_format):
+            if "" in consolidated_groups(around, below.rpartition("/")[2], node_format):
                 yield where(around, "")
         except (StoreError, MetadataError):  # unreadable, or not of this format
             return

@@ -8,8 +8,9 @@ all the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from zarr_dask._util.warnings import warn
@@ -48,6 +49,8 @@ __all__ = [
     "format_named",
     "formats_at",
     "is_early",
+    "looking_once",
+    "nodes_around",
     "read_node",
 ]
 
@@ -253,7 +256,11 @@ def _first_of(
     return None
 
 
-def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
+FormatAndMeta = tuple[Format, NodeMeta | None]
+"""A format that has a node at a path, and the node; None if it cannot be read."""
+
+
+def formats_at(store: Store, path: str) -> list[FormatAndMeta]:
     """Return formats that have a node at a path, with the node; None if it cannot be read."""
     options = DEFAULT_OPTIONS
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
@@ -268,7 +275,7 @@ def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
     if draft is not None:
         found = {key: text for key, text in found.items() if key != ENTRY} | {ENTRY: None}
         candidates.insert(0, draft)
-    present: list[tuple[Format, NodeMeta | None]] = []
+    present: list[FormatAndMeta] = []
     for candidate in candidates:
         if candidate is not draft and all(found[key] is None for key in candidate.node_keys(path)):
             continue
@@ -280,6 +287,36 @@ def formats_at(store: Store, path: str) -> list[tuple[Format, NodeMeta | None]]:
         if meta is not None:
             present.append((candidate, meta))
     return present
+
+
+_LOOKED_AT: ContextVar[dict[str, list[FormatAndMeta]] | None] = ContextVar(
+    "_LOOKED_AT", default=None
+)
+"""Nodes in folders around a store, by their paths, within `looking_once`."""
+
+
+@contextmanager
+def looking_once() -> Iterator[None]:
+    """Look at each folder around a store once in a ``with`` statement (`nodes_around`).
+
+    Several checks of one call ask what a hierarchy lies in.
+    """
+    token = None if _LOOKED_AT.get() is not None else _LOOKED_AT.set({})
+    try:
+        yield
+    finally:
+        if token is not None:
+            _LOOKED_AT.reset(token)
+
+
+def nodes_around(folder: Store) -> list[FormatAndMeta]:
+    """Return `formats_at` the root of a folder that a store lies in."""
+    looked_at = _LOOKED_AT.get()
+    if looked_at is None:
+        return formats_at(folder, "")
+    if folder.url not in looked_at:
+        looked_at[folder.url] = formats_at(folder, "")
+    return looked_at[folder.url]
 
 
 OME_ZARR: Mapping[str, Format] = {"0.4": V2, "0.5": V3}

@@ -73,10 +73,13 @@ def tell_handles(store: Store, path: str, meta: NodeMeta) -> None:
     found = [one for one in _OPEN.all() if _may_be(one, name, meta)]
     if not found:
         return
-    place = canonical_location(store, path)
+    place = None
     for one in found:
-        if canonical_location(one.store, one.path) == place:
-            one.follow(meta)
+        if one.store is not store or one.path != path:
+            place = place or canonical_location(store, path)
+            if canonical_location(one.store, one.path) != place:
+                continue
+        one.follow(meta)
 
 
 def tell_growth(store: Store, path: str, meta: ArrayMeta) -> None:

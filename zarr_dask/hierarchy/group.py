@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
+
+import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_count
 from zarr_dask._util.display import Tree, html_table, render_tree
@@ -55,7 +57,7 @@ from zarr_dask.formats.consolidated import (
     with_consolidated,
     without_consolidated,
 )
-from zarr_dask.formats.detect import FORMATS, format_for_new, formats_at
+from zarr_dask.formats.detect import FORMATS, format_for_new, formats_at, looking_once
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
     consolidate_group,
@@ -1124,8 +1126,15 @@ def create_array(
         chunk_key_encoding=chunk_key_encoding,
     )
     store, path = resolve_node(url, path, storage_options)
+    with looking_once() if values is None else nullcontext():
+        return _create_array(store, path, spec, values, overwrite=overwrite)
+
+
+def _create_array(
+    store: Store, path: str, spec: ArraySpec, values: np.ndarray | None, *, overwrite: bool
+) -> Array:
     site = prefetch_location(store, path)
-    node_format = format_for_new(store, format or parent_format(site.store, path), path)
+    node_format = format_for_new(store, spec.format or parent_format(site.store, path), path)
     meta = array_meta(replace(spec, format=node_format.name), where(store, path))
     documents = node_format.documents(meta, path)
     if values is not None:

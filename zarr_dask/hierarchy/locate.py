@@ -15,7 +15,7 @@ same order.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -26,6 +26,7 @@ from zarr_dask.formats.base import (
     DEFAULT_OPTIONS,
     ArrayMeta,
     Format,
+    NodeMeta,
     ReadOptions,
     ancestors,
     document_range,
@@ -33,7 +34,7 @@ from zarr_dask.formats.base import (
     prefix_of,
 )
 from zarr_dask.formats.consolidated import without_consolidated
-from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at
+from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at, nodes_around
 from zarr_dask.formats.v3draft import ENTRY
 from zarr_dask.journal import no_open_journals
 from zarr_dask.stores.base import Store, is_remote, join
@@ -116,7 +117,7 @@ def resolve_node(
     (True, 'a/b')
     """
     below = normalise_path(path)
-    if isinstance(url, Node):
+    if not isinstance(url, str | os.PathLike) and isinstance(url, Node):  # the quick check first
         store = open_store(without_consolidated(url.store), storage_options)
         return store, join(url.path, below)
     place, below = split_zarr_python_node(url, below)
@@ -189,7 +190,7 @@ def format_of_group_around(store: Store, path: str) -> str | None:
     store begins below another group, that one counts as well.
     """
     for above in reversed(ancestors(path)):
-        found = _groups_at(store, above)
+        found = _groups(formats_at(store, above))
         if found:
             return found[0].name
     place = local_path(store, "")
@@ -197,15 +198,15 @@ def format_of_group_around(store: Store, path: str) -> str | None:
     if around is None:
         return None
     try:
-        present = _groups_at(folder_store(around), "")
+        present = _groups(nodes_around(folder_store(around)))
     except StoreError:
         return None  # a folder that cannot be read counts as no group
     return next((one.name for one in present if one in FORMATS), None)
 
 
-def _groups_at(store: Store, path: str) -> list[Format]:
-    """Return the formats of the groups at a path."""
-    return [one for one, meta in formats_at(store, path) if not isinstance(meta, ArrayMeta)]
+def _groups(found: Iterable[tuple[Format, NodeMeta | None]]) -> list[Format]:
+    """Return the formats of the groups among nodes."""
+    return [one for one, meta in found if not isinstance(meta, ArrayMeta)]
 
 
 def enclosing_array(store: Store) -> str | None:
@@ -218,7 +219,7 @@ def enclosing_array(store: Store) -> str | None:
         if not os.path.lexists(above):
             continue
         try:
-            found = [meta for _, meta in formats_at(folder_store(above), "")]
+            found = [meta for _, meta in nodes_around(folder_store(above))]
         except StoreError:
             return None  # a folder that cannot be read counts as no array
         if any(isinstance(meta, ArrayMeta) for meta in found):

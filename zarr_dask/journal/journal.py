@@ -48,7 +48,7 @@ from zarr_dask.stores.backends.posix_io import forget_folders
 from zarr_dask.stores.base import Buffer, Store, append_or_none
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.no_follow import folder_in, forget_reached
+from zarr_dask.stores.no_follow import folder_in, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
 
 __all__ = [
@@ -449,32 +449,39 @@ which jobs there are.
 """
 
 
-def _remove_readme(store: FileStore, folder: str) -> None:
-    """Remove the text from a folder that holds nothing else."""
+def _remove_readme(store: FileStore, folder: str) -> bool:
+    """Remove the text from a folder that holds nothing else; return False if it holds more."""
     if not folder.endswith(_BESIDE) or "/" in folder:
-        return
-    listing = store.list_dir(f"{folder}/")
-    if not listing.prefixes and list(listing.keys) == [f"{folder}/{README}"]:
-        store.delete(f"{folder}/{README}")
+        return False
+    with suppress(StoreError):
+        listing = store.list_dir(f"{folder}/")
+        if not listing.prefixes and list(listing.keys) == [f"{folder}/{README}"]:
+            store.delete(f"{folder}/{README}")
+            return True
+    return False
 
 
 def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders on the path to a journal that are empty."""
     if not isinstance(store, FileStore):
         return
-    forget_reached()
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
         above, _, name = folder.rpartition("/")
-        with suppress(StoreError):
-            _remove_readme(store, folder)
         try:
             with folder_in(store.root, above) as around:
                 forget_folders(f"{store.root}/{folder}")
-                os.rmdir(name, dir_fd=around)
+                try:
+                    remove_empty(name, around)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    if not _remove_readme(store, folder):
+                        return  # other journals are in it, or links lead to it
+                    remove_empty(name, around)
         except FileNotFoundError:
             continue
         except OSError:
-            return  # other journals are in it, or links lead to it
+            return
 
 
 def _folders_above(path: str) -> Iterator[str]:

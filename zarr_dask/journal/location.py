@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
-from zarr_dask.formats.detect import formats_at
+from zarr_dask.formats.detect import nodes_around
 from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
 from zarr_dask.journal.lock import HELD, check_not_locked
 from zarr_dask.stores.base import Store, is_remote, join
@@ -203,7 +203,7 @@ def holds_node(store: Store) -> bool:
 
 def _looked_for_node(store: Store) -> bool:
     try:
-        return bool(formats_at(store, ""))
+        return bool(nodes_around(store))
     except StoreError:
         return False  # a folder without read permission does not count as a hierarchy
 

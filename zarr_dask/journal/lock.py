@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from secrets import token_hex
 
 from zarr_dask.errors import JobRunningError
@@ -116,8 +115,10 @@ def _held_by(store: FileStore, prefix: str) -> str | None:
 
 
 def _records(path: str) -> Iterator[str]:
+    folder = path.rpartition("/")[0]
     with suppress(OSError):
-        yield from sorted(map(str, Path(path).parent.glob(f"{HELD}-*")))
+        names = os.listdir(folder)  # noqa: PTH208  (in a tenth of the time)
+        yield from (f"{folder}/{name}" for name in sorted(names) if name.startswith(f"{HELD}-"))
 
 
 def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:

@@ -19,11 +19,20 @@ from contextlib import contextmanager, suppress
 from zarr_dask.errors import LinkError
 from zarr_dask.stores.backends.posix_io import CLOEXEC, MOST_REMOVED, close_read, make_folder
 
-__all__ = ["check_no_link", "create_in", "folder_in", "forget_reached", "link_error", "open_in"]
+__all__ = [
+    "check_no_link",
+    "create_in",
+    "folder_in",
+    "forget_reached",
+    "link_error",
+    "open_in",
+    "remove_empty",
+]
 
 _OPEN = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 _MOST_REACHED = 1 << 16
+_MOST_COMPARED = 1 << 10
 _REACHED: dict[tuple[str, str], tuple[int, int]] = {}
 """Folders that no link below their root leads to: device and inode, by root and path."""
 
@@ -130,6 +139,23 @@ def link_error(root: str, path: str) -> LinkError:
         "is written, renamed or deleted behind links below the root of a store. Open what it leads "
         "to by its own path, or remove the link itself."
     )
+
+
+def remove_empty(name: str, around: int) -> None:
+    """Remove an empty folder in an open one.
+
+    Raises
+    ------
+    OSError
+        If it is not there, or not empty.
+    """
+    status = os.stat(name, dir_fd=around, follow_symlinks=False)
+    os.rmdir(name, dir_fd=around)
+    if len(_REACHED) > _MOST_COMPARED:
+        _REACHED.clear()
+    removed = status.st_dev, status.st_ino
+    for place in [place for place, known in list(_REACHED.items()) if known == removed]:
+        _REACHED.pop(place, None)
 
 
 def forget_reached() -> None:

@@ -213,6 +213,8 @@ _KNOWN: dict[str, tuple[int, int]] = {}
 """Folders that are on the disk with all their parents, by real path: device and inode of each."""
 _BELOW: dict[str, set[str]] = {}
 """Those of them, and the folders on their paths, by the folder that they lie in."""
+_REAL: dict[str, str] = {}
+"""Real paths of folders that were synced, by the paths that they were called by."""
 
 
 def fsync_folder(folder: str) -> None:
@@ -230,7 +232,7 @@ def fsync_names(folder: str, root: str) -> None:
     Parameters
     ----------
     folder
-        Its path.
+        Its path; no link lies between the root and it.
     root
         A folder above it, or itself. Folders above the root may belong to other users, and are
         synced only as far as possible.
@@ -241,9 +243,12 @@ def fsync_names(folder: str, root: str) -> None:
         If a folder below `root` cannot be synced.
     """
     fsync_folder(folder)
-    folder, root = os.path.realpath(folder), os.path.realpath(root)
+    place, called = _place(folder), folder
+    if _KNOWN.get(_REAL.get(called, "")) == place:
+        return
+    below, root = folder.removeprefix(str(root)).strip("/"), os.path.realpath(root)
+    real = folder = os.path.join(root, below) if below else root
     found: dict[str, tuple[int, int]] = {}
-    place = _place(folder)
     while _KNOWN.get(folder) != place:
         found[folder] = place
         above = os.path.dirname(folder)
@@ -258,10 +263,12 @@ def fsync_names(folder: str, root: str) -> None:
             break
         folder, place = above, place_above
     with _KNOWN_LOCK:
-        if max(len(_KNOWN) + len(found), len(_BELOW)) > _MOST_KNOWN:
+        if max(len(_KNOWN) + len(found), len(_BELOW), len(_REAL)) > _MOST_KNOWN:
             _KNOWN.clear()
             _BELOW.clear()
+            _REAL.clear()
         _KNOWN.update(found)
+        _REAL[called] = real
         for one in found:
             _link(one)
 
