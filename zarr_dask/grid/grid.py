@@ -322,10 +322,16 @@ class Grid:
         >>> grid.cuts((1, 0)), grid.cuts((0, 0)), grid.cuts((2, 0))
         (True, False, False)
         """
+        if not self._has_cut:
+            return False
         pairs = [*zip(self.dimensions, coords, strict=True)]
         return any(d.start(i + 1) > d.extent for d, i in pairs) and all(
             d.start(i) < d.extent for d, i in pairs
         )
+
+    @cached_property
+    def _has_cut(self) -> bool:
+        return any(d.overhangs for d in self.dimensions)
 
     @property
     def everything(self) -> Region:

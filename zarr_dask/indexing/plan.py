@@ -82,6 +82,25 @@ class WholeChunkSelection(NamedTuple):
     """Their positions along the axis of each group."""
 
 
+class _Assigned(NamedTuple):
+    """The elements that are assigned to cells, along the dimensions of one group."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the cells, along the dimensions of the group."""
+    sides: tuple[slice | np.ndarray, ...]
+    """Their positions in the cells along each of these dimensions."""
+    mesh: tuple[np.ndarray, ...]
+    """The same, to be broadcast against those of other groups."""
+    listed: bool
+    """True if they are selected by lists."""
+    out: slice | np.ndarray
+    """Their positions along the axis of the group."""
+    out_mesh: np.ndarray
+    """The same, to be broadcast."""
+    whole: bool
+    """True if they are all of the cells."""
+
+
 @dataclass(frozen=True)
 class _Group:
     """Dimensions of the array that are indexed together, and independently of all others."""
@@ -261,27 +280,51 @@ class SelectionPlan:
         Regions of a part may be indices that NumPy broadcasts. If a list of one dimension names an
         element more than once, the last value is assigned.
         """
-        for taking in self.chunk_selections(grid):
-            once = self._once(taking)
-            whole = all(
-                _is_all(share, [grid.dimensions[dim] for dim in group.dims], coords)
-                for group, share, coords in zip(
-                    self.groups,
-                    once,
-                    ([taking.coords[dim] for dim in group.dims] for group in self.groups),
-                    strict=True,
-                )
-            )
-            inside = self._mesh(once)
-            out = output_index([share.out for share in once], self.shape)
-            yield Part(taking.coords, inside, out, whole)
+        ndim = sum(len(group.dims) for group in self.groups)
+        per_group = [self._assigned(number, grid) for number in range(len(self.groups))]
+        only = per_group[0] if len(per_group) == 1 else None
+        for shares in product(*per_group) if only is None else zip(only, strict=True):
+            # NumPy keeps the axis of a single list in its position
+            meshed = ndim != len(shares) or sum(share.listed for share in shares) > 1
+            coords, inside = [0] * ndim, list[Any]([None] * ndim)
+            for group, share in zip(self.groups, shares, strict=True):
+                sides = share.mesh if meshed else share.sides
+                for dim, at, side in zip(group.dims, share.coords, sides, strict=True):
+                    coords[dim], inside[dim] = at, side
+            several = sum(isinstance(share.out, np.ndarray) for share in shares) > 1
+            out: Any = tuple([share.out_mesh if several else share.out for share in shares])
+            whole = all(share.whole for share in shares)
+            yield Part(tuple(coords), tuple(inside), out, whole)
 
-    def _once(self, taking: ChunkSelection) -> list[PointsInChunk]:
-        shares = []
-        for group, pick, out in zip(self.groups, taking.picks, taking.out, strict=True):
-            share = PointsInChunk(tuple(taking.box[dim] for dim in group.dims), pick, out)
-            shares.append(_last_of_each(share, *pick) if pick and len(pick) == 1 else share)
-        return shares
+    def _assigned(self, number: int, grid: Grid) -> Iterator[_Assigned]:
+        """Yield what one group of dimensions has in the cells that it meets along them."""
+        group = self.groups[number]
+        dimensions = [grid.dimensions[dim] for dim in group.dims]
+
+        def along_axis(positions: np.ndarray) -> np.ndarray:
+            lengths = [1] * len(self.groups)
+            lengths[number] = positions.size
+            return positions.reshape(lengths)
+
+        for cell in self._cells(group, grid, None, None):
+            for taken in cell.shares:
+                pick, out = taken.pick, taken.out
+                share = _last_of_each(taken, *pick) if pick and len(pick) == 1 else taken
+                pick, out = share.pick, share.out
+                picked = share.box if pick is None else pick
+                sides = tuple(
+                    [
+                        s.start + p if isinstance(p, np.ndarray) else s
+                        for s, p in zip(share.box, picked, strict=True)
+                    ]
+                )
+                mesh = tuple(
+                    [along_axis(s if isinstance(s, np.ndarray) else _spread(s)) for s in sides]
+                )
+                places = out if isinstance(out, np.ndarray) else _spread(out)
+                whole = _is_all(share, dimensions, cell.coords)
+                is_listed = pick is not None
+                yield _Assigned(cell.coords, sides, mesh, is_listed, out, along_axis(places), whole)
 
     def picked(self, taking: ChunkSelection, box: np.ndarray) -> np.ndarray:
         """Return the selected elements of a box, one axis for each group."""
@@ -310,28 +353,6 @@ class SelectionPlan:
             index[group.dims[0]] = place
         view: np.ndarray = gathered[*index, ...]
         return view
-
-    def _mesh(self, shares: Sequence[PointsInChunk]) -> tuple[Any, ...]:
-        """Return an index of a stored object's selected elements, one axis for each group."""
-        ndim = sum(len(group.dims) for group in self.groups)
-        index: list[Any] = [None] * ndim
-        # NumPy keeps the axis of a single list in its position
-        slices = ndim == len(shares) and sum(share.pick is not None for share in shares) < 2
-        for number, (group, share) in enumerate(zip(self.groups, shares, strict=True)):
-            for at, dim in enumerate(group.dims):
-                side = share.box[at]
-                if slices and share.pick is None:
-                    index[dim] = side
-                    continue
-                positions = (
-                    np.arange(side.start, side.stop, side.step)
-                    if share.pick is None
-                    else side.start + share.pick[at]
-                )
-                lengths = [1] * len(shares)
-                lengths[number] = positions.size
-                index[dim] = positions if slices else positions.reshape(lengths)
-        return tuple(index)
 
     def _cells(
         self, group: _Group, grid: Grid, chunk_shape: Shape | None, sparse: int | None
@@ -461,6 +482,10 @@ def _stretched(positions: np.ndarray, axes: tuple[int, ...], group: _Group) -> n
     """Return positions for every element of a group, in the order of its gathered axis."""
     lengths = [n if axis in axes else 1 for axis, n in zip(group.axes, group.lengths, strict=True)]
     return np.broadcast_to(positions.reshape(lengths), group.lengths).reshape(-1)
+
+
+def _spread(places: slice) -> np.ndarray:
+    return np.arange(places.start, places.stop, places.step)
 
 
 def _last_of_each(share: PointsInChunk, pick: np.ndarray) -> PointsInChunk:
