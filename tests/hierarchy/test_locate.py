@@ -13,6 +13,7 @@ import zarr
 
 import zarr_dask as zd
 from zarr_dask.errors import ConsolidatedMetadataWarning, NodeExistsError, ReadOnlyError, StoreError
+from zarr_dask.formats import detect
 from zarr_dask.hierarchy.locate import parent_format
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.real_location import blocking_file
@@ -137,3 +138,22 @@ def test_the_root_of_the_file_system_is_a_place_as_any_other():
     assert blocking_file(LocalStore("/"), "") is None
     assert blocking_file(LocalStore("/"), "dev/null/x") == "/dev/null"
     assert parent_format(LocalStore("/"), "") == "v3"
+
+
+def test_creating_and_appending_look_at_the_folder_around_once(tmp_path, monkeypatch) -> None:
+    looked_at: list[str] = []
+    formats_at = detect.formats_at
+
+    def noted(store: Any, path: str) -> Any:
+        looked_at.extend([path] * (store.url == str(tmp_path)))
+        return formats_at(store, path)
+
+    monkeypatch.setattr(detect, "formats_at", noted)
+    array = zd.create_array(tmp_path / "a", shape=(0, 2), dtype="i1", chunks=(1, 2))
+    assert looked_at == [""]
+    array.append([[1, 2]])
+    assert looked_at == [""] * 2
+    with detect.looking_once(), detect.looking_once():  # the outer one counts
+        detect.nodes_around(LocalStore(str(tmp_path)))
+    assert looked_at == [""] * 3
+    assert array[...].tolist() == [[1, 2]]

@@ -17,8 +17,9 @@ from zarr_dask.stores.backends import posix_io as fsync
 def synced() -> Iterator[list[str]]:
     """Folders that are synced, in a process that knows of none."""
     seen: list[str] = []
-    known = mock.patch.dict(fsync._KNOWN, clear=True), mock.patch.dict(fsync._BELOW, clear=True)
-    with known[0], known[1], mock.patch.object(fsync, "fsync_folder", seen.append):
+    memory = (fsync._KNOWN, fsync._BELOW, fsync._REAL)
+    known, below, real = (mock.patch.dict(one, clear=True) for one in memory)
+    with known, below, real, mock.patch.object(fsync, "fsync_folder", seen.append):
         yield seen
 
 
@@ -58,3 +59,16 @@ def test_forgetting_looks_at_no_other_folders(tmp_path: Path, synced: list[str])
     known.__iter__.assert_not_called()
     shutil.rmtree(tmp_path / "7")
     assert len([one for one in fsync._KNOWN if one.startswith(f"{tmp_path.resolve()}/")]) == 299
+
+
+def test_a_folder_that_was_made_anew_is_synced_by_the_name_it_had(tmp_path, synced) -> None:
+    folder = tmp_path / "g"
+    folder.mkdir()
+    fsync.fsync_names(str(folder), str(tmp_path))
+    assert names(synced, tmp_path) == {"g", "."}
+    fsync.fsync_names(str(folder), str(tmp_path))
+    assert names(synced, tmp_path) == {"g"}
+    folder.rename(tmp_path / "old")  # so that the new one has another inode
+    folder.mkdir()
+    fsync.fsync_names(str(folder), str(tmp_path))
+    assert names(synced, tmp_path) == {"g", "."}
