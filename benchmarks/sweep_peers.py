@@ -259,10 +259,14 @@ class H5Py(_Other):
         # a new file object without a cache of decoded chunks, as the others have none
         return h5py.File(path.with_suffix(".h5"), "r+", rdcc_nbytes=0)["a"]
 
+    def write(self, array: Any, access: Access, values: np.ndarray) -> None:
+        super().write(array, access, values)
+        array.file.flush()  # else chunks wait in memory to be compressed and written
+
     def append(self, array: Any, values: np.ndarray) -> Any:
         begin = array.shape[0]
         array.resize(begin + len(values), 0)
-        array[begin:] = values
+        self.write(array, Access(slice(begin, None)), values)
         return array
 
 

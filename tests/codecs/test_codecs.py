@@ -114,6 +114,17 @@ def test_crc32c_is_the_same_from_every_library(data, cut):
             assert sum_up(buffer[cut:], sum_up(buffer[:cut], 0)) == known
 
 
+def test_crc32c_takes_the_fastest_function_after_many_bytes(monkeypatch):
+    used = checksum._Used()
+    monkeypatch.setattr(checksum, "_PAYS", 3000)
+    whole = bytes(range(250)) * 4
+    for buffer in (whole, np.frombuffer(whole, "<i4"), bytearray(whole)):
+        assert used.function(buffer, 0) == checksum._with_google(whole, 0)
+        assert used.function == used._counted  # 3,000 bytes at last
+    used.function(b"1", 0)
+    assert used.function is checksum._fastest()
+
+
 def test_crc32c_without_awscrt(monkeypatch):
     monkeypatch.setitem(sys.modules, "awscrt.checksums", None)
     assert checksum._fastest.__wrapped__() is checksum._with_google

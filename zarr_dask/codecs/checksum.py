@@ -34,20 +34,41 @@ def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
     >>> hex(crc32c(b"6789", crc32c(b"12345")))
     '0xe3069283'
     """
-    return _fastest()(buffer, before)
+    return _USED.function(buffer, before)
+
+
+_Function = Callable[["Buffer | np.ndarray", int], int]
+
+
+class _Used:
+    """The function in use: the fastest one, once the process has computed many checksums.
+
+    Importing awscrt takes 40 ms, as long as it saves in some `_PAYS` bytes.
+    """
+
+    def __init__(self) -> None:
+        self.function: _Function = self._counted
+        self._nbytes = 0
+
+    def _counted(self, buffer: Buffer | np.ndarray, before: int) -> int:
+        self._nbytes += memoryview(buffer).nbytes
+        if self._nbytes > _PAYS:
+            self.function = _fastest()
+        return _with_google(buffer, before)
+
+
+_PAYS = 1 << 31
+_USED = _Used()
 
 
 @cache
-def _fastest() -> Callable[[Buffer | np.ndarray, int], int]:
-    """Return the fastest installed function: awscrt takes half the time on CPUs with AVX-512.
-
-    It is imported late, because importing it takes as long as importing this whole package.
-    """
+def _fastest() -> _Function:
+    """Return the fastest installed function: awscrt takes half the time on CPUs with AVX-512."""
     try:
         from awscrt.checksums import crc32c as with_awscrt
     except ImportError:
         return _with_google
-    return cast("Callable[[Buffer | np.ndarray, int], int]", with_awscrt)
+    return cast("_Function", with_awscrt)
 
 
 def _with_google(buffer: Buffer | np.ndarray, before: int) -> int:

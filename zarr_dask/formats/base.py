@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -289,6 +289,10 @@ class ArrayMeta:
         )
         return other
 
+    def with_attributes(self, attributes: Mapping[str, Any]) -> ArrayMeta:
+        """Return an array that differs in its attributes only."""
+        return self.with_shape(self.grid, attributes, self.dimension_names)
+
     def is_stored_as(self, other: ArrayMeta) -> bool:
         """True if stored objects of equal shape mean the same in both arrays, by their keys too."""
         return (
@@ -439,6 +443,10 @@ class GroupMeta:
     """Unknown fields of the metadata that readers may ignore, kept unchanged."""
     implicit: bool = False
     """True if there is no document: the group exists because nodes lie below its path."""
+
+    def with_attributes(self, attributes: Mapping[str, Any]) -> GroupMeta:
+        """Return a group that differs in its attributes only."""
+        return replace(self, attributes=attributes)
 
 
 NodeMeta = ArrayMeta | GroupMeta

@@ -118,23 +118,16 @@ def _as_it_is(
             f"{where(store, path)} is not the node any more that was opened here: its metadata "
             "have changed. Open it again."
         )
-    return _with_attributes_of(present, meta)
+    return meta.with_attributes(present.attributes)
 
 
-def _with_attributes_of(other: NodeMeta, meta: AnyMeta) -> AnyMeta:
-    if isinstance(meta, ArrayMeta):
-        return meta.with_shape(meta.grid, other.attributes, meta.dimension_names)
-    return replace(meta, attributes=other.attributes)
-
-
-def _say_the_same(node_format: Format, path: str, one: AnyMeta, other: AnyMeta) -> bool:
+def _say_the_same(node_format: Format, path: str, one: NodeMeta, other: NodeMeta) -> bool:
     """True if the documents of two nodes differ in their attributes at most."""
     if isinstance(one, ArrayMeta) and isinstance(other, ArrayMeta):
         alike = one.grid == other.grid and one.dimension_names == other.dimension_names
         if alike and not (one.extra or other.extra) and one.is_stored_as(other):
             return True  # which is known in a tenth of the time of writing the documents
-    bare: list[NodeMeta] = [_with_attributes_of(GroupMeta(), meta) for meta in (one, other)]
-    first, second = (node_format.documents(meta, path) for meta in bare)
+    first, second = (node_format.documents(each.with_attributes({}), path) for each in (one, other))
     return first == second
 
 
@@ -274,8 +267,9 @@ def _put_latest(
 
 def _has_grown(before: NodeMeta, after: NodeMeta) -> bool:
     """True if the length of an array differs, so that the document that has it does."""
-    both = isinstance(before, ArrayMeta) and isinstance(after, ArrayMeta)
-    return both and before.shape != after.shape
+    if not (isinstance(before, ArrayMeta) and isinstance(after, ArrayMeta)):
+        return False
+    return before.shape != after.shape
 
 
 def _put(
