@@ -719,7 +719,7 @@ class WorkerLostError(ZarrDaskError, RuntimeError):
 
 
 class WorkerSetupError(ZarrDaskError, RuntimeError):
-    """Workers lack the package, have another version of it, or cannot write to the target."""
+    """Workers lack the package, have another version, cannot write there, or are being started."""
 
 
 class DaskBackendError(ZarrDaskError, RuntimeError):

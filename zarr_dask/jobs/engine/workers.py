@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.threads import cpu_count
-from zarr_dask.errors import SchedulerError, StoreOutOfReachError
+from zarr_dask.errors import SchedulerError, StoreOutOfReachError, WorkerSetupError
 from zarr_dask.jobs.engine.session_forks import SessionForks
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.wrapper import forkable, is_in_memory
@@ -57,12 +57,30 @@ def find_workers(client: Client | None = None) -> Workers:
         If the cluster has no workers.
     TypeError
         If `client` is not a client.
+    WorkerSetupError
+        If this process is importing the script of the process that started it.
     """
+    _check_not_importing_script()
     if client is not None and not hasattr(client, "scheduler_info"):
         how = f", as Client({client!r})" if isinstance(client, str) else ", or None"
         raise TypeError(f"client={client!r}: expected a distributed.Client{how}.")
     client = client or _current_client()
     return _local_workers() if client is None else _cluster_workers(client)
+
+
+def _check_not_importing_script() -> None:
+    """Raise if a job begins in a script without guard, while a process started by it imports it.
+
+    The job would write what the script itself has written or is writing.
+    """
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and getattr(processes.current_process(), "_inheriting", False):
+        script = getattr(sys.modules.get("__mp_main__"), "__file__", None) or "the main script"
+        raise WorkerSetupError(
+            f"a job begins while a new process imports {script}, the script that started it: the "
+            "job would run once more in each process. Put the work into a function, and call it "
+            'below `if __name__ == "__main__":`.'
+        )
 
 
 def _current_client() -> Client | None:
