@@ -82,6 +82,7 @@ PEERS = (
     "tests/ome/test_remote.py",
     "tests/product/interop/",
     "tests/product/test_dask_suite.py",
+    "tests/product/test_docs_s3.py",
     "tests/product/test_foreign_packages.py",
     "tests/product/test_icechunk_cluster.py",
     "tests/product/test_ome_peers.py",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.leftovers import open_below
 from tests.support.running import Stopped, running
+from tests.support.scripts import Script
 from zarr_dask.errors import JobRunningError, NodeNotFoundError, ResumeError
 
 VALUES = np.arange(1, 49, dtype="f8").reshape(8, 6)
@@ -142,9 +141,7 @@ zd.to_zarr(x, sys.argv[1], chunks=(2, 6), progress=stop)
 
 def test_a_job_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "x.zarr"
-    command = [sys.executable, "-c", KILLED, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with Script(KILLED, path) as process:
         assert process.stdout.readline() == "begun\n"
         with pytest.raises(JobRunningError):
             zd.to_zarr(blocks(), path, chunks=(2, 6))

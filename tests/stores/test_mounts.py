@@ -22,6 +22,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.leftovers import left_in
 from tests.support.paths import ROOT
+from tests.support.scripts import Script
 from zarr_dask.errors import (
     ConditionalWriteError,
     JobReplacedError,
@@ -47,16 +48,8 @@ file_lock._KNOWN.update(dict.fromkeys([os.stat(sys.argv[1]).st_dev], False))
 ELSEWHERE = Owner("elsewhere", "k", "t", 1, "1", "0123", locked=False)
 
 
-def start(code: str, *arguments: object, trusts: bool) -> subprocess.Popen[str]:
-    before = "import sys\n" if trusts else UNTRUSTED
-    return subprocess.Popen(
-        [sys.executable, "-c", before + code, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+def start(code: str, *arguments: object, trusts: bool) -> Script:
+    return Script(("import sys\n" if trusts else UNTRUSTED) + code, *arguments)
 
 
 def distrust(monkeypatch, folder) -> None:
@@ -157,7 +150,7 @@ def test_a_record_that_another_has_replaced_is_left_alone(tmp_path):
 def test_the_record_of_a_process_that_was_killed_is_taken_away(tmp_path):
     code = "from zarr_dask.stores.file_lock import make_record\n"
     code += "make_record(sys.argv[1] + '/r', locked=False); os._exit(9)"
-    start(code, tmp_path, trusts=False).communicate()
+    start(code, tmp_path, trusts=False).close()
     assert (tmp_path / "r").exists()
     make_record(str(tmp_path / "r"), locked=False).remove()
     assert not list(tmp_path.iterdir())
@@ -205,7 +198,8 @@ STRANGERS = ["pipe", "folder", "link to itself", "link out", "file of 1 TiB"]
 
 
 @pytest.mark.parametrize("what", STRANGERS)
-def test_what_a_stranger_has_put_for_a_record_names_nobody(what, tmp_path):
+def test_what_a_stranger_has_put_for_a_record_names_nobody(what, tmp_path, monkeypatch):
+    monkeypatch.setattr(exclusive, "_SETTLED", 0.05)
     put_stranger(tmp_path / "r", what)
     assert exclusive.owner_of(str(tmp_path / "r")) is None
     with pytest.raises(RecordTakenError):
@@ -215,10 +209,9 @@ def test_what_a_stranger_has_put_for_a_record_names_nobody(what, tmp_path):
 @pytest.mark.parametrize("what", STRANGERS)
 def test_what_a_stranger_has_put_for_the_record_of_a_job_is_in_nobodys_way(what, tmp_path):
     job = start(WRITE, tmp_path, trusts=True)
-    assert job.stdout is not None
     assert job.stdout.readline() == "here\n"
     job.kill()
-    job.communicate()
+    job.close()
     (record,) = tmp_path.glob("a.zarr-dask/*/held-*")
     record.unlink()
     put_stranger(record, what)
@@ -246,15 +239,13 @@ def test_two_that_do_not_see_each_others_locks_lose_nothing(tmp_path):
     LocalStore(str(tmp_path)).set("c/0", [b"0"])
     both = [start(COUNT, tmp_path, trusts=trusts) for trusts in (True, False)]
     for one in both:
-        assert one.stdout is not None
         assert one.stdout.readline() == "ready\n"
     for one in both:
-        assert one.stdin is not None
         one.stdin.write("go\n")
         one.stdin.flush()
     for one in both:
-        one.communicate(timeout=60)
-        assert one.returncode == 0
+        assert one.wait() == 0
+        one.close()
     assert (tmp_path / "c" / "0").read_bytes() == b"300"
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["0"]
 
@@ -312,16 +303,15 @@ zd.to_zarr(x, sys.argv[1] + "/a", mode="w")
 @pytest.mark.parametrize("trusts", [False, True])
 def test_a_job_that_hangs_behind_another_mount(tmp_path, monkeypatch, trusts):
     job = start(WRITE, tmp_path, trusts=trusts)
-    assert job.stdout is not None
     assert job.stdout.readline() == "here\n"
     if trusts:
         distrust(monkeypatch, tmp_path)
-    job.send_signal(signal.SIGSTOP)
+    os.kill(job.pid, signal.SIGSTOP)
     with pytest.raises(JobRunningError, match=f"process {job.pid} on"):
         zd.to_zarr(da.zeros((8,), chunks=2, dtype="i4") + 2, tmp_path / "a", mode="w")
-    job.send_signal(signal.SIGCONT)
-    job.send_signal(signal.SIGKILL)
-    job.communicate()
+    os.kill(job.pid, signal.SIGCONT)
+    job.kill()
+    job.close()
     zd.to_zarr(da.zeros((8,), chunks=2, dtype="i4") + 2, tmp_path / "a", mode="w")
     np.testing.assert_array_equal(zd.open_array(tmp_path / "a")[...], 2)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
@@ -329,10 +319,9 @@ def test_a_job_that_hangs_behind_another_mount(tmp_path, monkeypatch, trusts):
 
 def test_a_job_of_another_host_is_named(tmp_path):
     job = start(WRITE, tmp_path, trusts=False)
-    assert job.stdout is not None
     assert job.stdout.readline() == "here\n"
     job.kill()
-    job.communicate()
+    job.close()
     (record,) = tmp_path.glob("a.zarr-dask/*/held-*")
     record.write_bytes(ELSEWHERE.to_json())
     x = da.zeros((8,), chunks=2, dtype="i4")
@@ -401,7 +390,6 @@ def test_one_process_is_a_rank_whatever_mounts_are_between(tmp_path, monkeypatch
     arrays = {"u": {"shape": (4,), "dtype": "f4", "chunks": (1, 2)}}
     zd.Writer.create(tmp_path / "run", arrays, owners=zd.decompose((4,), (2,)))
     rank = start(ATTACH, tmp_path, trusts=trusts)
-    assert rank.stdout is not None
     assert rank.stdout.readline() == "here\n"
     if trusts:
         distrust(monkeypatch, tmp_path)
@@ -410,7 +398,7 @@ def test_one_process_is_a_rank_whatever_mounts_are_between(tmp_path, monkeypatch
     with pytest.raises(RankError, match="rank-0"):
         zd.Writer.abandon(tmp_path / "run")
     rank.kill()
-    rank.communicate()
+    rank.close()
     with zd.Writer.attach(tmp_path / "run", rank=0) as writer:
         writer.write_step(0, {"u": np.ones(2, "f4")})
     assert not list(tmp_path.glob("run.zarr-dask/**/held-*"))

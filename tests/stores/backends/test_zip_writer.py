@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.support.scripts import Script
 from zarr_dask.errors import (
     NodeExistsError,
     ReadOnlyError,
@@ -356,11 +356,10 @@ for number in range(10_000):
 def test_a_killed_writer_leaves_no_archive_or_the_old_one(path, mode):
     if mode == "a":
         zd.to_zarr(da.from_array(VALUES, chunks=(3, 5)), path, "old")
-    command = [sys.executable, "-c", KILLED, path, mode]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with Script(KILLED, path, mode) as process:
         for _ in range(3):
             assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
+        process.kill()
     (left,) = leftovers(path)
     assert left.startswith(".zarr-dask-")
     with pytest.raises(zipfile.BadZipFile):
