@@ -40,6 +40,10 @@ class InWords:
                 hint = " plan.run() runs it." if runs else " The job has ended; this is its report."
             elif name in {"failed", "ok", "status", "success", "successful"}:
                 hint = " A job that fails raises an error: where there is a report, all is stored."
+            elif name in {"describe", "explain", "summary"}:
+                hint = " print(...) of it says everything."
+            elif name in {"draw", "visualize"} and hasattr(type(self), "plot"):
+                hint = " plot() draws it."
             raise AttributeError(f"{type(self).__name__!r} object has no {name!r}.{hint}")
 
 

@@ -305,6 +305,28 @@ _ARRAY_HINTS: dict[str, str] = {
         ("compressor", "compressors", "filters", "serializer", "object_codec"),
         "array.codecs lists all of them, in the order of encoding.",
     ),
+    **dict.fromkeys(
+        ("fletcher32", "scaleoffset", "shuffle"),
+        "array.codecs lists all codecs, in the order of encoding.",
+    ),
+    **dict.fromkeys(
+        ("islice", "iter_chunks"),
+        "array.to_dask().blocks has them lazily, array.blocks[index] reads one.",
+    ),
+    **dict.fromkeys(
+        ("is_scale", "make_scale"),
+        "dimension_names= of create_array names dimensions; zarr_dask.to_zarr writes coordinates.",
+    ),
+    **dict.fromkeys(
+        ("is_view", "is_virtual"), "It is stored under its own path, of which array.url tells."
+    ),
+    "async_array": "array.to_dask() reads side by side; array.read() reads with threads.",
+    "chunk_grid": "array.chunks, array.shards and array.write_chunks are its grids.",
+    "digest": "zarr_dask.digest(array) is a digest of the values.",
+    "label": "array.dimension_names has the names of dimensions.",
+    "origin": "array.shape has the lengths; every dimension starts at 0.",
+    "ref": "array.url is the location.",
+    "refresh": "Values are read anew each time; zarr_dask.open(url) reads the metadata anew.",
     "asstr": "Elements are str already if the data type is one of texts: array[...].",
     **dict.fromkeys(
         ("chunk_layout", "schema", "spec"),

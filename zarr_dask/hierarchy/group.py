@@ -564,6 +564,8 @@ class _Values(ValuesView["Array | Group"]):
 _MOST_NAMED = 10
 """Names of nodes that an error lists at most."""
 _GROUP_HINTS = {
+    "create_dataset_like": "zarr_dask.zeros_like(other, group, path='name') creates one like it.",
+    "create_virtual_dataset": "zarr_dask.reference(files, url) refers to files as they are.",
     "create_dataset": "group.create_array(name, shape=..., dtype=...) creates an array.",
     "require_dataset": "group.require_array(name, shape=..., dtype=...) opens or creates one.",
     "create": "group.create_array and group.create_group create nodes.",

@@ -14,10 +14,13 @@ from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import LayoutOptions, given_values
 from zarr_dask.errors import NodeExistsError
+from zarr_dask.formats.archive_comment import archive_comment
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import CreateOptions, Group, create_array, create_group
 from zarr_dask.hierarchy.group import open as open_node
-from zarr_dask.stores.open import Location
+from zarr_dask.stores.archives import archive_to_write
+from zarr_dask.stores.backends.zip_writer import ZipWriter
+from zarr_dask.stores.open import Location, open_store
 
 __all__ = [
     "array",
@@ -313,7 +316,7 @@ def save(
     Parameters
     ----------
     url
-        Location, as for `create_array`.
+        Location, as for `create_array`; the path of a zip archive makes one, or adds to it.
     *arrays
         NumPy arrays, scalars or nested lists. One alone is the array at the location; several are
         called ``arr_0``, ``arr_1`` and so on in a group, as `numpy.savez` calls them.
@@ -343,6 +346,11 @@ def save(
     """
     if not arrays and not named:
         raise TypeError("save() needs values: save(url, values) or save(url, name=values).")
+    archive = _archive_of(url, storage_options, replaces=overwrite and not path)
+    if archive is not None:
+        with archive:  # which is there when all is in it
+            save(archive, *arrays, path=path, overwrite=overwrite, **named)
+        return
     if len(arrays) == 1 and not named:
         create_array(
             url, path, data=arrays[0], overwrite=overwrite, storage_options=storage_options
@@ -360,6 +368,18 @@ def save(
     group = create_group(url, path, overwrite=overwrite, storage_options=storage_options)
     for name, values in known.items():
         group.create_array(name, data=values)
+
+
+def _archive_of(
+    url: Location | Group, storage_options: Mapping[str, Any] | None, *, replaces: bool
+) -> ZipWriter | None:
+    """Return the writer of a zip archive that is given by its path; None for other locations."""
+    if not isinstance(url, str | PathLike):
+        return None
+    archive = archive_to_write(open_store(url, storage_options), replaces=replaces)
+    if archive is not None:
+        archive.comment_of = archive_comment
+    return archive
 
 
 @explained_by(open_node)

@@ -129,8 +129,9 @@ def plan_copy(
     chunks, shards
         New grids, by name of the dimension: ``chunks={"time": -1, "x": 64}``; -1 is the whole
         dimension. Arrays without any of these dimensions keep their grid. A mapping under the path
-        of an array is for that array alone: ``chunks={"time": 24, "t2m": {"time": -1}}``. For a
-        single array, all forms that `zarr_dask.plan_rechunk` accepts.
+        of an array is for that array alone: ``chunks={"time": 24, "t2m": {"time": -1}}``; so is a
+        tuple, as ``{"t2m": (24, 10, 10)}``. For a single array, all forms that
+        `zarr_dask.plan_rechunk` accepts.
     format
         Format of the copy. By default that of its parent group, if this format can express the
         source completely, else that of the source.

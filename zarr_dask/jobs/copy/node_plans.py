@@ -76,8 +76,8 @@ class GridOptions:
             unknown = [
                 name
                 for name, one in given.items()
-                if name not in (self.paths if one is None or isinstance(one, Mapping) else known)
-                and not (one is None and name in known)
+                if not (name in self.paths and isinstance(one, Mapping | tuple | list | None))
+                and (isinstance(one, Mapping) or name not in known)
             ]
             if unknown:
                 hint = did_you_mean(unknown[0], [*known, *self.paths])
@@ -156,6 +156,8 @@ def _own(grid: Any, path: str, array: Array) -> Any:
     alone = grid.get(path)
     if alone is None and path in grid and path not in names:
         return None  # {"salt": None}: it stays as it is
+    if isinstance(alone, tuple | list) and path not in names:
+        return alone  # {"salt": (10, 20)}
     found = {
         name: one for name, one in grid.items() if name in names and not isinstance(one, Mapping)
     }
