@@ -404,8 +404,10 @@ import sys
 import zarr_dask as zd
 loaded = lambda: sum(name.partition(".")[0] == "zarr_dask" for name in sys.modules)
 print(loaded())
+assert "importlib.metadata" not in sys.modules
 assert callable(zd.array) and zd.array is zd.array
 assert zd.open(url)[...].tolist() == [1, 2, 3]
+assert not {"_awscrt", "ssl", "urllib.request"} & sys.modules.keys()
 print(loaded())
 """
 

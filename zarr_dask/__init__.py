@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging as _logging
 import sys as _sys
 from importlib import import_module as _import_module
-from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
@@ -88,10 +86,7 @@ if TYPE_CHECKING:
     from zarr_dask.xarray.read import open_mfdataset, open_zarr
     from zarr_dask.xarray.write import create_dataset, plan_dataset, write_dataset
 
-try:
-    __version__ = _version("zarr-dask")
-except _PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0"
+    __version__: str
 
 __all__ = [
     "Array",
@@ -372,10 +367,22 @@ def __getattr__(name: str) -> _Any:
         return found
     if name in _MODULES:
         return _import_module(f"zarr_dask.{name}")
+    if name == "__version__":
+        globals()[name] = _installed_version()
+        return globals()[name]
     if name.startswith("_"):  # asked for by tools, of every module; comparing names takes its time
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     hint = f" {_INSTEAD[name]}" if name in _INSTEAD else _did_you_mean(name, __all__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # 40 ms
+
+    try:
+        return version("zarr-dask")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "0"
 
 
 def __dir__() -> list[str]:

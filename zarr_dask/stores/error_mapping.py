@@ -7,7 +7,6 @@ They are identified without importing a library: one that is not loaded has rais
 from __future__ import annotations
 
 import errno
-import http.client
 import socket
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -51,6 +50,7 @@ _BASES = (
     ("fsspec.implementations.reference", "ReferenceNotReachable"),
     ("gcsfs.retry", "HttpError"),
     ("google.auth.exceptions", "GoogleAuthError"),
+    ("http.client", "HTTPException"),
     ("json.decoder", "JSONDecodeError"),
     ("paramiko", "SSHException"),
     ("zipfile", "BadZipFile"),
@@ -60,14 +60,13 @@ _CUT = (
     ConnectionError,
     EOFError,
     TimeoutError,
-    http.client.BadStatusLine,
-    http.client.IncompleteRead,
     socket.gaierror,
 )
 _NO_ROUTE = {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
 _TOLD_NAMES = {"SSLError", "TooManyRedirects"}
 # by name, because the library need not be loaded; names survive moved modules
 _CUT_NAMES = {
+    "BadStatusLine",
     "ChecksumMismatch",
     "ChunkedEncodingError",
     "ClientConnectionError",
@@ -77,6 +76,7 @@ _CUT_NAMES = {
     "EndpointConnectionError",
     "FlexibleChecksumError",
     "HTTPClientError",
+    "IncompleteRead",
     "IncompleteReadError",
     "ReadTimeoutError",
     "ResponseParserError",
@@ -125,7 +125,6 @@ def library_errors() -> tuple[type[Exception], ...]:
     Many are not `OSError`. Any other exception is a bug in a program, and is not converted.
     """
     found: list[type[Exception]] = [OSError, EOFError, NotImplementedError]
-    found.append(http.client.HTTPException)
     for module, name in _BASES:
         error = getattr(sys.modules.get(module), name, None)
         if isinstance(error, type) and issubclass(error, Exception):

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from zarr_dask.errors import StoreError
-from zarr_dask.stores.aws_files import bucket_region, profile_settings
 from zarr_dask.stores.credential_functions import function_of
 
 __all__ = [
@@ -341,6 +340,8 @@ def client_of(place: BucketPath, options: str, timeout: float, retries: int) -> 
     if client.provider is not None:
         given["credential_provider"] = function_of(client.provider)
     if client.kind == "S3Store" and "region" not in given:
+        from zarr_dask.stores.aws_files import bucket_region
+
         given["region"] = bucket_region(place.bucket)
     if client.profile is not None:
         import boto3
@@ -424,7 +425,7 @@ def _from_files(profile: str | None) -> dict[str, str] | str:
     They are empty if the files have none, so that obstore asks the machine for its role.
     """
     named = profile or os.environ.get("AWS_PROFILE")
-    settings = profile_settings(profile)
+    settings = _profile_settings(profile)
     if settings is None:
         if named:
             return f"AWS's configuration files have no profile {named!r}"
@@ -461,9 +462,15 @@ def _taken(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _profile_settings(profile: str | None) -> dict[str, str] | None:
+    from zarr_dask.stores.aws_files import profile_settings  # which loads clients of HTTP
+
+    return profile_settings(profile)
+
+
 def _region_of(profile: str | None) -> str | None:
     """Return the region from AWS's configuration files."""
-    return (profile_settings(profile) or {}).get("region")
+    return (_profile_settings(profile) or {}).get("region")
 
 
 def _endpoint_of(profile: str | None) -> str | None:
@@ -476,7 +483,7 @@ def _endpoint_of(profile: str | None) -> str | None:
     if "endpoint_url" not in text:
         return None
     if find_spec("boto3") is None:
-        return (profile_settings(profile) or {}).get("endpoint_url")
+        return (_profile_settings(profile) or {}).get("endpoint_url")
     return _endpoint_in(text, profile or os.environ.get("AWS_PROFILE"))
 
 
