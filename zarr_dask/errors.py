@@ -628,7 +628,19 @@ class ValuesDifferError(ZarrDaskError, ValueError):
 
 
 class MemoryBudgetError(ZarrDaskError, ValueError):
-    """`max_mem` is below the need of the smallest possible task."""
+    """`max_mem` is below the need of the smallest possible task.
+
+    Parameters
+    ----------
+    message
+        The message.
+    needed
+        Bytes of `max_mem` that suffice, if known.
+    """
+
+    def __init__(self, message: str, needed: int | None = None) -> None:
+        self.needed = needed
+        super().__init__(message)
 
 
 class SharedObjectError(ZarrDaskError, ValueError):

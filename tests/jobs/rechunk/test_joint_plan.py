@@ -115,6 +115,37 @@ def test_wrong_arguments(sources, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize("how", ["arrays", "a group", "blocks"])
+def test_the_memory_that_is_named_suffices_for_all(tmp_path, how):
+    """The first array needs less than the second one."""
+    lengths = {"a": (8, 256), "b": (64, 4096), "c": (8, 512)}
+    for name, shape in lengths.items():
+        zd.create_array(
+            tmp_path / "g",
+            name,
+            shape=shape,
+            dtype="f8",
+            chunks=(1, -1),
+            dimension_names=("t", "x"),
+        )
+    arrays = [zd.open_array(tmp_path / "g", name) for name in lengths]
+
+    def planned(max_mem: int):
+        grids = {"chunks": {"t": -1}, "max_mem": max_mem}
+        if how == "a group":
+            return zd.plan_rechunk(zd.open_group(tmp_path / "g"), tmp_path / "b", **grids)
+        if how == "arrays":
+            return zd.plan_rechunk(arrays, tmp_path / "b", path=list(lengths), **grids)
+        values = [zd.from_zarr(one) for one in arrays]
+        each = [{"chunks": one.shape} for one in arrays]
+        return zd.plan_write(values, tmp_path / "b", list(lengths), each=each, max_mem=max_mem)
+
+    with pytest.raises(MemoryBudgetError, match=r"max_mem(=| \(to )[\d,]+") as caught:
+        planned(1_060_000)
+    assert planned(caught.value.needed)
+    assert f"{caught.value.needed:,}" in str(caught.value)
+
+
 def test_nothing_is_visible_before_everything_is(sources, tmp_path):
     plan = planned(sources, tmp_path / "b.zarr")
     seen = []

@@ -13,7 +13,14 @@ from typing import Any
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import same_bytes_metadata
-from zarr_dask.errors import CopyError, DataTypeError, GridError, MetadataError, SelectionError
+from zarr_dask.errors import (
+    CopyError,
+    DataTypeError,
+    GridError,
+    MemoryBudgetError,
+    MetadataError,
+    SelectionError,
+)
 from zarr_dask.formats.base import ArrayMeta, Format, GroupMeta, where
 from zarr_dask.formats.consolidated import (
     has_consolidated,
@@ -25,6 +32,7 @@ from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import format_of_group_around
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan, plan_move
+from zarr_dask.jobs.engine.predict import largest_need
 from zarr_dask.jobs.rechunk.plan import RechunkPlan
 from zarr_dask.jobs.rechunk.target_spec import (
     RechunkBudget,
@@ -165,7 +173,7 @@ def _own(grid: Any, path: str, array: Array) -> Any:
 
 
 _Member = RawCopyPlan | RechunkPlan
-_Refusal = MetadataError | GridError | DataTypeError | SelectionError
+_Refusal = MetadataError | GridError | DataTypeError | SelectionError | MemoryBudgetError
 
 
 class NodePlans:
@@ -187,13 +195,20 @@ class NodePlans:
         self.consolidated: list[str] = []
         self.notes: list[str] = []
         self.refusals: list[tuple[str, str, Exception]] = []
+        self.too_large: list[MemoryBudgetError] = []
 
     def member(self, name: str, array: Array) -> _Member | _Refusal:
         """Return the plan of an array, or the reason for refusing it; thread-safe."""
         try:
             self._check_name(name)
             return self._array(name, array)
-        except (MetadataError, GridError, DataTypeError, SelectionError) as error:
+        except (
+            MetadataError,
+            GridError,
+            DataTypeError,
+            SelectionError,
+            MemoryBudgetError,
+        ) as error:
             return error
 
     def add(self, name: str, node: Node, member: _Member | _Refusal | None) -> None:
@@ -209,6 +224,8 @@ class NodePlans:
             elif isinstance(node, Group):
                 self._check_name(name)
                 self._group(name, node)
+        except MemoryBudgetError as error:
+            self.too_large.append(error)
         except (MetadataError, GridError, DataTypeError, SelectionError) as error:
             problems = error.problems if isinstance(error, MetadataError) else (error,)
             self.refusals.append((name, "; ".join(map(str, problems)), error))
@@ -219,6 +236,8 @@ class NodePlans:
             raise self.refusals[0][2]
         if self.refusals:
             raise CopyError(at, [(name, reason) for name, reason, _ in self.refusals])
+        if self.too_large:
+            raise largest_need(self.too_large)
 
     def _check_name(self, name: str) -> None:
         for part in name.split("/") if name else ():

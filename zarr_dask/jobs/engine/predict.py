@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from math import ceil, inf
 from numbers import Real
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, parse_bytes
@@ -20,12 +20,16 @@ __all__ = [
     "CostModel",
     "JobBudget",
     "held_by_process",
+    "largest_need",
     "left_for_tasks",
     "machine_memory",
     "memory_budget",
     "needed_for_tasks",
+    "plan_each",
     "seconds",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,32 @@ def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
     # a small worker has little left for tasks before dask pauses it
     left = int(limit * _SHARE_OF_PAUSE) - IDLE_WORKER
     return max(min(int(limit * _SHARE_OF_LIMIT), left), limit // 8)
+
+
+def plan_each(plans: Iterable[Callable[[], T]]) -> list[T]:
+    """Return the plans of several arrays, made one after the other.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If there is too little memory for some: the error of the one that needs most, so that what
+        it advises suffices for all.
+    """
+    made: list[T] = []
+    refusals: list[MemoryBudgetError] = []
+    for make in plans:
+        try:
+            made.append(make())
+        except MemoryBudgetError as error:
+            refusals.append(error)
+    if refusals:
+        raise largest_need(refusals)
+    return made
+
+
+def largest_need(refusals: Iterable[MemoryBudgetError]) -> MemoryBudgetError:
+    """Return the refusal of the array that needs most memory."""
+    return max(refusals, key=lambda error: error.needed or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,8 @@ def alternatives(
             f"{smallest:,} bytes, but a task may hold {budget:,} (its share of max_mem), which is "
             f"too little in several stages, too: raise max_mem (to {enough:,} for processes of "
             f"{pluralize(threads_per_process, 'thread')}), use fewer threads per process, or "
-            "choose smaller chunks or shards."
+            "choose smaller chunks or shards.",
+            needed=enough,
         )
     return sorted(found, key=lambda alternative: alternative.seconds)
 

@@ -25,7 +25,7 @@ from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import options_of_both, parent_format, prefetch_location
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
-from zarr_dask.jobs.engine.predict import CostModel, memory_budget
+from zarr_dask.jobs.engine.predict import CostModel, memory_budget, plan_each
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.rechunk.dask_source import DaskRechunkPlan, DaskRechunkReport, plan_dask
@@ -255,19 +255,18 @@ def plan_rechunk(
             ("region", region),
         )
     ]
-    plans = tuple(
-        _plan(
-            opened(one),
-            *archives.place(place, below, target_options),
-            TargetSpec(cells, outer, kind, codecs, format, part),
-            resources,
-            overwrite=overwrite,
-        )
-        for one, place, below, cells, outer, kind, part in zip(source, *each, strict=True)
-    )
+
+    def plan_one(
+        one: Any, place: Any, below: Any, cells: Any, outer: Any, kind: Any, part: Any
+    ) -> RechunkPlan:
+        wanted = TargetSpec(cells, outer, kind, codecs, format, part)
+        to = archives.place(place, below, target_options)
+        return _plan(opened(one), *to, wanted, resources, overwrite=overwrite)
+
+    plans = plan_each(bound(plan_one, *one) for one in zip(source, *each, strict=True))
     check_all_apart(plans)
     return JointRechunkPlan(
-        members=plans,
+        members=tuple(plans),
         max_mem=resources.max_mem,
         threads=workers.threads,
         threads_per_process=workers.threads_per_process,

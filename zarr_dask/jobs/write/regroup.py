@@ -205,7 +205,8 @@ def check_fits_budget(found: Sequence[Regrouping], budget: JobBudget, where: str
     raise MemoryBudgetError(
         f"writing {where} takes {format_bytes(least)} in each process of {threads}, but "
         f"{told} {format_bytes(budget.max_mem)} ({'; '.join(way.words() for way in found)}). Give "
-        f"max_mem={least:,} or more, fewer threads per process, or {advice}."
+        f"max_mem={least:,} or more, fewer threads per process, or {advice}.",
+        needed=least,
     )
 
 

@@ -239,7 +239,8 @@ def run_plans(
         first = [one.staged for one in begun if one.staged is not None]
         return BegunWrites([one.write for one in begun], sum(one.done for one in begun), first)
 
-    _LOG.info("begin: %s", "; ".join(map(str, plans)))
+    if _LOG.isEnabledFor(logging.INFO):  # a plan's words look at the workers
+        _LOG.info("begin: %s", "; ".join(map(str, plans)))
     nbytes = sum(plan.work_nbytes for plan in plans)
     lends = max((plan.largest_block for plan in plans if is_remote(plan.target.store)), default=0)
     is_written = False

@@ -43,7 +43,7 @@ from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
 from zarr_dask.jobs.engine.layouts import layout_of
-from zarr_dask.jobs.engine.predict import JobBudget
+from zarr_dask.jobs.engine.predict import JobBudget, plan_each
 from zarr_dask.jobs.engine.resume import Resume, find_finished_append, plan_resume
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.checks import (
@@ -268,13 +268,17 @@ def plan_several(
     ZarrDaskError
         As `plan_write`.
     """
-    plans: list[WritePlan] = []
-    for values, asked in zip(arrays, requests, strict=True):
+    first: list[WritePlan] = []
+
+    def plan_one(values: da.Array, asked: WriteRequest) -> WritePlan:
         # the journal of the first one is the last one to go
-        ended = plans[0].resume.ended_with if plans else ()
+        ended = first[0].resume.ended_with if first else ()
         plan = _plan(values, replace(asked, ended=ended))
+        first[:] = first or [plan]
         defers = commit is not None and not puts_metadata_first(plan.target.store)
-        plans.append(replace(plan, deferred=True) if defers else plan)
+        return replace(plan, deferred=True) if defers else plan
+
+    plans = plan_each(bound(plan_one, *one) for one in zip(arrays, requests, strict=True))
     check_disjoint_targets(plans)
     return JointWritePlan(tuple(_in_one_graph(_sharing_memory(plans))), commit)
 
