@@ -1,9 +1,17 @@
+"""Workers of jobs: the scheduler that dask is configured to use, and scripts without a guard."""
+
+from __future__ import annotations
+
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import dask
 import pytest
+from dask.base import get_scheduler
 
 import zarr_dask as zd
+from zarr_dask.jobs.engine.workers import configured_scheduler
 
 SCRIPT = """
 import os
@@ -36,3 +44,43 @@ def test_a_script_without_guard_writes_once(tmp_path):
     assert "WorkerSetupError: a job begins while a new process imports" in done.stderr
     assert str(script) in done.stderr
     assert list(zd.open_array(str(tmp_path / "a.zarr"))[:]) == [writer] * 6
+
+
+@pytest.mark.parametrize("name", [None, "threads", "Sync", "processes"])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_the_scheduler_is_what_dask_says(monkeypatch, name, loaded):
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "distributed", raising=False)
+    with dask.config.set(scheduler=name):
+        found = configured_scheduler()
+        assert loaded or "distributed" not in sys.modules
+        assert found is get_scheduler()
+
+
+def test_a_function_or_pool_is_a_scheduler():
+    def get(*_):
+        return None
+
+    with dask.config.set(scheduler=get):
+        assert configured_scheduler() is get
+    with ThreadPoolExecutor(1) as pool, dask.config.set(scheduler=pool):
+        assert callable(configured_scheduler())
+    with dask.config.set(scheduler="nothing"), pytest.raises(ValueError, match="Expected one of"):
+        configured_scheduler()
+
+
+CODE = """
+import sys
+import numpy as np
+import zarr_dask as zd
+zd.create_array({path!r}, shape=(4,), dtype="u1", chunks=2)[...] = np.arange(4)
+zd.rechunk({path!r}, {path!r} + "2", chunks=(4,))
+assert list(zd.open_array({path!r} + "2")[...]) == [0, 1, 2, 3]
+print("distributed" in sys.modules)
+"""
+
+
+def test_a_job_on_threads_does_not_load_distributed(tmp_path):
+    code = CODE.format(path=str(tmp_path / "a.zarr"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]

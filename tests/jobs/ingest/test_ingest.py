@@ -628,19 +628,20 @@ def test_a_plan_in_a_file_is_done_in_parts(tmp_path):
         zd.load_plan(other)
 
 
-def test_one_step_reads_one_file(tmp_path):
+def test_one_step_reads_one_file(tmp_path, monkeypatch):
     from zarr_dask.jobs.ingest.ingest import dataset_of
     from zarr_dask.jobs.ingest.source_file import SourceFile
 
     files = write(tmp_path, [4, 4, 4], "h5netcdf")
     store, _ = dataset_of(files, concat="time")
     read = []
-    real = SourceFile.read
-    try:
-        SourceFile.read = lambda self, ranges: read.append(self.url) or real(self, ranges)
-        zd.open(store)["t"][5]
-    finally:
-        SourceFile.read = real
+
+    def recorded(real):
+        return lambda self, *where: read.append(self.url) or real(self, *where)
+
+    for name in ("read", "read_behind"):
+        monkeypatch.setattr(SourceFile, name, recorded(getattr(SourceFile, name)))
+    zd.open(store)["t"][5]
     assert read == [files[1]]
 
 

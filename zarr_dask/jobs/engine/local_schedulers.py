@@ -18,7 +18,7 @@ from typing import Any
 
 from zarr_dask.jobs.engine.credentials import references_in_graph
 from zarr_dask.jobs.engine.overlap_pool import OverlapExecutor
-from zarr_dask.jobs.engine.workers import Workers, runs_processes
+from zarr_dask.jobs.engine.workers import Workers, configured_scheduler, runs_processes
 from zarr_dask.stores.secrets import CredentialsInitializer, references_of
 
 __all__ = ["LOCAL_WINDOW", "compute_local", "run_local", "shared_processes"]
@@ -35,12 +35,11 @@ def run_local(
 ) -> None:
     """Call a function on every number; see `zarr_dask.jobs.engine.run_tasks`."""
     import dask
-    from dask.base import get_scheduler
     from dask.callbacks import Callback
     from dask.task_spec import Task
     from dask.threaded import get as threaded_get
 
-    get = get_scheduler() or threaded_get
+    get = configured_scheduler() or threaded_get
 
     def report(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:  # noqa: ARG001
         on_result(result)
@@ -209,7 +208,6 @@ def compute_local(
     from concurrent.futures import Executor
 
     import dask
-    from dask.base import get_scheduler
     from dask.callbacks import Callback
     from dask.threaded import get as threaded_get
 
@@ -218,7 +216,7 @@ def compute_local(
             on_result(result)
 
     own_pool = not isinstance(dask.config.get("pool", None), Executor)
-    if (get_scheduler() or threaded_get) is not threaded_get or not own_pool:
+    if (configured_scheduler() or threaded_get) is not threaded_get or not own_pool:
         options = {}
         if runs_processes() and own_pool:
             options = {"initializer": _Initializer(references_in_graph(collection))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Workers",
     "check_reachable_from_workers",
+    "configured_scheduler",
     "find_workers",
     "forks_for",
     "runs_elsewhere",
@@ -189,10 +190,9 @@ def _first_workers(client: Client) -> dict[str, Any]:
 
 def _local_workers() -> Workers:
     import dask
-    from dask.base import get_scheduler
     from dask.local import get_sync
 
-    if get_scheduler() is get_sync:
+    if configured_scheduler() is get_sync:
         return Workers(None, 1, 1)
     pool = dask.config.get("pool", None)  # a number, or an executor that dask will use
     size = pool if isinstance(pool, int) else getattr(pool, "_max_workers", None)
@@ -203,7 +203,25 @@ def _local_workers() -> Workers:
 
 def runs_processes() -> bool:
     """True if dask is configured to use processes of its own."""
-    from dask.base import get_scheduler
     from dask.multiprocessing import get as get_processes
 
-    return get_scheduler() is get_processes
+    return configured_scheduler() is get_processes
+
+
+def configured_scheduler() -> Callable[..., Any] | None:
+    """Return the function by which dask would compute a graph now; None if nothing is configured.
+
+    dask imports distributed to look for a client. If it is not loaded there is none, and the import
+    takes a quarter of a second.
+    """
+    import dask
+    from dask.base import get_scheduler, named_schedulers
+
+    if "distributed" not in sys.modules and not dask.config.get("get", None):
+        name = dask.config.get("scheduler", None)
+        if name is None:
+            return None
+        if isinstance(name, str) and name.lower() in named_schedulers:
+            found: Callable[..., Any] = named_schedulers[name.lower()]
+            return found
+    return get_scheduler()  # type: ignore[no-any-return]

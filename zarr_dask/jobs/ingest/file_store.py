@@ -30,14 +30,26 @@ from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Cells
 from zarr_dask.jobs.ingest import hdf5, netcdf3
 from zarr_dask.jobs.ingest.engine import Opened, open_with
+from zarr_dask.jobs.ingest.hdf5_file import opened_hdf5
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded
 from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy
 
-__all__ = ["FileArrays", "ReadOnlyKeys", "chunk_codecs", "encode_block", "header_of", "meta_of"]
+__all__ = [
+    "SMALL",
+    "FileArrays",
+    "ReadOnlyKeys",
+    "chunk_codecs",
+    "encode_block",
+    "header_of",
+    "meta_of",
+]
 
 _Index = dict[tuple[int, ...], tuple[int, int, int]]
 """Offset, size and filter mask of each stored chunk, by its coordinates."""
+
+SMALL = 1 << 16
+"""Most bytes of a variable whose values are read with the header."""
 
 FORMAT = DEFAULT_FORMAT
 
@@ -258,12 +270,10 @@ class FileArrays(ReadOnlyKeys):
             if found is None:
                 return None
             offset, size, skipped = found
-            (data,) = self.place.read([Range(offset, offset + size)])
             count = len(one.filters)
-            if not count:
-                return data
             applied = ~skipped & ((1 << count) - 1)
-            return b"".join((applied.to_bytes(_header_bytes(one), "little"), data))
+            header = applied.to_bytes(_header_bytes(one), "little")
+            return self.place.read_behind(header, Range(offset, offset + size))
         if one.offset is None:
             return None
         return self._of_range(one, coords)
@@ -338,7 +348,7 @@ class FileArrays(ReadOnlyKeys):
     @contextmanager
     def _hdf5(self, path: str) -> Iterator[Any]:
         """Open the file for one read: an open HDF5 file would keep others from writing it."""
-        with open_file(self.place, "hdf5") as file:
+        with opened_hdf5(self.place) as file:
             try:
                 yield file
             except (OSError, ValueError, RuntimeError, KeyError) as error:
@@ -353,6 +363,10 @@ class FileArrays(ReadOnlyKeys):
                     if one.layout == "chunks" and name not in indices:
                         indices[name] = hdf5.chunk_places(file[name])
         return indices[path]
+
+    def keep(self, found: Mapping[str, _Index]) -> None:
+        """Keep the places of the chunks of variables, as long as those of recent files are kept."""
+        self._indices.update(found)
 
     @property
     def _indices(self) -> dict[str, _Index]:
@@ -402,7 +416,7 @@ class _OpenFiles:
         with self._lock:
             found = self._open.get(name)
             if found is None:
-                found = self._open[name] = open_file(file.place, file.header.kind)
+                found = self._open[name] = open_with(file.header.kind, file.place.url)
                 while len(self._open) > self.most:
                     self._open.popitem(last=False)  # closed when the last thread lets go of it
             self._open.move_to_end(name)
@@ -413,22 +427,6 @@ _OPEN = _OpenFiles()
 
 
 # --- opening --------------------------------------------------------------------------------------
-
-
-def open_file(place: SourceFile, kind: str) -> Any:
-    """Return an open file of h5py, or an `Opened` of xarray.
-
-    Raises
-    ------
-    IngestError
-        If it cannot be opened.
-    """
-    if kind != "hdf5":
-        return open_with(kind, place.url)
-    try:
-        return hdf5.library().File(place.open(), "r")
-    except OSError as error:
-        raise IngestError(f"{place.url} is no whole HDF5 file ({error}).") from error
 
 
 def kind_of(place: SourceFile, size: int) -> str:
@@ -475,10 +473,16 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
         if kind == "netcdf3":
             groups, variables = _netcdf3_header(place, size)
         elif kind == "hdf5":
-            with open_file(place, kind) as file:
+            with opened_hdf5(place) as file:
                 groups, variables = hdf5.read_header(file)
+                small = {
+                    name: hdf5.chunk_places(file[name])
+                    for name, one in variables.items()
+                    if one.layout == "chunks" and one.nbytes <= SMALL
+                }
+                FileArrays(place, Header(place.url, size, tag)).keep(small)
         else:
-            groups, variables = open_file(place, kind).header()
+            groups, variables = open_with(kind, place.url).header()
     except MissingDependencyError:
         raise
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:

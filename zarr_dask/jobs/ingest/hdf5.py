@@ -74,18 +74,20 @@ def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variabl
     groups: dict[str, dict[str, Any]] = {}
     variables: dict[str, Variable] = {}
     growing: dict[str, tuple[str, ...]] = {}
-    for path, group in _groups(file, ""):
-        groups[path] = _attributes(group)
+    for path, group, datasets in _groups(file, ""):
+        groups[path] = _Attributes(group).of_users()
         phony: dict[tuple[int, int], str] = {}
-        for name, dataset in _datasets(group):
-            if not bytes(_raw(dataset, "NAME")).startswith(_NO_VARIABLE):
+        for name, dataset in datasets:
+            attributes = _Attributes(dataset)
+            if not attributes.text("NAME").startswith(_NO_VARIABLE):
                 at = f"{path}/{name}".lstrip("/")
-                scales = _dims(file, dataset, phony)
-                variables[at] = _variable(dataset, scales)
-                if None in (dataset.maxshape or ()):
+                scales = _dims(file, dataset, attributes, phony)
+                variables[at] = _variable(dataset, attributes, scales)
+                longest = dataset.maxshape or ()
+                if None in longest:
                     growing[at] = tuple(
                         "" if most is not None else scale
-                        for most, scale in zip(dataset.maxshape, scales, strict=True)
+                        for most, scale in zip(longest, scales, strict=True)
                     )
     return groups, {**variables, **_grown(variables, growing)}
 
@@ -118,14 +120,16 @@ def _grown(
     return found
 
 
-def _groups(group: Any, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield all groups by hard links; not one that lies in itself."""
-    yield path, group
+def _groups(
+    group: Any, path: str, above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Any, list[tuple[str, Any]]]]:
+    """Yield all groups by hard links, with their datasets; not a group that lies in itself."""
     h5py = library()
+    members = list(_members(group))
+    yield path, group, [(name, one) for name, one, _ in members if isinstance(one, h5py.Dataset)]
     own = (*above, h5py.h5o.get_info(group.id).addr)
-    for name, link, kind in _links(group):
-        if isinstance(link, h5py.HardLink) and kind is h5py.Group:
-            inner = group[name]
+    for name, inner, is_hard in members:
+        if is_hard and isinstance(inner, h5py.Group):
             if path.count("/") > _DEEPEST:
                 raise ValueError(f"groups lie more than {_DEEPEST} deep")
             if h5py.h5o.get_info(inner.id).addr not in own:
@@ -135,43 +139,61 @@ def _groups(group: Any, path: str, above: tuple[int, ...] = ()) -> Iterator[tupl
 _DEEPEST = 64
 
 
-def _datasets(group: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the datasets of a group; not those that lie in other files."""
-    dataset = library().Dataset
-    for name, link, kind in _links(group):
-        if kind is dataset:
-            found = group[name]
-            hard = isinstance(link, library().HardLink)
-            if hard or found.file.filename == group.file.filename:  # not through an external link
-                yield name, found
-
-
-def _links(group: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, link and class of what a group leads to in the same file."""
-    h5py = library()
+def _members(group: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield names and objects of a group, not those in other files, and True for a hard link."""
+    h5l = library().h5l
+    links = group.id.links
     for name in group:
-        link = group.get(name, getlink=True)
-        if isinstance(link, h5py.HardLink):
-            yield name, link, group.get(name, getclass=True)
-        elif isinstance(link, h5py.SoftLink):
+        kind = links.get_info(name.encode("utf-8", "surrogateescape")).type
+        if kind == h5l.TYPE_HARD:
+            yield name, group[name], True
+        elif kind == h5l.TYPE_SOFT:
             with suppress(KeyError, RuntimeError):  # it leads nowhere
-                yield name, link, group.get(name, getclass=True)
+                if _is_inside(group, name):
+                    yield name, group[name], False
 
 
-def _raw(item: Any, name: str) -> Any:
-    """Return an attribute, as bytes if it is a text; empty if there is none."""
-    value = item.attrs.get(name, b"")
-    return value.encode() if isinstance(value, str) else value
+def _is_inside(group: Any, path: str, depth: int = 0) -> bool:
+    """True if a path leads through no link to another file."""
+    h5py = library()
+    at = group.file if path.startswith("/") else group
+    for name in filter(None, path.split("/")):
+        link = at.get(name, getlink=True)
+        if isinstance(link, h5py.ExternalLink):
+            return False
+        soft = isinstance(link, h5py.SoftLink)
+        if soft and (depth > _DEEPEST or not _is_inside(at, link.path, depth + 1)):
+            return False
+        at = at[name]
+        if not isinstance(at, h5py.Group):
+            break
+    return True
 
 
-def _attributes(item: Any) -> dict[str, Any]:
-    found = {}
-    for name in item.attrs:
-        if name in _INTERNAL:
-            continue
-        with suppress(OSError, TypeError, ValueError):  # of types that NumPy does not have
-            found[name] = _attribute(item.attrs[name])
-    return found
+class _Attributes:
+    """The attributes of a group or dataset, whose names are asked for once."""
+
+    def __init__(self, item: Any) -> None:
+        self._found = item.attrs
+        self._names = list(self._found)
+
+    def get(self, name: str) -> Any:
+        """Return a value as h5py gives it; None if there is none."""
+        return self._found[name] if name in self._names else None
+
+    def text(self, name: str) -> bytes:
+        """Return a text as bytes; empty if there is none."""
+        value = self.get(name)
+        return value.encode() if isinstance(value, str) else bytes(value or b"")
+
+    def of_users(self) -> dict[str, Any]:
+        """Return those that do not belong to HDF5, in the form of `encoded`."""
+        found = {}
+        for name in self._names:
+            if name not in _INTERNAL:
+                with suppress(OSError, TypeError, ValueError):  # of types that NumPy does not have
+                    found[name] = _attribute(self._found[name])
+        return found
 
 
 def _attribute(value: Any) -> Any:
@@ -194,9 +216,9 @@ def _attribute(value: Any) -> Any:
     return encoded(value)
 
 
-def _variable(dataset: Any, scales: tuple[str, ...]) -> Variable:
+def _variable(dataset: Any, attributes: _Attributes, scales: tuple[str, ...]) -> Variable:
     """Return one dataset as a variable, with dimensions as `_dims` gives them."""
-    attrs = _attributes(dataset)
+    attrs = attributes.of_users()
     shape = tuple(int(n) for n in dataset.shape or ())
     dims = tuple(scale.rpartition("/")[2] for scale in scales)
     dtype, unsupported = _dtype(dataset)
@@ -268,24 +290,25 @@ def _dtype(dataset: Any) -> tuple[str, str]:
     return "|u1", f"has the data type {dtype}, which Zarr arrays of numbers and texts cannot have"
 
 
-def _dims(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> tuple[str, ...]:
+def _dims(
+    file: Any, dataset: Any, attributes: _Attributes, phony: dict[tuple[int, int], str]
+) -> tuple[str, ...]:
     """Return the paths of the dimensions, as the netCDF library gives them.
 
     Dimensions that have no place in the file have a name without a slash in front of it.
     """
     ndim = len(dataset.shape or ())
-    is_scale = bytes(_raw(dataset, "CLASS")) == b"DIMENSION_SCALE"
-    if is_scale and ndim == 1:
+    if ndim == 1 and attributes.text("CLASS") == b"DIMENSION_SCALE":
         return (str(dataset.name),)
-    listed = dataset.attrs.get("DIMENSION_LIST")
+    listed = attributes.get("DIMENSION_LIST")
     names: list[str] = []
     by_id: Mapping[int, str] = {}
-    ids = dataset.attrs.get("_Netcdf4Coordinates")
+    ids = attributes.get("_Netcdf4Coordinates")
     if listed is None and ids is not None and len(ids) == ndim:
         by_id = _dimension_ids(dataset.parent)
     for axis in range(ndim):
         if listed is not None and len(listed[axis]):
-            names.append(str(file[listed[axis][0]].name))
+            names.append(_name_of(file, listed[axis][0]))
         elif by_id and int(ids[axis]) in by_id:
             names.append(by_id[int(ids[axis])])
         else:
@@ -296,10 +319,18 @@ def _dims(file: Any, dataset: Any, phony: dict[tuple[int, int], str]) -> tuple[s
     return tuple(names)
 
 
+def _name_of(file: Any, reference: Any) -> str:
+    """Return the path of what a reference leads to."""
+    found = library().h5r.get_name(reference, file.id)
+    if found is None:
+        raise ValueError("a dimension is a reference to nothing")
+    return str(found.decode("utf-8", "surrogateescape"))
+
+
 def _dimension_ids(group: Any) -> dict[int, str]:
     found: dict[int, str] = {}
     while True:
-        for _, dataset in _datasets(group):
+        for _, dataset, _ in _members(group):
             number = dataset.attrs.get("_Netcdf4Dimid")
             if number is not None:
                 found.setdefault(int(number), str(dataset.name))

@@ -55,6 +55,11 @@ class Variable:
         return decoded(self.attrs[name]) if name in self.attrs else None
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * self.itemsize
+
+    @property
     def itemsize(self) -> int:
         """Bytes of an element."""
         return 16 if self.dtype == "string" else np.dtype(self.dtype).itemsize

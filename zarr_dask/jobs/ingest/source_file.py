@@ -103,17 +103,38 @@ class SourceFile:
         for one, part in zip(ranges, found, strict=True):
             if part is None:
                 raise IngestError(f"{self.url} is not there any more.")
-            if one.stop is not None and len(part) < one.stop - one.start:
-                raise IngestError(
-                    f"{self.url} ends at byte {one.start + len(part)}, but values lie up to byte "
-                    f"{one.stop}: the file is cut off. Fetch it again."
-                )
+            self._check_whole(one, len(part))
         return [part for part in found if part is not None]
 
-    def open(self) -> io.IOBase | str:
-        """Return the path of a local file, or a file object over a remote one."""
-        if self.path is not None:
-            return self.path
+    def read_behind(self, header: bytes, one: Range) -> Buffer:
+        """Return bytes and, behind them, a part of the file; see `read`."""
+        if self.path is None or one.stop is None or not header:
+            (part,) = self.read([one])
+            return b"".join((header, part)) if header else part
+        try:
+            with Path(self.path).open("rb", buffering=0) as file:
+                there = max(os.fstat(file.fileno()).st_size - one.start, 0)
+                self._check_whole(one, there)  # before memory is taken: a size may be damaged
+                found = memoryview(bytearray(len(header) + one.stop - one.start))
+                found[: len(header)] = header
+                file.seek(one.start)
+                at = len(header)
+                while at < len(found) and (count := file.readinto(found[at:])):
+                    at += count
+        except FileNotFoundError:
+            raise IngestError(f"{self.url} is not there any more.") from None
+        self._check_whole(one, at - len(header))
+        return found
+
+    def _check_whole(self, one: Range, length: int) -> None:
+        if one.stop is not None and length < one.stop - one.start:
+            raise IngestError(
+                f"{self.url} ends at byte {one.start + length}, but values lie up to byte "
+                f"{one.stop}: the file is cut off. Fetch it again."
+            )
+
+    def open_remote(self) -> io.BufferedReader:
+        """Return a file object over a remote file."""
         return io.BufferedReader(_Remote(self), 1 << 20)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from zarr_dask.errors import IngestError, ZarrDaskError
 from zarr_dask.jobs.engine.thread_map import map_concurrently as thread_map
-from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
+from zarr_dask.jobs.ingest.file_store import SMALL, FileArrays, header_of
 from zarr_dask.jobs.ingest.header import NOT_FINITE, Header, Variable
 from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Store
@@ -21,8 +21,6 @@ from zarr_dask.stores.base import Store
 __all__ = ["FileSurvey", "survey_files", "with_digests"]
 
 VERSION = 1
-_SMALL = 1 << 16
-"""Most bytes of a variable whose values are read with the header."""
 _COMPARED = 1 << 27
 """Most bytes of a variable that is compared between files."""
 _AT_A_TIME = 8
@@ -118,8 +116,7 @@ def _with_values(place: SourceFile, header: Header) -> Header:
     """Return a header with digests of small variables, and the ends of coordinates."""
     found: dict[str, Variable] = {}
     for path, one in header.variables.items():
-        nbytes = int(np.prod(one.shape, dtype=np.int64)) * one.itemsize
-        if one.unsupported or nbytes > _SMALL:
+        if one.unsupported or one.nbytes > SMALL:
             continue
         try:
             found[path] = _looked_at(place, header, path)
@@ -170,7 +167,7 @@ def with_digests(
             variable = header.variables.get(path)
             if variable is None or variable.digest or variable.unsupported:
                 continue
-            if int(np.prod(variable.shape, dtype=np.int64)) * variable.itemsize <= _COMPARED:
+            if variable.nbytes <= _COMPARED:
                 found[path] = _looked_at(place, header, path)
         return replace(header, variables={**header.variables, **found}) if found else header
 
