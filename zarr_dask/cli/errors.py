@@ -338,6 +338,7 @@ _PHRASES = {
     "create_group writes the document": "zarr-dask create writes it",
     "deep='decode'": "--deep decode",
     "(manifest=)": "(--manifest)",
+    "give it as concat=, a name": "give it as --concat NAME",
     " zarr_dask.create_array and create_group make nodes.": " zarr-dask create makes a node.",
 }
 """Advice for users of Python, and what users of the command line do instead."""

@@ -480,6 +480,12 @@ def test_the_concatenation_is_told_where_files_differ_along_one_dimension(tmp_pa
     dataset(0, 5).to_netcdf(files[1])
     with pytest.raises(IngestError, match="cannot be told"):
         zd.plan_ingest(files, {})
+    later = dataset(0, 5)  # the same numbers of days, since another day
+    later["time"].attrs["units"] = "days since 2001-01-01"
+    later.to_netcdf(files[1])
+    with pytest.raises(IngestError, match="units"):
+        zd.plan_ingest(files, {})
+    assert zd.plan_ingest(files, {}, settle={"units": "convert"}).concat == "time"
 
 
 # --- jobs -----------------------------------------------------------------------------------------

@@ -160,7 +160,9 @@ def inferred_concat(headers: Sequence[Header]) -> str | None:
             )
             for h in headers
         ]
-        facts = {(one.shape, one.digest) if one else None for one in ones}
+        facts = {  # times of two years may be the same numbers, since other days
+            (one.shape, one.digest, str(one.attribute("units"))) if one else None for one in ones
+        }
         lengths = {h.dimensions.get(name) for h in headers}
         if len(facts) > 1 or len(lengths) > 1:
             found.append(name)
