@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import warnings
 import zipfile
@@ -23,6 +19,7 @@ from click.testing import CliRunner
 import zarr_dask as zd
 from tests.support.http_server import Files, serving
 from tests.support.leftovers import left_in
+from tests.support.scripts import Script, run_script
 from zarr_dask.cli import main
 from zarr_dask.errors import (
     ChunkMissingError,
@@ -700,12 +697,12 @@ with dask.config.set(scheduler="sync"):
 
 def test_a_killed_process(tmp_path):
     made(tmp_path / "a.zarr")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")]
+    command = (KILLED, tmp_path / "a.zarr", tmp_path / "b.zarr")
     for _ in range(2):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with Script(*command) as process:
             process.stdout.readline()
-            os.kill(process.pid, signal.SIGKILL)
-    subprocess.run(command, stdout=subprocess.PIPE, check=False)
+            process.kill()
+    run_script(*command)
     same(tmp_path / "a.zarr", tmp_path / "b.zarr")
     assert left_in(tmp_path) == {"a.zarr", "b.zarr"}
 

@@ -9,6 +9,7 @@ import errno
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.leftovers import left_in, open_below
+from tests.support.scripts import run_script
 from zarr_dask.errors import (
     MetadataChangedError,
     NodeExistsError,
@@ -157,7 +159,7 @@ def test_files_beside_the_data_are_as_many_as_the_plan_says(tmp_path):
     plan = zd.plan_write(da.ones((400, 10), chunks=(1, 10)), tmp_path / "a", resume="one")
     assert "at most 2 files for each process and 5 for all" in str(plan)
     for processes in (1, 2, 3):
-        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
+        assert run_script(KILLED, tmp_path / "a")[0] == -signal.SIGKILL
         done = len(list(tmp_path.glob("a/c/*/0")))
         assert 90 * processes < done < 100 * processes  # and in so many files:
         beside = [path for path in tmp_path.glob("a.*/**/*") if path.is_file()]
@@ -1004,7 +1006,7 @@ def test_an_append_killed_when_its_journal_has_gone_is_not_done_twice(tmp_path, 
     """What remains tells the next process; this one knows what it has appended itself."""
     place, values = tmp_path / "a", da.arange(4, chunks=2)
     zd.to_zarr(da.full((2,), 7, chunks=2), place)
-    code = subprocess.call([sys.executable, "-c", APPEND, str(place), how])
+    code, _ = run_script(APPEND, place, how)
     assert code == (9 if how == "killed" else 0)
     assert (tmp_path / "a.zarr-dask").exists() == (how == "killed")
     wanted = [7, 7, 0, 1, 2, 3]
@@ -1020,7 +1022,7 @@ def test_an_append_killed_when_its_journal_has_gone_is_not_done_twice(tmp_path, 
 def test_what_was_appended_is_appended_again_where_it_has_gone(tmp_path, changes):
     place, values = tmp_path / "a", da.arange(4, chunks=2)
     zd.to_zarr(da.full((2,), 7, chunks=2), place)
-    subprocess.call([sys.executable, "-c", APPEND, str(place), "killed"])
+    run_script(APPEND, place, "killed")
     array = zd.open_array(place, mode="r+")
     if changes == "resizes":
         array.resize(2, prune=True)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
@@ -17,6 +13,7 @@ import zarr
 
 import zarr_dask as zd
 from tests.support.leftovers import left_in
+from tests.support.scripts import Script, run_script
 from zarr_dask.errors import NodeExistsError, NodeNotFoundError, ResumeError, StoreError
 from zarr_dask.jobs.engine import lifecycle
 from zarr_dask.jobs.engine.lifecycle import join_job
@@ -168,21 +165,21 @@ with dask.config.set(scheduler="sync"):
 @pytest.mark.parametrize("staged", [pytest.param("direct", marks=pytest.mark.slow), "staged"])
 def test_a_killed_process(source, tmp_path, staged):
     target = tmp_path / "b.zarr"
-    command = [sys.executable, "-c", KILLED, source.store.root, str(target), "sync", staged]
+    command = (KILLED, source.store.root, target, "sync", staged)
     done, told = 0, ""
     for _ in range(3):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with Script(*command) as process:
             line = process.stdout.readline()
             if line:
-                os.kill(process.pid, signal.SIGKILL)
+                process.kill()
             rest = process.stdout.read()
         told = told or line
         done += len([line, *rest.splitlines()]) if line else 0
-    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    _, finished = run_script(*command)
     tasks = int(told.split()[1])
     np.testing.assert_array_equal(zd.open_array(target)[...], VALUES)
     # each kill costs at most the task that was running and the one that was not yet told of
-    assert done + len(finished.stdout.splitlines()) <= tasks + 3
+    assert done + len(finished.splitlines()) <= tasks + 3
     assert left_in(tmp_path) == {"b.zarr"}
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.leftovers import left_in
+from tests.support.scripts import Script
 from zarr_dask.errors import (
     AppendConflictError,
     ConditionalWriteError,
@@ -226,14 +225,12 @@ def stop(step):
     sys.stdin.read()
 zd.to_zarr(da.ones(2, chunks=2, dtype="i4"), sys.argv[1], append=0, progress=stop)
 """
-    command = [sys.executable, "-c", script, str(target)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
-        assert process.stdout.readline() == b"begun\n"
+    with Script(script, target) as process:
+        assert process.stdout.readline() == "begun\n"
         with pytest.raises(AppendConflictError, match=f"process {process.pid} on "):
             append(target, 2)
-        process.send_signal(signal.SIGKILL)
-        process.wait(PATIENCE)
+        process.kill()
+        process.wait()
         append(target, 2)
     assert zd.open_array(target)[...].tolist() == [0, 0, 0, 0, 2, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
@@ -263,26 +260,20 @@ for line in sys.stdin:
 )
 def test_two_processes(options: dict[str, str], tmp_path: Path) -> None:
     """What a call has written that came back well is there, and all attributes are."""
-    command = [sys.executable, "-c", RACE, str(tmp_path / "a")]
     zd.create_group(tmp_path / "a")
-    processes = [
-        subprocess.Popen(
-            [*command, str(number), repr(options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in (1, 2)
-    ]
-    try:
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(Script(RACE, tmp_path / "a", number, repr(options)))
+            for number in (1, 2)
+        ]
         for pair in range(5):
             target = f"{tmp_path}/a{pair}"
             zd.to_zarr(da.zeros(4, chunks=2, dtype="i4"), target)
             for process in processes:
-                process.stdin.write(f"{pair}\n")  # type: ignore[union-attr]
+                process.stdin.write(f"{pair}\n")
             for process in processes:
-                process.stdin.flush()  # type: ignore[union-attr]
-            said = [process.stdout.readline().strip() for process in processes]  # type: ignore[union-attr]
+                process.stdin.flush()
+            said = [process.stdout.readline().strip() for process in processes]
             found = zd.open_array(target)[...].tolist()
             want = sum(2 * n for n, word in enumerate(said, 1) if word == "ok")
             assert len(found) == 4 + want
@@ -292,9 +283,6 @@ def test_two_processes(options: dict[str, str], tmp_path: Path) -> None:
             assert "ok" in said
             assert not options or said == ["ok", "ok"]
         assert len(zd.open_group(tmp_path / "a").attributes) == 10
-    finally:
-        for process in processes:
-            process.communicate(timeout=PATIENCE)
 
 
 # --- stores that are asked by requests ------------------------------------------------------------

@@ -10,11 +10,9 @@ import errno
 import fcntl
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import dask
@@ -24,7 +22,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from tests.support.paths import ROOT
+from tests.support.scripts import Script
 from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
@@ -247,29 +245,15 @@ def run_peers(place: Path, rounds: int, partial: str, grid: dict) -> int:
     """How many values were lost when two processes wrote the halves of one object at once."""
     for number in range(rounds):
         zd.create_array(place, str(number), shape=(6, 20), dtype="i4", **grid)
-    peers = [
-        subprocess.Popen(
-            [sys.executable, "-c", PEER, str(place), str(half), str(rounds), partial],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        for half in (0, 1)
-    ]
-    try:
+    with ExitStack() as stack:
+        peers = [stack.enter_context(Script(PEER, place, half, rounds, partial)) for half in (0, 1)]
         for _ in range(rounds):
             for peer in peers:
                 assert peer.stdout.readline() == "ready\n"
             for peer in peers:
                 peer.stdin.write("go\n")
                 peer.stdin.flush()
-        assert [peer.wait(30) for peer in peers] == [0, 0]
-    finally:
-        for peer in peers:
-            peer.kill()
-            peer.communicate()
+        assert [peer.wait() for peer in peers] == [0, 0]
     want = np.repeat([1, 2], 3)[:, None] + np.zeros((6, 20), int)
     values = [zd.open_array(place, str(number))[...] for number in range(rounds)]
     return sum(int(np.count_nonzero(found != want)) for found in values)
@@ -334,14 +318,6 @@ with folder_lock(sys.argv[1]):
 
 def test_the_lock_of_a_job_that_is_killed_is_free(tmp_path):
     target = zd.create_array(tmp_path, shape=(6, 20), dtype="i4", chunks=(6, 20))
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "c" / "0")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
     done = threading.Event()
 
     def job() -> None:
@@ -349,17 +325,14 @@ def test_the_lock_of_a_job_that_is_killed_is_free(tmp_path):
         zd.to_zarr(x, target, region=np.s_[0:3], partial="compare")
         done.set()
 
-    try:
+    with Script(HOLDER, tmp_path / "c" / "0") as holder:
         assert holder.stdout.readline() == "held\n"
         thread = threading.Thread(target=job)
         thread.start()
         assert not done.wait(0.3)  # it waits for the lock
-        holder.send_signal(signal.SIGKILL)
+        holder.kill()
         assert done.wait(20)
         thread.join(20)
-    finally:
-        holder.kill()
-        holder.communicate()
     assert (target[:3] == 1).all()
 
 

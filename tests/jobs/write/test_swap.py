@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +14,7 @@ import pytest
 import zarr
 
 import zarr_dask as zd
-from tests.support.paths import ROOT
+from tests.support.scripts import Script, run_script
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     MixedFormatsWarning,
@@ -215,22 +212,12 @@ while True:
 def kill_swaps(place: Path, rounds: int) -> None:
     seed = random.Random(5)
     for _ in range(rounds):
-        job = subprocess.Popen(
-            [sys.executable, "-c", JOB, str(place)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        try:
+        with Script(JOB, place) as job:
             assert job.stdout.readline() == "ready\n"
             job.stdin.write("go\n")
             job.stdin.flush()
             time.sleep(seed.uniform(0.02, 0.3))  # the moment of the kill is what is tried
-        finally:
-            job.send_signal(signal.SIGKILL)
-            job.communicate()
+            job.kill()
         values = zd.open_array(place, "a")[...] - VALUES
         assert (values == values[0, 0]).all()  # one array or the other, never a mixture
         assert len(beside(place)) <= 1, "each job removes what the one before it has left"
@@ -263,24 +250,14 @@ def test_what_a_killed_job_leaves_is_removed_but_not_what_a_living_one_writes(pl
         zd.to_zarr(zd.from_zarr(place, "b"), place, "b", mode="swap")
         return None
 
-    job = subprocess.Popen(
-        [sys.executable, "-c", HELD, str(place)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    try:
+    with Script(HELD, place) as job:
         assert job.stdout.readline() == "writing\n"
         (folder,) = [name for name in beside(place) if name.endswith(".swap")]
         left = beside(place)
         sweep()
         assert beside(place) == left
         assert zd.verify(place).ok
-    finally:
-        job.send_signal(signal.SIGKILL)
-        job.communicate()
+        job.kill()
     (finding,) = zd.verify(place).findings
     assert finding.kind == "temporary"
     assert "was killed" in finding.reason
@@ -525,12 +502,7 @@ def test_a_killed_swap_goes_on(place, tmp_path):
     log = tmp_path / "log"
 
     def run(last):
-        return subprocess.run(
-            [sys.executable, "-c", RESUMED, str(place), str(log), str(last)],
-            check=False,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        ).returncode
+        return run_script(RESUMED, place, log, last)[0]
 
     assert run(8) == -signal.SIGKILL
     np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES)
