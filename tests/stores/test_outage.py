@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import types
 from contextlib import ExitStack, contextmanager
 from itertools import count
 
@@ -18,8 +19,9 @@ from tests.support.fault_proxy import fault_proxy
 from tests.support.object_stores import free_port, s3_server
 from zarr_dask._util import threads
 from zarr_dask.errors import AccessDeniedError, StoreUnavailableError
+from zarr_dask.jobs.engine.progress_bars import _wait_column
 from zarr_dask.stores import RetryPolicy, open_store
-from zarr_dask.stores.patience import SERVICES, in_foreground, in_task
+from zarr_dask.stores.patience import SERVICES, Services, in_foreground, in_task
 from zarr_dask.stores.retry import DEFAULT, FOREGROUND
 
 NUMBERS = count()
@@ -135,6 +137,7 @@ def test_a_job_on_a_cluster_outlasts_a_server_that_is_gone(server, door):
         report = zd.to_zarr(lazy, url, chunks=(2, 40), storage_options=options)
         going.join()
         assert report.objects == 24
+        assert report.retried
         array = zd.open_array(url, storage_options=options)
         with door.closed_for(5):
             assert np.array_equal(array.to_dask().compute(), VALUES)
@@ -202,14 +205,53 @@ def test_waiting_is_told(server, door, caplog, monkeypatch):
     url, options = new_url(), options_at(server, door.port, "obstore")
     store = open_store(url, options)
     store.set("a", [b"1"])
+    seen = []
+
+    def look():
+        while not seen or not seen[-1]:
+            seen.append(SERVICES.waiting)
+            time.sleep(0.01)
+
+    looking = threading.Thread(target=look)
+    looking.start()
     with door.closed_for(1.2), in_task():
         assert bytes(store.get("a")) == b"1"
+    looking.join(20)
+    assert seen[-1] >= 0.1
+    assert SERVICES.waiting == 0
     told = [one for one in caplog.records if one.name == "zarr_dask"]
     (warning,) = (one for one in told if one.levelno == logging.WARNING)
     assert url in warning.getMessage()
     assert "the next one in" in warning.getMessage()
     assert "responds again, after" in told[-1].getMessage()
     assert options["secret"] not in caplog.text
+
+
+def test_waits_of_other_processes_are_told_here(caplog, monkeypatch):
+    services = Services()
+    monkeypatch.setattr("zarr_dask.jobs.engine.progress_bars.SERVICES", services)
+    task = types.SimpleNamespace(finished=False)
+    services.hear("waiting for a service: it is busy", 8.0)
+    services.hear("waiting for a service: it is still busy", 9.0)
+    assert services.waiting >= 9
+    assert _wait_column().render(task).plain == "waiting 9 s for a service"
+    services.hear("", 9.0)
+    assert services.waiting == 0
+    assert _wait_column().render(task).plain == ""
+    told = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert told == ["in a worker: waiting for a service: it is busy"]  # at most every five seconds
+
+
+def test_a_report_counts_what_was_tried_again_before_the_tasks(server, backend):
+    url = new_url()
+    with fault_proxy(server.endpoint) as proxy:
+        options = options_at(server, proxy.port, backend)
+        open_store(url, options).get("a")
+        proxy.faults.rate, proxy.faults.kinds, proxy.faults.times = 1.0, {"unavailable": 1}, 2
+        report = zd.to_zarr(da.ones(4, chunks=2), url, storage_options=options)
+    assert proxy.faults.happened == {"unavailable": 2}
+    assert report.retried >= 2
+    assert report.waited > 0
 
 
 # --- requests in flight ---------------------------------------------------------------------------

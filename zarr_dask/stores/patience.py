@@ -7,6 +7,9 @@ waits like a job for services that have responded before, as does all that a job
 (`in_job`).
 
 Only the default policy is adapted. A policy that a user gives is obeyed as it is.
+
+Waits are logged. Those in the processes of a cluster are logged by the client as well, which hears
+of them (`Services.forward`, `Services.hear`), and progress bars show them (`Services.waiting`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -36,6 +39,7 @@ _BEGUN: ContextVar[float | None] = ContextVar("zarr_dask_task_begun", default=No
 _LOG = logging.getLogger("zarr_dask")
 _SILENT = 2.0  # seconds of waiting for one request before it is worth a warning
 _WARN_EVERY = 5.0  # seconds between two warnings of this process
+_LASTS = 30.0  # seconds after which a wait is over if nothing more is heard of it
 _MOST_SERVICES = 1024
 
 
@@ -113,9 +117,11 @@ def is_foreground() -> bool:
 
 
 class Services:
-    """The services that have responded to this process, and the last warning about one."""
+    """The services that have responded to this process, and the present wait for one."""
 
     def __init__(self) -> None:
+        self.forward: Callable[[str, float], None] | None = None
+        """Tells the client of a job about a wait, and with an empty text that it is over."""
         self.forget()
 
     def forget(self) -> None:
@@ -123,6 +129,14 @@ class Services:
         self._lock = threading.Lock()
         self._known: set[Hashable] = set()
         self._warned = float("-inf")
+        self._began: float | None = None
+        self._ends = float("-inf")
+
+    @property
+    def waiting(self) -> float:
+        """Seconds that requests have been waiting for a service; 0 if none does."""
+        now, began = time.monotonic(), self._began
+        return 0.0 if began is None or now > self._ends else now - began
 
     def has_responded(self, service: Hashable) -> bool:
         """True if a service has responded to this process; also for None, an unnamed one."""
@@ -139,19 +153,45 @@ class Services:
 
     def tell_wait(self, error: Exception, attempts: int, passed: float, waiting: float) -> None:
         """Log that a request will be repeated; as a warning if it has been failing for a while."""
-        said = "waiting for a service: %s (%d attempts in %.1f s; the next one in %.1f s)"
-        level = logging.DEBUG
-        if passed + waiting >= _SILENT:
-            with self._lock:
-                now = time.monotonic()
-                if now - self._warned >= _WARN_EVERY:
-                    self._warned, level = now, logging.WARNING
-        _LOG.log(level, said, str(error).rstrip("."), attempts, passed, waiting)
+        said = (
+            f"waiting for a service: {str(error).rstrip('.')} ({attempts} attempts in "
+            f"{passed:.1f} s; the next one in {waiting:.1f} s)"
+        )
+        if passed + waiting < _SILENT or not self._note_wait(passed, waiting):
+            _LOG.debug("%s", said)
+            return
+        _LOG.warning("%s", said)
+        if self.forward is not None:
+            self.forward(said, passed)
+
+    def _note_wait(self, passed: float, waiting: float) -> bool:
+        """Note that a request waits; return True if it is time for a warning."""
+        with self._lock:
+            now = time.monotonic()
+            self._began = now - passed if self._began is None else min(self._began, now - passed)
+            self._ends = max(self._ends, now + waiting + _LASTS)
+            is_due = now - self._warned >= _WARN_EVERY
+            if is_due:
+                self._warned = now
+        return is_due
 
     def tell_response(self, attempts: int, passed: float) -> None:
         """Log that a request has succeeded after some attempts."""
-        level = logging.INFO if passed >= _SILENT else logging.DEBUG
-        _LOG.log(level, "the service responds again, after %d attempts in %.1f s", attempts, passed)
+        said = f"the service responds again, after {attempts} attempts in {passed:.1f} s"
+        self._began = None
+        if passed < _SILENT:
+            _LOG.debug("%s", said)
+            return
+        _LOG.info("%s", said)
+        if self.forward is not None:
+            self.forward("", passed)
+
+    def hear(self, said: str, passed: float) -> None:
+        """Take up what another process of a job has forwarded."""
+        if not said:
+            self._began = None
+        elif self._note_wait(passed, 0.0):
+            _LOG.warning("in a worker: %s", said)
 
 
 SERVICES = Services()

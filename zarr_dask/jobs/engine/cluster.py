@@ -6,7 +6,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from secrets import token_hex
 from time import monotonic, sleep
@@ -17,6 +17,7 @@ from zarr_dask.jobs.engine.credentials import share_graph
 from zarr_dask.jobs.engine.workers import Workers
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import GATHERED, Batch, take_gathered
+from zarr_dask.stores.patience import SERVICES
 from zarr_dask.stores.secrets import references_of
 
 if TYPE_CHECKING:
@@ -65,11 +66,12 @@ def run_window(
     first = [start(argument) for argument in islice(arguments, window.tasks())]
     running = _as_completed(client, first)
     try:
-        for future, result in running:
-            on_result(result if future.status == "finished" else _result(future, client))
-            future.release()
-            for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
-                running.add(start(argument))
+        with _hearing_waits(client):
+            for future, result in running:
+                on_result(result if future.status == "finished" else _result(future, client))
+                future.release()
+                for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
+                    running.add(start(argument))
     finally:
         left = list(running.futures)
         client.cancel(left, reason="another task of the job failed")
@@ -82,7 +84,8 @@ def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) ->
     share_graph(client, collection)
     future = client.compute(collection)
     try:
-        return _result(future, client)
+        with _hearing_waits(client):
+            return _result(future, client)
     except BaseException as error:
         client.cancel([future], reason="the job failed or was stopped")
         if isinstance(error, Exception) and not isinstance(error, SchedulerError):
@@ -193,6 +196,34 @@ def subscribe_events(workers: Workers, topic: str, hear: Callable[[Any], None]) 
         yield
     finally:
         client.unsubscribe_topic(topic)
+
+
+_WAITS = "zarr-dask-waits"
+"""Topic of what workers tell about waits for services."""
+
+
+@contextmanager
+def _hearing_waits(client: Client) -> Iterator[None]:
+    """Log what workers tell about waits for services, and show it in progress bars."""
+    client.subscribe_topic(_WAITS, lambda event: SERVICES.hear(*event[1]))
+    try:
+        yield
+    finally:
+        client.unsubscribe_topic(_WAITS)
+        SERVICES.hear("", 0.0)
+
+
+def _tell_clients(said: str, passed: float) -> None:
+    """Forward a wait from a task to the clients of its cluster."""
+    if "distributed" not in sys.modules:
+        return
+    from distributed import get_worker
+
+    with suppress(ValueError):  # not in a task of a worker
+        get_worker().log_event(_WAITS, [said, passed])
+
+
+SERVICES.forward = _tell_clients
 
 
 def ask_scheduler(operation: str, **message: Any) -> Any:

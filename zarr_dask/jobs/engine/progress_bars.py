@@ -1,4 +1,4 @@
-"""Progress bars of jobs, on a terminal or in a notebook."""
+"""Progress bars of jobs, on a terminal or in a notebook; they say if a service is waited for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from zarr_dask.stores.patience import SERVICES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +95,21 @@ def byte_bars(console: Console, **options: Any) -> Bars:
         progress.DownloadColumn(),
         progress.TransferSpeedColumn(),
         progress.TimeRemainingColumn(elapsed_when_finished=True),
+        _wait_column(),
         console=console,
         expand=True,
         **options,
     )
+
+
+def _wait_column() -> Any:
+    """Return a column with the time that requests have been waiting for a service."""
+    from rich.progress import ProgressColumn
+    from rich.text import Text
+
+    class WaitColumn(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            seconds = 0.0 if task.finished else SERVICES.waiting
+            return Text(f"waiting {seconds:.0f} s for a service" if seconds else "")
+
+    return WaitColumn()

@@ -25,6 +25,7 @@ from zarr_dask.journal import ArrayEnd, Claim, JobLock, JobRecord, Journal, end_
 from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.retry import counting_requests
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -225,6 +226,19 @@ def run_plans(
     progress: WriteProgress | None,
     window: int | None,
     commit: Commit | None = None,
+) -> tuple[WriteReport, ...]:
+    """Write one array or several, and end their jobs; see `_run`."""
+    with counting_requests() as besides:
+        reports = _run(plans, client, progress, window, commit)
+    return (reports[0].with_waits(besides), *reports[1:]) if reports else reports
+
+
+def _run(
+    plans: Sequence[Beginning],
+    client: Client | None,
+    progress: WriteProgress | None,
+    window: int | None,
+    commit: Commit | None,
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 

@@ -68,7 +68,7 @@ from zarr_dask.journal.receipts import (
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.patience import in_task
-from zarr_dask.stores.retry import counting_retries
+from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
 
 __all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
@@ -93,11 +93,18 @@ class WriteReport(Priced, InWords):
     seconds: float = field(default=0.0, compare=False)
     """Time of the whole job; 0 where tasks are computed by the caller."""
     waited: float = field(default=0.0, compare=False)
-    """Seconds that retried requests have waited, of all threads together."""
+    """Seconds that retried requests have waited, of all threads together; also those that were
+    sent before and after the tasks, for several arrays in the first report.
+    """
     requests: Mapping[str, int] = field(default_factory=dict, compare=False)
     """Requests of the writing tasks by kind: ``read``, ``write``, ``inspect``, ``list``,
     ``delete``. Repeated requests count again; files have none.
     """
+
+    def with_waits(self, counted: Retries) -> WriteReport:
+        """Return the report with the retries of requests that the tasks have not sent."""
+        waited = self.waited + counted.seconds
+        return replace(self, retried=self.retried + counted.count, waited=waited)
 
     @property
     def rate(self) -> float:
@@ -251,12 +258,14 @@ class ArrayTarget:
         array = self.array
         computed = self._checked(block, region)
         values = array.cast(computed)
-        claim = self._claim()
-        try:
-            self.check_place_once()
-            return self._written(values, region)
-        finally:
-            claim.close()
+        with counting_requests() as besides:
+            claim = self._claim()
+            try:
+                self.check_place_once()
+                report = self._written(values, region)
+            finally:
+                claim.close()
+        return report.with_waits(besides)
 
     def _claim(self) -> Claim:
         """Claim the end of an array that grows, as long as this task runs."""

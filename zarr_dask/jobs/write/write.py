@@ -80,6 +80,7 @@ from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.retry import counting_requests
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -623,8 +624,13 @@ def to_zarr(
         to = (url, component, storage_options, mode)
         return _of_xarray(arr.zd.to_zarr, *to, compute=compute, **given)
     check_bools(compute=compute, return_stored=return_stored)
-    plan = plan_write(arr, url, component, storage_options, region, mode, **options).at_once()
+    with counting_requests() as planning:
+        plan = plan_write(arr, url, component, storage_options, region, mode, **options).at_once()
     if not compute and not return_stored:
         return plan.collection()
     report = plan.run(progress=progress, window=window)
-    return plan.stored() if return_stored else report
+    if return_stored:
+        return plan.stored()
+    if isinstance(report, WriteReport):
+        return report.with_waits(planning)
+    return (report[0].with_waits(planning), *report[1:]) if report else report
