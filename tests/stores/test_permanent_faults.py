@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 import zarr_dask as zd
 from tests.support.http_server import Files, serving
 from tests.support.object_stores import AZURE_KEY
-from zarr_dask.errors import AccessDeniedError, StoreError
+from zarr_dask.errors import AccessDeniedError, StoreError, StoreUnavailableError
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.base import WHOLE
 from zarr_dask.stores.patience import SERVICES
@@ -256,6 +256,23 @@ def test_expired_credentials_are_asked_for_again_and_then_named(backend):
     ):
         zd.open("s3://bucket/a", storage_options={**options, "endpoint_url": endpoint})
     assert caught.value.expired
+
+
+def test_a_bad_gateway_passes(service):
+    """Each library has a word of its own for it; that of gcsfs is no status."""
+    policy = {"attempts": 2, "wait": 0}
+    url, options = SERVED_BY[service]
+    with serving(answering((502, "BadGateway")), {}) as (endpoint, _):
+        given = {**options, "retry": policy, **({"endpoint_url": endpoint} if url else {})}
+        with pytest.raises(StoreUnavailableError, match="given up after 2 attempts"):
+            zd.open(url or f"{endpoint}/bucket/a", storage_options=given)
+
+
+def test_what_gcsfs_raises_as_a_value_error_is_a_store_error(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.ERROR", '{{"error": "invalid, {}"}}')
+    with serving(answering((400, "no")), {}) as (endpoint, _):
+        error, _ = opened("gs, fsspec", endpoint)
+    assert "invalid, no" in str(error)
 
 
 def test_redirects_without_end(service):

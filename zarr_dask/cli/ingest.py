@@ -11,6 +11,7 @@ from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import FORMAT, CodecsType, GridType, SizeType, run_options
 from zarr_dask.cli.output import answer, echo, say_report, terminal_safe, write_output
+from zarr_dask.cli.price import price_option, say_price
 from zarr_dask.cli.progress import image_progress, rechunk_progress
 from zarr_dask.cli.settings import is_remote, two_storage_options
 from zarr_dask.cli.signals import handle_signals
@@ -84,6 +85,7 @@ The same command with more files appends these.
 @click.option(
     "--survey", metavar="FILE", help="File that keeps the headers; beside DST by default."
 )
+@price_option
 @cluster_options()
 @run_options
 @click.option("--dry-run", is_flag=True, help="Print the plan; write nothing.")
@@ -137,10 +139,11 @@ def ingest(
             if str(output) == "-":
                 return
         echo(plan.explain())
+        price = say_price(plan)
         if output is not None:
             echo(f"written to {terminal_safe(str(output))}")
         if dry_run or output is not None:
-            answer({"plan": plan.explain(), "report": None})
+            answer({"plan": plan.explain(), **price, "report": None})
             return
         state = (
             f"{dst} is not complete. Run the same command again with --resume to go on, or "
@@ -154,4 +157,4 @@ def ingest(
             echo(str(report))
         else:
             say_report(report)
-        answer(report.to_json())
+        answer({**report.to_json(), **say_price(report)})

@@ -12,6 +12,7 @@ import zarr_dask as zd
 from zarr_dask.cli.errors import FAILED, as_options
 from zarr_dask.cli.options import FormatType
 from zarr_dask.cli.output import answer, echo, report_facts, say_plan, wrapped
+from zarr_dask.cli.price import price_option, say_price
 from zarr_dask.cli.progress import migration_progress
 from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
@@ -20,8 +21,9 @@ from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.formats.translate import TARGETS
 
 if TYPE_CHECKING:
-    from zarr_dask.jobs.migrate.plan import MigrationPlan
+    from zarr_dask.jobs.migrate.plan import MigrationPlan, MigrationReport
     from zarr_dask.ome import OmeMigration
+    from zarr_dask.ome.migrate_hierarchy import OmeMigrationReport
 
 __all__ = ["migrate", "run_migration", "wrong_usage"]
 
@@ -63,6 +65,7 @@ Examples:
     show_default=True,
     help="Layout of v1 arrays of order F without blosc; legacy is that of zarr-python 1.",
 )
+@price_option
 def migrate(
     src: str,
     dst: str | None,
@@ -112,7 +115,7 @@ def wrong_usage() -> Iterator[None]:
 
 def run_migration(
     plan: MigrationPlan | OmeMigration,
-    run: Callable[[Callable[[int], None] | None], object],
+    run: Callable[[Callable[[int], None] | None], MigrationReport | OmeMigrationReport],
     *,
     dry_run: bool,
     to_go_on: str = "to go on.",
@@ -139,10 +142,12 @@ def run_migration(
         "plan": plan.explain(),
         "refusals": [f"{path or '/'}: {problem}" for path, problem in plan.refusals],
     }
+    price: dict[str, float] = {}
     if dry_run or not plan.refusals:
         say_plan(plan)
+        price = say_price(plan)
     if dry_run:
-        answer({**facts, "report": None}, FAILED if plan.refusals else 0)
+        answer({**facts, **price, "report": None}, FAILED if plan.refusals else 0)
         return
     state = f"{plan.where} can be read as before. Run the same command again {to_go_on}"
     with (
@@ -151,4 +156,4 @@ def run_migration(
     ):
         report = run(advance)
     echo(wrapped(f"done: {report}", "  "))
-    answer({**facts, "report": report_facts(report)})
+    answer({**facts, "report": {**report_facts(report), **say_price(report)}})

@@ -38,7 +38,8 @@ from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import options_of_both, source_and_target
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.migrate.nodes import (
     MigrationOptions,
@@ -69,7 +70,7 @@ __all__ = ["OmeMigration", "OmeMigrationReport", "migrate", "plan_migration"]
 
 
 @dataclass(frozen=True, slots=True)
-class OmeMigrationReport:
+class OmeMigrationReport(Priced):
     """Result of an OME-Zarr migration."""
 
     metadata: MigrationReport
@@ -80,6 +81,12 @@ class OmeMigrationReport:
     """Other files copied, such as OME-XML."""
     seconds: float
 
+    @property
+    def requests(self) -> dict[str, int]:
+        """Requests by kind; files have none."""
+        anew = {} if self.arrays is None else self.arrays.requests
+        return add_requests([self.metadata.requests, anew])
+
     def __str__(self) -> str:
         anew = f"; written anew: {self.arrays}" if self.arrays else ""
         files = f"; {pluralize(self.files, 'other file')} copied" if self.files else ""
@@ -87,7 +94,7 @@ class OmeMigrationReport:
 
 
 @dataclass(frozen=True)
-class OmeMigration:
+class OmeMigration(Priced):
     """Everything that an OME-Zarr migration will do; made by `plan_migration`."""
 
     old: str
@@ -120,6 +127,12 @@ class OmeMigration:
         """Bytes that are copied: as stored, or decoded if they are rewritten."""
         stages = () if self.arrays is None else self.arrays.stages
         return self.metadata.nbytes + sum(stage.nbytes for stage in stages)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests by kind; not those of other files."""
+        anew = {} if self.arrays is None else self.arrays.requests
+        return add_requests([self.metadata.requests, anew])
 
     @property
     def where(self) -> str:

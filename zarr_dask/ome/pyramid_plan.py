@@ -17,6 +17,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.formats.base import Format, GroupMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import PyramidStage
 from zarr_dask.ome.pyramid_task import (
@@ -92,6 +93,26 @@ class PyramidPlan:
         itemsize = self.arrays[0].meta.data_type.typical_itemsize
         pixels = [_pixels(region) for _, region in self._written()]
         return sum(pixels) * itemsize
+
+    @property
+    def reads(self) -> int:
+        """Requests by which tasks read stored pixels; a part of a shard takes two."""
+        return sum(
+            1 + bool(array.shards and not part.whole)
+            for array, region in self._read()
+            for part in array.meta.grid.parts(region)
+        )
+
+    def _read(self) -> Iterator[tuple[Array, Region]]:
+        """Yield the regions of arrays that tasks read."""
+        for i, stage in enumerate(self.stages):
+            source = self.arrays[stage.first - 1] if stage.first else self.pixels.values
+            if not isinstance(source, Array):
+                continue
+            for number in self.numbers(i):
+                for piece, made in stage.pieces(number):
+                    if all(s.start < s.stop for s in made):
+                        yield from ((source, region) for region, _ in stage.steps(piece, made))
 
     def _written(self) -> Iterator[tuple[Array, Region]]:
         """Yield the regions of arrays that tasks write."""
@@ -169,7 +190,7 @@ def _pixels(region: Region) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class PyramidJobPlan:
+class PyramidJobPlan(Priced):
     """All contents of one job: images with their label images, or all wells of a plate."""
 
     store: Store
@@ -223,6 +244,11 @@ class PyramidJobPlan:
     def nbytes(self) -> int:
         """Decoded bytes of all levels."""
         return sum(pyramid.nbytes for pyramid in self.pyramids)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of all tasks by kind; not those of what computes pixels."""
+        return {"read": sum(pyramid.reads for pyramid in self.pyramids), "write": self.objects}
 
     @property
     def waiting(self) -> int:

@@ -78,6 +78,7 @@ _CUT_NAMES = {
     "HTTPClientError",
     "IncompleteRead",
     "IncompleteReadError",
+    "ProxyError",  # gcsfs's word for status 502
     "ReadTimeoutError",
     "ResponseParserError",
     "ResponseStreamingError",

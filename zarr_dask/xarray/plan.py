@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.display import InWords
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
@@ -23,7 +24,7 @@ __all__ = ["DatasetPlan", "DatasetReport"]
 
 
 @dataclass(frozen=True, repr=False)
-class DatasetReport(InWords):
+class DatasetReport(Priced, InWords):
     """Result of writing a dataset."""
 
     variables: Mapping[str, WriteReport]
@@ -46,6 +47,31 @@ class DatasetReport(InWords):
         """Encoded bytes that were written."""
         return sum(one.stored for one in self.variables.values())
 
+    @property
+    def seconds(self) -> float:
+        """Time of the whole job."""
+        return max((one.seconds for one in self.variables.values()), default=0.0)
+
+    @property
+    def rate(self) -> float:
+        """Decoded bytes per second; 0 if the time is not known."""
+        return self.nbytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def retried(self) -> int:
+        """Requests that were retried because a store was busy or slow, or cut off a reply."""
+        return sum(one.retried for one in self.variables.values())
+
+    @property
+    def waited(self) -> float:
+        """Seconds that retried requests have waited, of all threads together."""
+        return sum(one.waited for one in self.variables.values())
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Requests of the writing tasks by kind; files have none."""
+        return add_requests(one.requests for one in self.variables.values())
+
     def __str__(self) -> str:
         if self.is_repeated:
             return "nothing written: the labels to append are stored already"
@@ -55,7 +81,7 @@ class DatasetReport(InWords):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DatasetPlan(InWords):
+class DatasetPlan(Priced, InWords):
     """Everything that writing a dataset will do; made by `plan_dataset`."""
 
     joint: JointWritePlan
@@ -85,6 +111,11 @@ class DatasetPlan(InWords):
     def nbytes(self) -> int:
         """Decoded bytes that are written."""
         return self.joint.nbytes
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of the writing tasks by kind."""
+        return self.joint.requests
 
     @property
     def has_ended(self) -> bool:

@@ -7,6 +7,7 @@ import json
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from click.testing import CliRunner
 
 import zarr_dask as zd
@@ -41,6 +42,54 @@ def test_plans_and_reports():
     assert again.price({"write": 1000}) == 2
     copied = zd.plan_copy(store, MemoryStore())
     assert copied.price({"read": 1000, "write": 1000}) == copied.costs.requests
+
+
+def test_plans_and_reports_of_other_jobs():
+    prices = {"read": 1000, "write": 1000}
+    several = [da.ones(4, chunks=2), da.ones(6, chunks=2)]
+    joint = zd.plan_write(several, MemoryStore(), component=["a", "b"])
+    assert joint.price(prices) == sum(plan.price(prices) for plan in joint.plans) == 5
+    ds = xr.Dataset({"t": ("x", np.arange(6.0))}, coords={"x": np.arange(6)})
+    plan = zd.plan_dataset(ds, MemoryStore())
+    assert plan.price(prices) == plan.objects
+    report = plan.run()
+    assert (report.price(prices), report.retried, report.waited) == (0, 0, 0)
+    assert report.rate > 0
+    old = MemoryStore()
+    zd.create_array(old, "a", shape=(6,), dtype="i4", chunks=2, format="v2")[...] = 1
+    migration = zd.plan_migration(old)
+    assert migration.requests == {"read": 2, "inspect": 0, "write": 2}  # group and array
+    assert zd.plan_migration(old, MemoryStore()).requests["write"] == 5
+    assert migration.run().price(prices) == 0
+    dask_plan = zd.plan_rechunk(da.ones((8, 8), chunks=(2, 8)), MemoryStore(), chunks=(8, 2))
+    assert dask_plan.requests["write"] >= 4
+    assert dask_plan.price(prices) == sum(dask_plan.requests.values())
+
+
+def test_a_pyramid_is_priced_as_it_is_read_and_written():
+    store = {}
+    zd.create_array(store, "in", shape=(64, 64), dtype="u1", chunks=(16, 16))[...] = 1
+    source = zd.open_array(store, "in")
+    plan = zd.ome.plan_write(source, {}, chunks=(16, 16), levels=2)
+    assert plan.requests["write"] == plan.objects == 16 + 4
+    assert plan.requests["read"] == 16
+    assert plan.price({"read": 1000, "write": 1000}) == 36
+
+
+def test_files_that_are_appended_are_priced(tmp_path):
+    for number in range(2):
+        part = xr.Dataset({"t": ("x", np.arange(4.0))}, coords={"x": np.arange(4) + 4 * number})
+        part.to_netcdf(tmp_path / f"{number}.nc", engine="scipy")
+    files = [tmp_path / "0.nc", tmp_path / "1.nc"]
+    target = MemoryStore()
+    plan = zd.plan_ingest(files[:1], target, concat="x")
+    assert plan.requests == plan.copy.requests
+    plan.run()
+    plan = zd.plan_ingest(files, target, concat="x")
+    assert plan.requests == plan.append.requests
+    report = plan.run()
+    assert report.to_json()["requests"] == report.requests == {}
+    assert report.seconds > 0
 
 
 def test_verify_and_compare_count_the_requests_of_their_tasks():
@@ -80,6 +129,9 @@ def test_on_the_command_line(tmp_path):
     assert json.loads(found.output)["result"]["price"] == 0
     found = run("--json", "compare", tmp_path / "a", tmp_path / "b")
     assert "price" not in json.loads(found.output)["result"]
+    zd.create_array(tmp_path / "old", shape=(6,), dtype="i4", chunks=2, format="v2")[...] = 1
+    said = run("migrate", tmp_path / "old", "--dry-run", "--price", table).output
+    assert "price   1.01 USD for requests (0 inspect, 1 read, 1 write)" in said
     wrong = run("plan", tmp_path / "a", tmp_path / "c", *grid, "--price", "s4")
     assert wrong.exit_code == 2
     assert "is none of s3, gs, az" in wrong.output.replace("\n", " ")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,8 +31,9 @@ from zarr_dask.hierarchy.group import Group, open_group
 from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget
+from zarr_dask.jobs.engine.prices import Measured, Priced, Traffic
 from zarr_dask.jobs.engine.report import JointReport, Progress
 from zarr_dask.jobs.engine.workers import Workers, find_workers
 from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk
@@ -86,7 +87,7 @@ class IngestReport(JointReport):
 
 
 @dataclass(frozen=True)
-class AppendReport:
+class AppendReport(Measured):
     """Result of an append of files; empty if all were there."""
 
     files: int
@@ -94,10 +95,14 @@ class AppendReport:
     nbytes: int
     broken: tuple[FilledChunk, ...] = ()
     """Chunks that were filled, with `settle` of ``{"broken": "fill"}``."""
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+    """Time and requests of the append."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object."""
-        return asdict(self)
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "traffic"}
+        broken = [asdict(one) for one in self.broken]
+        return {**own, "broken": broken, **self.traffic_to_json()}
 
     def __str__(self) -> str:
         if not self.files:
@@ -110,7 +115,7 @@ class AppendReport:
 
 
 @dataclass(frozen=True)
-class IngestPlan:
+class IngestPlan(Priced):
     """Everything that an ingest will do; made by `zarr_dask.plan_ingest`."""
 
     source: DatasetStore
@@ -141,6 +146,11 @@ class IngestPlan:
         if self.copy is not None:
             return sum(member.nbytes for member in self.copy.members)
         return 0 if self.append is None else self.append.nbytes
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of all tasks by kind."""
+        return add_requests(plan.requests for plan in (self.copy, self.append) if plan is not None)
 
     def explain(self) -> str:
         """Return the plan in words and numbers."""
@@ -217,7 +227,13 @@ class IngestPlan:
             reports = self.append.run(client, progress)
             objects = sum(one.objects for one in reports)
             nbytes = self.append.nbytes
-            report = AppendReport(len(self.new_files), objects, nbytes, _taken(broken))
+            traffic = Traffic(
+                max((one.seconds for one in reports), default=0.0),
+                add_requests(one.requests for one in reports),
+                sum(one.retried for one in reports),
+                sum(one.waited for one in reports),
+            )
+            report = AppendReport(len(self.new_files), objects, nbytes, _taken(broken), traffic)
         if verify:
             found = compare(
                 open_node(self.source), open_group(*self.target), client=client, attributes=False

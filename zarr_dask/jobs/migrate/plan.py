@@ -20,7 +20,7 @@ from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, V
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.engine.prices import Measured, Traffic, measuring
+from zarr_dask.jobs.engine.prices import Measured, Priced, Traffic, measuring
 from zarr_dask.jobs.engine.thread_map import each_abreast, transfers_for
 from zarr_dask.jobs.migrate.nodes import (
     BACKUP,
@@ -74,7 +74,7 @@ class MigrationReport(Measured, InWords):
 
 
 @dataclass(frozen=True, repr=False)
-class MigrationPlan(InWords):
+class MigrationPlan(Priced, InWords):
     """Everything that a migration will do; made by `plan_migration`."""
 
     route: MigrationOptions
@@ -98,6 +98,16 @@ class MigrationPlan(InWords):
     def nbytes(self) -> int:
         """Bytes of the stored objects to copy."""
         return sum(node.nbytes for node in self.nodes)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests for stored objects and new metadata; each object is read back."""
+        documents = len(self._unwritten)
+        return {
+            "read": 2 * self.objects + documents,
+            "inspect": self.objects,
+            "write": self.objects + documents,
+        }
 
     @property
     def where(self) -> str:

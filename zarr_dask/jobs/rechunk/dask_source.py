@@ -34,6 +34,7 @@ from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.lifecycle import resume as resumed
 from zarr_dask.jobs.engine.overlap_pool import max_uploading
 from zarr_dask.jobs.engine.plan import Costs, add_requests, format_bytes, pluralize
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import RechunkReport, ReportBase, StageReport
 from zarr_dask.jobs.engine.resume import Resume
@@ -108,7 +109,7 @@ class DaskRechunkReport(ReportBase):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DaskRechunkPlan(InWords):
+class DaskRechunkPlan(Priced, InWords):
     """Everything that rechunking a dask array will do; made by `zarr_dask.plan_rechunk`."""
 
     values: da.Array
@@ -136,6 +137,13 @@ class DaskRechunkPlan(InWords):
     def nbytes(self) -> int:
         """Decoded bytes to rechunk."""
         return self.then.nbytes
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of all tasks by kind; not those of what makes the blocks."""
+        first = self.target if self.direct else self.then.source
+        written = {"write": first.meta.grid.ncells}
+        return written if self.direct else add_requests([written, self.then.requests])
 
     @property
     def block_memory(self) -> int:

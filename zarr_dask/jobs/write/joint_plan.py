@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords
 from zarr_dask.jobs.engine import check_reachable_from_workers
+from zarr_dask.jobs.engine.plan import add_requests
+from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plan import WritePlan
@@ -29,7 +31,7 @@ __all__ = ["JointWritePlan"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class JointWritePlan(InWords):
+class JointWritePlan(Priced, InWords):
     """Several writes by one graph, without a stored object in common; made by `plan_write`."""
 
     plans: tuple[WritePlan, ...]
@@ -60,6 +62,11 @@ class JointWritePlan(InWords):
     def nbytes(self) -> int:
         """Decoded bytes that are written."""
         return sum(plan.nbytes for plan in self.plans)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Predicted requests of the writing tasks by kind."""
+        return add_requests(plan.requests for plan in self.plans)
 
     def __str__(self) -> str:
         return self.explain()

@@ -124,6 +124,7 @@ _REQUEST_SECONDS = 900.0  # for any request: a file system may have no timeout o
 _MULTIPART = 1 << 25  # size from which values may be sent in parts
 _LAYOUT_SECONDS = 0.5  # for retries of a request that gcsfs does without, if need be
 _NO_INDEX = {403, 405}  # from nginx and others for the listing of a folder
+_REFUSED = "Bad Request: "  # gcsfs's word for an answer with "invalid" in it, in a ValueError
 _PART_RETRIES = 4
 _MOST_SERVICES = 16  # file systems, with their clients, that a process keeps
 _PARTS_AT_ONCE = 4
@@ -845,9 +846,14 @@ def _call(
 ) -> Any:
     """Call a method of a file system, with a timeout if its requests run on an event loop."""
     inner = getattr(fs, f"_{method}", None)
-    if _is_async(fs) and iscoroutinefunction(inner):
-        return _run(fs, inner(*args, **kwargs), seconds)
-    return getattr(fs, method)(*args, **kwargs)
+    try:
+        if _is_async(fs) and iscoroutinefunction(inner):
+            return _run(fs, inner(*args, **kwargs), seconds)
+        return getattr(fs, method)(*args, **kwargs)
+    except ValueError as error:
+        if not str(error).startswith(_REFUSED):
+            raise
+        raise OSError(str(error)) from error
 
 
 def _is_async(fs: Any) -> bool:
