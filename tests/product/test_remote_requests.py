@@ -260,6 +260,45 @@ def test_a_tree_takes_two_requests_a_node_at_most(place, counted):
         zd.write_dataset(tree, root, storage_options=options)
 
 
+def test_a_dataset_takes_the_place_of_another_in_few_requests(place, counted):
+    """What is removed is looked at once, and nothing of it is asked for again, array by array."""
+    url, options = place
+    root = f"{url}/replaced-{options['backend']}"
+    ds = xr.Dataset({f"v{number}": ("x", np.arange(3) + number) for number in range(6)})
+    given = {"storage_options": options}
+    zd.write_dataset(ds, root, **given)
+    new = counted()
+    zd.write_dataset(ds + 1, root, mode="w", **given)
+    replaced = counted()
+    assert replaced["0"] == new["0"] == 6
+    assert replaced.total() <= new.total() + 24  # documents at two places, listings, removals
+    xr.testing.assert_identical(zd.open_zarr(root, **given).load(), ds + 1)
+    zd.write_dataset(ds[["v0"]], root, mode="w", **given)
+    assert list(zd.open_group(root, **given)) == ["v0"]
+
+
+def test_an_append_asks_for_nothing_that_it_knows(place, counted):
+    """Labels are read once; other formats are not looked for where the dataset is known."""
+    url, options = place
+    root = f"{url}/growing-{options['backend']}"
+
+    def days(first):
+        x = np.arange(first, first + 3)
+        return xr.Dataset({"t": ("x", x * 1.0)}, coords={"x": x})
+
+    given = {"storage_options": options}
+    zd.write_dataset(days(0), root, **given)
+    zd.open_zarr(root, **given)  # the hierarchy is known to begin here
+    counted()
+    zd.write_dataset(days(3), root, append="x", **given)
+    seen = counted()
+    assert not set(OLD) & {name for name, count in seen.items() if count > 1}
+    assert (seen["0"], seen["1"]) == (1, 2)  # labels, once; what is written
+    xr.testing.assert_identical(
+        zd.open_zarr(root, **given).load(), xr.concat([days(0), days(3)], "x")
+    )
+
+
 def test_what_is_kept_beside_is_found(place):
     """A job that has not ended is in the way of another one, which begins anew if it is told to."""
     url, options = place

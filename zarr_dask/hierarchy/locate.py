@@ -37,7 +37,7 @@ from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at, nodes_around
 from zarr_dask.formats.v3draft import ENTRY
 from zarr_dask.journal import no_open_journals
-from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.base import Range, Store, is_remote, join
 from zarr_dask.stores.listing import has_paged_listing
 from zarr_dask.stores.open import (
     Location,
@@ -56,6 +56,7 @@ __all__ = [
     "PrefetchedLocation",
     "enclosing_array",
     "find_free_location",
+    "find_replaced_location",
     "format_of_group_around",
     "options_of_both",
     "parent_format",
@@ -277,17 +278,37 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
     if not (is_remote(store) and has_paged_listing(store)):
         return None
     asked = prefetching(store)
-    part = document_range(DEFAULT_OPTIONS.limits)
-    keys = [
-        key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
-    ]
-    documents = [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
+    documents = _documents_above(path)
     free_beside, is_free, _ = run_concurrently(
         partial(no_open_journals, store, path),
         partial(asked.ask_below, prefix_of(path)),
         partial(asked.ask, documents),
     )
     return PrefetchedLocation(asked, free_beside) if is_free else None
+
+
+def find_replaced_location(store: Store, path: str) -> PrefetchedLocation | None:
+    """Return the location of a hierarchy as it will be when all that is stored there has gone.
+
+    It answers the checks of all nodes that are made below, once what is there has been removed.
+    None if jobs may have left something beside, or if requests cost nothing.
+    """
+    if not (is_remote(store) and has_paged_listing(store)):
+        return None
+    asked = prefetching(store)
+    free_beside, _ = run_concurrently(
+        partial(no_open_journals, store, path), partial(asked.ask, _documents_above(path))
+    )
+    return PrefetchedLocation(asked.emptied(prefix_of(path)), True) if free_beside else None
+
+
+def _documents_above(path: str) -> list[tuple[str, Range]]:
+    """Return what is asked for of the nodes above a new one."""
+    part = document_range(DEFAULT_OPTIONS.limits)
+    keys = [
+        key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
+    ]
+    return [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
 
 
 def prefetch_array(

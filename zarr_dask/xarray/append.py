@@ -53,6 +53,8 @@ def plan_growth(dataset: xr.Dataset, call: Call, present: StoredGroup) -> Growth
     """
     dim = str(call.append)
     present.length(dim)
+    if dim in dataset.variables and dim in present.raw and present.raw[dim].dims == (dim,):
+        present.raw[dim].load()  # at once: decoding looks at its ends, and all labels are compared
     lacking = _lacking(dataset, dim, call, present)
     encoded = encode_dataset(
         dataset, present.group.node_format, None, present.decoded, casting=call.casting

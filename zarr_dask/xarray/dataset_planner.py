@@ -21,7 +21,12 @@ from zarr_dask.formats.base import Format, GroupMeta, ReadOptions, where
 from zarr_dask.formats.detect import find_node, format_for_new, format_named, formats_at
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.locate import PrefetchedLocation, find_free_location, parent_format
+from zarr_dask.hierarchy.locate import (
+    PrefetchedLocation,
+    find_free_location,
+    find_replaced_location,
+    parent_format,
+)
 from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.jobs.write.commit import GroupCommit, GroupShown
 from zarr_dask.jobs.write.plan import Partial
@@ -84,10 +89,13 @@ class Planner:
 
     @cached_property
     def free(self) -> PrefetchedLocation | None:
-        """Return the location of the group, if it is known that nothing is stored there."""
+        """Return the location of the group, if nothing is stored there, or will be before it."""
         call = self.call
-        makes = call.append is None and call.region is None and call.mode != "r+"
-        return find_free_location(self.store, self.path) if makes else None
+        if call.append is not None or call.region is not None or call.mode == "r+":
+            return None
+        if call.mode == "w" and not call.resume.resume:
+            return find_replaced_location(self.store, self.path)
+        return find_free_location(self.store, self.path)
 
     @cached_property
     def _asked(self) -> Store:
@@ -324,7 +332,8 @@ class Planner:
         if call.mode == "w":
             for one in work.writes:
                 check_not_read(one.blocks, self.store, self.path)
-        has_root = bool(formats_at(self._asked, ""))
+        is_root = not self.path and self._outermost is not None
+        has_root = is_root or bool(formats_at(self._asked, ""))
         # a call that is resumed makes the root again that the one before may have made
         makes_root = not has_root or any(one.creates and not one.path for one in work.groups)
         commit = GroupCommit(

@@ -287,9 +287,10 @@ def write_dataset(
     store, path = _place(url, group, storage_options, call)
     nodes = _nodes(dataset, inherits=write_inherited_coords)
     call = _told(call, nodes)
-    node_format = None if call.append is None else _format_at(store, path)
-    if node_format is not None:
-        finish_commit(store, path, node_format, on_conflict, call.job)
+    if call.append is not None and has_unfinished_commit(store, path):
+        node_format = _format_at(store, path)
+        if node_format is not None:
+            finish_commit(store, path, node_format, on_conflict, call.job)
     if not compute:
         return _later(Planner(store, path, call), nodes)
     if call.append is None or on_conflict == "error":

@@ -452,6 +452,11 @@ class ArrayTarget:
             If another job has started to write to the same location, or if the array was removed
             together with the journal of this job.
         """
+        with counting_requests() as besides:
+            found = self._finish(result)
+        return found.with_waits(besides)
+
+    def _finish(self, result: WriteReport) -> WriteReport:
         job = self._open_job()
         records = None if job is None else self.records
         if job is None and self.records is not None:
@@ -670,10 +675,11 @@ class Finalizer:
 
     @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
-        """Return the reports unchanged."""
-        self.show()
-        self.end()
-        return reports
+        """Return the reports, the first of them with the retries of the end."""
+        with counting_requests() as besides:
+            self.show()
+            self.end()
+        return (reports[0].with_waits(besides), *reports[1:]) if reports else reports
 
     def show(self) -> None:
         """Make everything visible, and record the end in the first journal."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from zarr_dask.errors import StoreError
@@ -69,6 +69,17 @@ class PrefetchedStore(StoreWrapper):
                 raise
         else:
             self._values.update(zip(requests, found, strict=True))
+
+    def emptied(self, prefix: str) -> PrefetchedStore:
+        """Return a store that answers as if all keys with a prefix had been removed.
+
+        Examples
+        --------
+        >>> from zarr_dask.stores import MemoryStore
+        >>> prefetching(MemoryStore({"a/b": b"1"})).emptied("a/").get("a/b") is None
+        True
+        """
+        return replace(self, _empty={*self._empty, prefix})
 
     def ask_below(self, prefix: str) -> bool:
         """Find out if any key starts with a prefix; returns True if it is known that none does."""
