@@ -1,6 +1,7 @@
-"""S3 with 20 ms more for each request: reading, writing, opening and streaming, beside others.
+"""S3 with 20 ms more for each request: reading, writing, opening, copying, beside others.
 
-``make bench-remote`` runs it. Everything is measured in one run, on the same server, with two
+``make bench-remote`` runs it; ``python -m benchmarks.remote checking 0 20 100`` runs one part at
+other latencies, in ms. Everything is measured in one run, on the same server, with two
 threads of dask; contenders take turns. "obstore alone" sends the very requests that zarr_dask
 sends, with as many at a time (32 when reading, 10 when writing), and does nothing with the answers;
 when writing once the shards alone, and once with what must come before and after them.
@@ -35,7 +36,7 @@ from zarr_dask.formats.detect import FORMATS
 from zarr_dask.jobs.engine.overlap_pool import max_uploading
 from zarr_dask.stores import Range, Recording, open_store
 
-LATENCY = 0.02
+LATENCY = 20  # ms
 WORKERS = 2
 PUTS = WORKERS + max_uploading(1 << 20)
 KEY = "AKIAEXAMPLE"
@@ -424,23 +425,38 @@ def writing_into(endpoint: str) -> None:
 
 
 def opening(endpoint: str) -> None:
+    import zarr
+
     given = options(endpoint)
     group = zd.create_group("s3://bucket/g", storage_options=given)
     for number in range(100):
         group.create_array(f"a{number}", shape=(10,), chunks=(5,), dtype="i4")
 
+    client = client_of(endpoint)
+
     def walk() -> None:
         found = dict(zd.open_group("s3://bucket/g", storage_options=given).arrays())
         assert len(found) == 100
 
-    seconds = best({"walk": walk})["walk"]
+    def alone() -> None:
+        client.get("g/zarr.json").bytes()
+        names = client.list_with_delimiter("g")["common_prefixes"]
+        assert len(names) == 100
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(lambda name: client.get(f"{name}/zarr.json").bytes(), names))
+
+    def with_zarr_python() -> None:
+        found = dict(zarr.open_group("s3://bucket/g", mode="r", storage_options=given).arrays())
+        assert len(found) == 100
+
     print("opening 100 arrays without consolidated metadata", flush=True)
-    print(f"  zarr_dask {seconds:28.3f} s = {seconds / LATENCY:.1f} round trips of latency")
+    show({"zarr_dask": walk, ALONE: alone, "zarr-python + s3fs": with_zarr_python})
 
 
 # --- checking and copying -------------------------------------------------------------------------
 
 
+ALONE = "obstore alone, the same requests"
 SMALL_SHARDS = 500
 """Number of shards that are checked and copied; small, so that requests are what takes time."""
 
@@ -460,79 +476,139 @@ def _small_shards(given: Mapping[str, Any]) -> str:
     return url
 
 
-def checking(endpoint: str) -> None:
-    """verify and copy of many shards, beside the same requests by obstore alone, as many at a time.
+class SmallShards:
+    """Shards that are checked and copied, small, so that requests are what takes time."""
 
-    Requests before and after those of the shards are sent as well, one after the other.
-    """
-    import obstore
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.given = options(endpoint)
+        self.client = client_of(endpoint)
+        self.url = _small_shards(self.given)
+        self.other = "s3://bucket/compared"
+        both = {"storage_options": self.given, "target_options": self.given}
+        zd.copy(self.url, self.other, **both)
+        self.stored = [*open_store(self.url, self.given).list("c/")]
+        self._numbers = count()
 
-    given = options(endpoint)
-    url, client, numbers = _small_shards(given), client_of(endpoint), count()
-    stored = [*open_store(url, given).list("c/")]
-    index = 4 * 16 + 4  # place and length of each chunk, and a checksum
-    print(f"checking and copying {len(stored)} shards of 4 chunks", flush=True)
+    def new(self) -> str:
+        """A place that is copied to."""
+        return f"copied-{next(self._numbers)}"
 
-    def at_once(request: Callable[[str], object]) -> None:
+    def verify(self, **depth: Any) -> None:
+        assert zd.verify(self.url, storage_options=self.given, **depth).ok
+
+    def compare(self) -> None:
+        both = {"storage_options": self.given, "target_options": self.given}
+        assert zd.compare(self.url, self.other, **both).equal
+
+    def copy(self, **target: Any) -> None:
+        to = f"s3://bucket/{self.new()}"
+        zd.copy(self.url, to, storage_options=self.given, target_options={**self.given, **target})
+
+    # --- the same requests by obstore; those before and after the shards' one after the other -----
+
+    def _at_once(self, request: Callable[[str], object], keys: Iterable[str]) -> None:
         with ThreadPoolExecutor(32) as pool:
-            list(pool.map(request, stored))
+            list(pool.map(request, keys))
 
-    def look() -> None:
-        client.get("small/zarr.json").bytes()
-        list(client.list("small/"))
+    def _look(self) -> None:
+        self.client.get("small/zarr.json").bytes()
+        list(self.client.list("small/"))
 
-    def indices() -> None:
-        look()
-        wanted: Any = {"range": {"suffix": index}}
-        at_once(lambda key: obstore.get(client, f"small/{key}", options=wanted).bytes())
-        client.list_with_delimiter("small.zarr-dask")
+    def indices_alone(self) -> None:
+        import obstore
 
-    def all_bytes() -> None:
-        look()
-        at_once(lambda key: client.get(f"small/{key}").bytes())
-        client.list_with_delimiter("small.zarr-dask")
+        self._look()
+        wanted: Any = {"range": {"suffix": 4 * 16 + 4}}  # of each chunk, and a checksum
+        self._at_once(
+            lambda key: obstore.get(self.client, f"small/{key}", options=wanted).bytes(),
+            self.stored,
+        )
+        self.client.list_with_delimiter("small.zarr-dask")
 
-    def copied(one: Callable[[str, str], object]) -> None:
-        root = f"copied-alone-{next(numbers)}"
-        look()
-        client.list_with_delimiter(root)
-        client.put(f"{root}/job.json", b"{}")
-        at_once(lambda key: one(f"small/{key}", f"{root}/{key}"))
-        list(client.list(root))
-        client.put(f"{root}/zarr.json", b"{}")
-        client.delete(f"{root}/job.json")
+    def all_bytes_alone(self) -> None:
+        self._look()
+        self._at_once(lambda key: self.client.get(f"small/{key}").bytes(), self.stored)
+        self.client.list_with_delimiter("small.zarr-dask")
 
-    def copy(**target: Any) -> None:
-        to = f"s3://bucket/copied-{next(numbers)}"
-        zd.copy(url, to, storage_options=given, target_options={**given, **target})
+    def all_bytes_twice_alone(self) -> None:
+        roots = ("small", "compared")
+        for root in roots:
+            self.client.get(f"{root}/zarr.json").bytes()
+        paths = [f"{root}/{key}" for root in roots for key in self.stored]
+        self._at_once(lambda path: self.client.get(path).bytes(), paths)
 
-    def verify(**depth: Any) -> None:
-        assert zd.verify(url, storage_options=given, **depth).ok
+    def copied_alone(self, one: Callable[[str, str], object]) -> None:
+        root = self.new()
+        self._look()
+        self.client.list_with_delimiter(root)
+        self.client.put(f"{root}/job.json", b"{}")
+        self._at_once(lambda key: one(f"small/{key}", f"{root}/{key}"), self.stored)
+        list(self.client.list(root))
+        self.client.put(f"{root}/zarr.json", b"{}")
+        self.client.delete(f"{root}/job.json")
 
+    def get_and_put(self, old: str, new: str) -> None:
+        self.client.put(new, self.client.get(old).bytes())
+
+    # --- others -----------------------------------------------------------------------------------
+
+    def _of_zarr_python(self, path: str) -> Any:
+        import zarr
+
+        return zarr.open_array(f"s3://bucket/{path}", mode="r", storage_options=self.given)
+
+    def _of_tensorstore(self, path: str, **create: Any) -> Any:
+        return open_with_tensorstore(self.endpoint, f"{path}/", **create).result()
+
+    def compare_with_zarr_python(self) -> None:
+        both = (self._of_zarr_python(path)[...] for path in ("small", "compared"))
+        assert np.array_equal(*both)
+
+    def compare_with_tensorstore(self) -> None:
+        both = (self._of_tensorstore(path).read().result() for path in ("small", "compared"))
+        assert np.array_equal(*both)
+
+    def copy_with_zarr_python(self) -> None:
+        import zarr
+
+        source, to = self._of_zarr_python("small"), f"s3://bucket/{self.new()}"
+        made = zarr.from_array(to, data=source, write_data=False, storage_options=self.given)
+        made[...] = source[...]
+
+    def copy_with_tensorstore(self) -> None:
+        document = json.loads(bytes(self.client.get("small/zarr.json").bytes()))
+        target = self._of_tensorstore(self.new(), create=True, metadata=document)
+        target.write(self._of_tensorstore("small")).result()
+
+
+def checking(endpoint: str) -> None:
+    """verify, compare and copy of many shards, beside the same requests, as many at a time."""
+    of = SmallShards(endpoint)
+    print(f"checking and copying {len(of.stored)} shards of 4 chunks", flush=True)
     elsewhere = options(endpoint.replace("127.0.0.1", "localhost"))  # as if of another service
-    for ours, theirs in (
-        ({"verify": verify}, {"obstore alone, the same requests": indices}),
-        (
-            {"verify(deep='decode')": lambda: verify(deep="decode")},
-            {"obstore alone, the same requests": all_bytes},
-        ),
-        (
-            {"copy within the service": copy},
-            {"obstore alone, the same requests": lambda: copied(client.copy)},
-        ),
-        (
-            {"copy to another service": lambda: copy(**elsewhere)},
-            {
-                "obstore alone, the same requests": lambda: copied(
-                    lambda old, new: client.put(new, client.get(old).bytes())
-                )
-            },
-        ),
-    ):
-        show({name: threads(function) for name, function in {**ours, **theirs}.items()})
-    last = f"s3://bucket/copied-{next(numbers)}"
-    zd.copy(url, last, storage_options=given, target_options=given)
-    both = (zd.open_array(one, storage_options=given)[...] for one in (url, last))
+    runs: list[dict[str, Callable[[], object]]] = [
+        {"verify": of.verify, ALONE: of.indices_alone},
+        {"verify(deep='decode')": lambda: of.verify(deep="decode"), ALONE: of.all_bytes_alone},
+        {
+            "compare": of.compare,
+            ALONE: of.all_bytes_twice_alone,
+            "zarr-python + s3fs": of.compare_with_zarr_python,
+            "tensorstore": of.compare_with_tensorstore,
+        },
+        {"copy within the service": of.copy, ALONE: lambda: of.copied_alone(of.client.copy)},
+        {
+            "copy to another service": lambda: of.copy(**elsewhere),
+            ALONE: lambda: of.copied_alone(of.get_and_put),
+            "zarr-python + s3fs": of.copy_with_zarr_python,
+            "tensorstore": of.copy_with_tensorstore,
+        },
+    ]
+    for contenders in runs:
+        show({name: threads(function) for name, function in contenders.items()})
+    last = f"s3://bucket/{of.new()}"
+    zd.copy(of.url, last, storage_options=of.given, target_options=of.given)
+    both = (zd.open_array(one, storage_options=of.given)[...] for one in (of.url, last))
     assert np.array_equal(*both)
 
 
@@ -597,9 +673,13 @@ def main(wanted: list[str]) -> None:
         if server is s3_nginx
         else "server: Python, which levels differences (tools/servers.sh nginx-lua installs nginx)"
     )
-    with server(LATENCY) as endpoint:
-        for name in wanted or PARTS:
-            PARTS[name](endpoint)
+    latencies = [int(word) for word in wanted if word.isdigit()] or [LATENCY]
+    parts = [word for word in wanted if not word.isdigit()] or PARTS
+    for latency in latencies:
+        with server(latency / 1000) as endpoint:
+            print(f"{latency} ms more for each request", flush=True)
+            for name in parts:
+                PARTS[name](endpoint)
 
 
 if __name__ == "__main__":

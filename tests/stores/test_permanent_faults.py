@@ -275,6 +275,20 @@ def test_what_gcsfs_raises_as_a_value_error_is_a_store_error(monkeypatch):
     assert "invalid, no" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        ("/nowhere/key.json", "names a file, and there is none"),
+        ({"access_token": "x"}, "'refresh_token' is missing in the options"),
+    ],
+)
+def test_tokens_of_google_that_are_none(token, words):
+    options = {"token": token, "endpoint_url": "http://127.0.0.1:9"}
+    with pytest.raises(StoreError, match=words) as caught:
+        zd.open("gs://bucket/a", storage_options=options)
+    assert "nowhere" not in str(caught.value)
+
+
 def test_redirects_without_end(service):
     with serving(answering((307, "Redirect"), ("Location", "/again")), {}) as (endpoint, _):
         error, seconds = opened(service, endpoint)

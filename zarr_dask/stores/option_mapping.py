@@ -608,6 +608,8 @@ def to_fsspec_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
             given["s3_additional_kwargs"] = {**(given.get("s3_additional_kwargs") or {}), **asked}
     if scheme in {"gs", "gcs"} and "anon" in given and given.pop("anon"):
         given["token"] = "anon"  # noqa: S105  (gcsfs's word for none)
+    if scheme in {"gs", "gcs"} and _names_no_file(given.get("token")):
+        raise ValueError("storage_options['token'] names a file, and there is none")
     if scheme in {"az", "abfs"} and given.get("endpoint_url"):
         told = [f"BlobEndpoint={given.pop('endpoint_url').rstrip('/')}"]
         for name, ours in _CONNECTION_KEYS.items():
@@ -615,6 +617,12 @@ def to_fsspec_options(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
             told += [f"{name}={value}"] if value else []
         given["connection_string"] = ";".join(told)
     return given
+
+
+def _names_no_file(token: Any) -> bool:
+    """True for a path without a file, which gcsfs would send to Google as a token."""
+    is_path = isinstance(token, str) and (token.startswith(("/", "~", ".")) or ".json" in token)
+    return is_path and not Path(token).expanduser().is_file()
 
 
 def _http(left: dict[str, Any]) -> ClientConfig:

@@ -877,6 +877,8 @@ def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
 
 def _no_store(url: str, options: str, error: BaseException) -> StoreError:
     words = redacted(str(error) or type(error).__name__, json.loads(options))
+    if type(error) is KeyError:
+        words = f"{words} is missing in the options"
     hint = " In a chain, options are named by scheme: {'s3': {...}}." if "::" in url else ""
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES and "::" not in url:
