@@ -27,10 +27,10 @@ def test_a_process_that_ends_has_little_patience_with_a_store(monkeypatch):
 def test_a_claim_with_endless_numbers_is_none_of_ours(where):
     """JSON as Python reads it has infinities, which are no integers."""
     ended = claims.EndedAppend((3,), "", {}, Owner.here(locked=False))
-    document = json.loads(claims._Record(("token",), ended=ended).to_json())
+    document = json.loads(claims.ClaimRecord(("token",), ended=ended).to_json())
     holder = document
     for name in where[:-1]:
         holder = holder[name]
     holder[where[-1]] = float("inf")
-    found = claims._Record.parsed(json.dumps(document).encode())
+    found = claims.ClaimRecord.parsed(json.dumps(document).encode())
     assert found is None or found.ended is None

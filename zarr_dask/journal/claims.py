@@ -4,7 +4,7 @@ Two appends to one array write the same objects, so that only one of them may be
 that has the claim says so in the place of the array, beside its hierarchy::
 
     run.zarr.zarr-dask/ocean/salt/         the place of the array ocean/salt
-        __append/held                      who has the claim (`_Record`), while somebody has it
+        __append/held                      who has the claim (`ClaimRecord`), while somebody has it
 
 On local files all processes that work on the append lock this file (`zarr_dask.journal.lock`). The
 kernel undoes that when a process dies: a claim that nobody holds is taken over by the next append.
@@ -66,6 +66,7 @@ from zarr_dask.stores.wrapper import forkable, is_in_memory
 __all__ = [
     "ArrayEnd",
     "Claim",
+    "ClaimRecord",
     "EndedAppend",
     "OnConflict",
     "check_not_claimed",
@@ -116,7 +117,7 @@ class EndedAppend:
 
 
 @dataclass(frozen=True)
-class _Record:
+class ClaimRecord:
     """Owners of an append: the present one, and those before."""
 
     tokens: tuple[str, ...]
@@ -136,7 +137,7 @@ class _Record:
         return json.dumps({"format": _FORMAT, **asdict(self)}).encode()
 
     @staticmethod
-    def parsed(text: Buffer | None) -> _Record | None:
+    def parsed(text: Buffer | None) -> ClaimRecord | None:
         """Return the claim that is stored; None if there is none, or none of ours."""
         if not text:
             return None
@@ -147,7 +148,7 @@ class _Record:
             told = {name: str(document[name]) for name in ("job", "host", "begun")}
             tokens = tuple(map(str, document["tokens"]))
             ended = EndedAppend.parsed(document.get("ended"))
-            return _Record(tokens, process=int(document["process"]), ended=ended, **told)
+            return ClaimRecord(tokens, process=int(document["process"]), ended=ended, **told)
         except (
             ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
         ):  # fmt: skip
@@ -282,7 +283,7 @@ class ArrayEnd:
             lambda record: replace(record, ended=record.ended and replace(record.ended, shape=()))
         )
 
-    def _change(self, change: Callable[[_Record], _Record]) -> None:
+    def _change(self, change: Callable[[ClaimRecord], ClaimRecord]) -> None:
         """Change the record, if there is one, and it is still that of this append."""
         store = self.store
         if is_in_memory(store):
@@ -293,14 +294,14 @@ class ArrayEnd:
                 if tagged is None:
                     return
                 value, tag = tagged.get_tagged(self._key)
-                found = _Record.parsed(value)
+                found = ClaimRecord.parsed(value)
                 if found is not None and found.tokens[-1:] == (self.token,):
                     tagged.set_if(self._key, [change(found).to_json()], tag)
             elif isinstance(store, FileStore):
                 with folder_lock(f"{store.root}/{self.prefix}".rstrip("/")):
                     self._change_file(store, change)
 
-    def _change_file(self, store: FileStore, change: Callable[[_Record], _Record]) -> None:
+    def _change_file(self, store: FileStore, change: Callable[[ClaimRecord], ClaimRecord]) -> None:
         """Change the record in its place: it is the file that is locked."""
         descriptor = open_in(store.root, self._key, os.O_RDWR)
         try:
@@ -390,9 +391,9 @@ class ArrayEnd:
             )
         return tokens[-1:] != (self.token,)
 
-    def _behind(self, found: _Record | None) -> _Record:
+    def _behind(self, found: ClaimRecord | None) -> ClaimRecord:
         before = () if found is None or found.ended is not None else found.tokens
-        return _Record((*before, self.token), self.job)
+        return ClaimRecord((*before, self.token), self.job)
 
     def _leave_file(self, store: FileStore, *, alone: bool) -> None:
         file = f"{store.root}/{self._key}"
@@ -400,7 +401,7 @@ class ArrayEnd:
             if not os.path.exists(file):  # noqa: PTH110
                 return
             with folder_lock(f"{store.root}/{self.prefix}".rstrip("/")):
-                found = _Record.parsed(store.get(self._key))
+                found = ClaimRecord.parsed(store.get(self._key))
                 tokens = () if found is None else found.tokens
                 if tokens[-1:] == (self.token,) and not (alone and len(tokens) > 1):
                     os.unlink(file)  # noqa: PTH108  (in a third of the time)
@@ -412,11 +413,11 @@ class ArrayEnd:
         tagged = cas_store_or_none(self.store, self._key)
         if tagged is None:
             return Claim()
-        mine = [_Record((self.token,), self.job).to_json()]
+        mine = [ClaimRecord((self.token,), self.job).to_json()]
         if tagged.set_if(self._key, mine, None):
             return Claim(is_new=True)
         value, tag = tagged.get_tagged(self._key)
-        found = _Record.parsed(value)
+        found = ClaimRecord.parsed(value)
         if found is not None and found.tokens[-1:] == (self.token,):
             return Claim()
         is_over = found is not None and found.ended is not None
@@ -536,7 +537,7 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
     if end is None or is_in_memory(end.store):
         return None
     try:
-        found = _Record.parsed(end.store.get(f"{end.prefix}{HELD}"))
+        found = ClaimRecord.parsed(end.store.get(f"{end.prefix}{HELD}"))
     except StoreError:
         return None  # what lies beside may not be ours to read
     if found is None or found.ended is None or found.job != job or found.ended.shape != shape:
@@ -571,10 +572,10 @@ def _trusts_locks(root: str) -> bool:
         close_read(descriptor)
 
 
-def _record_in(descriptor: int) -> _Record | None:
-    return _Record.parsed(read_at(descriptor, 0, min(os.fstat(descriptor).st_size, _LONGEST_TEXT)))
+def _record_in(descriptor: int) -> ClaimRecord | None:
+    return ClaimRecord.parsed(read_at(descriptor, 0, min(os.fstat(descriptor).st_size, _LONGEST_TEXT)))
 
 
-def _write(descriptor: int, record: _Record) -> None:
+def _write(descriptor: int, record: ClaimRecord) -> None:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, record.to_json(), 0)
