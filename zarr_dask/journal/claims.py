@@ -134,6 +134,7 @@ class ClaimRecord:
         return f"process {self.process} on {self.host} since {self.begun}"
 
     def to_json(self) -> bytes:
+        """Return the record as a JSON text."""
         return json.dumps({"format": _FORMAT, **asdict(self)}).encode()
 
     @staticmethod
@@ -573,7 +574,8 @@ def _trusts_locks(root: str) -> bool:
 
 
 def _record_in(descriptor: int) -> ClaimRecord | None:
-    return ClaimRecord.parsed(read_at(descriptor, 0, min(os.fstat(descriptor).st_size, _LONGEST_TEXT)))
+    size = min(os.fstat(descriptor).st_size, _LONGEST_TEXT)
+    return ClaimRecord.parsed(read_at(descriptor, 0, size))
 
 
 def _write(descriptor: int, record: ClaimRecord) -> None:
