@@ -16,7 +16,7 @@ from zarr_dask.cli.progress import image_progress
 from zarr_dask.cli.settings import two_storage_options
 from zarr_dask.cli.signals import handle_signals
 from zarr_dask.errors import NodeTypeError
-from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -14,13 +14,11 @@ from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import LayoutOptions, given_values
 from zarr_dask.errors import NodeExistsError
-from zarr_dask.formats.archive_comment import archive_comment
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import CreateOptions, Group, create_array, create_group
 from zarr_dask.hierarchy.group import open as open_node
-from zarr_dask.stores.archives import archive_to_write
-from zarr_dask.stores.backends.zip_writer import ZipWriter
-from zarr_dask.stores.open import Location, open_store
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
+from zarr_dask.stores.open import Location
 
 __all__ = [
     "array",
@@ -346,40 +344,25 @@ def save(
     """
     if not arrays and not named:
         raise TypeError("save() needs values: save(url, values) or save(url, name=values).")
-    archive = _archive_of(url, storage_options, replaces=overwrite and not path)
-    if archive is not None:
-        with archive:  # which is there when all is in it
-            save(archive, *arrays, path=path, overwrite=overwrite, **named)
-        return
-    if len(arrays) == 1 and not named:
-        create_array(
-            url, path, data=arrays[0], overwrite=overwrite, storage_options=storage_options
-        )
-        return
     both = {f"arr_{number}": values for number, values in enumerate(arrays)}
     if both.keys() & named.keys():
         raise NodeExistsError(f"{sorted(both.keys() & named.keys())} name two arrays each.")
-    if len(both) == 1 and named.keys() <= _OPTIONS:
+    if len(both) == 1 and named and named.keys() <= _OPTIONS:
         raise TypeError(
             f"save() takes arrays by name, and {sorted(named)} are options of create_array: "
             "create_array(url, data=values, ...) takes both."
         )
-    known = {name: given_values(values)[0] for name, values in {**both, **named}.items()}
-    group = create_group(url, path, overwrite=overwrite, storage_options=storage_options)
-    for name, values in known.items():
-        group.create_array(name, data=values)
-
-
-def _archive_of(
-    url: Location | Group, storage_options: Mapping[str, Any] | None, *, replaces: bool
-) -> ZipWriter | None:
-    """Return the writer of a zip archive that is given by its path; None for other locations."""
-    if not isinstance(url, str | PathLike):
-        return None
-    archive = archive_to_write(open_store(url, storage_options), replaces=replaces)
-    if archive is not None:
-        archive.comment_of = archive_comment
-    return archive
+    with open_target_or_archive(url, storage_options, replaces=overwrite and not path) as (
+        place,
+        options,
+    ):
+        if len(arrays) == 1 and not named:
+            create_array(place, path, data=arrays[0], overwrite=overwrite, storage_options=options)
+            return
+        known = {name: given_values(values)[0] for name, values in {**both, **named}.items()}
+        group = create_group(place, path, overwrite=overwrite, storage_options=options)
+        for name, values in known.items():
+            group.create_array(name, data=values)
 
 
 @explained_by(open_node)

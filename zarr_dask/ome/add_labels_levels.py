@@ -22,7 +22,7 @@ from zarr_dask.formats.consolidated import consolidated_groups
 from zarr_dask.grid.grid import Grid, Shape
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import AxesAndTransforms, dataset_of
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named

@@ -20,9 +20,9 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Region, Shape
 from zarr_dask.hierarchy.group import Group, create_array
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
 from zarr_dask.jobs.engine.progress_bars import bar
-from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.write.staging import temporary_base
 from zarr_dask.jobs.write.target import WriteReport

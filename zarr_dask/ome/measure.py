@@ -18,10 +18,10 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid.grid import Grid, Region, Shape
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers, run_tasks
 from zarr_dask.jobs.engine.map_regions import boxes_for
 from zarr_dask.jobs.engine.progress_bars import bar
-from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.levels import Level

@@ -38,9 +38,9 @@ from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.edit import consolidate_group
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import options_of_both, source_and_target
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Priced
-from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.migrate.nodes import (
     MigrationOptions,
     NodePlan,

@@ -16,7 +16,7 @@ from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import where
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.image_lifecycle import is_empty

@@ -15,8 +15,8 @@ from zarr_dask.errors import DataTypeError, GridError, MetadataError, Validation
 from zarr_dask.formats.base import where
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.engine.map_regions import is_dask
-from zarr_dask.jobs.engine.zip_targets import open_target_or_archive
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import checked_attributes
 from zarr_dask.ome.downsample import Method, Reduce

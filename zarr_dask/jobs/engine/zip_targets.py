@@ -7,8 +7,8 @@ the plan is run. Every function that runs the plan also ends the archive (`close
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,7 +19,6 @@ from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.stores.archives import (
     JobArchive,
     archive_file,
-    archive_to_write,
     job_archive,
 )
 from zarr_dask.stores.base import Store
@@ -31,7 +30,6 @@ __all__ = [
     "archive_sibling",
     "check_archive_open",
     "closes_zip_targets",
-    "open_target_or_archive",
 ]
 
 _P = ParamSpec("_P")
@@ -147,36 +145,6 @@ def archive_sibling(store: Store) -> tuple[Store, str] | None:
         return None
     folder, name = os.path.split(found)
     return folder_store(folder), name
-
-
-@contextmanager
-def open_target_or_archive(
-    url: Any, storage_options: Mapping[str, Any] | None, *, replaces: bool = False
-) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
-    """Yield the target of a job: a new archive for the path of one, else the target unchanged.
-
-    The archive appears at the end of the block; if the block raises, it does not appear.
-
-    Parameters
-    ----------
-    url, storage_options
-        Target and options of the user.
-    replaces
-        True if the job replaces everything at `url`, so that an archive need not be added to.
-
-    Yields
-    ------
-    tuple
-        Target to write to, and its options.
-    """
-    opened = open_store(url, storage_options) if _is_path(url) else url
-    archive = archive_to_write(opened, replaces=replaces)
-    if archive is None:
-        yield url, storage_options
-        return
-    archive.comment_of = archive_comment
-    with archive as writer:
-        yield writer, None
 
 
 def _is_path(url: Any) -> bool:

@@ -1,0 +1,44 @@
+"""Zip archives as targets of one call: opened by their path, present when the call has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any
+
+from zarr_dask.formats.archive_comment import archive_comment
+from zarr_dask.stores.archives import archive_to_write
+from zarr_dask.stores.open import open_store
+
+__all__ = ["open_target_or_archive"]
+
+
+@contextmanager
+def open_target_or_archive(
+    url: Any, storage_options: Mapping[str, Any] | None, *, replaces: bool = False
+) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
+    """Yield the target of a job: a new archive for the path of one, else the target unchanged.
+
+    The archive appears at the end of the block; if the block raises, it does not appear.
+
+    Parameters
+    ----------
+    url, storage_options
+        Target and options of the user.
+    replaces
+        True if the job replaces everything at `url`, so that an archive need not be added to.
+
+    Yields
+    ------
+    tuple
+        Target to write to, and its options.
+    """
+    opened = open_store(url, storage_options) if isinstance(url, str | PathLike) else url
+    archive = archive_to_write(opened, replaces=replaces)
+    if archive is None:
+        yield url, storage_options
+        return
+    archive.comment_of = archive_comment
+    with archive as writer:
+        yield writer, None
