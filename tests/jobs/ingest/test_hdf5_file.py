@@ -74,6 +74,19 @@ def test_first_bytes_that_were_read_earlier_are_looked_at(path):
             file.readinto(bytearray(64))
 
 
+def test_an_address_beyond_the_file_is_an_error(path):
+    """The one of the root group, in a superblock of version 0."""
+    content = bytearray(path.read_bytes())
+    assert content[8] == 0
+    content[64:72] = b"\xff" * 7 + b"\x7f"
+    path.write_bytes(content)
+    assert "no whole HDF5 file" in header_of(SourceFile.of(str(path), None), None).error
+    file = CheckedFile(io.BytesIO(content))
+    file.seek(1 << 63)
+    with pytest.raises(OSError, match="it leads to byte"):
+        file.readinto(bytearray(8))
+
+
 def test_values_that_look_like_a_heap_are_read(path):
     values = np.frombuffer(b"GCOL" * 100, "u1")
     with h5py.File(path, "a") as file:

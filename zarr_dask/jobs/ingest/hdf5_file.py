@@ -90,9 +90,11 @@ class CheckedFile(io.RawIOBase):
         Raises
         ------
         OSError
-            If there is a heap in which the HDF5 library would not find an end.
+            If there is a heap in which the HDF5 library would not find an end, or nothing at all.
         """
         view = memoryview(buffer).cast("B")
+        if not 0 <= self._at < self._size:  # an address may be damaged
+            raise OSError(f"it leads to byte {self._at}, and has {self._size} bytes")
         before = min(self._at, len(_HEAP) - 1)  # the library may have read the first bytes earlier
         data = self._read(self._at - before, len(view) + before)
         at = data.find(_HEAP)
