@@ -299,6 +299,24 @@ def test_an_append_asks_for_nothing_that_it_knows(place, counted):
     )
 
 
+def test_a_region_asks_for_the_documents_that_it_changes_twice(place, counted):
+    """Once to plan, and once when it begins; for all others once."""
+    url, options = place
+    root = f"{url}/region-{options['backend']}"
+    x = np.arange(6)
+    ds = xr.Dataset({"t": ("x", x * 1.0), "u": ("x", x * 2.0)}, coords={"x": x})
+    given = {"storage_options": options}
+    zd.write_dataset(ds.chunk(x=2), root, chunks={"x": 2}, **given)
+    zd.open_zarr(root, **given)  # the hierarchy is known to begin here
+    part = (ds[["t"]] + 1).drop_vars("x").isel(x=slice(2, 4))
+    counted()
+    zd.write_dataset(part, root, region={"x": slice(2, 4)}, **given)
+    seen = counted()
+    assert seen["zarr.json"] <= 2 + 3 + 1  # the group and what lies above, all arrays, "t" again
+    assert seen["1"] == 1
+    assert zd.open_zarr(root, **given)["t"].values.tolist() == [0, 1, 3, 4, 4, 5]
+
+
 def test_what_is_kept_beside_is_found(place):
     """A job that has not ended is in the way of another one, which begins anew if it is told to."""
     url, options = place

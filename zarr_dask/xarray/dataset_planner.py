@@ -33,7 +33,8 @@ from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.request import WriteRequest
 from zarr_dask.jobs.write.target_array import new_array
 from zarr_dask.jobs.write.write import plan_several
-from zarr_dask.stores.base import Store, join
+from zarr_dask.journal import no_open_journals
+from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.xarray.append import forget_append, plan_growth
 from zarr_dask.xarray.call import Call, VariableWrite
@@ -211,7 +212,7 @@ class Planner:
         present = None if call.mode in {"w", "w-"} else self._present(path)
         if present is not None and call.region is not None:
             for piece in region_pieces(dataset, call.region, present, call.casting):
-                work.writes.append(self._write_piece(path, piece))
+                work.writes.append(self._write_piece(path, piece, present))
             call.check_one_place()
         elif present is not None and call.append is not None:
             self._plan_append(work, path, dataset, present)
@@ -232,7 +233,7 @@ class Planner:
         node_format = present.group.node_format
         for name, variable in growth.new.items():
             self._plan_new(work, path, name, variable, self.call.encoding, node_format)
-        work.writes += [self._write_piece(path, piece) for piece in growth.pieces]
+        work.writes += [self._write_piece(path, piece, present) for piece in growth.pieces]
         work.groups.append(GroupShown(path, growth.encoded.attributes, creates=False))
 
     def _plan_variables(
@@ -263,7 +264,8 @@ class Planner:
                         f"{dict(stored[name].sizes)} != {dict(given.sizes)}. Append to it "
                         "(append=), write a part of it (region=), or all of it anew (mode='w')."
                     )
-                work.writes.append(self._write_piece(path, VariableWrite(name, given)))
+                piece = VariableWrite(name, given)
+                work.writes.append(self._write_piece(path, piece, present))
             else:
                 self._plan_new(work, path, name, variable, encoding, node_format)
 
@@ -297,10 +299,18 @@ class Planner:
             request = replace(request, mode="w")
         work.writes.append(Write(at, values_of(variable), request))
 
-    def _write_piece(self, path: str, piece: VariableWrite) -> Write:
-        """Return a write to an array that exists."""
+    @cached_property
+    def _free_beside(self) -> bool:
+        return no_open_journals(self.store, self.path)
+
+    def _write_piece(self, path: str, piece: VariableWrite, present: StoredGroup | None) -> Write:
+        """Return a write to an array that exists, and is open already."""
+        request = self._request(join(path, piece.name))
+        if present is not None and is_remote(self.store):
+            site = PrefetchedLocation(self.store, self._free_beside)
+            request = replace(request, url=present.arrays[piece.name], component=None, site=site)
         request = replace(
-            self._request(join(path, piece.name)),
+            request,
             mode="r+" if piece.append is None else "a",
             region=piece.region,
             append=piece.append,

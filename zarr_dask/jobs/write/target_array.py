@@ -39,8 +39,11 @@ def existing_array(
     url: Location | Array | Group,
     component: str | None,
     storage_options: Mapping[str, Any] | None,
+    site: PrefetchedLocation | None = None,
 ) -> tuple[Array, PrefetchedLocation]:
     """Return an array to write into, and the content of its location.
+
+    A caller that has just opened the array passes what it knows of its location as `site`.
 
     Raises
     ------
@@ -54,7 +57,7 @@ def existing_array(
     if isinstance(url, Array) and not component:
         target = replace(url)  # the user's handle may change before the plan is run
         open_store(url.store, storage_options)  # refuses storage options: an open store has its own
-        site = prefetch_array(url.store, url.path, url.node_format, url.options)
+        site = site or prefetch_array(url.store, url.path, url.node_format, url.options)
     elif isinstance(url, Array | Group):
         target = open_array(url, component or "", "r+", None, storage_options)
         site = prefetch_array(target.store, target.path, target.node_format, target.options)

@@ -361,7 +361,8 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
         target = new_array(values, store, path, request.wanted, request.keywords, around)
         return _ResolvedTarget(target, checked_region(None, target.shape), site)
     try:
-        target, site = existing_array(request.url, request.component, request.storage_options)
+        given = (request.url, request.component, request.storage_options)
+        target, site = existing_array(*given, request.site)
     except NodeNotFoundError as error:
         first = "region= writes into an array that exists: zarr_dask.create_array makes it"
         if request.append is not None:
