@@ -49,7 +49,7 @@ from zarr_dask.stores.open import (
     without_folder,
 )
 from zarr_dask.stores.real_location import folders_around
-from zarr_dask.stores.wrappers.prefetched import prefetching
+from zarr_dask.stores.wrappers.prefetched import is_empty, prefetching
 
 __all__ = [
     "Node",
@@ -58,6 +58,7 @@ __all__ = [
     "find_free_location",
     "find_replaced_location",
     "format_of_group_around",
+    "is_still_free",
     "options_of_both",
     "parent_format",
     "prefetch_array",
@@ -309,6 +310,14 @@ def _documents_above(path: str) -> list[tuple[str, Range]]:
         key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
     ]
     return [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
+
+
+def is_still_free(store: Store, path: str, node_format: Format) -> bool:
+    """Return True if it is known that nothing is at or below a location now."""
+    try:
+        return all(is_empty(store, prefix) for prefix in node_format.prefixes(path))
+    except StoreError:
+        return False  # a caller that must know asks again
 
 
 def prefetch_array(

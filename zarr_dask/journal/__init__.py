@@ -9,6 +9,7 @@ to do. Writes, rechunkings and simulation output have the same journals.
 `location`      locations of the journals of a node
 `lock`          locks of running jobs
 `claims`        claims to the end of an array, one appending job at a time
+`node_claims`   claims to the location of a new node, in remote stores
 `open_outputs`  outputs of simulations, which no other job may change
 `incomplete`    messages about a node that a job has not finished
 `finished`      records of finished jobs
@@ -46,6 +47,7 @@ from zarr_dask.journal.location import (
     open_journals,
 )
 from zarr_dask.journal.lock import JobLock, check_not_locked
+from zarr_dask.journal.node_claims import NodeClaim, claim_node
 from zarr_dask.journal.open_outputs import (
     OUTPUT,
     OpenOutput,
@@ -65,6 +67,7 @@ __all__ = [
     "JobRecord",
     "Journal",
     "JournalLocation",
+    "NodeClaim",
     "OnConflict",
     "OpenOutput",
     "StagePart",
@@ -72,6 +75,7 @@ __all__ = [
     "check_not_claimed",
     "check_not_locked",
     "check_resumable",
+    "claim_node",
     "claimed",
     "default_place",
     "discard_journals",

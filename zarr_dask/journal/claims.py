@@ -118,10 +118,10 @@ class EndedAppend:
 
 @dataclass(frozen=True)
 class ClaimRecord:
-    """Owners of an append: the present one, and those before."""
+    """Jobs that have a claim: the present one, and those before."""
 
     tokens: tuple[str, ...]
-    """Of appends; the last one has the claim."""
+    """Of the jobs; the last one has the claim."""
     job: str = ""
     """Tells what is appended (`JobRecord.content_token`), if the job can be resumed."""
     host: str = field(default_factory=socket.gethostname)
@@ -129,6 +129,15 @@ class ClaimRecord:
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     ended: EndedAppend | None = None
     """Its end, if it may be called again; whoever comes next has the claim then."""
+    makes: bool = False
+    """True if the job makes a node (`zarr_dask.journal.node_claims`)."""
+    given_up: bool = False
+    """True if the job has failed in good order, so that none of its tasks runs."""
+
+    @property
+    def is_free(self) -> bool:
+        """True if whoever comes next has the claim."""
+        return self.given_up or self.ended is not None
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} since {self.begun}"
@@ -149,7 +158,15 @@ class ClaimRecord:
             told = {name: str(document[name]) for name in ("job", "host", "begun")}
             tokens = tuple(map(str, document["tokens"]))
             ended = EndedAppend.parsed(document.get("ended"))
-            return ClaimRecord(tokens, process=int(document["process"]), ended=ended, **told)
+            makes, given_up = (document.get(name) is True for name in ("makes", "given_up"))
+            return ClaimRecord(
+                tokens,
+                process=int(document["process"]),
+                ended=ended,
+                makes=makes,
+                given_up=given_up,
+                **told,
+            )
         except (
             ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
         ):  # fmt: skip
@@ -314,7 +331,14 @@ class ArrayEnd:
         finally:
             close_read(descriptor)
 
-    def _conflict(self, who: object, *, lives: bool) -> AppendConflictError:
+    def _conflict(self, found: ClaimRecord | None, *, lives: bool) -> AppendConflictError:
+        who = found or f"it has just {'begun' if lives else 'ended'}"
+        if found is not None and found.makes:
+            return AppendConflictError(
+                f"{self.what} is being written anew by a job ({who}); nothing was written. Append "
+                f"when it has ended. If its process has died, repeat its call, or remove "
+                f"{self.store.url}/{self._key}."
+            )
         how = (
             ""
             if lives
@@ -337,7 +361,7 @@ class ArrayEnd:
             found = _IN_MEMORY.setdefault(self._name, _InMemory())
             is_new = self._is_new(found.tokens)
             if is_new and found.holders:
-                return self._conflict("in this process", lives=True)
+                return self._conflict(ClaimRecord(found.tokens), lives=True)
             if is_new:
                 found.tokens += (self.token,)
             found.holders += 1
@@ -377,7 +401,7 @@ class ArrayEnd:
                     raise
             try:
                 if on_conflict == "error":
-                    raise self._conflict(found or "it has just begun", lives=True)
+                    raise self._conflict(found, lives=True)
                 lock(descriptor, wait=True)  # until all who work on it have let go
             finally:
                 close_read(descriptor)
@@ -421,11 +445,11 @@ class ArrayEnd:
         found = ClaimRecord.parsed(value)
         if found is not None and found.tokens[-1:] == (self.token,):
             return Claim()
-        is_over = found is not None and found.ended is not None
+        is_over = found is not None and found.is_free
         same = found is not None and self.job and found.job == self.job
         if (is_over or same) and tagged.set_if(self._key, mine, tag):
             return Claim(is_new=True)
-        return self._conflict(found or "it has just ended", lives=False)
+        return self._conflict(found, lives=False)
 
     def _waited(
         self, claim: Callable[[], Claim | AppendConflictError], on_conflict: OnConflict

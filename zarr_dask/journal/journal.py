@@ -29,18 +29,17 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.lock import (
     HELD,
+    LOOKS,
     JobLock,
     check_not_locked,
     is_locked,
     lock_job,
-    look_now_and_then,
-    note_look,
 )
 from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, collect, parse_receipts
 from zarr_dask.journal.validate_record import checked_members
@@ -50,6 +49,9 @@ from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
+
+if TYPE_CHECKING:
+    from zarr_dask.journal.node_claims import NodeClaim
 
 __all__ = [
     "LAST",
@@ -169,6 +171,8 @@ class Journal:
     gathers: bool = True
     """True if receipts are stored together where the store cannot append; see
     `zarr_dask.journal.receipts`. False where nobody could ask the processes for theirs."""
+    claim: NodeClaim | None = None
+    """The claim of the job to what it makes, in remote stores; it tells sooner than the journal."""
 
     @property
     def url(self) -> str:
@@ -184,7 +188,7 @@ class Journal:
         if not is_bare:
             self.store.delete_prefix(self.prefix)
         self.note(job)
-        note_look(self.batch_key)
+        LOOKS.note(self.batch_key)
         self._put_readme()
 
     def put_outside(self, key: str, text: bytes) -> None:
@@ -328,21 +332,25 @@ class Journal:
     def fence(self) -> None:
         """Check right before a task puts an object that another job has not taken its place.
 
-        That is `check_ours`, each time for journals in local files, now and then for others.
+        That is `check_ours`, each time for journals in local files, now and then for others. A
+        claim is looked at instead, where there is one.
 
         Raises
         ------
         JobReplacedError
             If it has.
         """
-        self.fenced(self.check_ours)
+        if self.claim is not None:
+            self.claim.fence()
+        else:
+            self.fenced(self.check_ours)
 
     def fenced(self, check: Callable[[], None]) -> None:
         """Do the same by another check, which knows of more ways to end."""
         if isinstance(self.store, FileStore):
             check()
         else:
-            look_now_and_then(self.batch_key, check)
+            LOOKS.now_and_then(self.batch_key, check)
 
     def is_ours(self) -> bool:
         """Return True if the journal is there, and still that of the run that has this value."""

@@ -21,7 +21,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import Generic, TypeVar
 
-from zarr_dask._util.threads import run_concurrently
+from zarr_dask._util.threads import parallel_for, run_concurrently
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
 from zarr_dask.formats.detect import nodes_around
@@ -299,7 +299,8 @@ def discard_journals(
     A caller that knows the `default_place` of the node passes it.
 
     A caller that has claimed the end of the array (`is_claimed`) gives the claim up with that:
-    there is no node any more. Jobs with a journal elsewhere (``journal=``) are not found. Their
+    there is no node any more. In remote stores others leave the claim to the location alone, which
+    may be their own. Jobs with a journal elsewhere (``journal=``) are not found. Their
     receipts are not valid for the new node, because that has another creation.
 
     Raises
@@ -321,7 +322,12 @@ def discard_journals(
     if isinstance(place.store, FileStore):
         keys = (key for key in place.store.list(place.prefix) if key != claim)
         check_not_locked(place.store, keys, where(store, path))
-    place.store.delete_prefix(place.prefix)
+    own = f"{place.prefix}{CLAIM}{HELD}"
+    if is_claimed or not is_remote(place.store):
+        place.store.delete_prefix(place.prefix)
+    else:
+        old = [key for key in place.store.list(place.prefix) if key != own]
+        parallel_for(place.store.delete, old, None)
     remove_empty_folders(place.store, place.prefix)
 
 

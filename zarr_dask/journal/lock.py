@@ -11,6 +11,7 @@ for journals in local files; of other ones nobody can tell, and no job counts as
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -33,12 +34,14 @@ from zarr_dask.stores.no_follow import open_in
 
 __all__ = [
     "HELD",
+    "INTERVAL",
+    "LOOKS",
     "JobLock",
+    "JobLooks",
     "check_not_locked",
     "is_locked",
     "lock_job",
-    "look_now_and_then",
-    "note_look",
+    "wait_out",
 ]
 
 HELD = "held"
@@ -165,15 +168,15 @@ def _path(store: FileStore, prefix: str) -> str:
     return f"{store.root}/{prefix}{HELD}"
 
 
-# --- far stores, where no job is held -------------------------------------------------------------
+# --- remote stores, where no job is held ----------------------------------------------------------
 
-_INTERVAL = 1.0
+INTERVAL = 1.0
 """Seconds for which a process relies on what it has seen of its job: a process that was stopped
 looks again when it goes on.
 """
+_LATE = 2.0
+"""Seconds that a request may take in which a stopped process had been, above that."""
 _MOST_LOOKS = 256
-_LOOKS: dict[tuple[str, ...], float] = {}
-"""Times at which this process has looked at its last jobs."""
 
 
 def _now() -> float:
@@ -182,25 +185,54 @@ def _now() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
-def note_look(job: tuple[str, ...], at: float | None = None) -> None:
-    """Say that this process sees a job, as one that it has just begun."""
-    with suppress(StopIteration, RuntimeError):  # other threads may change it
-        while len(_LOOKS) >= _MOST_LOOKS:
-            _LOOKS.pop(next(iter(_LOOKS)), None)
-    _LOOKS[job] = _now() if at is None else at
+def _wait(seconds: float) -> None:
+    time.sleep(seconds)
 
 
-def look_now_and_then(job: tuple[str, ...], check: Callable[[], None]) -> None:
-    """Call the check of a job, unless this process has done so a moment ago.
+def wait_out() -> None:
+    """Wait as long as a job that was fenced a moment ago may rely on its last look."""
+    _wait(INTERVAL + _LATE)
 
-    Parameters
-    ----------
-    job
-        Tells it from others.
-    check
-        Raises if another job has taken its place.
-    """
-    before, last = _now(), _LOOKS.get(job)
-    if last is None or before - last > _INTERVAL:
-        check()
-        note_look(job, before)
+
+class JobLooks:
+    """Times at which this process has looked at its last jobs."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset; the new lock is free, also in a forked process, which has looked at nothing."""
+        self._lock = threading.Lock()
+        self._times: dict[tuple[str, ...], float] = {}
+
+    def now(self) -> float:
+        """Return the time, to be noted if the look that begins now finds nothing wrong."""
+        return _now()
+
+    def note(self, job: tuple[str, ...], at: float | None = None) -> None:
+        """Say that this process sees a job, as one that it has just begun."""
+        with self._lock:
+            while len(self._times) >= _MOST_LOOKS:
+                del self._times[next(iter(self._times))]
+            self._times[job] = _now() if at is None else at
+
+    def now_and_then(self, job: tuple[str, ...], check: Callable[[], None]) -> None:
+        """Call the check of a job, unless this process has done so a moment ago.
+
+        Parameters
+        ----------
+        job
+            Tells it from others.
+        check
+            Raises if another job has taken its place.
+        """
+        before, last = _now(), self._times.get(job)
+        if last is None or before - last > INTERVAL:
+            check()
+            self.note(job, before)
+
+
+LOOKS = JobLooks()
+"""The looks of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LOOKS.forget)

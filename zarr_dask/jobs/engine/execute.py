@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.threads import cpu_count, parallel_for
-from zarr_dask.errors import MemoryBudgetError, StoreError, ZarrDaskError
+from zarr_dask.errors import JobReplacedError, MemoryBudgetError, StoreError, ZarrDaskError
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
 from zarr_dask.jobs.engine.array_job import Compared, CopyComparison
 from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, call_indexed
-from zarr_dask.jobs.engine.lifecycle import alone, finished, job_lock, resume, start_job
+from zarr_dask.jobs.engine.lifecycle import alone, finished, go_on, job_lock, resume, start_job
 from zarr_dask.jobs.engine.local_schedulers import shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import held_by_process, seconds
@@ -209,10 +209,14 @@ def _carry_out(
             return done, stored if is_right else ()
         if found is None and was_running and plan.is_finished():
             return TaskStatistics(len(plan.stages)), plan.stored()
-        job = start_job(plan, journal) if found is None else found
+        job = start_job(plan, journal) if found is None else go_on(found)
         run = _Run(plan, job, workers, progress, steps)
         try:
             return run.to_its_end(comparisons, resumed=found is not None, resumable=True)
+        except JobReplacedError:
+            if finished(plan, journal) is None:  # what is there is another job's
+                raise
+            return run.ledger, plan.stored()
         except (ZarrDaskError, FileNotFoundError):
             if _has_ended(job) and plan.is_finished():
                 return run.ledger, plan.stored()  # the parts of a plan file were faster
@@ -274,6 +278,8 @@ class _Run:
                 if not resumable or job.journal is None or not isinstance(error, Exception):
                     with suppress(StoreError):  # the first error is what matters
                         job.remove_intermediates()
+                if self.workers.client is None:  # else whoever comes next waits for its tasks
+                    job.give_up()
                 with suppress(StoreError):
                     plan.withdraw()
                 raise

@@ -31,7 +31,7 @@ from zarr_dask.jobs.engine.plan import CopyResult, Costs, format_bytes, pluraliz
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
-from zarr_dask.journal import STAGES, JobRecord, Journal, StagePart
+from zarr_dask.journal import STAGES, JobRecord, Journal, NodeClaim, StagePart, claim_node
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores.base import Store
 
@@ -340,12 +340,21 @@ class BoundJob:
     """Identifier that separates the output of this job from later output at its location."""
     journal: Journal | None
     """Journal with the receipts of all arrays; None if there is no location for one."""
+    claims: tuple[NodeClaim | None, ...] = ()
+    """Claims to the targets of the plan, in remote stores."""
 
     @cached_property
     def jobs(self) -> tuple[ArrayJob, ...]:
         """The jobs of the arrays, each with a run id of its own in the one journal."""
-        pairs = zip(self.run_ids, self.plan.members, strict=True)
-        return tuple(member.bound(run_id, self.journal) for run_id, member in pairs)
+        members = self.plan.members
+        if self.journal is None:
+            journals: list[Journal | None] = [None] * len(members)
+        else:  # of several targets each array is one, else all of them lie in the one target
+            claims = self.claims or (None,)
+            each = claims if len(claims) == len(members) else claims[:1] * len(members)
+            journals = [replace(self.journal, claim=claim) for claim in each]
+        trios = zip(self.run_ids, members, journals, strict=True)
+        return tuple(member.bound(run_id, journal) for run_id, member, journal in trios)
 
     @cached_property
     def run_ids(self) -> tuple[str, ...]:
@@ -503,10 +512,51 @@ class BoundJob:
         JobReplacedError
             If another process has ended the job, or has begun anew.
         """
+        for claim in self._claims:
+            claim.fence()  # says more than that receipts are missing
         self.check_complete()
-        if self.journal is not None:
-            self.journal.fence()
+        self._fence()
         self.plan.publish(self.jobs)
         self.remove_intermediates()
+        self._fence()
         if self.journal is not None:
             self.journal.remove()
+        for claim in self._claims:
+            claim.release()
+
+    # --- the locations of the targets -------------------------------------------------------------
+
+    @property
+    def _claims(self) -> list[NodeClaim]:
+        return [claim for claim in self.claims if claim is not None]
+
+    def _fence(self) -> None:
+        if self.journal is not None and not self._claims:
+            self.journal.fence()
+        for claim in self._claims:
+            claim.fence()
+
+    def claimed(self) -> tuple[BoundJob, bool]:
+        """Claim the locations of the targets in remote stores.
+
+        Returns the job with its claims, and whether another job has been at one of them since the
+        last one that succeeded.
+
+        Raises
+        ------
+        JobReplacedError
+            If a later job has taken one over meanwhile.
+        """
+        found: list[tuple[NodeClaim | None, bool]] = []
+        try:
+            found.extend(claim_node(*target, self.run_id) for target in self.plan.targets)
+        except BaseException:
+            replace(self, claims=tuple(claim for claim, _ in found)).give_up()
+            raise
+        job = replace(self, claims=tuple(claim for claim, _ in found))
+        return job, any(was_others for _, was_others in found)
+
+    def give_up(self) -> None:
+        """Leave the locations of the targets to others, after a failure without tasks that run."""
+        for claim in self._claims:
+            claim.give_up(leaves_journal=self.journal is not None)

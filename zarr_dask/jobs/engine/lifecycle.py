@@ -38,7 +38,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.open import Location, local_path
 
-__all__ = ["alone", "alone_at", "finished", "job_lock", "join_job", "resume", "start_job"]
+__all__ = ["alone", "alone_at", "finished", "go_on", "job_lock", "join_job", "resume", "start_job"]
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
@@ -57,6 +57,16 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     JobRunningError
         If a running process holds a job there.
     """
+    job, _ = plan.bound(plan.run_id, None).claimed()
+    try:
+        return _started(plan, job, journal)
+    except BaseException:
+        job.give_up()
+        raise
+
+
+def _started(plan: ArraysPlan, job: BoundJob, journal: Location | None) -> BoundJob:
+    """Return a new job that has claimed its targets, after making room there."""
     place = _place(plan, journal)
     sites = plan.inspect()
     plan.check_room(sites)
@@ -69,16 +79,30 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
         place, others = None, []  # receipts that cannot be found are of no use
     for other, _ in others:
         other.check_not_locked(plan.where)
-    for other, job in others:
-        if job.kind == plan.kind:
-            plan.bound(job.run_id, other).remove_intermediates()
+    for other, record in others:
+        if record.kind == plan.kind:
+            plan.bound(record.run_id, other).remove_intermediates()
         other.remove()
     plan.make_room(None if others else sites, keep_journals=False)
     if place is None:
-        return plan.bound(plan.run_id, None)
+        return job
     kept = _journal(plan, place)
     kept.begin(_job(plan, ready=True), is_bare=is_bare)
-    return plan.bound(plan.run_id, kept)
+    return replace(job, journal=kept)
+
+
+def go_on(job: BoundJob) -> BoundJob:
+    """Return a job that is resumed, with claims to its targets in remote stores.
+
+    Raises
+    ------
+    JobReplacedError
+        If another job has begun anew meanwhile.
+    """
+    claimed, was_others = job.claimed()
+    if was_others and job.journal is not None:
+        job.journal.check_ours()
+    return claimed
 
 
 def resume(
@@ -167,11 +191,12 @@ def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
             raise NodeExistsError(f"{plan.where} is finished; there is nothing left to do.")
         plan.check_room()
         _check_alone(plan, place)
+        plan.bound(plan.run_id, None).claimed()
         if kept.note_if_none(_job(plan, ready=False)):
             plan.make_room(keep_journals=True)
             kept.note(_job(plan, ready=True))
     _wait_until_ready(kept, plan)
-    job = plan.bound(plan.run_id, kept)
+    job = go_on(plan.bound(plan.run_id, kept))
     if not job.is_ours():
         raise NodeExistsError(
             f"{plan.where} was created by somebody else since this plan was begun. Delete it, or "

@@ -152,8 +152,13 @@ class ResumePlan:
             return f"  journal {self.place.url}, {files}"
         return None
 
-    def begin(self) -> Journal | None:
+    def begin(self, run_id: str | None = None) -> Journal | None:
         """Open the journal, or continue the one that was found.
+
+        Parameters
+        ----------
+        run_id
+            That of a new job, if it has one already.
 
         Raises
         ------
@@ -174,6 +179,7 @@ class ResumePlan:
         if self.place is None:
             return None
         journal = new_journal(self.place, self.job)
+        journal = replace(journal, run_id=run_id or journal.run_id)
         job = replace(self.job, run_id=journal.run_id)
         if self.options.needs_journal:
             journal.begin(job)

@@ -10,8 +10,17 @@ from __future__ import annotations
 
 from zarr_dask.jobs.engine import ask_scheduler
 from zarr_dask.jobs.engine.visibility import BoundedSet
+from zarr_dask.journal import NodeClaim
 
-__all__ = ["forget_growth", "has_ended", "has_grown", "mark_appended", "note_end"]
+__all__ = [
+    "forget_growth",
+    "has_ended",
+    "has_grown",
+    "has_released",
+    "mark_appended",
+    "note_end",
+    "release",
+]
 
 _GROWN = BoundedSet()
 """The last writes that made an array longer in this process."""
@@ -62,6 +71,30 @@ def note_end(token: str) -> None:
 def has_ended(token: str) -> bool:
     """Return True if a write has ended, or was about to: its tasks may run again."""
     return token in _ENDED or bool(ask_scheduler("events", topic=_topic_of_end(token)))
+
+
+def release(claim: NodeClaim) -> None:
+    """End the claim to a new node, unless a task that ran before has done so.
+
+    Raises
+    ------
+    JobReplacedError
+        If another job has taken it over.
+    """
+    if has_released(claim):
+        return
+    claim.fence()
+    note_end(_released(claim))
+    claim.release()
+
+
+def has_released(claim: NodeClaim) -> bool:
+    """Return True if the job of a claim has ended it, or was about to: a task may run again."""
+    return has_ended(_released(claim))
+
+
+def _released(claim: NodeClaim) -> str:
+    return f"{claim.token}-{claim.key}"
 
 
 def _topic_of_end(token: str) -> str:

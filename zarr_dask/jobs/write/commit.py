@@ -45,6 +45,7 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.detect import read_node
 from zarr_dask.hierarchy.edit import (
+    check_can_create,
     consolidate_group,
     create_parent_groups,
     make_room_for_array,
@@ -52,8 +53,16 @@ from zarr_dask.hierarchy.edit import (
     puts_metadata_first,
     write_documents,
 )
+from zarr_dask.hierarchy.locate import is_still_free
 from zarr_dask.jobs.write.target import ArrayTarget
-from zarr_dask.journal import OnConflict, claimed, default_place, remove_empty_folders
+from zarr_dask.journal import (
+    NodeClaim,
+    OnConflict,
+    claim_node,
+    claimed,
+    default_place,
+    remove_empty_folders,
+)
 from zarr_dask.stores.base import Store, join
 
 __all__ = [
@@ -129,11 +138,30 @@ class GroupCommit:
         with claimed(self.store, self.path, job=self.job):
             yield
 
-    def make_room(self, *, resumed: bool) -> None:
-        """Remove what is replaced, unless an earlier call of a resumed job has done so."""
+    def claim_group(self, run_id: str) -> tuple[NodeClaim | None, bool]:
+        """Claim the location of the outermost group, if it is made, in a remote store.
+
+        Returns the claim, if there is one, and whether what was seen there before still counts.
+        """
+        makes = any(one.creates and one.path == self.path for one in self.groups)
+        if not (self.overwrite or makes):
+            return None, True
+        claim, was_others = claim_node(self.store, self.path, run_id)
+        if claim is None:
+            return None, True
+        place = (self.store, self.path, self.node_format)
+        return claim, not was_others and (self.overwrite or is_still_free(*place))
+
+    def make_room(self, *, resumed: bool, is_as_seen: bool = True) -> None:
+        """Remove what is replaced, unless an earlier call of a resumed job has done so.
+
+        Where the location may not be as it was planned for, it is looked at again (`is_as_seen`).
+        """
         if resumed:
             return
         place = (self.store, self.path, self.node_format)
+        if not (self.overwrite or is_as_seen):
+            check_can_create(*place, overwrite=False, is_group=True)
         if self.overwrite:
             make_room_for_node(
                 *place, overwrite=True, is_group=True, warns=False, makes_above=False

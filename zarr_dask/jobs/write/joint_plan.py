@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords
-from zarr_dask.jobs.engine import check_reachable_from_workers
+from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
 from zarr_dask.jobs.engine.plan import add_requests
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
@@ -18,6 +21,7 @@ from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.running import make_finalizer, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
+from zarr_dask.journal import NodeClaim
 from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
@@ -94,10 +98,13 @@ class JointWritePlan(Priced, InWords):
         for plan in self.plans:
             check_archive_open(plan.target.store)
             check_reachable_from_workers(plan.target.store, merges=False)
-        if self.commit is not None:
-            self.commit.make_room(resumed=self.is_resumed)
-        begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
-        return join_writes([one.write for one in begun], make_finalizer(begun, self.commit))
+        if self.commit is None:
+            begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
+            return join_writes([one.write for one in begun], make_finalizer(begun))
+        with self._in_place(self.commit) as (plans, group):
+            begun = [plan.begun(topic, ends=False, held=False) for plan in plans]
+            finalizer = make_finalizer(begun, self.commit, group)
+            return join_writes([one.write for one in begun], finalizer)
 
     @in_job()
     @closes_zip_targets(lambda plan: [one.target.store for one in plan.plans])
@@ -121,9 +128,31 @@ class JointWritePlan(Priced, InWords):
             self._check_apart()
         if self.commit is None:
             return run_plans(self.plans, client, progress, window)
-        with self.commit.claimed():
-            self.commit.make_room(resumed=self.is_resumed)
-            return run_plans(self.plans, client, progress, window, self.commit)
+        with self.commit.claimed(), self._in_place(self.commit) as (plans, group):
+            return run_plans(plans, client, progress, window, self.commit, group)
+
+    @contextmanager
+    def _in_place(
+        self, commit: GroupCommit
+    ) -> Iterator[tuple[Sequence[WritePlan], NodeClaim | None]]:
+        """Make room for the arrays of a group; yield their plans, and the claim to a new group."""
+        resumed = (plan.resume.resumed for plan in self.plans)
+        run_id = next((found[0].run_id for found in resumed if found is not None), token_hex(16))
+        group, is_as_seen = commit.claim_group(run_id)
+        plans = self.plans
+        if group is not None:
+            plans = tuple(replace(plan, group_claim=group) for plan in plans)
+        if not is_as_seen:
+            plans = tuple(replace(plan, site=None) for plan in plans)
+        try:
+            commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)
+            yield plans, group
+        except BaseException:
+            # where tasks may run on, whoever comes next waits for them
+            if group is not None and find_workers(None).client is None:
+                resumes = any(plan.resume.options.resume for plan in self.plans)
+                group.give_up(leaves_journal=resumes)
+            raise
 
     @property
     def is_resumed(self) -> bool:

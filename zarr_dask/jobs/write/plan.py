@@ -33,7 +33,7 @@ from zarr_dask.hierarchy.edit import (
 )
 from zarr_dask.hierarchy.exclusive import editing
 from zarr_dask.hierarchy.group import open_array
-from zarr_dask.hierarchy.locate import PrefetchedLocation
+from zarr_dask.hierarchy.locate import PrefetchedLocation, is_still_free
 from zarr_dask.jobs.engine import (
     check_reachable_from_workers,
     find_workers,
@@ -59,6 +59,8 @@ from zarr_dask.journal import (
     JobLock,
     JobRecord,
     Journal,
+    NodeClaim,
+    claim_node,
     end_of_array,
     new_journal,
 )
@@ -135,6 +137,8 @@ class WritePlan(Priced, InWords):
     anew: Callable[[], WritePlan] | None = None
     """Plans the same resumable job again, after another process has worked on it; None for others.
     """
+    group_claim: NodeClaim | None = None
+    """The claim of the caller to a group that the array becomes visible with."""
     again: Callable[[], WritePlan] | None = None
     """Plans the same append behind what others have appended meanwhile; None where none is waited
     for."""
@@ -433,7 +437,7 @@ class WritePlan(Priced, InWords):
             As for `run`.
         """
         check_reachable_from_workers(self.target.store, client)
-        token = token_hex(8)
+        token = token_hex(16)
         end = self._end(token)
         if end is None or not held:
             return self.begun_behind(end, token, topic, ends=ends, held=held, client=client)
@@ -470,16 +474,37 @@ class WritePlan(Priced, InWords):
         if self.has_ended:
             return self._nothing(token)
         self._check_place(token, held=held)
-        self._make_room()
-        own, claim = self._claimed_place(token) if held else (None, Claim())
+        node, is_as_seen = self._claimed_node(token)
+        own, claim = None, Claim()
         try:
-            begun = self._started(end, token, topic, ends=ends, held=held, client=client)
+            self._make_room(is_as_seen=is_as_seen)
+            own, claim = self._claimed_place(token) if held else (None, Claim())
+            begun = self._started(end, token, topic, node, ends=ends, held=held, client=client)
         except BaseException:
             if own is not None:
                 own.leave(alone=True)
             claim.close()
+            if node is not None and node is not self.group_claim:
+                node.give_up(leaves_journal=bool(self.resume.options.resume))
             raise
         return begun if own is None else replace(begun, claim=claim, end=own)
+
+    def _claimed_node(self, token: str) -> tuple[NodeClaim | None, bool]:
+        """Claim the location of a new array in a remote store.
+
+        Returns the claim, if there is one, and whether what planning has seen there still counts.
+        """
+        if not self.creates or self.is_between or self.group_claim is not None:
+            return self.group_claim, True
+        target, resumed = self.target, self.resume.resumed
+        job = token if resumed is None else resumed[0].run_id
+        node, was_others = claim_node(target.store, target.path, job)
+        if node is None or resumed is not None or not self.reuse_prefetched_place:
+            if was_others and resumed is not None:
+                resumed[0].check_ours()
+            return node, True
+        place = (target.store, target.path, target.node_format)
+        return node, not was_others and is_still_free(*place)
 
     def _claimed_place(self, token: str) -> tuple[ArrayEnd | None, Claim]:
         """Claim the place of a new array, which is empty then.
@@ -514,6 +539,7 @@ class WritePlan(Priced, InWords):
         end: ArrayEnd | None,
         token: str,
         topic: str,
+        node: NodeClaim | None,
         *,
         ends: bool,
         held: bool,
@@ -523,7 +549,7 @@ class WritePlan(Priced, InWords):
         from zarr_dask.graph import write_array
 
         target, resume = self.target, self.resume
-        journal = resume.begin()
+        journal = resume.begin(None if node is None else node.token)
         marks: list[BinaryIO | JobLock] = []
         if held and journal is not None:
             marks.append(journal.lock())
@@ -565,6 +591,8 @@ class WritePlan(Priced, InWords):
             room=room if ends else None,
             waiting=room_within(self._budget.max_mem - self.memory.process),
             beside=resume.beside,
+            claim=node,
+            releases=ends,
         )
         if end is not None and held:
             made.claim_for_tasks()
@@ -590,6 +618,7 @@ class WritePlan(Priced, InWords):
             deferred=made if self.deferred else None,
             staged=None if first is None or self._is_chained(held=held) else first.write,
             room=room,
+            node=node,
             resumes=bool(resume.options.resume),
             appended=self._appended,
         )
@@ -650,8 +679,11 @@ class WritePlan(Priced, InWords):
         else:
             asked.check_place()
 
-    def _make_room(self) -> None:
-        """Remove what is replaced, and make the groups above; warn of what will not fit."""
+    def _make_room(self, *, is_as_seen: bool) -> None:
+        """Remove what is replaced, and make the groups above; warn of what will not fit.
+
+        The location is looked at again if it may not be as planning has seen it (`is_as_seen`).
+        """
         target = self.target
         place = (target.store, target.path, target.node_format)
         if self.swap is not None:
@@ -666,7 +698,7 @@ class WritePlan(Priced, InWords):
             if not self.deferred:
                 create_parent_groups(*place)
         else:
-            site = self.site if self.reuse_prefetched_place else None
+            site = self.site if self.reuse_prefetched_place and is_as_seen else None
             make_room_for_array(
                 *place,
                 target.meta,

@@ -21,7 +21,15 @@ from zarr_dask.jobs.engine.workers import find_workers
 from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import ArrayTarget, Commit, Finalizer, WriteReport
-from zarr_dask.journal import ArrayEnd, Claim, JobLock, JobRecord, Journal, end_of_array
+from zarr_dask.journal import (
+    ArrayEnd,
+    Claim,
+    JobLock,
+    JobRecord,
+    Journal,
+    NodeClaim,
+    end_of_array,
+)
 from zarr_dask.journal.finished import record_end
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
@@ -61,6 +69,8 @@ class StartedWrite:
     """Of an array that grows: what this process has claimed."""
     claim: Claim = field(default_factory=Claim)
     """Says so while it is open."""
+    node: NodeClaim | None = None
+    """The claim to the location of a new array, or of a group with it, in a remote store."""
     deferred: ArrayTarget | None = None
     """Changes that become visible only together with the other arrays of the same call."""
     finished: WriteReport | None = None
@@ -136,6 +146,11 @@ class StartedWrite:
         claim.close()
         return end is not None
 
+    def give_up(self) -> None:
+        """Leave the location of a new array to others, after a failure."""
+        if self.node is not None:
+            self.node.give_up(leaves_journal=self.resumes and self.journal is not None)
+
     def let_go(self, *, alone: bool = False, keeps: bool = False) -> None:
         """Let others append to an array that grows; see `ArrayEnd.leave`.
 
@@ -180,14 +195,22 @@ class Beginning(Protocol):
         ...
 
 
-def make_finalizer(begun: Iterable[StartedWrite], commit: Commit | None = None) -> Finalizer:
-    """Return the end of the jobs of several arrays, to be called when all of them are written."""
+def make_finalizer(
+    begun: Iterable[StartedWrite], commit: Commit | None = None, group: NodeClaim | None = None
+) -> Finalizer:
+    """Return the end of the jobs of several arrays, to be called when all of them are written.
+
+    The caller may have claimed the location of the group that they become visible with.
+    """
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
     swaps = tuple(one.swap for one in found if one.swap is not None)
     deferred = tuple(one.deferred for one in found if one.deferred is not None)
     rooms = tuple(one.room for one in found if one.room is not None)
-    return Finalizer(journals, swaps, tuple(one.token for one in found), commit, deferred, rooms)
+    nodes = {one.node.key: one.node for one in found if one.node is not None and group is None}
+    claims = tuple(nodes.values()) if group is None else (group,)
+    tokens = tuple(one.token for one in found)
+    return Finalizer(journals, swaps, tokens, commit, deferred, rooms, claims)
 
 
 def _packages(plans: Sequence[Beginning]) -> set[str]:
@@ -226,10 +249,11 @@ def run_plans(
     progress: WriteProgress | None,
     window: int | None,
     commit: Commit | None = None,
+    group: NodeClaim | None = None,
 ) -> tuple[WriteReport, ...]:
-    """Write one array or several, and end their jobs; see `_run`."""
+    """Write one array or several, and end their jobs; `commit` and `group` as `make_finalizer`."""
     with counting_requests() as besides:
-        reports = _run(plans, client, progress, window, commit)
+        reports = _run(plans, client, progress, window, commit, group)
     return (reports[0].with_waits(besides), *reports[1:]) if reports else reports
 
 
@@ -239,6 +263,7 @@ def _run(
     progress: WriteProgress | None,
     window: int | None,
     commit: Commit | None,
+    group: NodeClaim | None,
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs.
 
@@ -277,9 +302,11 @@ def _run(
                 held.close()
             if not is_written:
                 one.let_go(alone=True)  # now: who waits must find nothing held
+                if cluster is None:  # where tasks may run on, whoever comes next waits for them
+                    one.give_up()
     kept: list[bool] = [False] * len(begun)
     try:
-        finalizer = make_finalizer(begun, commit)
+        finalizer = make_finalizer(begun, commit, group)
         finalizer.show()
         kept = [
             one.note_append(plan.target, report)

@@ -49,13 +49,23 @@ from zarr_dask.jobs.write.append_state import (
     forget_growth,
     has_ended,
     has_grown,
+    has_released,
     mark_appended,
     note_end,
+    release,
 )
 from zarr_dask.jobs.write.staging import StagingFolder
-from zarr_dask.journal import ArrayEnd, Claim, JobRecord, Journal, JournalLocation, open_journals
+from zarr_dask.journal import (
+    ArrayEnd,
+    Claim,
+    JobRecord,
+    Journal,
+    JournalLocation,
+    NodeClaim,
+    open_journals,
+)
 from zarr_dask.journal.finished import record_end, was_ended
-from zarr_dask.journal.lock import look_now_and_then, note_look
+from zarr_dask.journal.lock import LOOKS
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
     ObjectDigest,
@@ -195,6 +205,10 @@ class ArrayTarget:
     """Bytes of encoded objects that a process may have waiting for a remote store."""
     beside: JournalLocation | None = None
     """Location where other jobs for the array keep their journals; None for none."""
+    claim: NodeClaim | None = None
+    """The claim to the location of a new array, or of a group with it, in a remote store."""
+    releases: bool = False
+    """True if the last task ends that claim."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -359,10 +373,12 @@ class ArrayTarget:
     @property
     def _fence(self) -> Callable[[], None] | None:
         """Return the check that keeps this job from writing over what a later one has put."""
+        if self.claim is not None:
+            return self._check_claimed
         if self.records is not None:
             return partial(self.records.journal.fenced, self._check_ours)
         if self.creates and is_remote(self.array.store):
-            return partial(look_now_and_then, self._name, self._check_not_made)
+            return partial(LOOKS.now_and_then, self._name, self._check_not_made)
         return None
 
     @property
@@ -371,7 +387,18 @@ class ArrayTarget:
 
     def note_begun(self) -> None:
         """Say that this process has just seen that there is no array yet."""
-        note_look(self._name)
+        LOOKS.note(self._name)
+
+    def _check_claimed(self) -> None:
+        """Refuse to go on if a later job has the location, unless this write has ended."""
+        claim, records = self.claim, self.records
+        try:
+            if claim is not None:
+                claim.fence()
+        except JobReplacedError:
+            ended = records is not None and was_ended(records.journal)
+            if claim is not None and not ended and not has_released(claim):
+                raise
 
     def _check_not_made(self) -> None:
         """Refuse to go on where another job makes, or has made, the array that this one makes.
@@ -472,13 +499,24 @@ class ArrayTarget:
             self._show(job)
         if self.room is not None:
             self.room.remove()
+        self._end(job, records, result)
+        return result
+
+    def _end(
+        self, job: JobRecord | None, records: WriteReceipts | None, result: WriteReport
+    ) -> None:
+        """End the job, if this task does, after all is visible."""
+        claim = self.claim if self.releases else None
+        if claim is not None:
+            self._check_claimed()
         if records is not None and records.ends:
             note_end(self.token)
             record_end(records.journal, job, asdict(result))
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
         if self.swap is not None and (records is None or records.ends):
             self.swap.forget()  # and after the journal, which it belongs to
-        return result
+        if claim is not None:
+            release(claim)
 
     def announce(self) -> None:
         """Record that this write is about to make its array longer, together with others.
@@ -501,9 +539,9 @@ class ArrayTarget:
         if self.creates:
             documents = array.node_format.documents(array.meta, array.path)
             again = job is not None or has_ended(self.token)
+            if self._fence is not None and not (again and self.claim is None):
+                self._fence()
             if not again:
-                if self._fence is not None:
-                    self._fence()
                 note_end(self.token)  # from here on it may be this job that has made the array
             put_new_node(array.store, array.path, documents, again=again, claimed=True)
         if self.swap is not None:
@@ -672,6 +710,8 @@ class Finalizer:
     """The change that it makes visible."""
     rooms: tuple[StagingFolder, ...] = ()
     """Folders of arrays between."""
+    claims: tuple[NodeClaim, ...] = ()
+    """Claims to the locations of new nodes, in remote stores."""
 
     @in_task()
     def __call__(self, reports: tuple[WriteReport, ...]) -> tuple[WriteReport, ...]:
@@ -691,6 +731,9 @@ class Finalizer:
             found = journal.job()
             if found is not None and found.run_id != journal.run_id:
                 journal.check_ours()
+        for claim in self.claims:
+            if not has_released(claim):
+                claim.fence()
 
     def end(self) -> None:
         """Remove what the jobs have left, their journals last."""
@@ -704,3 +747,5 @@ class Finalizer:
             journal.remove()
         for swap in self.swaps:
             swap.forget()
+        for claim in self.claims:
+            release(claim)

@@ -1,0 +1,322 @@
+"""Claims to the locations of new nodes: which of two jobs has one, and what the other one does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+import zarr_dask as zd
+from tests.support.object_stores import S3Server, s3_server
+from tests.support.running import running
+from zarr_dask.errors import (
+    AppendConflictError,
+    JobReplacedError,
+    NodeExistsError,
+    ZarrDaskError,
+)
+from zarr_dask.jobs.write import target
+from zarr_dask.journal import NodeClaim, claim_node, lock
+from zarr_dask.stores import open_store
+
+HELD = "__append/held"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+class Clock:
+    """A clock that goes on when somebody waits."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    def now(self) -> float:
+        return sum(self.waited)
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lock, "_now", clock.now)
+    monkeypatch.setattr(lock, "_wait", clock.wait)
+    return clock
+
+
+def claimed(server: S3Server, name: str, token: str) -> tuple[NodeClaim, bool]:
+    store = open_store(f"s3://bucket/{name}", storage_options=server.options)
+    claim, was_others = claim_node(store, "a", token)
+    assert claim is not None
+    return claim, was_others
+
+
+def beside(server: S3Server, name: str) -> list[str]:
+    return sorted(open_store(f"s3://bucket/{name}.zarr-dask", server.options).list())
+
+
+def test_a_claim_is_created_once_and_removed(server: S3Server, clock: Clock) -> None:
+    claim, was_others = claimed(server, "once.zarr", "one")
+    assert not was_others
+    assert beside(server, "once.zarr") == [f"a/{HELD}"]
+    assert claimed(server, "once.zarr", "one") == (claim, False)  # a part of the same job
+    claim.release()
+    assert beside(server, "once.zarr") == []
+    assert clock.waited == []
+
+
+def test_a_later_job_waits_until_the_earlier_one_looks_again(
+    server: S3Server, clock: Clock
+) -> None:
+    earlier, _ = claimed(server, "later.zarr", "one")
+    earlier.fence()
+    later, was_others = claimed(server, "later.zarr", "two")
+    assert was_others
+    assert clock.now() > lock.INTERVAL
+    with pytest.raises(JobReplacedError, match=HELD):
+        earlier.fence()
+    with pytest.raises(JobReplacedError):
+        earlier.release()
+    earlier.give_up(leaves_journal=False)  # is not its own to remove
+    later.fence()
+    later.release()
+
+
+def test_a_third_job_is_told_of_while_the_second_waits(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed(server, "third.zarr", "one")
+
+    def wait(_: float) -> None:
+        monkeypatch.setattr(lock, "_wait", lambda _: None)
+        claimed(server, "third.zarr", "three")
+
+    monkeypatch.setattr(lock, "_wait", wait)
+    with pytest.raises(JobReplacedError):
+        claimed(server, "third.zarr", "two")
+
+
+@pytest.mark.parametrize("leaves_journal", [False, True])
+def test_a_job_that_failed_in_good_order_is_not_waited_for(
+    leaves_journal: bool, server: S3Server, clock: Clock
+) -> None:
+    name = f"failed-{leaves_journal}.zarr"
+    claimed(server, name, "one")[0].give_up(leaves_journal=leaves_journal)
+    assert bool(beside(server, name)) == leaves_journal
+    again, was_others = claimed(server, name, "one")
+    assert not was_others  # it goes on
+    again.give_up(leaves_journal=leaves_journal)
+    claim, was_others = claimed(server, name, "two")
+    assert was_others == leaves_journal
+    assert clock.waited == []
+    claim.release()
+
+
+def test_what_a_stranger_has_put_there_is_replaced(server: S3Server) -> None:
+    store = open_store("s3://bucket/stranger.zarr.zarr-dask", server.options)
+    for text in (b"", b"[", b"[]", b'{"format": "zarr-dask claim 1"}', b"\xff" * 70):
+        store.set(f"a/{HELD}", [text])
+        claim, was_others = claimed(server, "stranger.zarr", "one")
+        assert was_others
+        claim.release()
+
+
+def test_an_append_is_kept_away_while_an_array_is_replaced(server: S3Server) -> None:
+    url, options = "s3://bucket/append.zarr", {"storage_options": server.options}
+    zd.to_zarr(da.ones((4, 4), chunks=(2, 4)), url, "a", **options)
+    claim, _ = claimed(server, "append.zarr", "one")
+    with pytest.raises(AppendConflictError, match="written anew"):
+        zd.to_zarr(da.ones((2, 4)), url, "a", append=0, **options)
+    claim.release()
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+N = 6
+
+
+def values(number: int) -> da.Array:
+    return da.full((N, 4), float(number), chunks=(1, 4))
+
+
+def write(url: str, number: int, options, progress=None, resume=False) -> None:
+    name = f"run-{number}" if resume else False
+    zd.to_zarr(
+        values(number), url, mode="w", storage_options=options, progress=progress, resume=name
+    )
+
+
+def write_planned(url: str, number: int, options, progress=None, resume=False) -> None:
+    name = f"run-{number}" if resume else False
+    plan = zd.plan_write(values(number), url, mode="w", storage_options=options, resume=name)
+    plan.run(progress=progress)
+
+
+def write_dataset(url: str, number: int, options, progress=None, resume=False) -> None:
+    name = f"run-{number}" if resume else False
+    zd.write_dataset(
+        xr.Dataset({"a": (("y", "x"), values(number))}), url, mode="w", storage_options=options,
+        progress=progress, resume=name,
+    )  # fmt: skip
+
+
+def source(number: int) -> zd.Array:
+    array = zd.create_array({}, shape=(N, 4), dtype="f8", chunks=(1, 4))
+    array[...] = number
+    return array
+
+
+def rechunk(url: str, number: int, options, progress=None, resume=False) -> None:
+    to = {"overwrite": True, "target_options": options}
+    plan = zd.plan_rechunk(source(number), url, chunks=(1, 2), **to)
+    plan.run(progress=progress, resume=resume)
+
+
+def copy(url: str, number: int, options, progress=None, resume=False) -> None:
+    plan = zd.plan_copy(source(number), url, overwrite=True, target_options=options)
+    plan.run(progress=progress, resume=resume)
+
+
+JOBS = {
+    "write": write,
+    "write_planned": write_planned,
+    "write_dataset": write_dataset,
+    "rechunk": rechunk,
+    "copy": copy,
+}
+
+
+def stored(url: str, options) -> set[float]:
+    node = zd.open(url, storage_options=options)
+    array = node if isinstance(node, zd.Array) else node["a"]
+    return set(np.unique(array[...]).tolist())
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("kind", JOBS)
+def test_of_two_jobs_at_once_the_later_one_has_the_array(
+    kind: str, resume: bool, server: S3Server, clock: Clock
+) -> None:
+    """The earlier one has put some objects, and relies on what it has seen a moment ago."""
+    url = f"s3://bucket/two-{kind}-{resume}.zarr"
+    job = JOBS[kind]
+    with running(lambda stopped: job(url, 1, server.options, stopped, resume)) as raised:
+        job(url, 2, server.options)
+    (error,) = raised
+    assert isinstance(error, JobReplacedError)
+    assert stored(url, server.options) == {2.0}
+    assert clock.waited
+    assert not [key for key in beside(server, url[12:]) if key.endswith("held")]
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_that_ends_between_the_plan_and_the_start_of_another_is_seen(
+    kind: str, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one had found the place empty: it may not write between the objects there."""
+    url, job, take = f"s3://bucket/between-{kind}.zarr", JOBS[kind], NodeClaim.take
+
+    def take_late(claim: NodeClaim) -> bool:
+        monkeypatch.setattr(NodeClaim, "take", take)
+        job(url, 1, server.options)
+        return take(claim)
+
+    monkeypatch.setattr(NodeClaim, "take", take_late)
+    job(url, 2, server.options)
+    assert stored(url, server.options) == {2.0}
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_objects_that_the_later_job_leaves_out_are_not_of_the_earlier_one(
+    mode: str, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier one ended when the later one had planned, whose values are fill values."""
+    url, take = f"s3://bucket/empty-{mode}.zarr", NodeClaim.take
+    options = {"storage_options": server.options}
+
+    def take_late(claim: NodeClaim) -> bool:
+        monkeypatch.setattr(NodeClaim, "take", take)
+        zd.to_zarr(values(1), url, **options)
+        return take(claim)
+
+    monkeypatch.setattr(NodeClaim, "take", take_late)
+    if mode == "w":
+        zd.to_zarr(values(0), url, mode="w", **options)
+        assert stored(url, server.options) == {0.0}
+    else:
+        with pytest.raises(NodeExistsError):
+            zd.to_zarr(values(0), url, mode="w-", **options)
+        assert stored(url, server.options) == {1.0}
+
+
+def test_a_job_that_loses_its_claim_when_its_document_is_there_does_not_succeed(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = "s3://bucket/end.zarr", {"storage_options": server.options}
+    put = target.put_new_node
+
+    def put_late(*args: Any, **keywords: Any) -> None:
+        put(*args, **keywords)
+        _, was_others = claim_node(open_store(url, server.options), "", "later")
+        assert was_others
+
+    monkeypatch.setattr(target, "put_new_node", put_late)
+    with pytest.raises(JobReplacedError):
+        zd.to_zarr(values(1), url, mode="w", **options)
+    assert beside(server, "end.zarr") == [HELD]  # of the later one
+
+
+def test_a_collection_that_is_computed_later_has_its_place(server: S3Server) -> None:
+    """Two are made before the first is computed: it is the earlier job then."""
+    url, options = "s3://bucket/collection.zarr", {"storage_options": server.options}
+    given = {"mode": "w", "compute": False, **options}
+    with dask.config.set(scheduler="sync"):
+        first, second = (zd.to_zarr(values(number), url, **given) for number in (1, 2))
+        with pytest.raises(JobReplacedError):
+            first.compute()
+        second.compute()
+    assert stored(url, server.options) == {2.0}
+    assert beside(server, "collection.zarr") == []
+
+
+def test_threads_that_replace_one_array_do_not_mix_values(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the real clock
+    monkeypatch.setattr(lock, "INTERVAL", 0.2)
+    monkeypatch.setattr(lock, "_LATE", 0.3)
+    url = "s3://bucket/threads.zarr"
+    told: dict[int, ZarrDaskError | None] = {}
+
+    def run(number: int) -> None:
+        try:
+            write(url, number, server.options)
+            told[number] = None
+        except ZarrDaskError as error:
+            told[number] = error
+
+    for _ in range(4):
+        threads = [Thread(target=run, args=(number,)) for number in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        ended = {float(number) for number, error in told.items() if error is None}
+        assert len(told) == 3
+        assert ended
+        found = stored(url, server.options)
+        assert len(found) == 1
+        assert found <= ended
+        told.clear()
+    assert beside(server, "threads.zarr") == []

@@ -1,0 +1,190 @@
+"""The location of a new node in a remote store: one job at a time makes what is there.
+
+On local files a lock tells that a job lives. In an object store nobody can tell, and a request that
+is on its way cannot be called back. So a job that makes a node there claims its location before it
+changes anything. The claim is the object by which an append has the end of its array
+(`zarr_dask.journal.claims`), created on the condition that there is none::
+
+    run.zarr.zarr-dask/ocean/salt/__append/held
+
+A job deletes it when what it has made is visible. One that finds the claim of another job takes it
+over: dead or at work, the other one is the earlier job. The later one replaces the claim on the
+condition that it has not changed, and waits as long as the earlier one may rely on its last look at
+it (`zarr_dask.journal.lock.wait_out`). Only then does it look at the location and make room.
+
+* A job has seen its claim within `zarr_dask.journal.lock.INTERVAL` seconds before each object that
+  it puts. If the claim is another one's, it stops with `JobReplacedError`.
+* A job succeeds only if the claim was still its own when its metadata had been put.
+
+Parts of one plan, and calls that resume a job, have the token of that job and share its claim.
+There is no claim in stores without conditional writes, at the root of a bucket, and where nothing
+may be put beside the hierarchy.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from zarr_dask.errors import JobReplacedError, StoreError, StoreUnavailableError
+from zarr_dask.formats.base import where
+from zarr_dask.journal.claims import ClaimRecord
+from zarr_dask.journal.location import CLAIM, default_place
+from zarr_dask.journal.lock import HELD, LOOKS, wait_out
+from zarr_dask.stores.base import Store, is_remote
+from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
+from zarr_dask.stores.wrapper import forkable
+
+__all__ = ["NodeClaim", "claim_node"]
+
+_ATTEMPTS = 20
+"""Times that a claim may come and go while a job tries to have it."""
+
+
+@dataclass(frozen=True)
+class NodeClaim:
+    """The claim of one job to the location of a node; small, and a part of each of its tasks."""
+
+    store: Store
+    key: str
+    token: str
+    """Of the job: its run id, if it may be resumed or has parts."""
+    what: str
+    """The node, for messages."""
+
+    @property
+    def _name(self) -> tuple[str, ...]:
+        return self.store.url, self.key, self.token
+
+    @property
+    def _text(self) -> bytes:
+        return ClaimRecord((self.token,), makes=True).to_json()
+
+    def take(self) -> bool:
+        """Claim the location; return True if another job has had it since the last that succeeded.
+
+        What the caller knows of the location may be wrong then.
+
+        Raises
+        ------
+        JobReplacedError
+            If a third job has taken the claim over while this one waited.
+        """
+        tagged = as_cas_store(self.store)
+        has_taken_over = False
+        for _ in range(_ATTEMPTS):
+            at = LOOKS.now()
+            if tagged.set_if(self.key, [self._text], None):
+                LOOKS.note(self._name, at)
+                return has_taken_over
+            value, tag = tagged.get_tagged(self.key)
+            found = ClaimRecord.parsed(value)
+            if self._is_mine(found) and not (found and found.given_up):
+                LOOKS.note(self._name, at)
+                return has_taken_over
+            if value is None:
+                continue  # it has just ended
+            if has_taken_over:
+                raise self._replaced(found)
+            if tagged.set_if(self.key, [self._text], tag):
+                has_taken_over = not self._is_mine(found)
+                if found is None or not found.is_free:
+                    wait_out()
+        raise StoreError(
+            f"{self.what} could not be claimed: {self.store.url}/{self.key} has changed "
+            f"{_ATTEMPTS} times meanwhile. Let one job at a time make what is there."
+        )
+
+    def _is_mine(self, found: ClaimRecord | None) -> bool:
+        return found is not None and found.tokens[-1:] == (self.token,)
+
+    def _found(self) -> ClaimRecord | None:
+        return ClaimRecord.parsed(self.store.get(self.key))
+
+    def check(self) -> None:
+        """Look whether the job still has its claim.
+
+        Raises
+        ------
+        JobReplacedError
+            If it has not.
+        """
+        found = self._found()
+        if not self._is_mine(found):
+            raise self._replaced(found)
+
+    def fence(self) -> None:
+        """Do the same, unless this process has done so a moment ago."""
+        LOOKS.now_and_then(self._name, self.check)
+
+    def _replaced(self, found: ClaimRecord | None) -> JobReplacedError:
+        who = "is gone" if found is None else f"is that of another one ({found})"
+        return JobReplacedError(
+            f"{self.what} is being made, or was made, by a later job than this one: the claim to "
+            f"it, {self.store.url}/{self.key}, {who}. This one stops, so that it does not write "
+            "over later values. Look at what is there, and let only one of them run."
+        )
+
+    def release(self) -> None:
+        """End the claim, because all that the job has made is visible.
+
+        Raises
+        ------
+        JobReplacedError
+            If another job has taken it over. The node that is visible is not to be relied on then.
+        """
+        self.fence()
+        self.store.delete(self.key)
+
+    def give_up(self, *, leaves_journal: bool) -> None:
+        """End the claim, because the job has failed and none of its tasks runs any more.
+
+        The claim stays, and is free, beside a journal (`leaves_journal`): what the next job knows
+        of the location may be older than that.
+        """
+        with suppress(StoreError):  # the first error is what matters; whoever comes next waits
+            tagged = as_cas_store(self.store)
+            value, tag = tagged.get_tagged(self.key)
+            found = ClaimRecord.parsed(value)
+            if found is None or not self._is_mine(found):
+                return
+            if leaves_journal:
+                tagged.set_if(self.key, [replace(found, given_up=True).to_json()], tag)
+            else:
+                self.store.delete(self.key)
+
+
+def claim_node(store: Store, path: str, token: str) -> tuple[NodeClaim | None, bool]:
+    """Claim the location of a new node; None where there is no claim.
+
+    Parameters
+    ----------
+    store, path
+        The node.
+    token
+        Tells the job from others.
+
+    Returns
+    -------
+    NodeClaim or None, bool
+        The claim, and whether another job has had it since the last one that succeeded.
+
+    Raises
+    ------
+    JobReplacedError
+        If a later job has taken it over meanwhile.
+    """
+    if not is_remote(store) or forkable(store) is not None:
+        return None, False
+    place = default_place(store, path)
+    if place is None:
+        return None, False
+    claim = NodeClaim(place.store, f"{place.prefix}{CLAIM}{HELD}", token, where(store, path))
+    try:
+        if cas_store_or_none(claim.store, claim.key) is None:
+            return None, False
+        return claim, claim.take()
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return None, False  # as with journals: what lies beside may not be ours to write
