@@ -271,10 +271,14 @@ def finish(
         raise click.UsageError(
             "--threads, --scheduler, --scheduler-file and --workers exclude each other."
         )
+    from zarr_dask.jobs.engine.lifecycle import go_on
+
     plan = load(plan_file)
     job = _resumed(plan, journal)
     if job is None and not plan.is_finished():
         raise PlanError("the plan has not been begun: run it first (zarr-dask run).")
+    if job is not None:
+        job = go_on(job)
     if job is not None and verify:
         job.check_complete()
     state = f"{plan.where} is not compared. Run the same command again."

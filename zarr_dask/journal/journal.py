@@ -29,13 +29,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.lock import (
     HELD,
     LOOKS,
+    Fence,
     JobLock,
     check_not_locked,
     is_locked,
@@ -49,9 +50,6 @@ from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
-
-if TYPE_CHECKING:
-    from zarr_dask.journal.node_claims import NodeClaim
 
 __all__ = [
     "LAST",
@@ -171,7 +169,7 @@ class Journal:
     gathers: bool = True
     """True if receipts are stored together where the store cannot append; see
     `zarr_dask.journal.receipts`. False where nobody could ask the processes for theirs."""
-    claim: NodeClaim | None = None
+    claim: Fence | None = None
     """The claim of the job to what it makes, in remote stores; it tells sooner than the journal."""
 
     @property

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from secrets import token_hex
+from typing import Protocol
 
 from zarr_dask.errors import JobRunningError
 from zarr_dask.stores.backends.posix_io import close_read
@@ -36,6 +37,7 @@ __all__ = [
     "HELD",
     "INTERVAL",
     "LOOKS",
+    "Fence",
     "JobLock",
     "JobLooks",
     "check_not_locked",
@@ -230,6 +232,20 @@ class JobLooks:
         if last is None or before - last > INTERVAL:
             check()
             self.note(job, before)
+
+
+class Fence(Protocol):
+    """A look by which a job finds out that another one has taken its place."""
+
+    def fence(self) -> None:
+        """Look, unless this process has done so a moment ago.
+
+        Raises
+        ------
+        JobReplacedError
+            If one has.
+        """
+        ...
 
 
 LOOKS = JobLooks()
