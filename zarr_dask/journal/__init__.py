@@ -11,6 +11,7 @@ to do. Writes, rechunkings and simulation output have the same journals.
 `claims`        claims to the end of an array, one appending job at a time
 `node_claims`   claims to the location of a new node, in remote stores
 `open_outputs`  outputs of simulations, which no other job may change
+`seen_folder`   folders of arrays, to notice that one was replaced
 `incomplete`    messages about a node that a job has not finished
 `finished`      records of finished jobs
 `swap`          replacement of an array by one that was written beside it
@@ -55,6 +56,7 @@ from zarr_dask.journal.open_outputs import (
     forget_nodes_above,
     output_of,
 )
+from zarr_dask.journal.seen_folder import SeenFolder, see_folder
 
 __all__ = [
     "LAST",
@@ -70,6 +72,7 @@ __all__ = [
     "NodeClaim",
     "OnConflict",
     "OpenOutput",
+    "SeenFolder",
     "StagePart",
     "check_no_output",
     "check_not_claimed",
@@ -90,4 +93,5 @@ __all__ = [
     "open_journals",
     "output_of",
     "remove_empty_folders",
+    "see_folder",
 ]

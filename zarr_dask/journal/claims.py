@@ -44,12 +44,19 @@ from typing import Any, Literal
 from zarr_dask.errors import (
     AppendConflictError,
     ConditionalWriteError,
+    LinkError,
     StoreError,
     StoreUnavailableError,
 )
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import remove_empty_folders
-from zarr_dask.journal.location import CLAIM, JournalLocation, default_place
+from zarr_dask.journal.location import (
+    CLAIM,
+    JOB,
+    JournalLocation,
+    check_behind_no_link,
+    default_place,
+)
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
@@ -73,6 +80,7 @@ __all__ = [
     "claimed",
     "end_of_array",
     "ended_append",
+    "sweep_claims",
 ]
 
 OnConflict = Literal["wait", "error"]
@@ -568,6 +576,44 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
     if found is None or found.ended is None or found.job != job or found.ended.shape != shape:
         return None
     return None if found.ended.owner.is_running() else found.ended
+
+
+def sweep_claims(store: Store, path: str) -> None:
+    """Remove claims of killed jobs at and below a node in local files.
+
+    Those of jobs with a journal stay with it, and so do records of appends that have ended.
+    """
+    place = default_place(store, path)
+    if place is None or not isinstance(place.store, FileStore):
+        return
+    try:
+        check_behind_no_link(place)
+    except LinkError:
+        return  # what lies there is not a job's
+    keys = list(place.store.list(place.prefix))
+    for key in keys:
+        node = f"/{key}".removesuffix(f"/{CLAIM}{HELD}")[1:]
+        if key.endswith(f"{CLAIM}{HELD}") and not any(
+            other.startswith(f"{node}/{JOB}" if node else JOB) for other in keys
+        ):
+            _sweep(place.store, key.removesuffix(HELD))
+
+
+def _sweep(store: FileStore, folder: str) -> None:
+    """Remove a claim that no process holds."""
+    at = f"{store.root}/{folder}".rstrip("/")
+    with suppress(OSError, ConditionalWriteError):
+        with folder_lock(at):
+            descriptor = open_in(store.root, f"{folder}{HELD}", os.O_RDWR)
+            try:
+                found = _record_in(descriptor)
+                has_ended = found is not None and found.ended is not None
+                # a process on another host may have it where locks are not shared
+                if not has_ended and has_shared_locks(descriptor) and _is_nobodys(descriptor):
+                    Path(at, HELD).unlink()
+            finally:
+                close_read(descriptor)
+        remove_empty_folders(store, folder)
 
 
 def _acknowledge() -> None:

@@ -44,6 +44,7 @@ from zarr_dask.stores.wrapper import forkable
 
 __all__ = [
     "CLAIM",
+    "JOB",
     "NODES",
     "JournalLocation",
     "TTLCache",
@@ -102,7 +103,8 @@ class TTLCache(Generic[T]):
 
 CLAIM = "__append/"
 """Folder of the claim to the end of an array (`zarr_dask.journal.claims`)."""
-_FOLDER = "__job-"
+JOB = "__job-"
+"""Start of the names of journals."""
 _SUFFIX = ".zarr-dask"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._]+")
 _LONGEST_NAME = 60
@@ -211,7 +213,7 @@ def _looked_for_node(store: Store) -> bool:
 def new_journal(place: JournalLocation, job: JobRecord) -> Journal:
     """Return a journal for a job, with a new creation."""
     name = sha256(repr((job.token, job.region)).encode()).hexdigest()[:16]
-    return Journal(place.store, f"{place.prefix}{_FOLDER}{name}/", job.token, token_hex(16))
+    return Journal(place.store, f"{place.prefix}{JOB}{name}/", job.token, token_hex(16))
 
 
 def open_journals(
@@ -244,7 +246,7 @@ def open_journals(
             raise
         return []
     for prefix in prefixes:
-        if not prefix[len(place.prefix) :].startswith(_FOLDER):
+        if not prefix[len(place.prefix) :].startswith(JOB):
             continue
         job = job_at(place.store, prefix)
         if job is not None:

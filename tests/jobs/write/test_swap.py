@@ -265,7 +265,8 @@ def test_what_a_killed_job_leaves_is_removed_but_not_what_a_living_one_writes(pl
     assert folder not in beside(place)
     if report is not None:
         assert report.swept == 1
-    zd.open_array(place, "a", mode="r+").resize(VALUES.shape)  # takes over the claim to it
+        assert beside(place) == []  # nor a claim
+    zd.open_array(place, "a", mode="r+").resize(VALUES.shape)  # takes over a claim to it
     assert_only(place, VALUES)
 
 

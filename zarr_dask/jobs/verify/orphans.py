@@ -24,6 +24,7 @@ from zarr_dask.formats.base import ChunkKeyEncoding, GroupMeta, ancestors, prefi
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.verify.scan import Finding
+from zarr_dask.journal.claims import sweep_claims
 from zarr_dask.journal.swap import left_beside
 from zarr_dask.stores.archives import archive_file
 from zarr_dask.stores.base import Store
@@ -160,6 +161,8 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
         elif left.state != "running":
             reason = f"the folder of a job with mode='swap' {_LEFT[left.state]}"
             found.append(Finding("temporary", "", left.folder, reason=reason))
+    if sweep:
+        sweep_claims(store, path)
     return Leftovers(found, swept, files.dead)
 
 

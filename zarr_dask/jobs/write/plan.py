@@ -60,9 +60,11 @@ from zarr_dask.journal import (
     JobRecord,
     Journal,
     NodeClaim,
+    SeenFolder,
     claim_node,
     end_of_array,
     new_journal,
+    see_folder,
 )
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
@@ -558,6 +560,8 @@ class WritePlan(Priced, InWords):
             mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
             marks += () if mark is None else (mark,)
             target = replace(target, store=self.swap.store, path="")
+        folder, opened = self._seen_folder(journal, held=held)
+        marks += opened
         creates, before = self._left_to_show()
         done = resume.receipts(target)
         only = None
@@ -593,6 +597,7 @@ class WritePlan(Priced, InWords):
             beside=resume.beside,
             claim=node,
             releases=ends,
+            folder=folder,
         )
         if end is not None and held:
             made.claim_for_tasks()
@@ -622,6 +627,18 @@ class WritePlan(Priced, InWords):
             resumes=bool(resume.options.resume),
             appended=self._appended,
         )
+
+    def _seen_folder(
+        self, journal: Journal | None, *, held: bool
+    ) -> tuple[SeenFolder | None, list[JobLock]]:
+        """Return the folder of an existing array, if no journal tells of later jobs, held open."""
+        if journal is not None or self.creates or self.swap is not None:
+            return None, []
+        target = self.target
+        folder, opened = see_folder(target.store, target.path, target.node_format)
+        if opened is not None and not held:
+            opened.close()
+        return folder, [opened] if opened is not None and held else []
 
     def _records(self, journal: Journal, *, ends: bool) -> WriteReceipts:
         """Return what tasks leave behind besides the array."""

@@ -62,6 +62,7 @@ from zarr_dask.journal import (
     Journal,
     JournalLocation,
     NodeClaim,
+    SeenFolder,
     open_journals,
 )
 from zarr_dask.journal.finished import record_end, was_ended
@@ -209,6 +210,8 @@ class ArrayTarget:
     """The claim to the location of a new array, or of a group with it, in a remote store."""
     releases: bool = False
     """True if the last task ends that claim."""
+    folder: SeenFolder | None = None
+    """The folder of an existing array in local files, where no journal tells of later jobs."""
 
     def check_place(self) -> bool:
         """Refuse to write where an array is not the one any more that this was planned for.
@@ -377,6 +380,8 @@ class ArrayTarget:
             return self._check_claimed
         if self.records is not None:
             return partial(self.records.journal.fenced, self._check_ours)
+        if self.folder is not None:
+            return self.folder.check
         if self.creates and is_remote(self.array.store):
             return partial(LOOKS.now_and_then, self._name, self._check_not_made)
         return None
