@@ -320,3 +320,35 @@ def test_threads_that_replace_one_array_do_not_mix_values(
         assert found <= ended
         told.clear()
     assert beside(server, "threads.zarr") == []
+
+
+def test_an_array_that_is_made_where_a_job_is_at_work_gets_none_of_its_values(
+    server: S3Server, clock: Clock
+) -> None:
+    url, options = "s3://bucket/made.zarr", {"storage_options": server.options}
+    with running(lambda stopped: write(url, 1, server.options, stopped)) as raised:
+        zd.create_array(url, shape=(N, 4), dtype="f8", chunks=(1, 4), **options)
+    (error,) = raised
+    assert isinstance(error, JobReplacedError)
+    assert stored(url, server.options) == {0.0}
+    assert clock.waited
+    assert beside(server, "made.zarr") == []
+
+
+def test_what_a_job_has_written_is_no_leftover_once_it_has_ended(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended after its objects were taken for leftovers of a job that had died."""
+    url, options = "s3://bucket/leftover.zarr", {"storage_options": server.options}
+    open_store(url, server.options).set("c/0/0", [b"of a job that has died"])
+    take = NodeClaim.take
+
+    def take_late(claim: NodeClaim) -> bool:
+        monkeypatch.setattr(NodeClaim, "take", take)
+        write(url, 1, server.options)
+        return take(claim)
+
+    monkeypatch.setattr(NodeClaim, "take", take_late)
+    with pytest.raises(NodeExistsError):
+        zd.create_array(url, shape=(N, 4), dtype="f8", chunks=(1, 4), **options)
+    assert stored(url, server.options) == {1.0}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
 
 from zarr_dask._util.threads import parallel_for
@@ -48,7 +49,12 @@ from zarr_dask.formats.detect import FORMATS, formats_at, read_node
 from zarr_dask.hierarchy.exclusive import editing, removing
 from zarr_dask.hierarchy.locate import PrefetchedLocation, enclosing_array, prefetch_location
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
-from zarr_dask.journal import check_not_claimed, discard_journals, forget_nodes_above
+from zarr_dask.journal import (
+    check_not_claimed,
+    claim_node,
+    discard_journals,
+    forget_nodes_above,
+)
 from zarr_dask.journal.location import check_no_link
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
@@ -200,8 +206,11 @@ def make_room_for_array(
     overwrite: bool,
     site: PrefetchedLocation | None = None,
     alone: bool = True,
+    is_claimed: bool = False,
 ) -> None:
     """Prepare the location of a new array as `make_room_for_node` does; delete leftover objects.
+
+    A caller that has claimed the location says so (`is_claimed`).
 
     The metadata of the array are written first if the store needs them first
     (`puts_metadata_first`). An array that is not shown alone (`alone`) leaves the groups above, and
@@ -227,7 +236,10 @@ def make_room_for_array(
         if room.has_journals and not _is_made(store, path, node_format):
             discard_journals(store, path, place)
         if node_format.data_prefix(path) not in room.emptied:
-            clear_room(site.store, path, node_format, meta)
+            if is_claimed or not is_remote(store):
+                clear_room(site.store, path, node_format, meta)
+            else:
+                _clear_remote_room(site.store, path, node_format, meta)
     if puts_metadata_first(store):
         write_documents(store, node_format.documents(meta, path))
 
@@ -245,6 +257,26 @@ def clear_room(store: Store, path: str, node_format: Format, meta: ArrayMeta) ->
     if _is_made(store, path, node_format):
         raise _exists(store, path)
     remove_leftovers(store, node_format.data_prefix(path), meta)
+
+
+def _clear_remote_room(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
+    """Delete stored objects of an unfinished job, which may be about to end, from a remote store.
+
+    Raises
+    ------
+    NodeExistsError
+        If it has ended: the objects are values.
+    """
+    if not _leftover_keys(store, node_format.data_prefix(path), meta):
+        return
+    claim, _ = claim_node(store, path, token_hex(16))
+    try:
+        if claim is not None and store.size(node_format.node_keys(path)[-1]) is not None:
+            raise _exists(store, path)
+        remove_leftovers(store, node_format.data_prefix(path), meta)
+    finally:
+        if claim is not None:
+            claim.give_up(leaves_journal=False)
 
 
 def puts_metadata_first(store: Store) -> bool:
@@ -406,15 +438,19 @@ def write_documents(store: Store, documents: Mapping[str, bytes]) -> None:
 
 def remove_leftovers(store: Store, prefix: str, meta: ArrayMeta) -> None:
     """Delete stored objects of an unfinished job, which a new array would read as values."""
+    parallel_for(store.delete, _leftover_keys(store, prefix, meta), None)
+
+
+def _leftover_keys(store: Store, prefix: str, meta: ArrayMeta) -> list[str]:
+    """Return the keys below a prefix that are those of stored objects."""
     ndim = len(meta.shape)
     try:
         keys = list(store.list(prefix))
     except ListingError:
-        return  # the keys there cannot be known
-    old = [
+        return []  # the keys there cannot be known
+    return [
         key for key in keys if meta.chunk_key_encoding.coords(key[len(prefix) :], ndim) is not None
     ]
-    parallel_for(store.delete, old, None)
 
 
 # --- removing -------------------------------------------------------------------------------------

@@ -610,7 +610,7 @@ def _sweep(store: FileStore, folder: str) -> None:
                 has_ended = found is not None and found.ended is not None
                 # a process on another host may have it where locks are not shared
                 if not has_ended and has_shared_locks(descriptor) and _is_nobodys(descriptor):
-                    Path(at, HELD).unlink()
+                    os.unlink(f"{at}/{HELD}")  # noqa: PTH108
             finally:
                 close_read(descriptor)
         remove_empty_folders(store, folder)

@@ -231,4 +231,6 @@ class SeparateArrays(Plan):
             if keep_journals:
                 make_room_for_node(*place, overwrite=self.overwrite, is_group=False, site=site)
             else:
-                make_room_for_array(*place, target.meta, overwrite=self.overwrite, site=site)
+                make_room_for_array(
+                    *place, target.meta, overwrite=self.overwrite, site=site, is_claimed=True
+                )

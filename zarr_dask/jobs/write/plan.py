@@ -479,7 +479,7 @@ class WritePlan(Priced, InWords):
         node, is_as_seen = self._claimed_node(token)
         own, claim = None, Claim()
         try:
-            self._make_room(is_as_seen=is_as_seen)
+            self._make_room(is_as_seen=is_as_seen, is_claimed=node is not None)
             own, claim = self._claimed_place(token) if held else (None, Claim())
             begun = self._started(end, token, topic, node, ends=ends, held=held, client=client)
         except BaseException:
@@ -696,7 +696,7 @@ class WritePlan(Priced, InWords):
         else:
             asked.check_place()
 
-    def _make_room(self, *, is_as_seen: bool) -> None:
+    def _make_room(self, *, is_as_seen: bool, is_claimed: bool) -> None:
         """Remove what is replaced, and make the groups above; warn of what will not fit.
 
         The location is looked at again if it may not be as planning has seen it (`is_as_seen`).
@@ -722,6 +722,7 @@ class WritePlan(Priced, InWords):
                 overwrite=self.overwrite,
                 site=site,
                 alone=not self.deferred,
+                is_claimed=is_claimed,
             )
 
     def _warn_of_stale(self) -> None:
