@@ -16,6 +16,7 @@ from typing import Any
 from zarr_dask.errors import IngestError
 from zarr_dask.jobs.ingest import hdf5
 from zarr_dask.jobs.ingest.source_file import SourceFile
+from zarr_dask.stores.file_lock import lock
 
 __all__ = ["opened_hdf5"]
 
@@ -135,16 +136,14 @@ class CheckedFile(io.RawIOBase):
 
 def _check_unlocked(raw: Any, path: str) -> None:
     """Raise if another process has opened a file for writing, as the HDF5 library does."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, where the system refuses it
+    if os.name == "nt":  # where the system refuses to open it
         return
     try:
-        fcntl.flock(raw, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        is_free = lock(raw.fileno(), shared=True)
+    except OSError:  # a file system without locks
+        return
+    if not is_free:
         raw.close()
         raise IngestError(
             f"{path} is being written by another process, which has locked it. Wait for its end."
-        ) from None
-    except OSError:  # a file system without locks
-        return
+        )
