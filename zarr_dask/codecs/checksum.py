@@ -14,7 +14,7 @@ from zarr_dask.codecs.base import BytesCodec, EncodedSize, Speeds
 from zarr_dask.errors import ChecksumError, CorruptObjectError
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["Crc32c", "crc32c"]
+__all__ = ["Crc32c", "crc32c", "load_fastest"]
 
 
 def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
@@ -59,6 +59,11 @@ class _Used:
 
 _PAYS = 1 << 31
 _USED = _Used()
+
+
+def load_fastest() -> None:
+    """Import the fastest function now, in a process that is about to compute many checksums."""
+    _USED.function = _fastest()
 
 
 @cache

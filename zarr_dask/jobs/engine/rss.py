@@ -34,7 +34,7 @@ from zarr_dask._util.buffers import malloc_trim, mmap_empty, task_memory_scope
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import DecodeOptions, concat_buffers
 from zarr_dask.codecs.chain import BoundCodecChain
-from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.codecs.checksum import load_fastest
 from zarr_dask.errors import ZarrDaskError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Shape
@@ -110,7 +110,7 @@ _IDLE = _IdleMemory()
 @cache
 def _load() -> None:
     """Load libraries that the first task would load: they stay, and belong to no task."""
-    crc32c(b"")
+    load_fastest()
 
 
 def _resident() -> int:
