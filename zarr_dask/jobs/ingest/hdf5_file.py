@@ -15,7 +15,7 @@ from typing import Any
 
 from zarr_dask.errors import IngestError
 from zarr_dask.jobs.ingest import hdf5
-from zarr_dask.jobs.ingest.source_file import SourceFile
+from zarr_dask.jobs.ingest.source_file import PositionedFile, SourceFile
 from zarr_dask.stores.file_lock import lock
 
 __all__ = ["opened_hdf5"]
@@ -55,7 +55,7 @@ def _raw(place: SourceFile) -> io.RawIOBase | io.BufferedIOBase:
     return raw
 
 
-class CheckedFile(io.RawIOBase):
+class CheckedFile(PositionedFile):
     """A file object for h5py over one that is not changed.
 
     Parameters
@@ -65,25 +65,8 @@ class CheckedFile(io.RawIOBase):
     """
 
     def __init__(self, raw: io.RawIOBase | io.BufferedIOBase) -> None:
-        super().__init__()
-        self._raw, self._at, self._size = raw, 0, raw.seek(0, os.SEEK_END)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Change the position."""
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
+        super().__init__(raw.seek(0, os.SEEK_END))
+        self._raw = raw
 
     def readinto(self, buffer: Any) -> int:
         """Read into a buffer.

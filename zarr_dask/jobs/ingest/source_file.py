@@ -17,7 +17,7 @@ from zarr_dask.errors import IngestError, StoreError
 from zarr_dask.stores.base import Buffer, Range, Store, etag_of, list_sizes
 from zarr_dask.stores.open import open_store
 
-__all__ = ["SourceFile", "find_files", "natural"]
+__all__ = ["PositionedFile", "SourceFile", "find_files", "natural"]
 
 SUFFIXES = (
     ".nc",
@@ -147,12 +147,18 @@ def _store(folder: str, options: str) -> Store | None:
     return _local(folder) if options == "()" and "://" not in folder else None
 
 
-class _Remote(io.RawIOBase):
-    """A remote file, read by ranges."""
+class PositionedFile(io.RawIOBase):
+    """A file object of a known size with a position; how it is read says a subclass.
 
-    def __init__(self, place: SourceFile) -> None:
+    Parameters
+    ----------
+    size
+        Its length in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self._place, self._at, self._size = place, 0, place.size()
+        self._at, self._size = 0, size
 
     def readable(self) -> bool:
         """Return True."""
@@ -170,6 +176,14 @@ class _Remote(io.RawIOBase):
         """Change the position."""
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
+
+
+class _Remote(PositionedFile):
+    """A remote file, read by ranges."""
+
+    def __init__(self, place: SourceFile) -> None:
+        super().__init__(place.size())
+        self._place = place
 
     def readinto(self, buffer: Any) -> int:
         """Read into a buffer."""
