@@ -430,19 +430,24 @@ def test_stages_in_memory(slabs):
     np.testing.assert_array_equal(zd.open_array(store)[...], SERIES)
 
 
-@pytest.mark.parametrize("grids", [{"shards": (1024, 8, 8)}, {}], ids=["shards", "chunks"])
+INTO_SHARDS = {"shards": (1024, 8, 8)}
+
+
 @pytest.mark.parametrize(
-    "layout",
+    ("layout", "grids"),
     [
-        {"format": "v2", "chunks": (1, 48, 40)},
-        {"chunks": (1, 12, 10), "shards": (1, 48, 40)},
-        {"chunks": (1, 48, 40), "order": "F"},
+        pytest.param({"format": "v2", "chunks": (1, 48, 40)}, {}, id="v2-chunks"),  # has no shards
+        *(
+            pytest.param(layout, grids, id=f"{name}-{into}")
+            for name, layout in {
+                "shards": {"chunks": (1, 12, 10), "shards": (1, 48, 40)},
+                "F": {"chunks": (1, 48, 40), "order": "F"},
+            }.items()
+            for into, grids in {"shards": INTO_SHARDS, "chunks": {}}.items()
+        ),
     ],
-    ids=["v2", "shards", "F"],
 )
 def test_stages_of_other_layouts(tmp_path, layout, grids):
-    if layout.get("format") == "v2" and grids:
-        pytest.skip("v2 has no shards")
     old = made(tmp_path / "old", values=SERIES, **layout)
     plan = zd.plan_rechunk(old, tmp_path / "target", **{**STAGED, "max_mem": "3MB", **grids})
     assert len(plan.stages) == 2
