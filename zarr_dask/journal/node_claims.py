@@ -14,7 +14,8 @@ it (`zarr_dask.journal.lock.wait_out`). Only then does it look at the location a
 
 * A job has seen its claim within `zarr_dask.journal.lock.INTERVAL` seconds before each object that
   it puts. If the claim is another one's, it stops with `JobReplacedError`.
-* A job succeeds only if the claim was still its own when its metadata had been put.
+* A job succeeds only if it has seen its claim within that time when its metadata have been put. A
+  later one that has taken the claim over since is still waiting then, and comes after it.
 
 Parts of one plan, and calls that resume a job, have the token of that job and share its claim.
 There is no claim in stores without conditional writes, at the root of a bucket, and where nothing
