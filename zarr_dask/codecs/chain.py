@@ -49,6 +49,7 @@ __all__ = [
     "fill_missing_chunk",
     "largest_partial_read",
     "make_chain",
+    "thread_absent_pieces",
     "thread_decoded_nbytes",
 ]
 
@@ -173,6 +174,8 @@ class _Decoded(threading.local):
     """The amount that the current thread has decoded."""
 
     nbytes = 0
+    absent = 0
+    """Pieces that it has filled instead."""
 
 
 _DECODED = _Decoded()
@@ -185,6 +188,11 @@ def thread_decoded_nbytes() -> int:
     can be predicted, the parts that a codec skips cannot.
     """
     return _DECODED.nbytes
+
+
+def thread_absent_pieces() -> int:
+    """Return how many absent chunks, or parts of absent objects, the current thread has filled."""
+    return _DECODED.absent
 
 
 class BoundCodecChain:
@@ -621,6 +629,7 @@ def fill_missing_chunk(out: np.ndarray, spec: ChunkSpec, reading: DecodeOptions)
     """
     if reading.absent_is_error:
         raise ChunkMissingError
+    _DECODED.absent += 1
     out[...] = spec.data_type.fill_or_zero(spec.fill_value)
 
 

@@ -77,6 +77,47 @@ def made(place, format="v3", *, consolidated=True) -> zd.Group:
     return zd.open_group(place)
 
 
+def test_a_copy_is_refused_with_the_memory_that_suffices(tmp_path):
+    array = zd.create_array(tmp_path / "a.zarr/x", shape=(2000,), dtype="f8", chunks=500)
+    array[...] = np.random.default_rng(0).random(2000)
+    options = {"max_mem": "1MB", "threads": 2}
+    with pytest.raises(MemoryBudgetError, match="2 threads") as got:
+        zd.plan_copy(tmp_path / "a.zarr/x", tmp_path / "b.zarr", **options)
+    assert f"{got.value.needed:,}" in str(got.value)
+    options["max_mem"] = got.value.needed
+    plan = zd.plan_copy(tmp_path / "a.zarr/x", tmp_path / "b.zarr", **options)
+    assert plan.peak <= got.value.needed
+
+
+def test_where_memory_is_for_one_object_two_are_never_held(tmp_path):
+    """The comparison has the memory of the copy."""
+
+    class Counted(bytearray):
+        held = most = 0
+
+        def __init__(self, value: bytes) -> None:
+            super().__init__(value)
+            Counted.held += 1
+            Counted.most = max(Counted.most, Counted.held)
+
+        def __del__(self) -> None:
+            Counted.held -= 1
+
+    class Counting(LocalStore):
+        def get(self, key):
+            value = super().get(key)
+            return Counted(value) if "/c" in f"/{key}" and value is not None else value
+
+    array = zd.create_array(tmp_path / "a.zarr", shape=(2000,), dtype="f8", chunks=1000)
+    array[...] = np.random.default_rng(0).random(2000)
+    with pytest.raises(MemoryBudgetError) as got:
+        zd.plan_copy(tmp_path / "a.zarr", tmp_path / "b.zarr", max_mem=1)
+    target = Counting(str(tmp_path / "b.zarr"))
+    source = zd.open_array(Counting(str(tmp_path / "a.zarr")))
+    zd.plan_copy(source, target, max_mem=got.value.needed).run(verify=True)
+    assert Counted.most == 1
+
+
 def same(a, b) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import StoreUnavailableError
+from zarr_dask.errors import MemoryBudgetError, StoreUnavailableError
 from zarr_dask.jobs.engine.report import RechunkReport
 from zarr_dask.stores import HookStore, MemoryStore, Recording, Retrying, RetryPolicy
 
@@ -102,6 +102,49 @@ def test_bytes_of_texts_are_marked_as_estimates(tmp_path):
     assert "(predicted about " in report.explain()
     assert report.to_json()["stages"][0]["estimated"] is True
     assert report.stages[0].actual.reads == report.stages[0].predicted.reads
+
+
+@pytest.mark.parametrize("grid", [{"chunks": (6, 6)}, {"chunks": (3, 6), "shards": (6, 18)}])
+def test_absent_pieces_are_counted_and_predictions_are_at_most(tmp_path, grid):
+    """A shard without an object takes one request, not two; an absent chunk is not decoded."""
+    values = VALUES.copy()
+    values[:6] = values[6:9, :6] = 0
+    old = made(tmp_path / "a", values, **grid)
+    report = zd.rechunk(old, tmp_path / "b", chunks=(24, 12), codecs=["zstd"])
+    (stage,) = report.stages
+    assert stage.absent > 0
+    assert stage.actual.decoded < stage.predicted.decoded
+    assert f"(predicted at most {stage.predicted.requests:,})" in report.explain()
+    assert ("absent pieces", f"{stage.absent:,}", "") in stage.rows()
+    whole = zd.rechunk(made(tmp_path / "c", **grid), tmp_path / "d", chunks=(24, 12))
+    assert whole.stages[0].absent == 0
+    assert "at most" not in whole.explain().replace("at most by the plan", "")
+
+
+def test_objects_of_fill_values_are_encoded_at_most(tmp_path):
+    values = VALUES.copy()
+    values[:12] = 0
+    old = made(tmp_path / "a", values, chunks=(24, 36))
+    (stage,) = zd.rechunk(old, tmp_path / "b", chunks=(12, 36)).stages
+    rows = {name: said for name, _, said in stage.rows()}
+    assert stage.actual.written == stage.predicted.written // 2
+    assert rows["encoded"].startswith("at most ")
+    assert not rows["decoded"].startswith("at most ")
+
+
+def test_requests_for_parts_of_chunks_are_at_most(tmp_path):
+    """A frame that is short is there with the first request; longer ones take two."""
+    old = zd.create_array(
+        tmp_path / "a", shape=(400, 400), dtype="f8", chunks=(400, 400), codecs=["blosc"]
+    )
+    old[...] = 1
+    with pytest.raises(MemoryBudgetError) as got:
+        zd.plan_rechunk(old, tmp_path / "b", chunks=(40, 40), max_mem=1)
+    plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(40, 40), max_mem=got.value.needed)
+    assert f"in at most {plan.costs.reads} requests" in plan.explain()
+    (stage,) = plan.run().stages
+    assert stage.requests_at_most
+    assert stage.actual.reads < stage.predicted.reads
 
 
 @given(st.data())

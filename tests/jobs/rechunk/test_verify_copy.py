@@ -132,6 +132,30 @@ def test_boxes_may_cut_stored_objects_of_the_target():
         boxes_to_match(source, target, 2_000_000)
 
 
+def test_what_is_copied_can_be_compared_within_the_same_memory(tmp_path):
+    """Chunks that are not compressed are compared as they are read."""
+    values = np.random.default_rng(0).random(19_000)
+    source = made(values, tmp_path / "a", chunks=16_900, codecs=PLAIN)
+    options = {"chunks": 1012, "threads": 1}
+    with pytest.raises(MemoryBudgetError) as got:
+        zd.plan_rechunk(source, tmp_path / "b", max_mem=1, **options)
+    plan = zd.plan_rechunk(source, tmp_path / "b", max_mem=got.value.needed, **options)
+    plan.run(verify=True)
+
+
+def test_a_refusal_names_the_memory_that_suffices():
+    source, target = (
+        layout_of(zd.create_array({}, shape=9000, dtype="f8", chunks=n)) for n in (9000, 400)
+    )
+    with pytest.raises(MemoryBudgetError, match="2 threads") as got:
+        boxes_to_match(source, target, 2_000_000, threads=2)
+    needed = got.value.needed
+    assert f"{needed:,}" in str(got.value)
+    boxes_to_match(source, target, needed, threads=2)
+    with pytest.raises(MemoryBudgetError):
+        boxes_to_match(source, target, needed - 2, threads=2)
+
+
 def cli(*words: object, code: int = 0) -> str:
     done = CliRunner().invoke(main, [*map(str, words)])
     assert done.exit_code == code, done.output

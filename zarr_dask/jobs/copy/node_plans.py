@@ -282,7 +282,7 @@ class NodePlans:
                 return make_rechunk_plan(array, new, self.resources, overwrite=self.overwrite)
         target = Array(self.store, path, same, self.node_format)
         self.node_format.documents(same, path)  # raises if the format cannot express it
-        move = plan_move(array, target, self.resources.budget)
+        move = plan_move(array, target, self.resources)
         return replace(move, notes=notes_of(array, target))
 
     def _as_stored(self, array: Array, path: str) -> ArrayMeta | None:

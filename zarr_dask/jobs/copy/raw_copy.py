@@ -17,7 +17,7 @@ from hashlib import sha256
 from math import ceil, prod
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
@@ -31,12 +31,13 @@ from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.jobs.engine.array_job import ArrayJob, is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.cost_model import OVERHEAD
 from zarr_dask.jobs.engine.plan import CopyResult, Costs, ProcessMemory, format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import CostModel
+from zarr_dask.jobs.engine.predict import CostModel, needed_for_tasks
 from zarr_dask.jobs.engine.rss import RssProbe, measure_rss, process_name
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
 from zarr_dask.jobs.rechunk.plan import source_facts
+from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, stored_object
 from zarr_dask.stores.base import Buffer, list_sizes
@@ -69,7 +70,7 @@ class RawCopyStage:
     costs: Costs
     abreast: int
     """Number of objects that a task requests at a time."""
-    estimated = False
+    estimated = requests_at_most = False
 
     def work(self, model: CostModel) -> float:
         """Return the seconds that one thread would need for all its tasks."""
@@ -188,8 +189,8 @@ class RawCopyPlan:
         """Return the job with its receipts."""
         return RawCopyJob(self, run_id, journal)
 
-    def matching(self, threads: int) -> RawCopyVerification:  # noqa: ARG002  (two objects are little)
-        """Return the comparison of source and target."""
+    def matching(self, threads: int) -> RawCopyVerification:  # noqa: ARG002  (it holds as much)
+        """Return the comparison of source and target, which holds no more than the copy."""
         return RawCopyVerification(self)
 
     # --- tasks ------------------------------------------------------------------------------------
@@ -210,21 +211,22 @@ class RawCopyPlan:
         return self.target.meta.grid.number_of(coords) // self.batch
 
 
-def plan_move(source: Array, target: Array, budget: int) -> RawCopyPlan:
+def plan_move(source: Array, target: Array, resources: RechunkBudget) -> RawCopyPlan:
     """Plan to copy the stored objects of an array.
 
     Parameters
     ----------
     source, target
         The array, and the new array, whose metadata must describe the same bytes in the same way.
-    budget
-        Maximum bytes that one task may hold.
+    resources
+        Resources that the plan may use.
 
     Raises
     ------
     MemoryBudgetError
-        If one of the objects is larger.
+        If one of the objects is larger than a task may hold.
     """
+    budget, threads = resources.budget, resources.workers.threads_per_process
     grid = source.meta.grid
     cell = prod(grid.largest_cell) * source.meta.data_type.typical_itemsize
     try:
@@ -234,10 +236,13 @@ def plan_move(source: Array, target: Array, budget: int) -> RawCopyPlan:
         found = None
         objects, stored, largest, listed = grid.ncells, source.nbytes, cell, False
     if largest + OVERHEAD > budget:
+        enough = needed_for_tasks((largest + OVERHEAD) * threads)
         raise MemoryBudgetError(
             f"a stored object of {source.where} has {format_bytes(largest)} and a task needs "
-            f"{format_bytes(OVERHEAD)} besides, but it may hold {format_bytes(budget)} (max_mem by "
-            "the threads of a process): raise max_mem, or use fewer threads per process."
+            f"{format_bytes(OVERHEAD)} besides, but it may hold {format_bytes(budget)} (its share "
+            f"of max_mem): raise max_mem (to {enough:,} for processes of "
+            f"{pluralize(threads, 'thread')}), or use fewer threads per process.",
+            needed=enough,
         )
     policies = [one.store.coalescing for one in (source, target)]
     in_flight = max(policy.max_bytes_in_flight for policy in policies)
@@ -580,10 +585,13 @@ class RawCopyVerification:
     def _compare(self, coords: tuple[int, ...]) -> tuple[int | None, _Differing | None]:
         """Return the bytes of an object in the source, and how the target differs."""
         source, target = self.plan.source, self.plan.target
-        old, new = source.store.get(source.key(coords)), target.store.get(target.key(coords))
+        old, new = (
+            _Content.of(one.store.get(one.key(coords)), digested=self.plan.abreast == 1)
+            for one in (source, target)
+        )
         start = tuple(s.start for s in source.meta.grid.region_of(coords))
-        differing = None if old == new else (start, _shown(old), _shown(new))
-        return None if old is None else len(old), differing
+        differing = None if old == new else (start, _shown(old.nbytes), _shown(new.nbytes))
+        return old.nbytes, differing
 
     def check(self, results: Sequence[RawCopyDiff]) -> None:
         """Refuse a target that differs from the source.
@@ -600,5 +608,19 @@ class RawCopyVerification:
             raise ValuesDifferError(*where, differing, first, "stored objects")
 
 
-def _shown(value: Buffer | None) -> str:
-    return "nothing" if value is None else f"{len(value)} bytes"
+class _Content(NamedTuple):
+    """The bytes of a stored object, or a digest where memory is for one object at a time."""
+
+    nbytes: int | None
+    """None if there is no object."""
+    content: Buffer | None
+
+    @classmethod
+    def of(cls, value: Buffer | None, *, digested: bool) -> _Content:
+        if value is None:
+            return cls(None, None)
+        return cls(len(value), sha256(value).digest() if digested else value)
+
+
+def _shown(nbytes: int | None) -> str:
+    return "nothing" if nbytes is None else f"{nbytes} bytes"

@@ -59,6 +59,11 @@ class ArrayStage(Protocol):
         """True if decoded bytes are estimates."""
         ...
 
+    @property
+    def requests_at_most(self) -> bool:
+        """True if there may be fewer requests."""
+        ...
+
     def memory(self, threads: int) -> int:
         """Return the maximum bytes that tasks on this many threads hold together."""
         ...

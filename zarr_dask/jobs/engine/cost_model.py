@@ -281,6 +281,11 @@ class StagePlan:
         return self.source.variable or self.target.variable
 
     @property
+    def requests_at_most(self) -> bool:
+        """True if there may be fewer requests: a small chunk that is read in part takes one."""
+        return self.source.partly_read_for(self.boxes, sparing=self.sparing) > 0
+
+    @property
     def sparing(self) -> bool:
         """True if tasks hold no more of a chunk than they need.
 

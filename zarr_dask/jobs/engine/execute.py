@@ -164,7 +164,11 @@ def execute_plan(
         )
     expected = [
         StageEstimate(
-            stage.busy, stage.costs, seconds(stage, workers.threads, plan.model), stage.estimated
+            stage.busy,
+            stage.costs,
+            seconds(stage, workers.threads, plan.model),
+            stage.estimated,
+            stage.requests_at_most,
         )
         for stage in plan.stages
     ]

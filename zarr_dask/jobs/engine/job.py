@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from functools import partial as bind
 from hashlib import sha256
 from heapq import nlargest
 from itertools import accumulate, pairwise
@@ -28,7 +29,7 @@ from zarr_dask.jobs.engine.array_job import (
     TaskFunction,
 )
 from zarr_dask.jobs.engine.plan import CopyResult, Costs, format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
+from zarr_dask.jobs.engine.predict import CostModel, held_by_process, plan_each, seconds
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.journal import STAGES, JobRecord, Journal, NodeClaim, StagePart, claim_node
@@ -97,6 +98,11 @@ class PlanStage:
     def estimated(self) -> bool:
         """True if decoded bytes of some of the arrays are estimates."""
         return any(part.estimated for part in self.parts)
+
+    @property
+    def requests_at_most(self) -> bool:
+        """True if there may be fewer requests for some of the arrays."""
+        return any(part.requests_at_most for part in self.parts)
 
     def work(self, model: CostModel) -> float:
         """Return the seconds that one thread would need for all its tasks."""
@@ -286,9 +292,9 @@ class ArraysPlan(Priced, ABC):
         Raises
         ------
         MemoryBudgetError
-            If there is too little memory for one of them.
+            If there is too little memory for one of them: the error of the one that needs most.
         """
-        return [member.matching(threads) for member in self.members]
+        return plan_each(bind(member.matching, threads) for member in self.members)
 
 
 # --- the job --------------------------------------------------------------------------------------

@@ -166,6 +166,8 @@ class CopyResult:
     """Encoded bytes read."""
     reads: int = 0
     """Requests that read them."""
+    absent: int = 0
+    """Absent chunks, or parts of absent objects, that were filled instead of read."""
     seconds: float = 0.0
     process: ProcessMemory = field(default_factory=ProcessMemory)
     """Process that ran the task."""

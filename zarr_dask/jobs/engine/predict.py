@@ -202,7 +202,7 @@ def memory_budget(max_mem: str | int | None, workers: Workers) -> int:
 
 
 def plan_each(plans: Iterable[Callable[[], T]]) -> list[T]:
-    """Return the plans of several arrays, made one after the other.
+    """Return the plans of several arrays, or their comparisons, made one after the other.
 
     Raises
     ------

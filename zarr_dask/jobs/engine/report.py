@@ -62,6 +62,8 @@ class StageEstimate:
     """Time by the cost model: to compare with other plans, not the time that it will take."""
     estimated: bool = False
     """True if decoded bytes are estimates, because elements have no fixed length."""
+    requests_at_most: bool = False
+    """True if there may be fewer requests, because chunks are read in part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +86,37 @@ class StageReport:
     """Requests of these tasks that were retried; `actual` does not count them."""
     estimated: bool = False
     """True if predicted decoded bytes are estimates, because elements have no fixed length."""
+    requests_at_most: bool = False
+    """True if fewer requests than predicted may do, because chunks are read in part."""
+    absent: int = 0
+    """Absent chunks and parts of absent objects, which predictions count as if they existed."""
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return table rows: names, actual values and predictions."""
         actual, predicted = self.actual, self.predicted
         about = "about " if self.estimated else ""
+        most = "at most " if self.absent else ""
+        # objects of nothing but the fill value are not encoded
+        all_done = self.done == self.tasks
+        left_out = "at most " if all_done and actual.written < predicted.written else ""
+        fewer = "at most " if self.absent or self.requests_at_most else ""
         return [
             ("tasks", f"{self.done:,}", f"{self.tasks:,}"),
             ("time", f"{self.seconds:.3g} s", ""),
-            ("decoded", format_bytes(actual.decoded), f"{about}{format_bytes(predicted.decoded)}"),
-            ("encoded", format_bytes(actual.written), f"{about}{format_bytes(predicted.written)}"),
+            (
+                "decoded",
+                format_bytes(actual.decoded),
+                f"{about or most}{format_bytes(predicted.decoded)}",
+            ),
+            (
+                "encoded",
+                format_bytes(actual.written),
+                f"{about or left_out}{format_bytes(predicted.written)}",
+            ),
             ("read", format_bytes(actual.read), f"about {format_bytes(predicted.read)}"),
             ("stored", format_bytes(actual.stored), f"about {format_bytes(predicted.stored)}"),
-            ("requests", f"{actual.requests:,}", f"{predicted.requests:,}"),
+            ("requests", f"{actual.requests:,}", f"{fewer}{predicted.requests:,}"),
+            *([("absent pieces", f"{self.absent:,}", "")] if self.absent else []),
             ("requests tried again", f"{self.retried:,}", ""),
         ]
 
@@ -341,6 +361,7 @@ class TaskStatistics:
         self._tasks: Counter[int] = Counter()
         self._stored: Counter[tuple[int, int]] = Counter()
         self._retried = [0] * stages
+        self._absent = [0] * stages
         self.already_done = ""
         """Time at which the same job ended earlier; empty if this run has done something."""
         self.begun = 0
@@ -367,6 +388,7 @@ class TaskStatistics:
             one.decoded, one.encoded, one.reads, one.objects, one.read, one.stored
         )
         self._retried[stage] += one.retried
+        self._absent[stage] += one.absent
         self.waited += one.waited
         self.requests.update(one.requests)
         self._tasks[array] += 1
@@ -408,6 +430,8 @@ class TaskStatistics:
                 0.0 if (first := self._first[number]) is None else self._last[number] - first,
                 self._retried[number],
                 stage.estimated,
+                stage.requests_at_most,
+                self._absent[number],
             )
             for number, stage in enumerate(expected)
         )

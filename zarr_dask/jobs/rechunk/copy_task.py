@@ -25,7 +25,7 @@ from zarr_dask._util.buffers import malloc_keep_freed, release_thread_buffers
 from zarr_dask.array.array import Array
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.codecs.base import NotPartiallyDecodableError
-from zarr_dask.codecs.chain import thread_decoded_nbytes
+from zarr_dask.codecs.chain import thread_absent_pieces, thread_decoded_nbytes
 from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
 from zarr_dask.grid.grid import Part, Region, Shape, translate_region, view_region
 from zarr_dask.jobs.engine.cost_model import StagePlan
@@ -166,7 +166,7 @@ class CopyStage:
     ) -> CopyResult:
         """Copy a box through the given memory."""
         try:
-            traffic, decoded = self._read(translate_region(region, self.origin), values)
+            traffic, decoded, absent = self._read(translate_region(region, self.origin), values)
         except ChunkMissingError as error:
             if not self.between:
                 raise
@@ -199,6 +199,7 @@ class CopyStage:
             encoded=encoded,
             read=traffic.nbytes,
             reads=traffic.requests,
+            absent=absent,
         )
 
     def _gone(self, error: ChunkMissingError) -> Exception:
@@ -211,8 +212,8 @@ class CopyStage:
             "missing."
         )
 
-    def _read(self, region: Region, values: np.ndarray) -> tuple[IOCounters, int]:
-        """Read a box; return the requests and the number of decoded bytes."""
+    def _read(self, region: Region, values: np.ndarray) -> tuple[IOCounters, int, int]:
+        """Read a box; return the requests, the decoded bytes and the number of absent pieces."""
         if not self.plan.sparing:
             return self._read_through(region, values)
         with suppress(NotPartiallyDecodableError):
@@ -225,12 +226,13 @@ class CopyStage:
 
     def _read_through(
         self, region: Region, values: np.ndarray, *, sparing: bool = False
-    ) -> tuple[IOCounters, int]:
+    ) -> tuple[IOCounters, int, int]:
         tally = metered(self.source.store)
-        before = thread_decoded_nbytes()
+        decoded, absent = thread_decoded_nbytes(), thread_absent_pieces()
         reader = replace(self.source, store=tally).reader
         (reader.sparing() if sparing else reader).read_region(region, values, 1)
-        return tally.traffic, thread_decoded_nbytes() - before
+        decoded, absent = thread_decoded_nbytes() - decoded, thread_absent_pieces() - absent
+        return tally.traffic, decoded, absent
 
     def _converted(self, part: Part, values: np.ndarray, region: Region) -> tuple[Part, np.ndarray]:
         """Return a part and its values, in the data type of the target.

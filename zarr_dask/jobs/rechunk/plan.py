@@ -143,10 +143,11 @@ class RechunkPlan(Priced, InWords):
         for number, stage in enumerate(self.stages):
             costs = stage.costs
             about = "about " if stage.estimated else ""
+            most = "at most " if stage.requests_at_most else ""
             lines.append(
                 f"  stage {number + 1}: {pluralize(stage.tasks, 'task')} of {stage.box}, "
                 f"{format_bytes(stage.peak)} each; decodes {about}{format_bytes(costs.decoded)} "
-                f"({costs.decoded / max(self.nbytes, 1):.1f} x the array) in {costs.reads} "
+                f"({costs.decoded / max(self.nbytes, 1):.1f} x the array) in {most}{costs.reads} "
                 f"requests, writes {about}{format_bytes(costs.written)} in {costs.writes} "
                 f"objects of {stage.target.object_shape}"
             )
@@ -399,7 +400,7 @@ class RechunkPlan(Priced, InWords):
             If there is too little memory for it.
         """
         first, last = self.stages[0], self.stages[-1]
-        boxes = boxes_to_match(first.source, last.target, self.max_mem // threads)
+        boxes = boxes_to_match(first.source, last.target, self.max_mem, threads)
         origin = tuple(s.start for s in self.region)
         return CopyVerification(self.source, self.target, origin, boxes)
 

@@ -21,7 +21,8 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError, ValuesDifferError
 from zarr_dask.grid.grid import Grid, Region, Shape, translate_region
 from zarr_dask.jobs.engine.cost_model import KEPT_AT_MOST, OVERHEAD, Layout, StagePlan
-from zarr_dask.jobs.engine.plan import format_bytes
+from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import left_for_tasks, needed_for_tasks
 from zarr_dask.jobs.rechunk.copy_task import cast_to_target
 from zarr_dask.jobs.verify.compare import BlockDiff, differing
 from zarr_dask.stores.retry import counting_retries
@@ -96,27 +97,34 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def boxes_to_match(source: Layout, target: Layout, budget: int) -> Grid:
-    """Return the boxes to compare, so that a task holds no more than its budget.
+def boxes_to_match(source: Layout, target: Layout, max_mem: int, threads: int = 1) -> Grid:
+    """Return the boxes to compare, so that a task holds no more than its share of the memory.
 
     Parameters
     ----------
     source, target
         Layouts of the two arrays.
-    budget
-        Maximum bytes that one task may hold.
+    max_mem
+        Maximum bytes that one process may hold above its size when idle.
+    threads
+        Number of threads that share them.
 
     Raises
     ------
     MemoryBudgetError
         If not even one element of both fits.
     """
+    budget = left_for_tasks(max_mem) // threads
     box = target.object_shape
     while (peak := _held(source, target, box)) > budget:
         if max(box, default=1) == 1:
+            enough = needed_for_tasks(peak * threads)
             raise MemoryBudgetError(
                 f"a task may hold {format_bytes(budget)}, but to compare what it copies takes "
-                f"{format_bytes(peak)}: raise max_mem, use fewer threads, or leave verify=True out."
+                f"{format_bytes(peak)}: raise max_mem (to {enough:,} for processes of "
+                f"{pluralize(threads, 'thread')}), use fewer threads per process, or leave "
+                "verify=True out.",
+                needed=enough,
             )
         box = _halved(box)
     if box != target.object_shape:
@@ -129,9 +137,7 @@ def _held(source: Layout, target: Layout, box: Shape) -> int:
     elements = prod(box)
     both = elements * (target.itemsize + max(source.itemsize, target.itemsize))
     reading = max(
-        prod(_met(side, box)) * side.itemsize
-        + max(side.chunk_bytes, side.working_to_read)
-        + side.decoder_state_nbytes
+        prod(_met(side, box)) * side.itemsize + side.working_to_read + side.decoder_state_nbytes
         for side in (source, target)
     )
     return both + reading + min(KEPT_AT_MOST, both // 4) + OVERHEAD
