@@ -575,7 +575,7 @@ class JobReplacedError(ResumeError):
 
 
 class JobRunningError(ZarrDaskError, RuntimeError):
-    """A job that is still running writes to the data to be replaced or removed."""
+    """A running job writes to the data to be replaced or removed, or makes a node above them."""
 
 
 class AppendConflictError(JobRunningError):

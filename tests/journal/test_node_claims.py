@@ -18,9 +18,11 @@ from tests.support.running import running
 from zarr_dask.errors import (
     AppendConflictError,
     JobReplacedError,
+    JobRunningError,
     NodeExistsError,
     ZarrDaskError,
 )
+from zarr_dask.hierarchy import group
 from zarr_dask.jobs.write import target
 from zarr_dask.journal import NodeClaim, claim_node, lock
 from zarr_dask.stores import open_store
@@ -335,20 +337,172 @@ def test_an_array_that_is_made_where_a_job_is_at_work_gets_none_of_its_values(
     assert beside(server, "made.zarr") == []
 
 
+def create_array(url: str, options) -> None:
+    zd.create_array(url, shape=(N, 4), dtype="f8", chunks=(1, 4), storage_options=options)
+
+
+def replace_array(url: str, options) -> None:
+    given = {"shape": (N, 4), "dtype": "f8", "chunks": (1, 4), "overwrite": True}
+    zd.create_array(url, storage_options=options, **given)
+
+
+def open_array(url: str, options) -> None:
+    given = {"mode": "w", "shape": (N, 4), "dtype": "f8", "chunks": (1, 4)}
+    zd.open_array(url, storage_options=options, **given)
+
+
+def save(url: str, options) -> None:
+    zd.save(url, np.zeros((N, 4)), overwrite=True, storage_options=options)
+
+
+@pytest.mark.parametrize("make", [create_array, replace_array, open_array, save])
+@pytest.mark.parametrize("was_there", [False, True])
+def test_an_array_that_is_made_where_a_job_has_put_nothing_yet_gets_none_of_its_values(
+    make, was_there: bool, server: S3Server, clock: Clock
+) -> None:
+    """The job has removed what was there: that there is no object tells nothing."""
+    url, options = f"s3://bucket/early-{make.__name__}-{was_there}.zarr", server.options
+    if was_there:
+        create_array(url, options)
+    with dask.config.set(scheduler="sync"):
+        job = zd.to_zarr(values(1), url, mode="w", compute=False, storage_options=options)
+        make(url, options)
+        assert clock.waited
+        with pytest.raises(JobReplacedError):
+            job.compute()
+    assert stored(url, options) == {0.0}
+    assert beside(server, url[12:]) == []
+
+
+def test_a_job_is_stopped_by_an_output_of_a_simulation_that_has_its_array(
+    server: S3Server, clock: Clock
+) -> None:
+    url, options = "s3://bucket/output.zarr", server.options
+    zd.create_group(url, storage_options=options)
+    with dask.config.set(scheduler="sync"):
+        job = zd.to_zarr(values(1), url, "a", mode="w", compute=False, storage_options=options)
+        arrays = {"a": {"shape": (4,), "dtype": "f8"}}
+        owners = zd.decompose((4,), (1,))
+        zd.Writer.create(url, arrays, owners=owners, storage_options=options)
+        assert clock.waited
+        with pytest.raises(JobReplacedError):
+            job.compute()
+    assert zd.open_array(url, "a", storage_options=options).shape == (0, 4)
+    assert "a/__append/held" not in beside(server, url[12:])
+
+
+def test_an_array_that_may_not_be_made_stops_no_job(server: S3Server, clock: Clock) -> None:
+    url, options = "s3://bucket/refused.zarr", server.options
+    create_array(url, options)
+    claim, _ = claim_node(open_store(url, server.options), "", "of a job that is about to begin")
+    assert claim is not None
+    with pytest.raises(NodeExistsError):
+        create_array(url, options)
+    claim.check()
+    assert not clock.waited
+    claim.release()
+
+
+def test_a_create_that_was_stopped_puts_no_document_where_a_later_job_is_at_work(
+    server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = "s3://bucket/stopped.zarr", server.options
+    put = group.put_new_node
+
+    def put_late(*args: Any, **keywords: Any) -> None:
+        monkeypatch.setattr(group, "put_new_node", put)
+        claim_node(open_store(url, server.options), "", "later")
+        put(*args, **keywords)
+
+    monkeypatch.setattr(group, "put_new_node", put_late)
+    with pytest.raises(JobReplacedError):
+        create_array(url, options)
+    assert not list(open_store(url, options).list())
+
+
+def test_values_of_a_create_are_not_put_among_those_of_a_later_job(
+    server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = "s3://bucket/filling.zarr", server.options
+    fill = group._fill
+
+    def fill_late(*args: Any) -> None:
+        write(url, 2, server.options)
+        fill(*args)
+
+    monkeypatch.setattr(group, "_fill", fill_late)
+    with pytest.raises(JobReplacedError):
+        zd.create_array(url, data=np.ones((N, 4)), chunks=(1, 4), storage_options=options)
+    assert stored(url, options) == {2.0}
+
+
+# --- above and below ------------------------------------------------------------------------------
+
+
+def replace_group(url: str, options) -> None:
+    zd.create_group(url, "g", overwrite=True, storage_options=options)
+
+
+def delete_group(url: str, options) -> None:
+    zd.delete(url, "g", storage_options=options)
+
+
+def rename_group(url: str, options) -> None:
+    zd.open_group(url, mode="r+", storage_options=options).rename("g", "h")
+
+
+def write_group(url: str, options) -> None:
+    ds = xr.Dataset({"b": ("x", np.arange(3))})
+    zd.write_dataset(ds, f"{url}/g", mode="w", storage_options=options)
+
+
+@pytest.mark.parametrize("change", [replace_group, delete_group, rename_group, write_group])
+def test_a_job_below_what_is_removed_does_not_succeed(
+    change, server: S3Server, clock: Clock
+) -> None:
+    """Some of its objects are gone."""
+    url, options = f"s3://bucket/below-{change.__name__}.zarr", server.options
+    zd.create_group(url, "g", storage_options=options)
+
+    def write_below(stopped: Any) -> None:
+        zd.to_zarr(values(1), f"{url}/g/a", storage_options=options, progress=stopped)
+
+    with running(write_below) as raised:
+        change(url, options)
+    (error,) = raised
+    assert isinstance(error, JobReplacedError)
+    assert clock.waited
+    assert "a" not in zd.open_group(url, storage_options=options).get("g", {})
+    assert not [key for key in beside(server, url[12:]) if key.endswith("held")]
+
+
+@pytest.mark.parametrize("kind", ["create", *JOBS])
+def test_nothing_is_made_below_what_a_job_is_replacing(kind: str, server: S3Server) -> None:
+    url, options = f"s3://bucket/above-{kind}.zarr", server.options
+    zd.create_group(url, "g", storage_options=options)
+    claim, _ = claim_node(open_store(url, server.options), "g", "of a job")
+    assert claim is not None
+    make: dict[str, Any] = {**JOBS, "create": lambda url, _, options: create_array(url, options)}
+    with pytest.raises(JobRunningError, match="g/__append/held"):
+        make[kind](f"{url}/g/a", 1, options)
+    claim.release()
+    assert beside(server, url[12:]) == []
+
+
 def test_what_a_job_has_written_is_no_leftover_once_it_has_ended(
     server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended after its objects were taken for leftovers of a job that had died."""
     url, options = "s3://bucket/leftover.zarr", {"storage_options": server.options}
     open_store(url, server.options).set("c/0/0", [b"of a job that has died"])
-    take = NodeClaim.take
+    take = NodeClaim.take_if_free
 
     def take_late(claim: NodeClaim) -> bool:
-        monkeypatch.setattr(NodeClaim, "take", take)
+        monkeypatch.setattr(NodeClaim, "take_if_free", take)
         write(url, 1, server.options)
         return take(claim)
 
-    monkeypatch.setattr(NodeClaim, "take", take_late)
+    monkeypatch.setattr(NodeClaim, "take_if_free", take_late)
     with pytest.raises(NodeExistsError):
         zd.create_array(url, shape=(N, 4), dtype="f8", chunks=(1, 4), **options)
     assert stored(url, server.options) == {1.0}

@@ -176,6 +176,33 @@ def test_a_new_array_is_asked_for_once(place, counted):
     np.testing.assert_array_equal(zd.open_array(root, storage_options=options)[...], VALUES)
 
 
+def test_a_call_that_makes_a_node_claims_its_place_in_few_requests(place, counted):
+    """A put, a removal, a look for a claim to each node above; to those below, for what replaces.
+
+    A group that replaces nothing has no claim.
+    """
+    url, options = place
+    root = f"{url}/made-{options['backend']}.zarr"
+    given = {"shape": (4,), "chunks": (2,), "dtype": "i4", "storage_options": options}
+
+    def counts(call):
+        counted()
+        call()
+        seen = counted()
+        return seen.total(), seen["held"] + seen["bucket"]  # where obstore removes keys
+
+    _, of_claims = counts(lambda: zd.create_group(root, storage_options=options))
+    assert of_claims == 0
+    made = counts(lambda: zd.create_array(root, "a", **given))
+    deeper = counts(lambda: zd.create_array(root, "p/q/a", **given))
+    replaced = counts(lambda: zd.create_array(root, "a", overwrite=True, **given))
+    deleted = counts(lambda: zd.delete(root, "a", storage_options=options))
+    if options["backend"] == "obstore":
+        assert (made, deeper, replaced, deleted) == ((24, 3), (40, 5), (27, 4), (43, 4))
+    else:  # asks before it removes
+        assert (made, deeper, replaced, deleted) == ((25, 4), (41, 6), (29, 4), (45, 4))
+
+
 def test_a_write_into_an_array_asks_for_its_document_once(place, counted):
     """With what lies beside, and whether the hierarchy begins further up, which is then known."""
     url, options = place

@@ -88,6 +88,7 @@ def write_parts(
     values: np.ndarray,
     threads: int | None,
     visible: Grid | None = None,
+    fence: Callable[[], None] | None = None,
 ) -> None:
     """Write parts of a region to their stored objects.
 
@@ -103,6 +104,8 @@ def write_parts(
         1 for the calling thread only; by default all threads of this process, one per core.
     visible
         Grid of the array as others see it, if it has grown since; see `is_shared`.
+    fence
+        As for `write_object_part`.
 
     Raises
     ------
@@ -122,7 +125,7 @@ def write_parts(
 
     def put(part: Part, *, shared: bool = False) -> None:
         nonlocal has_emptied
-        if not write_object_part(array, part, values, confirm=confirm, shared=shared):
+        if not write_object_part(array, part, values, confirm=confirm, fence=fence, shared=shared):
             has_emptied = True
 
     with concurrent_puts(array.store):

@@ -50,10 +50,13 @@ from zarr_dask.hierarchy.exclusive import editing, removing
 from zarr_dask.hierarchy.locate import PrefetchedLocation, enclosing_array, prefetch_location
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
 from zarr_dask.journal import (
+    NodeClaim,
     check_not_claimed,
     claim_node,
     discard_journals,
+    end_claims_below,
     forget_nodes_above,
+    node_claims,
 )
 from zarr_dask.journal.location import check_no_link
 from zarr_dask.stores.base import Store, is_remote, join
@@ -392,6 +395,7 @@ def put_new_node(
     *,
     again: bool = False,
     claimed: bool = False,
+    claim: NodeClaim | None = None,
 ) -> None:
     """Put the metadata of a new node, on the condition that nobody has made one meanwhile.
 
@@ -405,6 +409,8 @@ def put_new_node(
         True if what has these metadata may have been made by an earlier call for the same node.
     claimed
         True if the caller has claimed its place, where claims pass.
+    claim
+        The claim of a caller that is no job to its place, in a remote store.
 
     Raises
     ------
@@ -412,8 +418,12 @@ def put_new_node(
         If another process has made a node there.
     JobRunningError
         If a job makes one.
+    JobReplacedError
+        If a later job has taken the claim over.
     """
     forget_nodes_above()
+    if claim is not None:
+        claim.fence()
     *first, last = documents
     with editing(store, path) as place:
         if not (again or claimed):
@@ -472,9 +482,10 @@ def delete_node(store: Store, path: str) -> None:
     if not present:
         _refuse_nothing(store, path)
     check_no_link(store, path)
-    with removing(store, path):
+    with node_claims(store, path), removing(store, path):
         if not formats_at(store, path):
             _refuse_nothing(store, path)  # another process has been faster
+        end_claims_below(store, path)
         remove_node(store, path, is_claimed=True)
     for node_format in present:
         warn_stale_consolidated(store, path, node_format)
@@ -508,6 +519,7 @@ def _made_room(site: PrefetchedLocation, path: str, *, has_journals: bool) -> Re
     around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
     if is_remote(store) and not found and all(is_empty(store, prefix) for prefix in around):
         return ReservedLocation(around, has_journals)
+    end_claims_below(store, path)
     return ReservedLocation(_remove_all(store, path, found), has_journals)
 
 
@@ -601,10 +613,11 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
             _check_free(store, new, node_format)
     for node_format in present:
         create_parent_groups(store, new, node_format)
-    with removing(store, old, new), editing(store, new) as place:
+    with node_claims(store, old, new), removing(store, old, new), editing(store, new) as place:
         check_not_claimed(place, where(store, new))
         if not formats_at(store, old):
             _refuse_nothing(store, old)
+        end_claims_below(store, old)
         for node_format in present:
             _check_free(store, new, node_format)  # another may have put something there meanwhile
         if _moved_at_once(store, old, new, present):

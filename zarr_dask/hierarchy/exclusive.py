@@ -3,22 +3,68 @@
 A new node is put on the condition that there is none; that tells which of two is made. What else
 such a change removes must not be what another one has just put there. In local files the folder
 around the node is locked meanwhile. Appends are kept away by a claim to the end of the array, in
-all stores that have claims. Writes of regions ask nobody: theirs come before or after.
+all stores that have claims. Writes of regions ask nobody: theirs come before or after. In object
+stores the location is claimed as by a job (`zarr_dask.journal.node_claims`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from secrets import token_hex
 
 from zarr_dask.errors import StoreError
-from zarr_dask.journal import JournalLocation, check_no_output, claimed, default_place
+from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_location
+from zarr_dask.journal import (
+    JournalLocation,
+    NodeClaim,
+    check_no_output,
+    claim_node,
+    claimed,
+    default_place,
+    releasing,
+)
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.open import local_path
 
-__all__ = ["editing", "removing"]
+__all__ = ["creating", "editing", "removing"]
+
+
+@contextmanager
+def creating(
+    store: Store, path: str, check: Callable[[PrefetchedLocation], object], *, below: bool = True
+) -> Iterator[tuple[PrefetchedLocation, NodeClaim | None]]:
+    """Claim the location of a new node within a ``with`` statement, where there are claims.
+
+    Yield the location as it is then, and the claim.
+
+    Parameters
+    ----------
+    store, path, below
+        As for `prefetch_location`.
+    check
+        Raises if the node may not be made. It is called before the claim of another job is taken
+        over, which stops that job.
+
+    Raises
+    ------
+    JobReplacedError
+        If a later job has taken the location over meanwhile.
+    JobRunningError
+        If a job has claimed a node above.
+    """
+    token = token_hex(16)
+    claim, is_others = claim_node(store, path, token, takes_over=False)
+    if is_others:
+        check(prefetch_location(store, path, below=below))
+        claim, _ = claim_node(store, path, token)
+    if claim is None:
+        yield prefetch_location(store, path, below=below), None
+        return
+    with releasing(claim):
+        yield prefetch_location(store, path, below=below, own=claim.key), claim
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
@@ -27,6 +27,7 @@ from zarr_dask.array.create import (
     shape_of_values,
 )
 from zarr_dask.array.revalidate import Shown
+from zarr_dask.array.writer import write_parts
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     ListingError,
@@ -60,6 +61,7 @@ from zarr_dask.formats.consolidated import (
 from zarr_dask.formats.detect import FORMATS, format_for_new, formats_at, looking_once
 from zarr_dask.formats.handles import opened
 from zarr_dask.hierarchy.edit import (
+    check_can_create,
     consolidate_group,
     delete_node,
     make_room_for_array,
@@ -70,7 +72,13 @@ from zarr_dask.hierarchy.edit import (
     rollback_metadata,
     stale_paths,
 )
-from zarr_dask.hierarchy.locate import parent_format, prefetch_location, resolve_node
+from zarr_dask.hierarchy.exclusive import creating
+from zarr_dask.hierarchy.locate import (
+    PrefetchedLocation,
+    parent_format,
+    prefetch_location,
+    resolve_node,
+)
 from zarr_dask.hierarchy.walk import (
     NodeOrError,
     consolidated_above,
@@ -78,7 +86,8 @@ from zarr_dask.hierarchy.walk import (
     read_node_or_implicit_group,
     walk,
 )
-from zarr_dask.journal import explain_incomplete
+from zarr_dask.indexing.basic import checked_region
+from zarr_dask.journal import NodeClaim, explain_incomplete
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.open import Location, local_path, open_store
 from zarr_dask.stores.patience import in_foreground
@@ -1135,23 +1144,49 @@ def create_array(
 def _create_array(
     store: Store, path: str, spec: ArraySpec, values: np.ndarray | None, *, overwrite: bool
 ) -> Array:
-    site = prefetch_location(store, path)
-    node_format = format_for_new(store, spec.format or parent_format(site.store, path), path)
-    meta = array_meta(replace(spec, format=node_format.name), where(store, path))
-    documents = node_format.documents(meta, path)
-    if values is not None:
-        Array(store, path, meta, node_format).cast(values)  # refuses what it cannot hold
-    make_room_for_array(store, path, node_format, meta, overwrite=overwrite, site=site)
-    if values is not None:
-        try:
-            Array(store, path, meta, node_format)[...] = values
-        except ZarrDaskError:
-            rollback_metadata(store, path)
-            raise
-    put_new_node(store, path, documents, again=puts_metadata_first(store))
-    array = Array(store, path, meta, node_format, shown=Shown(path))
+    def planned(site: PrefetchedLocation) -> Array:
+        node_format = format_for_new(store, spec.format or parent_format(site.store, path), path)
+        meta = array_meta(replace(spec, format=node_format.name), where(store, path))
+        node_format.documents(meta, path)
+        array = Array(store, path, meta, node_format)
+        if values is not None:
+            array.cast(values)  # refuses what it cannot hold
+        return array
+
+    def check(site: PrefetchedLocation) -> None:
+        check_can_create(site.store, path, planned(site).node_format, overwrite=overwrite)
+
+    with creating(store, path, check) as (site, claim):
+        array = planned(site)
+        meta, node_format = array.meta, array.node_format
+        make_room_for_array(
+            store,
+            path,
+            node_format,
+            meta,
+            overwrite=overwrite,
+            site=site,
+            is_claimed=claim is not None,
+        )
+        if values is not None:
+            try:
+                _fill(array, values, claim)
+            except ZarrDaskError:
+                rollback_metadata(store, path)
+                raise
+        documents = node_format.documents(meta, path)
+        put_new_node(store, path, documents, again=puts_metadata_first(store), claim=claim)
+    array = replace(array, shown=Shown(path))
     opened(array)
     return array
+
+
+def _fill(array: Array, values: np.ndarray, claim: NodeClaim | None) -> None:
+    """Write the values of a new array, which have its shape, or are one value for all."""
+    grid, whole = array.meta.grid, checked_region(None, array.shape)
+    elements = np.broadcast_to(array.cast(values), array.shape)
+    fence = None if claim is None else claim.fence
+    write_parts(array, lambda: grid.parts(whole), elements, None, fence=fence)
 
 
 @takes_habits(attrs="attributes", **_HABITS)
@@ -1191,17 +1226,34 @@ def create_group(
     """
     check_bools(overwrite=overwrite)
     store, path = resolve_node(url, path, storage_options)
-    site = prefetch_location(store, path, below=overwrite)
-    node_format = format_for_new(store, format or parent_format(site.store, path), path)
-    meta = GroupMeta(
-        checked_attributes({} if attributes is None else attributes, where(store, path))
-    )
-    documents = node_format.documents(meta, path)
-    make_room_for_node(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
-    put_new_node(store, path, documents, again=puts_metadata_first(store))
+    given = checked_attributes({} if attributes is None else attributes, where(store, path))
+    meta = GroupMeta(given)
+
+    def format_at(site: PrefetchedLocation) -> Format:
+        node_format = format_for_new(store, format or parent_format(site.store, path), path)
+        node_format.documents(meta, path)
+        return node_format
+
+    with _creating_group(store, path, format_at, overwrite=overwrite) as (site, claim):
+        node_format = format_at(site)
+        make_room_for_node(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
+        documents = node_format.documents(meta, path)
+        put_new_node(store, path, documents, again=puts_metadata_first(store), claim=claim)
     group = Group(store, path, meta, node_format)
     opened(group)
     return group
+
+
+@contextmanager
+def _creating_group(
+    store: Store, path: str, check: Callable[[PrefetchedLocation], object], *, overwrite: bool
+) -> Iterator[tuple[PrefetchedLocation, NodeClaim | None]]:
+    """As `creating`, without a claim to a group that replaces nothing: its document is enough."""
+    if overwrite:
+        with creating(store, path, check) as claimed:
+            yield claimed
+    else:
+        yield prefetch_location(store, path, below=False), None
 
 
 @takes_habits(component="path", name="path")

@@ -241,7 +241,9 @@ class PrefetchedLocation:
     """True if it is known that there is no journal and no open output beside the hierarchy."""
 
 
-def prefetch_location(store: Store, path: str, *, below: bool = True) -> PrefetchedLocation:
+def prefetch_location(
+    store: Store, path: str, *, below: bool = True, own: str = ""
+) -> PrefetchedLocation:
     """Prefetch the checks of a location, if that saves time.
 
     Parameters
@@ -251,6 +253,8 @@ def prefetch_location(store: Store, path: str, *, below: bool = True) -> Prefetc
     below
         True if it matters what lies below the location. If finding out would take a walk through
         all of it, it is left to the checks, which need it only if there are no metadata.
+    own
+        The key of the caller's claim beside the hierarchy, if there is one.
     """
     if not is_remote(store):
         return PrefetchedLocation(store)
@@ -263,7 +267,7 @@ def prefetch_location(store: Store, path: str, *, below: bool = True) -> Prefetc
     if below and has_paged_listing(store):
         prefixes.update(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
     free_beside, *_ = run_concurrently(
-        partial(no_open_journals, store, path),
+        partial(no_open_journals, store, path, own),
         partial(asked.ask, documents),
         *(partial(asked.ask_below, prefix) for prefix in prefixes),
     )

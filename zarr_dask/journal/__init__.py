@@ -48,7 +48,13 @@ from zarr_dask.journal.location import (
     open_journals,
 )
 from zarr_dask.journal.lock import JobLock, check_not_locked
-from zarr_dask.journal.node_claims import NodeClaim, claim_node
+from zarr_dask.journal.node_claims import (
+    NodeClaim,
+    claim_node,
+    end_claims_below,
+    node_claims,
+    releasing,
+)
 from zarr_dask.journal.open_outputs import (
     OUTPUT,
     OpenOutput,
@@ -82,6 +88,7 @@ __all__ = [
     "claimed",
     "default_place",
     "discard_journals",
+    "end_claims_below",
     "end_of_array",
     "ended_append",
     "explain_incomplete",
@@ -90,8 +97,10 @@ __all__ = [
     "jobs_creating",
     "new_journal",
     "no_open_journals",
+    "node_claims",
     "open_journals",
     "output_of",
+    "releasing",
     "remove_empty_folders",
     "see_folder",
 ]

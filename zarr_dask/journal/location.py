@@ -301,8 +301,8 @@ def discard_journals(
     A caller that knows the `default_place` of the node passes it.
 
     A caller that has claimed the end of the array (`is_claimed`) gives the claim up with that:
-    there is no node any more. In remote stores others leave the claim to the location alone, which
-    may be their own. Jobs with a journal elsewhere (``journal=``) are not found. Their
+    there is no node any more. In remote stores the claim to the location stays, which is the
+    caller's or that of a job. Jobs with a journal elsewhere (``journal=``) are not found. Their
     receipts are not valid for the new node, because that has another creation.
 
     Raises
@@ -315,26 +315,29 @@ def discard_journals(
     place = place or default_place(store, path)
     if place is not None:
         check_behind_no_link(place)
+    if place is None:
+        return
+    own = f"{place.prefix}{CLAIM}{HELD}"
     try:
-        if place is None or not any(place.store.list_dir(place.prefix)):
+        if is_remote(place.store):
+            old = [key for key in place.store.list(place.prefix) if key != own]
+            parallel_for(place.store.delete, old, None)
+            return
+        if not any(place.store.list_dir(place.prefix)):
             return
     except ListingError:  # a store without listings has no journals
         return
-    claim = f"{place.prefix}{CLAIM}{HELD}" if is_claimed else ""
     if isinstance(place.store, FileStore):
-        keys = (key for key in place.store.list(place.prefix) if key != claim)
+        keys = (key for key in place.store.list(place.prefix) if not is_claimed or key != own)
         check_not_locked(place.store, keys, where(store, path))
-    own = f"{place.prefix}{CLAIM}{HELD}"
-    if is_claimed or not is_remote(place.store):
-        place.store.delete_prefix(place.prefix)
-    else:
-        old = [key for key in place.store.list(place.prefix) if key != own]
-        parallel_for(place.store.delete, old, None)
+    place.store.delete_prefix(place.prefix)
     remove_empty_folders(place.store, place.prefix)
 
 
-def no_open_journals(store: Store, path: str) -> bool:
+def no_open_journals(store: Store, path: str, own: str = "") -> bool:
     """True if it is known that nothing is stored beside the hierarchy of an existing or new node.
+
+    Nothing but the key of the caller's claim (`own`), that is.
 
     Then there are neither journals at the default locations of its nodes nor open outputs. For
     remote stores the location and its content are looked up concurrently, because hardly any store
@@ -342,17 +345,20 @@ def no_open_journals(store: Store, path: str) -> bool:
     """
     likely = _place_beside(*unwrap_with_path(store, path))
     place, is_free = run_concurrently(
-        partial(default_place, store, path), partial(_is_bare, likely)
+        partial(default_place, store, path), partial(_is_bare, likely, own)
     )
-    return is_free if place == likely else _is_bare(place)
+    return is_free if place == likely else _is_bare(place, own)
 
 
-def _is_bare(place: JournalLocation | None) -> bool:
+def _is_bare(place: JournalLocation | None, own: str) -> bool:
     """True if nothing is stored beside the hierarchy of a location; False if that is not known."""
     if place is None:
         return True
+    beside = prefix_of(place.prefix.partition("/")[0])
     try:
-        return not any(place.store.list_dir(prefix_of(place.prefix.partition("/")[0])))
+        if own:
+            return all(key == own for key in place.store.list(beside))
+        return not any(place.store.list_dir(beside))
     except StoreError:
         return False  # a caller that must know requests it again
 

@@ -17,6 +17,11 @@ it (`zarr_dask.journal.lock.wait_out`). Only then does it look at the location a
 * A job succeeds only if it has seen its claim within that time when its metadata have been put. A
   later one that has taken the claim over since is still waiting then, and comes after it.
 
+Calls that make, delete or rename a node do the same (`node_claims`), except for a new group: that
+removes nothing, and its metadata are put on the condition that there are none. What replaces or
+removes a node ends the claims below it (`end_claims_below`), and waits as well. A node is not made
+below another one whose claim a job has: each looks for the other one when its own claim is there.
+
 Parts of one plan, and calls that resume a job, have the token of that job and share its claim.
 There is no claim in stores without conditional writes, at the root of a bucket, and where nothing
 may be put beside the hierarchy.
@@ -24,11 +29,20 @@ may be put beside the hierarchy.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from secrets import token_hex
 
-from zarr_dask.errors import JobReplacedError, StoreError, StoreUnavailableError
-from zarr_dask.formats.base import where
+from zarr_dask._util.threads import parallel_for
+from zarr_dask.errors import (
+    JobReplacedError,
+    JobRunningError,
+    ListingError,
+    StoreError,
+    StoreUnavailableError,
+)
+from zarr_dask.formats.base import Limits, read_documents, where
 from zarr_dask.journal.claims import ClaimRecord
 from zarr_dask.journal.location import CLAIM, default_place
 from zarr_dask.journal.lock import HELD, LOOKS, wait_out
@@ -36,7 +50,7 @@ from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
 from zarr_dask.stores.wrapper import forkable
 
-__all__ = ["NodeClaim", "claim_node"]
+__all__ = ["NodeClaim", "claim_node", "end_claims_below", "node_claims"]
 
 _ATTEMPTS = 20
 """Times that a claim may come and go while a job tries to have it."""
@@ -70,7 +84,54 @@ class NodeClaim:
         ------
         JobReplacedError
             If a third job has taken the claim over while this one waited.
+        JobRunningError
+            If a job has claimed a node above.
         """
+        was_others = self._taken_over()
+        try:
+            self._check_above()
+        except JobRunningError:
+            self.give_up(leaves_journal=was_others)
+            raise
+        return was_others
+
+    def take_if_free(self) -> bool:
+        """Claim the location if there is no claim to it; return False if there is one.
+
+        Raises
+        ------
+        JobRunningError
+            If a job has claimed a node above.
+        """
+        at = LOOKS.now()
+        if not as_cas_store(self.store).set_if(self.key, [self._text], None):
+            return False
+        LOOKS.note(self._name, at)
+        try:
+            self._check_above()
+        except JobRunningError:
+            self.give_up(leaves_journal=False)
+            raise
+        return True
+
+    def _check_above(self) -> None:
+        """Raise if a job makes or replaces a node above, and with it this one.
+
+        It ends the claims that it finds below its own: one of the two sees the other one.
+        """
+        folders = self.key.removesuffix(f"/{CLAIM}{HELD}").split("/")
+        keys = ["/".join([*folders[:n], f"{CLAIM}{HELD}"]) for n in range(1, len(folders))]
+        for key, found in _records(self.store, keys).items():
+            if found is not None and found.makes and not found.is_free:
+                raise JobRunningError(
+                    f"{self.what} lies below a node that a job is making or replacing ({found}), "
+                    f"as its claim {self.store.url}/{key} says; nothing was written. Wait until "
+                    "that job has ended. If its process has died, repeat its call, or remove the "
+                    "claim."
+                )
+
+    def _taken_over(self) -> bool:
+        """Claim the location; return as `take`."""
         tagged = as_cas_store(self.store)
         has_taken_over = False
         for _ in range(_ATTEMPTS):
@@ -155,7 +216,20 @@ class NodeClaim:
                 self.store.delete(self.key)
 
 
-def claim_node(store: Store, path: str, token: str) -> tuple[NodeClaim | None, bool]:
+def _new_claim(store: Store, path: str, token: str) -> NodeClaim | None:
+    """Return the claim that a job may make to a location; None where there are no claims."""
+    if not is_remote(store) or forkable(store) is not None:
+        return None
+    place = default_place(store, path)
+    if place is None:
+        return None
+    claim = NodeClaim(place.store, f"{place.prefix}{CLAIM}{HELD}", token, where(store, path))
+    return None if cas_store_or_none(claim.store, claim.key) is None else claim
+
+
+def claim_node(
+    store: Store, path: str, token: str, *, takes_over: bool = True
+) -> tuple[NodeClaim | None, bool]:
     """Claim the location of a new node; None where there is no claim.
 
     Parameters
@@ -164,6 +238,8 @@ def claim_node(store: Store, path: str, token: str) -> tuple[NodeClaim | None, b
         The node.
     token
         Tells the job from others.
+    takes_over
+        False to leave the location to another job that has claimed it.
 
     Returns
     -------
@@ -174,18 +250,71 @@ def claim_node(store: Store, path: str, token: str) -> tuple[NodeClaim | None, b
     ------
     JobReplacedError
         If a later job has taken it over meanwhile.
+    JobRunningError
+        If a job has claimed a node above.
     """
-    if not is_remote(store) or forkable(store) is not None:
-        return None, False
-    place = default_place(store, path)
-    if place is None:
-        return None, False
-    claim = NodeClaim(place.store, f"{place.prefix}{CLAIM}{HELD}", token, where(store, path))
     try:
-        if cas_store_or_none(claim.store, claim.key) is None:
+        claim = _new_claim(store, path, token)
+        if claim is None:
             return None, False
-        return claim, claim.take()
+        if takes_over:
+            return claim, claim.take()
+        return (claim, False) if claim.take_if_free() else (None, True)
     except StoreUnavailableError:
         raise
     except StoreError:
         return None, False  # as with journals: what lies beside may not be ours to write
+
+
+@contextmanager
+def node_claims(store: Store, *paths: str) -> Iterator[None]:
+    """Claim the locations of nodes for what a ``with`` statement does, where there are claims.
+
+    Raises
+    ------
+    JobReplacedError
+        If a later job has taken one over meanwhile.
+    JobRunningError
+        If a job has claimed a node above.
+    """
+    with ExitStack() as stack:
+        for path in sorted(set(paths)):
+            claim, _ = claim_node(store, path, token_hex(16))
+            if claim is not None:
+                stack.enter_context(releasing(claim))
+        yield
+
+
+@contextmanager
+def releasing(claim: NodeClaim) -> Iterator[None]:
+    """Give a claim up at the end of a ``with`` statement, by which all of its work is done."""
+    try:
+        yield
+    except BaseException:
+        claim.give_up(leaves_journal=False)
+        raise
+    claim.release()
+
+
+def end_claims_below(store: Store, path: str) -> None:
+    """Stop the jobs that make nodes below a location in a remote store, and wait until they have.
+
+    The caller has claimed the location, and is about to remove what is there.
+    """
+    place = default_place(store, path) if is_remote(store) else None
+    if place is None:
+        return
+    name, own = f"/{CLAIM}{HELD}", f"{place.prefix}{CLAIM}{HELD}"
+    try:
+        keys = [key for key in place.store.list(place.prefix) if key.endswith(name) and key != own]
+    except ListingError:
+        return  # nor can what lies below be removed
+    found = _records(place.store, keys).values()
+    parallel_for(place.store.delete, keys, None)
+    if any(one is not None and one.makes and not one.is_free for one in found):
+        wait_out()
+
+
+def _records(store: Store, keys: Sequence[str]) -> dict[str, ClaimRecord | None]:
+    texts = read_documents(store, keys, Limits()) if keys else {}
+    return {key: ClaimRecord.parsed(text) for key, text in texts.items()}

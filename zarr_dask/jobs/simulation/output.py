@@ -70,7 +70,7 @@ from zarr_dask.jobs.simulation.decomposition import (
     suggest_decomposition,
 )
 from zarr_dask.jobs.simulation.rank_log import REWINDS, LogFolder
-from zarr_dask.journal import default_place, given_place, remove_empty_folders
+from zarr_dask.journal import default_place, given_place, node_claims, remove_empty_folders
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 
@@ -263,7 +263,7 @@ def create_output(request: OutputArguments) -> Output:
     place.delete_prefix(prefix)
     if group is None:
         group = create_group(store, path, attributes=request.attributes, format=kind)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), node_claims(store, *(d.array.path for d in drafts.values())):
         warnings.simplefilter("ignore", ConsolidatedMetadataWarning)  # written at the end
         for draft in drafts.values():
             draft.make(overwrite=request.overwrite)
@@ -390,11 +390,10 @@ class PlannedArray:
     """Values of an array that does not grow."""
 
     def make(self, *, overwrite: bool) -> None:
-        """Make the array."""
+        """Make the array, whose location the caller has claimed."""
         array = self.array
-        make_room_for_array(
-            array.store, array.path, array.node_format, array.meta, overwrite=overwrite
-        )
+        place = (array.store, array.path, array.node_format)
+        make_room_for_array(*place, array.meta, overwrite=overwrite, is_claimed=True)
         if self.values is not None:
             array.write(None, self.values)
         write_documents(array.store, array.node_format.documents(array.meta, array.path))
