@@ -2,7 +2,8 @@
 
 References are documents of Zarr v2 and, for each chunk, a file with an offset and a size. They can
 name only chunks of one shape with one list of filters. Small arrays that are not so are put into
-the document.
+the document, and so are coordinates of dimensions, which readers need before anything else: opening
+the dataset would ask for every file.
 """
 
 from __future__ import annotations
@@ -172,11 +173,19 @@ def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
     """
     regular = all(isinstance(d, Fixed) for d in one.meta.grid.dimensions)
     places = _places(store, one) if regular and one.served.dtype != "string" else None
-    if places is None:
+    if places is None or _is_index(one):
         return _inlined(open_array(store, path), one)
     chunks, missing = one.meta.grid.largest_cell, len(places) < prod(one.meta.grid.counts)
     made = _documents(one, chunks, np.dtype(one.served.dtype), missing=missing)
     return {**made.documents(), **{made.key(coords): place for coords, place in places.items()}}
+
+
+def _is_index(one: Combined) -> bool:
+    """True for the coordinate of a dimension, if it is small enough for the document."""
+    name = one.path.rpartition("/")[2]
+    dtype = np.dtype(one.served.dtype)
+    small = prod(one.meta.shape) * dtype.itemsize <= _INLINE
+    return one.meta.dimension_names == (name,) and dtype.kind != "O" and small
 
 
 def _places(store: DatasetStore, one: Combined) -> dict[tuple[int, ...], list[Any]] | None:

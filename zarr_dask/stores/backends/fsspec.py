@@ -58,6 +58,7 @@ from zarr_dask.stores.backends.fsspec_s3 import (
     read_parts,
 )
 from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
+from zarr_dask.stores.backends.reference_reads import is_reference, read_local_references
 from zarr_dask.stores.backends.reference_targets import (
     PLACES,
     confine,
@@ -213,7 +214,7 @@ class FsspecStore(HoldsCredentials):
         """See `zarr_dask.stores.base.Store.get`."""
         fs, root = self._file_system()
         check_key(key)
-        if is_s3(fs):
+        if is_s3(fs) or is_reference(fs):
             return self.get_ranges([(key, WHOLE)])[0]
         path = join(root, key)
 
@@ -234,13 +235,9 @@ class FsspecStore(HoldsCredentials):
 
     def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
         """See `zarr_dask.stores.base.Store.get_ranges`."""
-        fs, _ = self._file_system()
         for key, _ in requests:
             check_key(key)
-        if is_s3(fs):
-            versions = self._batch([(*request, None) for request in requests], self._ask_s3)
-            return [None if one is None else one.content for one in versions]
-        return self._batch([(*request, None) for request in requests], self._ask_ranges)
+        return self._batch([(*request, None) for request in requests], self._ask)
 
     def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
         """See `zarr_dask.stores.base.get_ranges_if_match`.
@@ -295,6 +292,14 @@ class FsspecStore(HoldsCredentials):
         attempts.succeeded()
         return [found[number] for number in range(len(requests))]
 
+    def _ask(self, requests: Sequence[VersionRequest]) -> list[Any]:
+        """Return parts of values, or the exceptions of requesting them."""
+        fs, root = self._file_system()
+        if not is_s3(fs):
+            return self._ask_ranges(fs, root, requests)
+        found = self._ask_s3(requests)
+        return [one.content if isinstance(one, TaggedBytes) else one for one in found]
+
     def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
         found = self._try_s3(requests)
         if any(isinstance(one, AccessDeniedError) and one.expired for one in found):
@@ -343,9 +348,8 @@ class FsspecStore(HoldsCredentials):
             return failed
         return self._failed("read", key, error)
 
-    def _ask_ranges(self, requests: Sequence[VersionRequest]) -> list[Any]:
+    def _ask_ranges(self, fs: Any, root: str, requests: Sequence[VersionRequest]) -> list[Any]:
         """Return parts of values from a file system that returns bytes without headers."""
-        fs, root = self._file_system()
         statuses = self._statuses(sorted({key for key, wanted, _ in requests if wanted.start < 0}))
         sizes = {key: None if one is None else int(one["size"]) for key, one in statuses.items()}
         asked = [
@@ -832,6 +836,8 @@ def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[A
     """Return parts of files, or the exceptions of reading them."""
     if reads_through_files(fs):
         return [read_file(fs, *part) for part in parts]
+    if is_reference(fs) and (found := read_local_references(fs, parts)) is not None:
+        return found
     paths, starts, ends = map(list, zip(*parts, strict=True))
     return list(_call(fs, "cat_ranges", paths, starts, ends, on_error="return"))
 

@@ -70,6 +70,7 @@ class ParquetReferences(LazyReferenceMapper):  # type: ignore[misc]
         self._items: dict[str, bytes] = {}
         super().__init__(root, fs=fs, engine="pyarrow", cache_size=_KEPT)
         self.open_refs = lru_cache(maxsize=_KEPT)(self._table)
+        self.loading = threading.Lock()  # for threads, so that each table is loaded once
         self.setup()  # now: threads would find it half done
 
     def setup(self) -> None:
