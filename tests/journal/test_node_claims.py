@@ -22,7 +22,7 @@ from zarr_dask.errors import (
     NodeExistsError,
     ZarrDaskError,
 )
-from zarr_dask.hierarchy import group
+from zarr_dask.hierarchy import edit, group
 from zarr_dask.jobs.write import target
 from zarr_dask.journal import NodeClaim, claim_node, lock
 from zarr_dask.stores import open_store
@@ -474,6 +474,29 @@ def test_a_job_below_what_is_removed_does_not_succeed(
     assert clock.waited
     assert "a" not in zd.open_group(url, storage_options=options).get("g", {})
     assert not [key for key in beside(server, url[12:]) if key.endswith("held")]
+
+
+@pytest.mark.parametrize("change", [delete_group, rename_group])
+def test_what_was_stopped_while_it_removes_or_copies_leaves_a_later_job_alone(
+    change, server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = f"s3://bucket/late-{change.__name__}.zarr", server.options
+    zd.create_group(url, "g", storage_options=options)
+    create_array(f"{url}/g/a", options)
+    end_below = edit.end_claims_below
+
+    def end_late(store: Any, path: str) -> None:
+        end_below(store, path)
+        monkeypatch.setattr(edit, "end_claims_below", end_below)
+        ds = xr.Dataset({"b": ("x", np.arange(3))})
+        zd.write_dataset(ds, f"{url}/g", mode="w", storage_options=options)
+
+    monkeypatch.setattr(edit, "end_claims_below", end_late)
+    with pytest.raises(JobReplacedError):
+        change(url, options)
+    group = zd.open_group(url, storage_options=options)
+    assert list(group) == ["g"]
+    np.testing.assert_array_equal(group["g/b"][...], np.arange(3))
 
 
 @pytest.mark.parametrize("kind", ["create", *JOBS])

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from zarr_dask._util.threads import parallel_for
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
+    JobReplacedError,
     ListingError,
     MetadataError,
     MixedFormatsWarning,
@@ -482,22 +483,26 @@ def delete_node(store: Store, path: str) -> None:
     if not present:
         _refuse_nothing(store, path)
     check_no_link(store, path)
-    with node_claims(store, path), removing(store, path):
+    with node_claims(store, path) as fence, removing(store, path):
         if not formats_at(store, path):
             _refuse_nothing(store, path)  # another process has been faster
         end_claims_below(store, path)
-        remove_node(store, path, is_claimed=True)
+        remove_node(store, path, is_claimed=True, fence=fence)
     for node_format in present:
         warn_stale_consolidated(store, path, node_format)
 
 
-def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
+def remove_node(
+    store: Store, path: str, *, is_claimed: bool = False, fence: Callable[[], None] = lambda: None
+) -> None:
     """Delete a node and everything below it, its metadata first; keep files of no node.
 
     Concurrent readers then find no node rather than one with missing chunks. Nodes below an array,
-    which the drafts allow, are kept.
+    which the drafts allow, are kept. A caller that has claimed the location is asked in between
+    whether it still has (`fence`).
     """
     present = formats_at(store, path)
+    fence()
     if not is_claimed:
         discard_journals(store, path)
     for candidate, _ in present:
@@ -505,6 +510,7 @@ def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
     if is_claimed:  # with the claim: who has it next finds no node
         discard_journals(store, path, is_claimed=True)
     for candidate, meta in present:
+        fence()
         if isinstance(meta, ArrayMeta):
             _remove_objects(store, path, candidate, meta)
         else:
@@ -613,7 +619,11 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
             _check_free(store, new, node_format)
     for node_format in present:
         create_parent_groups(store, new, node_format)
-    with node_claims(store, old, new), removing(store, old, new), editing(store, new) as place:
+    with (
+        node_claims(store, old, new) as fence,
+        removing(store, old, new),
+        editing(store, new) as place,
+    ):
         check_not_claimed(place, where(store, new))
         if not formats_at(store, old):
             _refuse_nothing(store, old)
@@ -623,8 +633,8 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
         if _moved_at_once(store, old, new, present):
             discard_journals(store, old, is_claimed=True)
         else:
-            _copy_node(store, old, new, present)
-            remove_node(store, old, is_claimed=True)
+            _copy_node(store, old, new, present, fence)
+            remove_node(store, old, is_claimed=True, fence=fence)
         node = opened()
     for node_format in present:
         warn_stale_consolidated(store, old, node_format)
@@ -644,13 +654,16 @@ def _moved_at_once(store: Store, old: str, new: str, formats: Sequence[Format]) 
     return store.move_prefix(before[0], after[0])
 
 
-def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> None:
+def _copy_node(
+    store: Store, old: str, new: str, formats: Sequence[Format], fence: Callable[[], None]
+) -> None:
     documents, objects = _keys_to_move(store, old, new, formats)
     done: list[str] = []
 
     def copy(pair: tuple[str, str]) -> None:
         value = store.get(pair[0])
         if value is not None:
+            fence()
             done.append(pair[1])
             store.set(pair[1], [value])
 
@@ -658,6 +671,8 @@ def _copy_node(store: Store, old: str, new: str, formats: Sequence[Format]) -> N
         parallel_for(copy, objects, None)
         for pair in documents:
             copy(pair)
+    except JobReplacedError:
+        raise  # what lies there may be the later job's
     except BaseException:
         with suppress(StoreError):  # if the store fails, the first error matters
             for key in reversed(done):

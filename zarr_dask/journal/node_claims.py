@@ -29,7 +29,7 @@ may be put beside the hierarchy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -267,8 +267,10 @@ def claim_node(
 
 
 @contextmanager
-def node_claims(store: Store, *paths: str) -> Iterator[None]:
+def node_claims(store: Store, *paths: str) -> Iterator[Callable[[], None]]:
     """Claim the locations of nodes for what a ``with`` statement does, where there are claims.
+
+    Yield what raises `JobReplacedError` if a later job has taken one over.
 
     Raises
     ------
@@ -277,12 +279,19 @@ def node_claims(store: Store, *paths: str) -> Iterator[None]:
     JobRunningError
         If a job has claimed a node above.
     """
+    claims: list[NodeClaim] = []
+
+    def fence() -> None:
+        for claim in claims:
+            claim.fence()
+
     with ExitStack() as stack:
         for path in sorted(set(paths)):
             claim, _ = claim_node(store, path, token_hex(16))
             if claim is not None:
+                claims.append(claim)
                 stack.enter_context(releasing(claim))
-        yield
+        yield fence
 
 
 @contextmanager
