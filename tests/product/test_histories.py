@@ -33,6 +33,9 @@ def test_the_checker_finds_what_no_order_explains():
     refused = event("create", 2, time=(0, 2), error="NodeExistsError")
     assert explained([made, refused])
     assert not explained([made, event("read", time=(2, 3), error="NodeNotFoundError")])
+    replaced = event("delete", time=(2, 4), error="JobReplacedError")
+    for answer, error in (([{"id": 1}, [0] * 4], ""), (None, "NodeNotFoundError")):
+        assert explained([made, replaced, event("read", time=(5, 6), answer=answer, error=error)])
     half = event("read", time=(0, 9), answer=[{"id": 1}, [3, 3, 4, 4]])
     writes = [event("write", n, 3 + n, time=(2, 3)) for n in (0, 1)]
     assert explained([made, *writes, half])
