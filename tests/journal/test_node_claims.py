@@ -190,7 +190,14 @@ def copy(url: str, number: int, options, progress=None, resume=False) -> None:
     plan.run(progress=progress, resume=resume)
 
 
+def write_image(url: str, number: int, options, progress=None, resume=False) -> None:
+    given = {"axes": "yx", "chunks": (1, 4), "levels": 1, "overwrite": True}
+    plan = zd.ome.plan_write(values(number), url, storage_options=options, **given)
+    plan.run(progress=progress, resume=f"run-{number}" if resume else False)
+
+
 JOBS = {
+    "image": write_image,
     "write": write,
     "write_planned": write_planned,
     "write_dataset": write_dataset,
@@ -201,7 +208,7 @@ JOBS = {
 
 def stored(url: str, options) -> set[float]:
     node = zd.open(url, storage_options=options)
-    array = node if isinstance(node, zd.Array) else node["a"]
+    array = node if isinstance(node, zd.Array) else node[next(iter(node))]
     return set(np.unique(array[...]).tolist())
 
 

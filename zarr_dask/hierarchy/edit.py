@@ -483,11 +483,11 @@ def delete_node(store: Store, path: str) -> None:
     if not present:
         _refuse_nothing(store, path)
     check_no_link(store, path)
-    with node_claims(store, path) as fence, removing(store, path):
+    with node_claims(store, path) as claims, removing(store, path):
         if not formats_at(store, path):
             _refuse_nothing(store, path)  # another process has been faster
         end_claims_below(store, path)
-        remove_node(store, path, is_claimed=True, fence=fence)
+        remove_node(store, path, is_claimed=True, fence=claims.fence)
     for node_format in present:
         warn_stale_consolidated(store, path, node_format)
 
@@ -620,7 +620,7 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
     for node_format in present:
         create_parent_groups(store, new, node_format)
     with (
-        node_claims(store, old, new) as fence,
+        node_claims(store, old, new) as claims,
         removing(store, old, new),
         editing(store, new) as place,
     ):
@@ -633,8 +633,8 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
         if _moved_at_once(store, old, new, present):
             discard_journals(store, old, is_claimed=True)
         else:
-            _copy_node(store, old, new, present, fence)
-            remove_node(store, old, is_claimed=True, fence=fence)
+            _copy_node(store, old, new, present, claims.fence)
+            remove_node(store, old, is_claimed=True, fence=claims.fence)
         node = opened()
     for node_format in present:
         warn_stale_consolidated(store, old, node_format)

@@ -50,7 +50,9 @@ from zarr_dask.journal.location import (
 from zarr_dask.journal.lock import JobLock, check_not_locked
 from zarr_dask.journal.node_claims import (
     NodeClaim,
+    NodeClaims,
     claim_node,
+    claim_nodes,
     end_claims_below,
     node_claims,
     releasing,
@@ -76,6 +78,7 @@ __all__ = [
     "Journal",
     "JournalLocation",
     "NodeClaim",
+    "NodeClaims",
     "OnConflict",
     "OpenOutput",
     "SeenFolder",
@@ -85,6 +88,7 @@ __all__ = [
     "check_not_locked",
     "check_resumable",
     "claim_node",
+    "claim_nodes",
     "claimed",
     "default_place",
     "discard_journals",

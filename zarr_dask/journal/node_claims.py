@@ -29,8 +29,8 @@ may be put beside the hierarchy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
 
@@ -50,7 +50,15 @@ from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
 from zarr_dask.stores.wrapper import forkable
 
-__all__ = ["NodeClaim", "claim_node", "end_claims_below", "node_claims"]
+__all__ = [
+    "NodeClaim",
+    "NodeClaims",
+    "claim_node",
+    "claim_nodes",
+    "end_claims_below",
+    "node_claims",
+    "releasing",
+]
 
 _ATTEMPTS = 20
 """Times that a claim may come and go while a job tries to have it."""
@@ -122,7 +130,8 @@ class NodeClaim:
         folders = self.key.removesuffix(f"/{CLAIM}{HELD}").split("/")
         keys = ["/".join([*folders[:n], f"{CLAIM}{HELD}"]) for n in range(1, len(folders))]
         for key, found in _records(self.store, keys).items():
-            if found is not None and found.makes and not found.is_free:
+            is_live = found is not None and found.makes and not found.is_free
+            if is_live and not self._is_mine(found):
                 raise JobRunningError(
                     f"{self.what} lies below a node that a job is making or replacing ({found}), "
                     f"as its claim {self.store.url}/{key} says; nothing was written. Wait until "
@@ -266,11 +275,30 @@ def claim_node(
         return None, False  # as with journals: what lies beside may not be ours to write
 
 
-@contextmanager
-def node_claims(store: Store, *paths: str) -> Iterator[Callable[[], None]]:
-    """Claim the locations of nodes for what a ``with`` statement does, where there are claims.
+@dataclass(frozen=True)
+class NodeClaims:
+    """Claims of one job to the locations of several nodes; a part of each of its tasks."""
 
-    Yield what raises `JobReplacedError` if a later job has taken one over.
+    claims: tuple[NodeClaim, ...] = ()
+
+    def fence(self) -> None:
+        """Raise if a later job has taken one over; see `NodeClaim.fence`."""
+        for claim in self.claims:
+            claim.fence()
+
+    def release(self) -> None:
+        """End all of them; see `NodeClaim.release`."""
+        for claim in self.claims:
+            claim.release()
+
+    def give_up(self, *, leaves_journal: bool) -> None:
+        """End all of them after a failure; see `NodeClaim.give_up`."""
+        for claim in self.claims:
+            claim.give_up(leaves_journal=leaves_journal)
+
+
+def claim_nodes(store: Store, paths: Iterable[str], token: str) -> NodeClaims:
+    """Claim the locations of nodes, as far as there are claims.
 
     Raises
     ------
@@ -279,23 +307,35 @@ def node_claims(store: Store, *paths: str) -> Iterator[Callable[[], None]]:
     JobRunningError
         If a job has claimed a node above.
     """
-    claims: list[NodeClaim] = []
-
-    def fence() -> None:
-        for claim in claims:
-            claim.fence()
-
-    with ExitStack() as stack:
+    found = NodeClaims()
+    try:
         for path in sorted(set(paths)):
-            claim, _ = claim_node(store, path, token_hex(16))
-            if claim is not None:
-                claims.append(claim)
-                stack.enter_context(releasing(claim))
-        yield fence
+            claim, _ = claim_node(store, path, token)
+            found = NodeClaims(found.claims if claim is None else (*found.claims, claim))
+    except BaseException:
+        found.give_up(leaves_journal=False)
+        raise
+    return found
 
 
 @contextmanager
-def releasing(claim: NodeClaim) -> Iterator[None]:
+def node_claims(store: Store, *paths: str) -> Iterator[NodeClaims]:
+    """Claim the locations of nodes for what a ``with`` statement does, where there are claims.
+
+    Raises
+    ------
+    JobReplacedError
+        If a later job has taken one over meanwhile.
+    JobRunningError
+        If a job has claimed a node above.
+    """
+    claims = claim_nodes(store, paths, token_hex(16))
+    with releasing(claims):
+        yield claims
+
+
+@contextmanager
+def releasing(claim: NodeClaim | NodeClaims) -> Iterator[None]:
     """Give a claim up at the end of a ``with`` statement, by which all of its work is done."""
     try:
         yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
@@ -40,7 +40,10 @@ from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.journal import (
     JobRecord,
     Journal,
+    JournalLocation,
+    NodeClaims,
     check_resumable,
+    claim_nodes,
     default_place,
     discard_journals,
     given_place,
@@ -49,8 +52,8 @@ from zarr_dask.journal import (
 )
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
-from zarr_dask.ome.pyramid_task import PyramidReceipts
-from zarr_dask.stores.base import Store, list_sizes
+from zarr_dask.ome.pyramid_task import PyramidRecords
+from zarr_dask.stores.base import Store, is_remote, list_sizes
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location, canonical_location
 
@@ -70,13 +73,16 @@ class PyramidJob:
     """The journal; while it exists, the job is not finished."""
     keeps_receipts: bool
     is_resumed: bool = False
+    claims: NodeClaims = field(default_factory=NodeClaims)
+    """Claims to the locations of the new nodes, in a remote store."""
 
     @property
-    def records(self) -> PyramidReceipts | None:
-        """Writer of the receipts of tasks; None if there are none."""
-        if self.journal is None or not self.keeps_receipts:
+    def records(self) -> PyramidRecords | None:
+        """Looks and receipts of tasks; None if there are neither."""
+        journal = self.journal if self.keeps_receipts else None
+        if journal is None and not self.claims.claims:
             return None
-        return PyramidReceipts(self.journal, prefix_of(self.plan.path))
+        return PyramidRecords(journal, prefix_of(self.plan.path), self.claims)
 
     def receipts(self) -> Receipts | None:
         """Return the valid receipts of a resumed job."""
@@ -96,6 +102,7 @@ class PyramidJob:
             If another job has started to write to the same location, or something is missing.
         """
         plan = self.plan
+        self.claims.fence()
         if self.journal is not None:
             job = self.journal.job()
             if job is not None and job.run_id != self.journal.run_id:
@@ -112,6 +119,7 @@ class PyramidJob:
                     f"{where(plan.store, plan.path)} is not complete: {pluralize(left, 'object')} "
                     f"of {plan.objects} have no valid receipt. The same call does what is missing."
                 )
+        self.claims.fence()
         _put_nodes(plan.store, plan.documents)
         for amend in plan.amends:
             amend()
@@ -119,6 +127,11 @@ class PyramidJob:
             consolidate_group(plan.store, path, plan.node_format)
         if self.journal is not None:
             self.journal.remove()
+        self.claims.release()
+
+    def give_up(self) -> None:
+        """Leave the locations to others, after a failure without tasks that run."""
+        self.claims.give_up(leaves_journal=self.journal is not None)
 
 
 def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
@@ -170,24 +183,55 @@ def start_or_resume(
         kept.merge()
         resumed = PyramidJob(plan, kept, keeps_receipts=True, is_resumed=True)
         if _may_go_on(resumed):
+            resumed = replace(resumed, claims=_claimed(plan, old.run_id))
+            if resumed.claims.claims:
+                kept.check_ours()
             kept.note(replace(job, run_id=old.run_id, begun=old.begun))
             create_parent_groups(plan.store, plan.path, plan.node_format)
             return resumed
     elif resume:
         _refuse_other(at, found)
-    _replace(plan, at, found)
-    keeps_one = required or (place is not None and capabilities_of(place.store).append)
-    if place is None or not keeps_one:
-        return PyramidJob(plan, None, keeps_receipts=False)
-    opened = new_journal(place, job)
-    described = replace(job, run_id=opened.run_id)
-    if required:
-        opened.begin(described)
-        return PyramidJob(plan, opened, keeps_receipts=True)
-    with suppress(StoreError):  # beside a target that we cannot write to there is no journal
-        opened.begin(described)
-        return PyramidJob(plan, opened, keeps_receipts=False)
-    return PyramidJob(plan, None, keeps_receipts=False)
+    return _anew(plan, job, place, found, is_required=required)
+
+
+def _anew(
+    plan: PyramidJobPlan,
+    job: JobRecord,
+    place: JournalLocation | None,
+    found: Sequence[tuple[Journal, JobRecord]],
+    *,
+    is_required: bool,
+) -> PyramidJob:
+    """Start a new job, with a journal where one is required or costs nothing."""
+    opened = None if place is None else new_journal(place, job)
+    if is_remote(plan.store):  # one that may not be written stops no other job
+        left = _left_behind(plan, [other for _, other in found])
+        _check_places(plan, overwrite=plan.overwrite, left=left)
+    claims = _claimed(plan, token_hex(16) if opened is None else opened.run_id)
+    try:
+        _replace(plan, where(plan.store, plan.path), found)
+        keeps_one = is_required or (place is not None and capabilities_of(place.store).append)
+        if opened is None or not keeps_one:
+            return PyramidJob(plan, None, keeps_receipts=False, claims=claims)
+        described = replace(job, run_id=opened.run_id)
+        if is_required:
+            opened.begin(described)
+            return PyramidJob(plan, opened, keeps_receipts=True, claims=claims)
+        with suppress(StoreError):  # beside a target that we cannot write to there is no journal
+            opened.begin(described)
+            return PyramidJob(plan, opened, keeps_receipts=False, claims=claims)
+        return PyramidJob(plan, None, keeps_receipts=False, claims=claims)
+    except BaseException:
+        claims.give_up(leaves_journal=False)
+        raise
+
+
+def _claimed(plan: PyramidJobPlan, run_id: str) -> NodeClaims:
+    """Claim the location of the new node, or of the groups around new levels, where claims are."""
+    if plan.creates:
+        return claim_nodes(plan.store, [plan.path], run_id)
+    levels = (array.path for pyramid in plan.pyramids for array in pyramid.arrays)
+    return claim_nodes(plan.store, {path.rpartition("/")[0] for path in levels}, run_id)
 
 
 def _replace(plan: PyramidJobPlan, at: str, found: Sequence[tuple[Journal, JobRecord]]) -> None:

@@ -33,10 +33,10 @@ from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.write.submit import BegunWrites, compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.ome.image_lifecycle import start_or_resume
+from zarr_dask.ome.image_lifecycle import PyramidJob, start_or_resume
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import (
-    PyramidReceipts,
+    PyramidRecords,
     PyramidTarget,
     PyramidTask,
     PyramidTaskReport,
@@ -75,6 +75,21 @@ def run_plan(
     _check_memory(plan, workers)
     check_reachable_from_workers(plan.store, client)
     job = start_or_resume(plan, resume, journal)
+    try:
+        reports = _run_job(job, workers, progress)
+    except BaseException:
+        if workers.client is None:  # where tasks may run on, whoever comes next waits for them
+            job.give_up()
+        raise
+    total = merged(reports)
+    return _report(total, plan.nbytes, perf_counter() - begun)
+
+
+def _run_job(
+    job: PyramidJob, workers: Workers, progress: ImageProgress | None
+) -> list[PyramidTaskReport]:
+    """Run the tasks that are left of a job, and end it."""
+    plan = job.plan
     done = job.receipts()
     if job.journal is not None and (workers.client is not None or runs_processes()):
         job = replace(job, journal=replace(job.journal, gathers=False))
@@ -88,8 +103,7 @@ def run_plan(
             reports = _run_stages(plan, job.records, done, workers, steps)
             steps.end()
         job.finish()
-    total = merged(reports)
-    return _report(total, plan.nbytes, perf_counter() - begun)
+    return reports
 
 
 def _report(total: PyramidTaskReport, nbytes: int, seconds: float) -> WriteReport:
@@ -175,7 +189,7 @@ class _PyramidProgress:
 
 def _run_stages(
     plan: PyramidJobPlan,
-    records: PyramidReceipts | None,
+    records: PyramidRecords | None,
     done: Receipts | None,
     workers: Workers,
     steps: _PyramidProgress,
@@ -190,7 +204,7 @@ def _run_stages(
 
 def _run_stage(
     plan: PyramidJobPlan,
-    records: PyramidReceipts | None,
+    records: PyramidRecords | None,
     wave: Sequence[PyramidPlan],
     stage: int,
     done: Receipts | None,

@@ -23,7 +23,7 @@ from zarr_dask.ome.pyramid import PyramidStage
 from zarr_dask.ome.pyramid_task import (
     InMemory,
     PixelReader,
-    PyramidReceipts,
+    PyramidRecords,
     PyramidTask,
     StoredSource,
 )
@@ -121,7 +121,7 @@ class PyramidPlan:
                 for at in range(stage.first, stage.last + 1):
                     yield self.arrays[at], stage.region(number, at - stage.first)
 
-    def writer(self, stage: int, records: PyramidReceipts | None, waiting: int = 0) -> PyramidTask:
+    def writer(self, stage: int, records: PyramidRecords | None, waiting: int = 0) -> PyramidTask:
         """Return a stage with its source, its target arrays and its receipts.
 
         Up to `waiting` bytes of encoded objects may wait for a remote store in each process.

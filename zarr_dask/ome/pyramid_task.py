@@ -15,7 +15,7 @@ from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.plan import add_requests, format_region
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
-from zarr_dask.journal import Journal
+from zarr_dask.journal import Journal, NodeClaims
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
 from zarr_dask.ome.downsample import Method, downsample
 from zarr_dask.ome.pyramid import PyramidStage
@@ -25,7 +25,7 @@ from zarr_dask.stores.streaming_put import concurrent_puts
 __all__ = [
     "InMemory",
     "PixelReader",
-    "PyramidReceipts",
+    "PyramidRecords",
     "PyramidTarget",
     "PyramidTask",
     "PyramidTaskReport",
@@ -67,12 +67,27 @@ class InMemory:
 
 
 @dataclass(frozen=True)
-class PyramidReceipts:
-    """Writer of the receipts of tasks."""
+class PyramidRecords:
+    """Looks of tasks before they put an object, and the place of their receipts."""
 
-    journal: Journal
+    journal: Journal | None
+    """Journal with the receipts; None if there are none."""
     prefix: str
     """Common prefix of keys that receipts omit."""
+    claims: NodeClaims
+    """Claims of the job to the locations of the new nodes, in a remote store."""
+
+    def fence(self) -> None:
+        """Raise if a later job has taken the place of this one.
+
+        Raises
+        ------
+        JobReplacedError
+            If one has.
+        """
+        self.claims.fence()
+        if self.journal is not None and not self.claims.claims:
+            self.journal.fence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +133,7 @@ class PyramidTask:
     arrays: tuple[Array, ...]
     """Arrays that the stage writes."""
     method: Method
-    records: PyramidReceipts | None
+    records: PyramidRecords | None
     waiting: int
     """Bytes of encoded objects that a process may have waiting for a remote store."""
 
@@ -217,8 +232,9 @@ class PyramidTask:
 class _Written:
     """The stored objects that a task has written so far."""
 
-    def __init__(self, records: PyramidReceipts | None, waiting: int) -> None:
+    def __init__(self, records: PyramidRecords | None, waiting: int) -> None:
         self._records = records
+        self._journal = None if records is None else records.journal
         self._waiting = waiting
         self.objects: list[StoredObject] = []
         self.empty: list[str] = []
@@ -227,13 +243,13 @@ class _Written:
     def put(self, array: Array, region: Region, pixels: np.ndarray) -> None:
         """Write the stored objects of a region, one after the other."""
         prefix = "" if self._records is None else self._records.prefix
-        if self._records is not None:
-            check_job_seen_once(self._records.journal, array)
-        fence = None if self._records is None else self._records.journal.fence
+        if self._journal is not None:
+            check_job_seen_once(self._journal, array)
+        fence = None if self._records is None else self._records.fence
         with concurrent_puts(array.store, self._waiting):
             for part in array.meta.grid.parts(region):
                 name = array.key(part.coords)[len(prefix) :]
-                noting = ObjectDigest(checksum=self._records is not None)
+                noting = ObjectDigest(checksum=self._journal is not None)
                 if not write_object_part(array, part, pixels, noting, fence=fence):
                     self.empty.append(name)
                     continue
@@ -242,8 +258,8 @@ class _Written:
 
     def leave_receipt(self) -> None:
         """Record the written objects in the journal."""
-        if self._records is not None:
-            journal = self._records.journal
+        journal = self._journal
+        if journal is not None:
             objects, empty = tuple(self.objects), tuple(self.empty)
             journal.add(Receipt(journal.token, journal.run_id, objects, empty))
 

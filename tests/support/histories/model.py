@@ -84,7 +84,9 @@ def _optional(step: Step) -> Step:
 
     def either(state: dict[str, Node]) -> tuple[dict[str, Node], ...]:
         done = step(state)
-        return (state,) if done is None else (state, *(done if isinstance(done, tuple) else (done,)))
+        if done is None:
+            return (state,)
+        return (state, *done) if isinstance(done, tuple) else (state, done)
 
     return either
 
@@ -92,12 +94,14 @@ def _optional(step: Step) -> Step:
 def stages_of(event: Event, *, renames_at_once: bool) -> Stages:
     """Steps of an operation, as its answer says that they were."""
     path = event.path
-    if event.error and event.name == "replace":  # it may have removed what it was to replace
-        return [[lambda state: (state, _put(state, path, None))]]
-    if event.error == "JobReplacedError" and event.name in {"create", "delete", "rename"}:
+    if event.error == "JobReplacedError" and event.name in {
+        "create", "delete", "rename", "replace",
+    }:  # fmt: skip
         # what took its claim over may have come after it was done, or halfway
         done = stages_of(event._replace(error=""), renames_at_once=renames_at_once)
         return [[_optional(step) for step in stage] for stage in done]
+    if event.error and event.name == "replace":  # it may have removed what it was to replace
+        return [[lambda state: (state, _put(state, path, None))]]
     if event.error == "MetadataChangedError" and event.name == "attributes":
         # where the node was renamed in between, they may have gone with it
         more = frozenset({(event.args[0], event.args[1])})
