@@ -344,6 +344,35 @@ def test_an_array_that_is_made_where_a_job_is_at_work_gets_none_of_its_values(
     assert beside(server, "made.zarr") == []
 
 
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("key", ["c/2/0", "c/9/0"])
+def test_what_lands_later_than_it_may_is_found_before_the_array_is_visible(
+    key: str, resume: bool, server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put of the earlier job, over an object of the later one, and one that it leaves out."""
+    url, options = f"s3://bucket/landed-{key[2]}-{resume}.zarr", server.options
+    store = open_store(url, options)
+    claim_node(store, "", "earlier")
+    name = "run" if resume else False
+    x = da.concatenate([values(2), da.zeros((6, 4), chunks=(1, 4))])
+    given = {"storage_options": options, "resume": name, "mode": "w"}
+    with monkeypatch.context() as patch:
+        finish = target.ArrayTarget.finish
+
+        def finish_late(self: Any, result: Any) -> Any:
+            store.set(key, [b"of the earlier job, of another size"])
+            return finish(self, result)
+
+        patch.setattr(target.ArrayTarget, "finish", finish_late)
+        with pytest.raises(JobRunningError, match="landed"):
+            zd.to_zarr(x, url, **given)
+    assert store.get("zarr.json") is None
+    if not resume:
+        claim_node(store, "", "earlier")
+    zd.to_zarr(x, url, **given)
+    np.testing.assert_array_equal(zd.open_array(url, storage_options=options)[...], x)
+
+
 def create_array(url: str, options) -> None:
     zd.create_array(url, shape=(N, 4), dtype="f8", chunks=(1, 4), storage_options=options)
 

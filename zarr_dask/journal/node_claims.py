@@ -22,6 +22,10 @@ removes nothing, and its metadata are put on the condition that there are none. 
 removes a node ends the claims below it (`end_claims_below`), and waits as well. A node is not made
 below another one whose claim a job has: each looks for the other one when its own claim is there.
 
+* What was on its way to the store for longer than that lands among the objects of the later job.
+  Before it puts its metadata it looks once, by a listing, whether there are as many objects, and
+  bytes, as it has put (`NodeClaim.was_others`). One of the same size is not found.
+
 Parts of one plan, and calls that resume a job, have the token of that job and share its claim.
 There is no claim in stores without conditional writes, at the root of a bucket, and where nothing
 may be put beside the hierarchy.
@@ -31,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
 
 from zarr_dask._util.threads import parallel_for
@@ -74,6 +78,9 @@ class NodeClaim:
     """Of the job: its run id, if it may be resumed or has parts."""
     what: str
     """The node, for messages."""
+    was_others: bool = field(default=False, compare=False)
+    """True if another job has had it since the last that succeeded. A put of that job which was on
+    its way for longer than this one has waited may land among its objects."""
 
     @property
     def _name(self) -> tuple[str, ...]:
@@ -267,7 +274,8 @@ def claim_node(
         if claim is None:
             return None, False
         if takes_over:
-            return claim, claim.take()
+            was_others = claim.take()
+            return replace(claim, was_others=was_others), was_others
         return (claim, False) if claim.take_if_free() else (None, True)
     except StoreUnavailableError:
         raise

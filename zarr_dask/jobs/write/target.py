@@ -25,6 +25,7 @@ from zarr_dask.errors import (
     DataTypeError,
     GridError,
     JobReplacedError,
+    JobRunningError,
     MetadataChangedError,
     ResumeError,
     StoreError,
@@ -500,6 +501,8 @@ class ArrayTarget:
             self._keep(records, records.manifest)
         if self.creates and self.counts:
             self._check_stored(result)
+        if self.claim is not None and self.claim.was_others and not has_ended(self.token):
+            self._check_landed(result)
         if not self.deferred:
             self._show(job)
         if self.room is not None:
@@ -574,6 +577,25 @@ class ArrayTarget:
                 f"but tasks have reported {result.objects}: some worker does not see the same file "
                 "system, or somebody has removed what it wrote. The array was not made visible. "
                 "Give all workers the same file system, and write it again."
+            )
+
+    def _check_landed(self, result: WriteReport) -> None:
+        """See by one listing that nothing has landed of the job that had the location before."""
+        expected = result.objects, result.stored
+        if self.records is not None and self.records.receipts:  # of all calls of the job
+            journal = self.records.journal
+            sizes = [
+                put.nbytes for put in collect(journal.receipts(), journal.run_id).objects.values()
+            ]
+            expected = len(sizes), sum(sizes)
+        sizes = list(object_sizes(self.array))
+        found = len(sizes), sum(sizes)
+        if found != expected:
+            raise JobRunningError(
+                f"{self.array.where} has {pluralize(found[0], 'stored object')} of {found[1]:,} "
+                f"bytes, but this job has put {expected[0]} of {expected[1]:,} bytes: what an "
+                "earlier job had sent has landed among them, later than it may have. Nothing was "
+                "made visible. See that the earlier job has ended, and write the array again."
             )
 
     def _check_shown(self) -> None:
