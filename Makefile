@@ -9,13 +9,14 @@
 PYTHON =
 VENV = .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
 ARGS =
-JOBS = 2
+JOBS = 3
 
 # Hundreds of processes are started by the tests: none of them should compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN = $(VENV)/bin
-# Tests run in JOBS processes; those of a module stay together in one of them.
+# Tests run in JOBS processes, one more than CI has cores, since many wait; those of a module stay
+# together in one of them.
 PYTEST = $(BIN)/python -m pytest -q $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadfile)
 # Quick tests of every layer below the jobs, for an older Python after a newer one ran everything.
 FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,_util grid indexing dtypes stores codecs formats \
@@ -24,7 +25,7 @@ FAST_TESTS = $(wildcard tests/test_*.py) $(addprefix tests/,_util grid indexing 
 FAST_TESTS += $(addprefix --ignore=tests/,codecs/numeric/test_cast_value.py codecs/test_numcodecs.py \
     grid/test_rectilinear.py stores/backends/test_zarr_python.py)
 
-.PHONY: help venv demo check test test-peers servers test-fast test-all conformance compat docs bench bench-remote bench-sweep lint types clean
+.PHONY: help venv demo check test test-ci servers test-fast test-all conformance compat docs bench bench-remote bench-sweep lint types clean
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -43,8 +44,8 @@ check: $(VENV)/.installed-dev ## in a minute: ruff, mypy, the quick tests of wha
 test: $(VENV)/.installed-test .venv-zarr2/.installed ## the tests (at most 6 minutes on 2 cores)
 	$(PYTEST) $(ARGS)
 
-test-peers: $(VENV)/.installed-test .venv-zarr2/.installed ## comparisons with other libraries, their test suites, services, examples
-	$(PYTEST) -m 'peers and not slow' $(ARGS)
+test-ci: $(VENV)/.installed-test .venv-zarr2/.installed ## what CI runs besides: other libraries and their suites, services, many processes, memory
+	$(PYTEST) -m 'ci and not slow' $(ARGS)
 
 servers: ## storage servers for the tests, from npm and Debian; without one its tests are skipped
 	tools/servers.sh

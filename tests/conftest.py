@@ -73,27 +73,53 @@ LONG = (
     "tests/product/zarr2/test_zarr2.py",
 )
 
-# Comparisons with other libraries and their suites, services, examples: `make test-peers`.
-PEERS = (
+# What CI runs besides (`make test-ci`): comparisons with other libraries and their suites,
+# services, examples, pages; many processes, much memory, large inputs, of which other tests have
+# small ones.
+IN_CI_ONLY = (
     "tests/benchmarks/",
+    "tests/cli/test_cli.py::test_rechunk_on_local_processes",
+    "tests/cli/test_plan_file.py::test_sigterm_finishes_the_object_at_hand",
+    "tests/cli/test_plan_file.py::test_stages_in_parts_by_several_processes",
+    "tests/codecs/compress/test_compress.py::test_ever_so_many_streams",
+    "tests/codecs/compress/test_compress.py::test_large_streams_are_decoded_in_place",
     "tests/examples/",
+    "tests/formats/test_documents.py::test_documents_that_are_large_by_right_are_read",
+    "tests/graph/test_schedulers.py::test_after_a_fork",
+    "tests/grid/test_rectilinear.py::test_a_million_cells_are_fast_and_small",
     "tests/jobs/copy/test_copy_s3.py",
+    "tests/jobs/engine/test_credentials.py",
+    "tests/jobs/ingest/test_ingest.py::test_files_of_every_writer_are_what_xarray_reads",
+    "tests/jobs/migrate/test_migrate.py::test_interrupted_migrations_of_drafts",
+    "tests/jobs/rechunk/test_rechunk.py::test_workers_keep_within_their_memory",
     "tests/jobs/simulation/test_mpi.py",
+    "tests/jobs/simulation/test_processes.py",
+    "tests/jobs/test_two_stores.py::test_commands_take_both",
+    "tests/journal/test_node_claims.py::test_of_two_jobs_at_once_the_later_one_has_the_array",
+    "tests/ome/test_jobs.py::test_memory",
     "tests/ome/test_remote.py",
     "tests/product/interop/",
     "tests/product/test_dask_suite.py",
+    "tests/product/test_docs.py::test_a_page_runs_from_top_to_bottom",
+    "tests/product/test_docs_failures.py",
     "tests/product/test_docs_s3.py",
     "tests/product/test_foreign_packages.py",
+    "tests/product/test_fuzz.py::test_some_hostile_inputs_for_every_decoder",
     "tests/product/test_icechunk_cluster.py",
+    "tests/product/test_memory.py",
     "tests/product/test_ome_peers.py",
     "tests/product/test_servers.py",
     "tests/product/test_slurm.py",
     "tests/product/test_xarray_suite.py",
     "tests/product/test_xarray_write_suite.py",
-    "tests/xarray/test_random_datasets.py",
     "tests/product/zarr2/",
+    "tests/stores/backends/test_zip.py::test_zip64_and_data_before_the_archive",
+    "tests/stores/test_faults.py::test_a_load_with_faults",
     "tests/stores/test_outage.py",
+    "tests/stores/test_secrets.py",
+    "tests/xarray/test_kills.py::test_killed_on_a_cluster",
     "tests/xarray/test_kills_s3.py",
+    "tests/xarray/test_random_datasets.py",
 )
 
 # Worker processes are forked from one that has imported what they need: started one by one, they
@@ -110,7 +136,7 @@ multiprocessing.set_forkserver_preload(IMPORTED)
 dask.config.set({"multiprocessing.context": FORKED})
 
 # No deadline: the machines that run this share their cores, and the timeout of a whole test holds.
-settings.register_profile("fast", max_examples=50, deadline=None, print_blob=True)
+settings.register_profile("fast", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("ci", max_examples=50, deadline=None, print_blob=True, database=None)
 settings.register_profile("nightly", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "fast"))
@@ -146,10 +172,17 @@ def pytest_collection() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files of which no test is wanted."""
+    name = collection_path.relative_to(Path(__file__).parent.parent).as_posix()
+    left_out = "not ci" in config.option.markexpr and name.startswith(IN_CI_ONLY)
+    return True if left_out else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what starts worker processes, and comparisons with other libraries."""
-    if item.nodeid.startswith(PEERS):
-        item.add_marker("peers")
+    """Mark what starts worker processes, and what only CI runs."""
+    if item.nodeid.startswith(IN_CI_ONLY):
+        item.add_marker("ci")
     if {"make_cluster", "cluster", "client"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("cluster")
 

@@ -105,7 +105,7 @@ def import_statements(tree: ast.Module) -> list[tuple[ast.Import | ast.ImportFro
             found.append((node, when))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             when = "call"
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             when = "types"
         for child in ast.iter_child_nodes(node):
             visit(child, when)

@@ -84,7 +84,7 @@ def main() -> int:
     lint = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, check=False)
     chosen = select(files, [*tests, *(name for name in modules if name.endswith(".py"))])
     print(f"{len(files)} files differ: {len(chosen)} files of tests", flush=True)
-    kinds = "not slow and not peers and not cluster"
+    kinds = "not slow and not ci and not cluster"
     quick = ["-q", "-p", "no:cacheprovider", "-m", kinds, "-r", "fE"]
     code = pytest.main([*quick, *chosen[:MOST]], plugins=[budget])
     good = code in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}

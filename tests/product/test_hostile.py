@@ -12,15 +12,13 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.fuzz.child import MEMORY, SECONDS
-from tests.support.fuzz.named import CASES
 from tests.support.paths import ROOT
 
-HARMLESS = {
+HARMLESS = (
     "v3 with a rectilinear grid of 2^62 chunks",  # that is no more than a grid
     *(".zattrs of UTF-16", "attrs of UTF-16"),  # Python's json reads it
-    *(name for name in CASES if name.startswith(".zmetadata of")),  # it may do without
-    *(name for name in CASES if name.startswith("consolidated metadata of")),
-}
+    *(".zmetadata of", "consolidated metadata of"),  # it may do without
+)
 """What needs no error, as long as it does no harm."""
 
 
@@ -35,15 +33,19 @@ def results():
 
 
 @pytest.mark.timeout(300)  # the process that tries all of them, on a machine that others use
-@pytest.mark.parametrize("name", CASES)
-def test_a_typed_error_within_a_second_and_300_mib(results, name):
-    error, text, seconds, grown_mib = results[name]
+def test_a_typed_error_within_a_second_and_300_mib(results):
     expected = {"CorruptObjectError", "MetadataError", "UnknownDataTypeError", "UnknownGridError",
                 "UnknownCodecError", "SelectionError", "NodeNotFoundError",
                 "StoreError", "DamagedValueError"}  # fmt: skip
-    assert error in expected or (name in HARMLESS and text == "no error"), text
-    assert seconds < SECONDS
-    assert grown_mib < MEMORY >> 20
+    assert len(results) > 300
+    wrong = {
+        name: (text, seconds, grown_mib)
+        for name, (error, text, seconds, grown_mib) in results.items()
+        if (error not in expected and not (name.startswith(HARMLESS) and text == "no error"))
+        or seconds >= SECONDS
+        or grown_mib >= MEMORY >> 20
+    }
+    assert wrong == {}
 
 
 @pytest.mark.slow

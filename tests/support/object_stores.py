@@ -26,11 +26,15 @@ from tests.support.paths import ROOT
 
 INSTALLED = ROOT / ".servers"
 
-# One request at a time: moto looks at a condition and puts the value in two steps.
+# One request at a time: moto looks at a condition and puts the value in two steps. Its services are
+# the folders of its package, through which it would look for each request.
 SERVE = """
-import sys
+from moto import backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
+services = [*backends.list_of_moto_modules()]
+backends.list_of_moto_modules = lambda: services
+WSGIRequestHandler.log_request = lambda *_: None
 server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
 print(server.server_port, flush=True)
 server.serve_forever()
