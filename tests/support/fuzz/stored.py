@@ -98,11 +98,10 @@ for depth in (3000, 10_000, 20_000):
     CASES[f"consolidated metadata of a path of {depth} names"] = lambda depth=depth: walked(
         consolidated({"/".join("a" * depth): array_document()})
     )
-CASES["consolidated metadata of 5000 groups in one another"] = lambda: walked(
-    consolidated(
-        {"/".join("a" * n): {"zarr_format": 3, "node_type": "group"} for n in range(1, 5000)}
-    )
+nested = consolidated(
+    {"/".join("a" * n): {"zarr_format": 3, "node_type": "group"} for n in range(1, 5000)}
 )
+CASES["consolidated metadata of 5000 groups in one another"] = lambda: walked(nested)
 
 
 def deep_groups() -> object:
