@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as hnp
 from tests.support import selections
 from zarr_dask.errors import SelectionError
 from zarr_dask.grid.grid import Edges, Fixed, Grid
+from zarr_dask.indexing.basic import has_lists
 from zarr_dask.indexing.plan import SelectionPlan, blocks_of_selection_grid, output_index
 from zarr_dask.indexing.transform import (
     IndexTransform,
-    has_lists,
     parse_blocks,
     parse_numpy,
     parse_outer,

@@ -443,14 +443,14 @@ def test_a_create_that_was_stopped_puts_no_document_where_a_later_job_is_at_work
     server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, options = "s3://bucket/stopped.zarr", server.options
-    put = group.put_new_node
+    put = edit.put_new_node
 
     def put_late(*args: Any, **keywords: Any) -> None:
-        monkeypatch.setattr(group, "put_new_node", put)
+        monkeypatch.setattr(edit, "put_new_node", put)
         claim_node(open_store(url, server.options), "", "later")
         put(*args, **keywords)
 
-    monkeypatch.setattr(group, "put_new_node", put_late)
+    monkeypatch.setattr(edit, "put_new_node", put_late)
     with pytest.raises(JobReplacedError):
         create_array(url, options)
     assert not list(open_store(url, options).list())

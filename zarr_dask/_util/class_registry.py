@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["Registry", "load_class"]
 
@@ -45,6 +47,8 @@ class Registry:
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
         """The entry points of other packages; names of this package cannot be replaced."""
+        from importlib.metadata import entry_points  # 40 ms
+
         found = entry_points(group=self.group)
         return {point.name: point for point in found if point.name not in self._own}
 

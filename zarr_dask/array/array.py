@@ -18,55 +18,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_choice, check_unmasked
-from zarr_dask._util.display import format_shape, html_table
 from zarr_dask._util.keywords import takes_habits
-from zarr_dask.array.append_batch import AppendBatch
 from zarr_dask.array.attributes import Attributes, fixed
-from zarr_dask.array.cells import items_by_axis
 from zarr_dask.array.common_names import ArrayNames, assigns_attrs
 from zarr_dask.array.reader import Reader
-from zarr_dask.array.resize import append_region, checked_extents, prune_outside, resize_grid
 from zarr_dask.array.revalidate import Confirmation, Shown, Standing
-from zarr_dask.array.source import ArraySource
-from zarr_dask.array.verification import ObjectCheck
-from zarr_dask.array.view import (
-    IndexAccessor,
-    View,
-    block_parser,
-    check_out,
-    out_of_memory_error,
-    read_selection,
-    write_selection,
-)
-from zarr_dask.array.writer import write_parts
 from zarr_dask.dtypes import bits_of
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, SelectionError
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
-from zarr_dask.formats.concurrent_edit import (
-    reload_metadata,
-    with_attributes,
-    write_changed_documents,
-)
-from zarr_dask.formats.detect import looking_once
 from zarr_dask.formats.parse_cache import pack, unpack
 from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
-from zarr_dask.indexing.basic import checked_region, parse_basic, parse_plain
-from zarr_dask.indexing.transform import (
-    IndexTransform,
-    has_lists,
-    parse_numpy,
-    parse_outer,
-    parse_points,
-)
-from zarr_dask.journal import OnConflict, check_no_output, claimed
+from zarr_dask.indexing.basic import checked_region, has_lists, parse_basic, parse_plain
 from zarr_dask.stores.base import Store, is_remote, list_sizes
 from zarr_dask.stores.wrappers.metered import unmetered
 
 if TYPE_CHECKING:
     import dask.array as da
 
+    from zarr_dask.array.append_batch import AppendBatch
+    from zarr_dask.array.source import ArraySource
+    from zarr_dask.array.view import IndexAccessor, View
     from zarr_dask.codecs.base import Codec
+    from zarr_dask.indexing.transform import IndexTransform
+    from zarr_dask.journal import OnConflict
 
 __all__ = ["Array", "object_sizes"]
 
@@ -230,10 +205,14 @@ class Array(ArrayNames):
         )
 
     def _repr_html_(self) -> str:
+        from zarr_dask._util.display import html_table
+
         return html_table(f"zarr_dask.Array {self.where}", self.facts())
 
     def facts(self) -> dict[str, object]:
         """Return facts for display, by name."""
+        from zarr_dask._util.display import format_shape
+
         return {
             "format": self.format,
             "shape": format_shape(self.shape, self.dimension_names),
@@ -253,6 +232,9 @@ class Array(ArrayNames):
         if plain is not None:
             return self._read(*plain, None)
         if has_lists(key):
+            from zarr_dask.array.view import read_selection
+            from zarr_dask.indexing.transform import parse_numpy
+
             return read_selection(self, parse_numpy(key, shape))[()]
         selection = parse_basic(key, shape)
         values = self._read(selection.region, selection.region_shape, None)
@@ -292,6 +274,8 @@ class Array(ArrayNames):
         StoreError
             If the store fails.
         """
+        from zarr_dask.array.view import check_out
+
         checked = checked_region(region, self.shape)
         shape = tuple([-(-(s.stop - s.start) // s.step) for s in checked])
         if out is None:
@@ -306,6 +290,8 @@ class Array(ArrayNames):
         try:
             out = reader.room(region, shape)
         except (ValueError, MemoryError) as error:
+            from zarr_dask.array.view import out_of_memory_error
+
             raise out_of_memory_error(self, shape, error) from error
         reader.read_into_fresh(region, out, threads)
         return out
@@ -315,7 +301,11 @@ class Array(ArrayNames):
         """Reader of the elements (`zarr_dask.array.reader`)."""
         prefix = self.node_format.data_prefix(self.path)
         verify, place = self.options.verify, (self.store, self.path, prefix)
-        check = ObjectCheck.of(*place, verify) if verify else None
+        check = None
+        if verify:
+            from zarr_dask.array.verification import ObjectCheck
+
+            check = ObjectCheck.of(*place, verify)
         return Reader(*place, self.meta, self.options, standing=self._standing, check=check)
 
     @property
@@ -383,6 +373,8 @@ class Array(ArrayNames):
             This has no effect on remote stores: revalidating an index there takes as long as
             fetching it.
         """
+        from zarr_dask.array.source import ArraySource
+
         options, token = self.options, self.token
         if keep_indices and not options.index_cache and not is_remote(self.store):
             options = replace(options, index_cache=_KEPT_INDICES)
@@ -424,6 +416,9 @@ class Array(ArrayNames):
         >>> a.lazy[1:, None].T.shape
         (6, 1, 3)
         """
+        from zarr_dask.array.view import View
+        from zarr_dask.indexing.transform import IndexTransform
+
         return View(self._as_it_is(), IndexTransform.identity(self.shape))
 
     @property
@@ -440,6 +435,9 @@ class Array(ArrayNames):
                [0, 0, 0, 0],
                [7, 0, 0, 7]], dtype=int16)
         """
+        from zarr_dask.array.view import IndexAccessor
+        from zarr_dask.indexing.transform import parse_outer
+
         return IndexAccessor(self, parse_outer)
 
     @property
@@ -456,6 +454,9 @@ class Array(ArrayNames):
         >>> a.vindex[[3, 1, 0], [5, 5, 1]]
         array([9, 0, 8], dtype=int16)
         """
+        from zarr_dask.array.view import IndexAccessor
+        from zarr_dask.indexing.transform import parse_points
+
         return IndexAccessor(self, parse_points)
 
     @property
@@ -472,6 +473,8 @@ class Array(ArrayNames):
         >>> a.blocks[1].tolist()
         [[5, 5, 5, 0, 0, 0], [5, 5, 5, 0, 0, 0]]
         """
+        from zarr_dask.array.view import IndexAccessor, block_parser
+
         return IndexAccessor(self, block_parser(self))
 
     # --- writing ----------------------------------------------------------------------------------
@@ -479,6 +482,9 @@ class Array(ArrayNames):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write elements by NumPy's indexing, with NumPy's broadcasting and casting."""
         if has_lists(key):
+            from zarr_dask.array.view import write_selection
+            from zarr_dask.indexing.transform import parse_numpy
+
             write_selection(self, parse_numpy(key, self.shape), value)
             return
         selection = parse_basic(key, self.shape)
@@ -558,6 +564,8 @@ class Array(ArrayNames):
         )
 
     def _write(self, region: Region, values: np.ndarray, threads: int | None) -> None:
+        from zarr_dask.array.writer import write_parts
+
         write_parts(self, lambda: self.meta.grid.parts(region), values, threads)
 
     def confirmation(self) -> Confirmation:
@@ -579,6 +587,8 @@ class Array(ArrayNames):
 
     @cached_property
     def _looked_up(self) -> bool:
+        from zarr_dask.journal import check_no_output
+
         check_no_output(self.store, self.path, often=True)
         return True
 
@@ -596,6 +606,8 @@ class Array(ArrayNames):
         ReadOnlyError
             If the array was opened for reading.
         """
+        from zarr_dask.formats.concurrent_edit import with_attributes
+
         meta = with_attributes(
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
@@ -665,6 +677,9 @@ class Array(ArrayNames):
         >>> a.resize(1, prune=True).resize(4)[...]
         array([ 1, -1, -1, -1], dtype=int16)
         """
+        from zarr_dask.array.resize import checked_extents
+        from zarr_dask.journal import check_no_output, claimed
+
         if type(prune) is int:
             raise TypeError(
                 f"prune={prune}: expected True or False; the shape is one tuple: resize((30, 20))."
@@ -678,6 +693,8 @@ class Array(ArrayNames):
 
     def _lengths(self, shape: Any) -> Any:
         """Return lengths by position, from those of some dimensions by name or position."""
+        from zarr_dask.array.cells import items_by_axis
+
         if not isinstance(shape, Mapping):
             return shape
         names = self.dimension_names or (None,) * self.ndim
@@ -685,6 +702,8 @@ class Array(ArrayNames):
 
     def put_shape(self, new_shape: Shape, *, prune: bool) -> ArrayMeta:
         """Resize the array in the store, which this process has claimed; return its metadata."""
+        from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
+
         place = (self.store, self.path, self.node_format)
         if prune:
             present = reload_metadata(*place, self.meta, self.options)
@@ -747,6 +766,10 @@ class Array(ArrayNames):
         >>> a.append([[1, 2], [3, 4]])[...].tolist()
         [[0, 0], [1, 2], [3, 4]]
         """
+        from zarr_dask.array.resize import append_region
+        from zarr_dask.formats.detect import looking_once
+        from zarr_dask.journal import OnConflict, check_no_output, claimed
+
         check_choice("on_conflict", on_conflict, OnConflict)
         check_choice("casting", casting, Casting)
         more = self._checked_cast(values, casting)
@@ -799,6 +822,10 @@ class Array(ArrayNames):
         >>> a.shape, a[-1].tolist()
         ((250, 2), [249, -249])
         """
+        from zarr_dask.array.append_batch import AppendBatch
+        from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
+        from zarr_dask.journal import OnConflict, check_no_output, claimed
+
         check_choice("on_conflict", on_conflict, OnConflict)
         if "_batch" in self.__dict__:
             raise AppendConflictError(
@@ -856,6 +883,8 @@ class Array(ArrayNames):
 
     def _clear_outside(self, meta: ArrayMeta) -> None:
         """Delete or clear stored elements outside the shape."""
+        from zarr_dask.array.resize import prune_outside
+
         prefix = self.node_format.data_prefix(self.path)
         prune_outside(self.store, prefix, meta, self.where)
 
@@ -868,6 +897,9 @@ def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = Non
 
 def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     """Write elements at the end, which this process has claimed, and return the new metadata."""
+    from zarr_dask.array.resize import append_region
+    from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
+
     shape, region = append_region(array.shape, more.shape, axis)
     place = (array.store, array.path, array.node_format)
     present = reload_metadata(*place, array.meta, array.options)
@@ -890,6 +922,8 @@ def _are_kept(values: np.ndarray, result: np.ndarray) -> bool:
 
 def _write_behind(array: Array, meta: ArrayMeta, region: Region, values: np.ndarray) -> None:
     """Write to an array that has grown, but whose document does not say so yet."""
+    from zarr_dask.array.writer import write_parts
+
     grown = replace(array, meta=meta, shown=None)
     grown.__dict__["_looked_up"] = True  # by its caller, who has claimed the end of the array
     write_parts(grown, lambda: meta.grid.parts(region), values, None, array.meta.grid)
@@ -905,6 +939,8 @@ def _is_same_array(old: ArrayMeta, new: ArrayMeta) -> bool:
 
 
 def _reshaped(array: Array, meta: ArrayMeta, shape: Shape) -> ArrayMeta:
+    from zarr_dask.array.resize import resize_grid
+
     sharded = meta.codecs.serializer.is_sharding
     grid = resize_grid(meta.grid, shape, sharded=sharded)
     if grid.cell_shape is not None:  # and that of the array before: its codecs fit as they did

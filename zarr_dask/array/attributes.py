@@ -7,7 +7,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from zarr_dask.formats.base import Format, NodeMeta, ReadOptions
-from zarr_dask.formats.concurrent_edit import change_attributes
 from zarr_dask.stores.base import Store
 
 __all__ = ["Attributes", "FixedDict", "FixedList", "fixed"]
@@ -87,6 +86,8 @@ class Attributes(MutableMapping[str, Any]):
 
     def _remove(self, names: list[str]) -> None:
         """Remove attributes from the store by one request."""
+        from zarr_dask.formats.concurrent_edit import change_attributes
+
         missing = [name for name in names if name not in self]
         if missing:
             raise KeyError(missing[0])
@@ -118,6 +119,8 @@ class Attributes(MutableMapping[str, Any]):
 
         The one in which formats v1 and v2 store the names of dimensions stays unless it is given.
         """
+        from zarr_dask.formats.concurrent_edit import change_attributes
+
         node = self._node
         if isinstance(attributes, Attributes) and attributes._node is node:  # noqa: SLF001
             return  # as after ``node.attrs |= {...}``

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 import numpy as np
 
 from zarr_dask._util.arguments import MadeBy
-from zarr_dask._util.display import Tree, html_table
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.stores.base import Store
+
+if TYPE_CHECKING:
+    from zarr_dask._util.display import Tree
 
 __all__ = ["ArrayNames", "NodeNames", "assigns_attrs", "facts_text", "no_attribute"]
 
@@ -114,6 +116,8 @@ class NodeNames(MadeBy):
 
 def facts_text(title: str, facts: Mapping[str, object]) -> Tree:
     """Return facts about a node as a text, which a notebook shows as a table."""
+    from zarr_dask._util.display import Tree, html_table
+
     width = max(map(len, facts))
     lines = [title, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]
     return Tree("\n".join(lines), html_table(title, facts))

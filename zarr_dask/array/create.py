@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,8 +52,6 @@ from zarr_dask.indexing.basic import checked_cells, checked_shape
 
 __all__ = [
     "ArraySpec",
-    "LayoutOptions",
-    "NewArrayOptions",
     "array_meta",
     "codec_configuration",
     "convert_metadata",
@@ -85,24 +83,6 @@ class ArraySpec:
     chunk_key_encoding: Any = None
     allow_nan: bool = False
     """True if attributes may have NaN and infinities."""
-
-
-class LayoutOptions(TypedDict, total=False):
-    """Keywords that say how a new array is stored; see `zarr_dask.create_array`."""
-
-    chunks: Any
-    shards: Any
-    codecs: Any
-    dimension_names: Any
-    attributes: Mapping[str, Any] | None
-    order: Literal["C", "F"]
-    chunk_key_encoding: Any
-
-
-class NewArrayOptions(LayoutOptions, total=False):
-    """Keywords that say what a new array is like; see `zarr_dask.create_array`."""
-
-    fill_value: Any
 
 
 def array_meta(spec: ArraySpec, at: str) -> ArrayMeta:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from math import prod
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from zarr_dask._util.arguments import check_count
 from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
 from zarr_dask.array.revalidate import Standing
-from zarr_dask.array.verification import ObjectCheck
 from zarr_dask.codecs.base import ChunkRead
 from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk, largest_partial_read
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
@@ -66,6 +65,9 @@ from zarr_dask.stores.base import (
     supports_cheap_random_reads,
 )
 from zarr_dask.stores.index_prefetch import INDICES, CacheKey
+
+if TYPE_CHECKING:
+    from zarr_dask.array.verification import ObjectCheck
 
 __all__ = ["ObjectSlice", "Reader", "read_pieces"]
 

@@ -10,9 +10,9 @@ import numpy as np
 from zarr_dask.array.view import SelectedArray, read_selection
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.indexing.basic import parse_basic
+from zarr_dask.indexing.basic import has_lists, parse_basic
 from zarr_dask.indexing.plan import SelectionPlan
-from zarr_dask.indexing.transform import IndexTransform, has_lists, parse_numpy
+from zarr_dask.indexing.transform import IndexTransform, parse_numpy
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.index_prefetch import can_read_ahead
 from zarr_dask.stores.patience import in_task

@@ -2,7 +2,8 @@
 
 import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from zarr_dask._util.keywords import did_you_mean
@@ -59,11 +60,9 @@ def _hide_zfpy_of_unreadable_version() -> None:
     numcodecs parses the version of zfpy as integers, and if that fails, none of it can be imported.
     Without its module for zfpy, which is not used here, the rest can be imported.
     """
-    try:
-        found = version("zfpy")
-    except PackageNotFoundError:
-        return
-    if not found.replace(".", "").isdecimal():
+    folders = (Path(folder).glob("zfpy-*.dist-info") for folder in sys.path)
+    found = next(chain.from_iterable(folders), None)  # importlib.metadata takes 40 ms
+    if found is not None and not found.stem.partition("-")[2].replace(".", "").isdecimal():
         sys.modules.setdefault("numcodecs.zfpy", None)  # type: ignore[arg-type]
 
 

@@ -179,6 +179,8 @@ class Codec(ABC):
     name.
     """
 
+    is_unknown: ClassVar[bool] = False
+    """True for placeholders of codecs that are not known, but may be skipped in reading."""
     in_numcodecs: ClassVar[bool] = False
     """True if v2 metadata may have it as well, with its name as ``id``."""
 

@@ -33,7 +33,6 @@ from zarr_dask.codecs.base import (
 )
 from zarr_dask.codecs.chunk_batches import fast_copyto
 from zarr_dask.codecs.fetch import Fetch, byte_ranges_of, drive_fetch_from_bytes
-from zarr_dask.codecs.unknown import UnknownArrayCodec, UnknownBytesCodec
 from zarr_dask.errors import (
     ChunkMissingError,
     CorruptObjectError,
@@ -71,9 +70,7 @@ class CodecChain:
     def skipped(self) -> tuple[str, ...]:
         """Names of unknown codecs, also within shards; they make the array read-only."""
         inner = self.serializer.inner_codecs or ()
-        names = [
-            c.name for c in self.codecs if isinstance(c, UnknownArrayCodec | UnknownBytesCodec)
-        ]
+        names = [codec.name for codec in self.codecs if codec.is_unknown]
         chain = make_chain(inner) if inner else None
         return (*names, *chain.skipped) if isinstance(chain, CodecChain) else tuple(names)
 

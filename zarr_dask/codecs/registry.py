@@ -19,7 +19,6 @@ from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Serializer
 from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.codec_config import PREFIX, CodecConfig, ParseContext
-from zarr_dask.codecs.unknown import UnknownArrayCodec, UnknownBytesCodec, may_be_ignored
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import ValidationProblem
 
@@ -287,6 +286,16 @@ def chain_from_v3(
     return chain
 
 
+def may_be_ignored(document: Any) -> bool:
+    """True if this is the metadata of a codec that readers need not know."""
+    return (
+        isinstance(document, Mapping)
+        and document.get("must_understand") is False
+        and isinstance(document.get("name"), str)
+        and isinstance(document.get("configuration", {}), Mapping)
+    )
+
+
 def _skipped(
     document: Any, place: str, on: Literal["arrays", "bytes"], stored: ParseContext
 ) -> Codec | None:
@@ -297,6 +306,8 @@ def _skipped(
         f"{place} is an unknown codec, {document['name']!r}, that need not be understood. It is "
         "skipped in reading; nothing can be written."
     )
+    from zarr_dask.codecs.unknown import UnknownArrayCodec, UnknownBytesCodec
+
     kind = UnknownArrayCodec if on == "arrays" else UnknownBytesCodec
     return kind(json.dumps(dict(document)))
 

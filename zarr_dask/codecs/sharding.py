@@ -33,7 +33,6 @@ from zarr_dask.codecs.base import (
     ShardIndex,
 )
 from zarr_dask.codecs.chain import CodecChain, fill_missing_chunk
-from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.chunk_batches import (
     LARGEST_RUN,
     batch_decoder,
@@ -43,13 +42,14 @@ from zarr_dask.codecs.chunk_batches import (
 )
 from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.fetch import Fetch, check_length, fetch_within, interleave
+from zarr_dask.codecs.index_codecs import DEFAULT_INDEX_CODECS
 from zarr_dask.codecs.registry import inner_chain, with_codec_defaults
 from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Part, Region, Shape, view_region
 from zarr_dask.stores.base import Buffer, IndexRange, Range
 
-__all__ = ["DEFAULT_INDEX_CODECS", "IndexLocation", "Sharding"]
+__all__ = ["IndexLocation", "Sharding"]
 
 IndexLocation = Literal["start", "end"]
 
@@ -58,9 +58,6 @@ Coords = tuple[int, ...]
 _ABSENT = ABSENT_PLACE
 _INDEX_DTYPE = np.dtype("uint64")
 _MAX_KEPT_PARTS = 1 << 16
-
-DEFAULT_INDEX_CODECS = CodecChain((), Bytes("little"), (Crc32c(),))
-"""The codecs that the specification recommends: little-endian integers and a checksum."""
 
 
 @dataclass(frozen=True)

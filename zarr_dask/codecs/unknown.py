@@ -8,7 +8,6 @@ not known.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,17 +17,7 @@ from zarr_dask.codecs.base import ArrayCodec, BytesCodec, ChunkSpec, Codec, Enco
 from zarr_dask.errors import CorruptObjectError, DataTypeError
 from zarr_dask.stores.base import Buffer
 
-__all__ = ["UnknownArrayCodec", "UnknownBytesCodec", "may_be_ignored"]
-
-
-def may_be_ignored(document: Any) -> bool:
-    """True if this is the metadata of a codec that readers need not know."""
-    return (
-        isinstance(document, Mapping)
-        and document.get("must_understand") is False
-        and isinstance(document.get("name"), str)
-        and isinstance(document.get("configuration", {}), Mapping)
-    )
+__all__ = ["UnknownArrayCodec", "UnknownBytesCodec"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +25,7 @@ class _Skipped(Codec):
     """The common part of both kinds: the metadata, as JSON text."""
 
     text: str
+    is_unknown: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

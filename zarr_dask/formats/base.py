@@ -22,7 +22,7 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools, check_type
 from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.chain import BoundCodecChain, CodecChain
-from zarr_dask.codecs.sharding import DEFAULT_INDEX_CODECS
+from zarr_dask.codecs.index_codecs import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType, bits_of, full_of, is_full_of
 from zarr_dask.errors import GridError, StoreKeyError, UnknownCodecError, ValidationProblem
 from zarr_dask.formats.documents import (
@@ -42,6 +42,7 @@ from zarr_dask.stores.base import Store
 
 __all__ = [
     "DEFAULT_OPTIONS",
+    "DIMENSIONS",
     "ArrayMeta",
     "BesideData",
     "ChunkKeyEncoding",
@@ -177,6 +178,8 @@ class ReadOptions:
         return DecodeOptions(absent_is_error=self.missing == "error")
 
 
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute that names dimensions, by xarray's convention."""
 DEFAULT_OPTIONS = ReadOptions()
 
 

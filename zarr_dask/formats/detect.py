@@ -28,14 +28,7 @@ from zarr_dask.formats.consolidated import consolidated_key
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
 from zarr_dask.formats.v3 import V3
-from zarr_dask.formats.v3draft import (
-    DRAFTS,
-    ENTRY,
-    FormatDraft,
-    draft_at,
-    draft_for_new,
-    existing_draft,
-)
+from zarr_dask.formats.v3draft_entry import ENTRY, may_be_entry
 from zarr_dask.stores.base import Store, is_remote
 
 __all__ = [
@@ -82,11 +75,16 @@ def format_named(name: str) -> Format:
     ValueError
         If there is no format of that name.
     """
-    known_formats = (*FORMATS, *DRAFTS)
     wanted = spelled_format(name)
-    for candidate in known_formats:
+    for candidate in FORMATS:
         if candidate.name == wanted:
             return candidate
+    from zarr_dask.formats.v3draft import DRAFTS
+
+    for candidate in DRAFTS:
+        if candidate.name == wanted:
+            return candidate
+    known_formats = (*FORMATS, *DRAFTS)
     known = ", ".join(repr(candidate.name) for candidate in known_formats)
     raise ValueError(f"format={name!r}: expected one of {known}, or None to find it out.")
 
@@ -105,7 +103,7 @@ def spelled_format(name: object) -> object:
 
 def is_early(node_format: Format) -> bool:
     """True for formats before v2 and drafts of v3, which few other libraries read."""
-    return node_format in _RARE or isinstance(node_format, FormatDraft)
+    return node_format in _RARE or node_format not in FORMATS
 
 
 def format_at(store: Store, name: str, options: ReadOptions) -> Format:
@@ -119,7 +117,11 @@ def format_at(store: Store, name: str, options: ReadOptions) -> Format:
         If the format needs an entry point at the root of the store, and there is none.
     """
     chosen = format_named(name)
-    return existing_draft(store, options) if isinstance(chosen, FormatDraft) else chosen
+    if chosen in FORMATS:
+        return chosen
+    from zarr_dask.formats.v3draft import existing_draft
+
+    return existing_draft(store, options)
 
 
 def format_for_new(store: Store, name: str, path: str) -> Format:
@@ -133,6 +135,10 @@ def format_for_new(store: Store, name: str, path: str) -> Format:
         If the store holds a hierarchy of another format, which rules this one out.
     """
     chosen = format_named(name)
+    if chosen in FORMATS:
+        return chosen
+    from zarr_dask.formats.v3draft import FormatDraft, draft_for_new
+
     return draft_for_new(store, chosen, path) if isinstance(chosen, FormatDraft) else chosen
 
 
@@ -232,7 +238,7 @@ def _first_of(
     """Return the node in the first format that has one among the fetched documents."""
     own = {key: found[key] for candidate in formats for key in candidate.node_keys(path)}
     text = found.get(ENTRY) if ENTRY in own or V1 in formats else None
-    draft = None if text is None else draft_at(store, options, {ENTRY: text})
+    draft = None if text is None else _draft_at(store, options, text)
     if draft is not None:
         meta = draft.read(store, path, options, found={})
         if any(own[key] is not None for key in own.keys() - {ENTRY}):
@@ -256,6 +262,15 @@ def _first_of(
     return None
 
 
+def _draft_at(store: Store, options: ReadOptions, text: bytes) -> Format | None:
+    """Return the draft that an entry point states; None if the document is that of a node."""
+    if not may_be_entry(text, options.limits):
+        return None
+    from zarr_dask.formats.v3draft import draft_at
+
+    return draft_at(store, options, {ENTRY: text})
+
+
 FormatAndMeta = tuple[Format, NodeMeta | None]
 """A format that has a node at a path, and the node; None if it cannot be read."""
 
@@ -268,9 +283,10 @@ def formats_at(store: Store, path: str) -> list[FormatAndMeta]:
     if not any(text is not None for text in found.values()):
         return []
     draft = None
-    if found[ENTRY] is not None:
+    entry = found[ENTRY]
+    if entry is not None:
         with suppress(MetadataError):  # then it is the unreadable document of a node
-            draft = draft_at(store, options, found)
+            draft = _draft_at(store, options, entry)
     candidates: list[Format] = [*FORMATS]
     if draft is not None:
         found = {key: text for key, text in found.items() if key != ENTRY} | {ENTRY: None}

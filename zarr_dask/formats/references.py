@@ -11,7 +11,7 @@ from itertools import islice, product
 from math import prod
 from typing import Any
 
-from zarr_dask.formats.v2_document import DIMENSIONS
+from zarr_dask.formats.base import DIMENSIONS
 from zarr_dask.stores.backends.reference_targets import pyarrow
 
 __all__ = ["PARQUET_METADATA", "ReferencedArray", "group_references", "parquet_files"]

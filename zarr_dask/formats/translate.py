@@ -28,6 +28,7 @@ from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import CorruptObjectError, DataTypeError, MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
+    DIMENSIONS,
     ArrayMeta,
     ChunkKeyEncoding,
     Format,
@@ -39,7 +40,6 @@ from zarr_dask.formats.detect import FORMATS
 from zarr_dask.formats.missing_values import FILL_VALUE, has_mask
 from zarr_dask.formats.v1 import V1
 from zarr_dask.formats.v2 import V2
-from zarr_dask.formats.v2_document import DIMENSIONS
 from zarr_dask.formats.v3 import V3
 from zarr_dask.formats.v3draft import draft_at
 from zarr_dask.grid.grid import Shape

@@ -14,11 +14,10 @@ import numpy as np
 from zarr_dask._util.json_fields import FieldReader, is_int
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.chain import CodecChain
-from zarr_dask.codecs.compress.blosc import DEFAULT_BLOSC
-from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
+    DIMENSIONS,
     ArrayMeta,
     BesideData,
     ChunkKeyEncoding,
@@ -30,13 +29,6 @@ from zarr_dask.formats.base import (
     load_json,
     read_documents,
     where,
-)
-from zarr_dask.formats.v2_document import (
-    DIMENSIONS,
-    array_document,
-    cached_parse,
-    chain_from_v2,
-    parse,
 )
 from zarr_dask.formats.v3_grids import chunk_keys_from_v3
 from zarr_dask.stores.base import Store
@@ -63,6 +55,8 @@ class FormatV2(BesideData):
         self, store: Store, path: str, options: ReadOptions, *, found: FetchedDocuments
     ) -> NodeMeta | None:
         """See `Format.read`."""
+        from zarr_dask.formats.v2_document import cached_parse, parse
+
         array_key, attributes_key, group_key = self.node_keys(path)
         documents = found
         if array_key not in documents:
@@ -97,6 +91,8 @@ class FormatV2(BesideData):
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
         """See `Format.documents`."""
+        from zarr_dask.formats.v2_document import array_document
+
         array_key, attributes_key, group_key = self.node_keys(path)
         documents = {attributes_key: dump_json(meta.attributes)}
         if isinstance(meta, ArrayMeta):
@@ -113,6 +109,9 @@ class FormatV2(BesideData):
         self, wanted: Any, data_type: DataType, stored: np.dtype[Any], order: str, ndim: int
     ) -> CodecChain | list[ValidationProblem]:
         """See `Format.chain`."""
+        from zarr_dask.codecs.registry_numcodecs import is_object_codec
+        from zarr_dask.formats.v2_document import chain_from_v2
+
         if wanted is None:
             wanted = [default_compressor(data_type)]
         elif isinstance(wanted, Mapping | str):
@@ -162,6 +161,8 @@ def chunk_keys_with_separator(wanted: Any) -> ChunkKeyEncoding | ValidationProbl
 
 def default_compressor(data_type: DataType) -> dict[str, Any]:
     """Return the numcodecs configuration of a new array's default compressor: that of v3."""
+    from zarr_dask.codecs.compress.blosc import DEFAULT_BLOSC
+
     if data_type.itemsize == 1 or data_type.variable:
         return {"id": "zstd", "level": 0}
     best = DEFAULT_BLOSC

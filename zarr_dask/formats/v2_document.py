@@ -42,7 +42,14 @@ from zarr_dask.codecs.registry_numcodecs import (
 )
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError, MetadataError, ValidationProblem
-from zarr_dask.formats.base import ArrayMeta, ChunkKeyEncoding, Limits, ReadOptions, stored_grid
+from zarr_dask.formats.base import (
+    DIMENSIONS,
+    ArrayMeta,
+    ChunkKeyEncoding,
+    Limits,
+    ReadOptions,
+    stored_grid,
+)
 from zarr_dask.formats.numpy_dtype_json import (
     dtype_from_json,
     dtype_to_json,
@@ -62,7 +69,6 @@ from zarr_dask.formats.parse_cache import (
 from zarr_dask.grid.grid import Grid
 
 __all__ = [
-    "DIMENSIONS",
     "array_document",
     "cached_parse",
     "chain_from_v2",
@@ -77,9 +83,6 @@ __all__ = [
     "take_grid",
     "unsupported_fields",
 ]
-
-DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute that names dimensions, by xarray's convention."""
 
 # --- reading --------------------------------------------------------------------------------------
 

@@ -29,9 +29,6 @@ from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.codec_config import ParseContext, StrictParseContext
-from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE, DEFAULT_BLOSC
-from zarr_dask.codecs.compress.zstd import Zstd
-from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
 from zarr_dask.codecs.registry import (
     chain_from_v3,
     encoded_data_type,
@@ -39,8 +36,6 @@ from zarr_dask.codecs.registry import (
     is_serializer,
     with_codec_defaults,
 )
-from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
-from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, Struct, data_type_from_v3, leaves
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import (
@@ -73,7 +68,6 @@ from zarr_dask.formats.v3_grids import (
     take_extension,
     take_grid,
 )
-from zarr_dask.formats.v3draft_2023 import node_of_2023
 from zarr_dask.stores.base import Store, join
 
 __all__ = ["V3", "chunk_keys_from_v3"]
@@ -103,7 +97,7 @@ class FormatV3(BesideData):
         if alike is not None:
             return alike
         at = where(store, key)
-        early = node_of_2023(document, at, options)
+        early = _early_node(document, at, options)
         return parse(document, at, options.limits) if early is None else early
 
     def documents(self, meta: NodeMeta, path: str) -> dict[str, bytes]:
@@ -182,6 +176,8 @@ def _of_v3(item: Any) -> Any:
 
     Compressors that v3 has keep their name, all others have the prefix of numcodecs.
     """
+    from zarr_dask.codecs.registry_numcodecs import codec_from_numcodecs
+
     if not isinstance(item, Mapping) or "name" in item or not isinstance(item.get("id"), str):
         return item
     name = item["id"]
@@ -197,17 +193,24 @@ def _default_codecs(data_type: DataType) -> list[Codec]:
 
     The checksum is of the compressed bytes, because that of zstd is of more bytes.
     """
+    from zarr_dask.codecs.compress.blosc import DEFAULT_BLOSC
+    from zarr_dask.codecs.compress.zstd import Zstd
+
     shuffles = data_type.itemsize > 1 and not data_type.variable
     return [DEFAULT_BLOSC if shuffles else Zstd(), Crc32c()]
 
 
 def _shuffled_bytes(data_type: DataType) -> int:
     """Return the element size that blosc should assume."""
+    from zarr_dask.codecs.compress.blosc import BLOSC_LARGEST_TYPESIZE
+
     size = data_type.itemsize
     return size if size <= BLOSC_LARGEST_TYPESIZE else element_bytes(data_type.dtype)
 
 
 def _default_serializer(data_type: DataType, stored: np.dtype[Any]) -> Codec:
+    from zarr_dask.codecs.objects.vlen import VlenBytes, VlenUtf8
+
     if data_type.variable:
         return VlenUtf8() if data_type.name == "string" else VlenBytes()
     if element_bytes(stored) == 1:
@@ -261,6 +264,16 @@ def parse(
     if meta is None or problems:
         raise MetadataError.of(at, problems)
     return meta
+
+
+def _early_node(document: Mapping[str, Any], at: str, options: ReadOptions) -> NodeMeta | None:
+    """Parse a document of February 2023; None for others, which mostly show at a glance."""
+    has_no_keys = "chunk_grid" in document and "chunk_key_encoding" not in document
+    if not has_no_keys and not isinstance(document.get("zarr_format"), str):
+        return None
+    from zarr_dask.formats.v3draft_2023 import node_of_2023
+
+    return node_of_2023(document, at, options)
 
 
 def _like_a_known_one(document: Mapping[str, Any], limits: Limits) -> ArrayMeta | None:
@@ -356,6 +369,8 @@ def _fill_value(
 
 def _packed_order(codecs: CodecChain | None) -> Literal["<", ">"]:
     """Return the byte order of the chunks, and of a packed legacy ``structured`` fill value."""
+    from zarr_dask.codecs.sharding import Sharding
+
     inner = codecs
     while inner is not None and isinstance(inner.serializer, Sharding):
         inner = inner.serializer.codecs
@@ -381,6 +396,8 @@ def _codecs(
 
 def _with_byte_order(document: Any) -> Any:
     """Return a codec with the byte order that legacy ``structured`` arrays may omit."""
+    from zarr_dask.codecs.sharding import Sharding
+
     name, configuration = document, {}
     if is_object(document):
         name, configuration = document.get("name"), document.get("configuration", {})

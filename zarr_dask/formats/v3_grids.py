@@ -24,7 +24,6 @@ from zarr_dask._util.json_fields import (
 )
 from zarr_dask.codecs.arrays import Transpose
 from zarr_dask.codecs.chain import CodecChain
-from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import ChunkKeyEncoding, stored_grid
 from zarr_dask.grid.grid import Dimension, Edges, Fixed, Grid, Shape
@@ -101,7 +100,11 @@ def _regular(
 
 def _divisor(codecs: CodecChain | None) -> Shape | None:
     """Return the lengths that must divide those of a stored object if it is a shard."""
-    if codecs is None or not isinstance(codecs.serializer, Sharding):
+    if codecs is None or not codecs.serializer.is_sharding:
+        return None
+    from zarr_dask.codecs.sharding import Sharding
+
+    if not isinstance(codecs.serializer, Sharding):
         return None
     shape = codecs.serializer.chunk_shape
     for codec in reversed(codecs.arrays):

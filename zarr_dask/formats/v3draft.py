@@ -36,6 +36,7 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import (
+    DIMENSIONS,
     ArrayMeta,
     ChunkKeyEncoding,
     FetchedDocuments,
@@ -47,9 +48,7 @@ from zarr_dask.formats.base import (
     read_documents,
     where,
 )
-from zarr_dask.formats.documents import Limits, parse_json
 from zarr_dask.formats.v2 import V2
-from zarr_dask.formats.v2_document import DIMENSIONS
 from zarr_dask.formats.v3draft_codecs import SHARD_INDEX_CODECS, chain_from_names
 from zarr_dask.formats.v3draft_document import (
     KEYS_NAMES,
@@ -61,21 +60,19 @@ from zarr_dask.formats.v3draft_document import (
     group_from_json,
     group_to_json,
 )
+from zarr_dask.formats.v3draft_entry import ENTRY, may_be_entry
 from zarr_dask.stores.base import Store
 
 __all__ = [
     "DRAFT",
     "DRAFTS",
     "DRAFT_OF_MAY",
-    "ENTRY",
     "FormatDraft",
     "draft_at",
     "draft_for_new",
     "existing_draft",
 ]
 
-ENTRY = "zarr.json"
-"""Key of the entry point, at the root of a hierarchy."""
 _NODE_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_NAME = 255  # of May 2022
 
@@ -253,25 +250,11 @@ def draft_at(
     if ENTRY not in documents:
         documents = read_documents(store, [ENTRY], options.limits)
     text = documents[ENTRY]
-    if text is None or not _may_be_entry(text, options.limits):
+    if text is None or not may_be_entry(text, options.limits):
         return None
     entry = entry_from_json(load_json(store, ENTRY, text, options.limits), where(store, ENTRY))
     written = DRAFT if entry.generation == "2022-12" else DRAFT_OF_MAY
     return replace(written, entry=entry)
-
-
-def _may_be_entry(text: bytes, limits: Limits) -> bool:
-    """True if a ``zarr.json`` is an entry point rather than the document of a node."""
-    if b'"node_type"' in text and b'"metadata_encoding"' not in text:
-        return False  # final v3, detected without parsing
-    try:
-        document = parse_json(text, limits, strictly=False)
-    except (ValueError, RecursionError):
-        return False
-    if not isinstance(document, dict) or "node_type" in document:
-        return False
-    version = document.get("zarr_format")
-    return "metadata_encoding" in document or (isinstance(version, str) and "#" not in version)
 
 
 def draft_for_new(store: Store, wanted: FormatDraft, path: str) -> FormatDraft:

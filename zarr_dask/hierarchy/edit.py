@@ -57,9 +57,9 @@ from zarr_dask.journal import (
     discard_journals,
     end_claims_below,
     forget_nodes_above,
-    node_claims,
 )
 from zarr_dask.journal.location import check_no_link
+from zarr_dask.journal.node_claims import node_claims
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.file_backed import FileStore

@@ -12,22 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_count
-from zarr_dask._util.display import Tree, html_table, render_tree
 from zarr_dask._util.keywords import closest, did_you_mean, explained_by, takes_habits
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.array.attributes import Attributes, fixed
 from zarr_dask.array.common_names import NodeNames, assigns_attrs, facts_text, no_attribute
-from zarr_dask.array.create import (
-    ArraySpec,
-    NewArrayOptions,
-    array_meta,
-    given_shape,
-    given_values,
-    shape_of_values,
-)
+from zarr_dask.array.create_options import NewArrayOptions
 from zarr_dask.array.revalidate import Shown
-from zarr_dask.array.writer import write_parts
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
     ListingError,
@@ -51,7 +42,6 @@ from zarr_dask.formats.base import (
     normalise_path,
     where,
 )
-from zarr_dask.formats.concurrent_edit import with_attributes
 from zarr_dask.formats.consolidated import (
     Consolidated,
     consolidating_path,
@@ -60,19 +50,6 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.detect import FORMATS, format_for_new, formats_at, looking_once
 from zarr_dask.formats.handles import opened
-from zarr_dask.hierarchy.edit import (
-    check_can_create,
-    consolidate_group,
-    delete_node,
-    make_room_for_array,
-    make_room_for_node,
-    put_new_node,
-    puts_metadata_first,
-    rename_node,
-    rollback_metadata,
-    stale_paths,
-)
-from zarr_dask.hierarchy.exclusive import creating
 from zarr_dask.hierarchy.locate import (
     PrefetchedLocation,
     parent_format,
@@ -87,12 +64,16 @@ from zarr_dask.hierarchy.walk import (
     walk,
 )
 from zarr_dask.indexing.basic import checked_region
-from zarr_dask.journal import NodeClaim, explain_incomplete
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.open import Location, local_path, open_store
 from zarr_dask.stores.patience import in_foreground
 from zarr_dask.stores.wrapper import unwrap
 from zarr_dask.stores.wrappers.base import is_read_only, read_only
+
+if TYPE_CHECKING:
+    from zarr_dask._util.display import Tree
+    from zarr_dask.array.create import ArraySpec
+    from zarr_dask.journal import NodeClaim
 
 __all__ = [
     "Group",
@@ -217,6 +198,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
             raise NodeKeyError(f"{self.where}/{path}", error.looked_for, hint) from None
 
     def _node_at(self, below: str) -> Array | Group:
+        from zarr_dask.journal import explain_incomplete
+
         store = self.store
         try:
             meta = read_as(store, below, self.node_format, self.options)
@@ -377,6 +360,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         Tree
             A text that notebooks show as nested lists.
         """
+        from zarr_dask._util.display import render_tree
+
         check_count("level", level, "all of them")
         name = self.path.rsplit("/", 1)[-1] or "/"
         shown = {
@@ -387,6 +372,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         return render_tree(name, shown)
 
     def _repr_html_(self) -> str:
+        from zarr_dask._util.display import html_table
+
         return html_table(f"zarr_dask.Group {self.where}", self._facts())
 
     def _facts(self) -> dict[str, object]:
@@ -478,6 +465,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         ReadOnlyError
             If the group was opened for reading.
         """
+        from zarr_dask.hierarchy.edit import delete_node
+
         delete_node(self.store, self._below(path))
 
     def rename(self, old: str, new: str) -> Array | Group:
@@ -505,6 +494,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         ReadOnlyError
             If the group was opened for reading.
         """
+        from zarr_dask.hierarchy.edit import rename_node
+
         return rename_node(self.store, self._below(old), self._below(new), lambda: self[new])
 
     def stale(self) -> list[str]:
@@ -523,6 +514,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         >>> group.stale()
         ['a']
         """
+        from zarr_dask.hierarchy.edit import stale_paths
+
         store = without_consolidated(self.store)
         meta = read_as(store, self.path, self.node_format, self.options)
         if not isinstance(meta, GroupMeta):
@@ -541,6 +534,8 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
 
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
         """Add or replace attributes in the store; as ``attrs.update``. Returns the group itself."""
+        from zarr_dask.formats.concurrent_edit import with_attributes
+
         meta = with_attributes(
             self.store, self.path, self.node_format, self.meta, attributes, self.options
         )
@@ -766,6 +761,8 @@ def _check_is_such(node: Array | Group, options: CreateOptions) -> None:
     """
     if "shape" not in options and "dtype" not in options and "data" not in options:
         return
+    from zarr_dask.array.create import ArraySpec, array_meta, given_shape
+
     if not isinstance(node, Array):
         raise NodeTypeError(f"{node.where} is a group; shape=, dtype= and data= are of an array.")
     values = options.get("data")
@@ -811,6 +808,8 @@ def _opened(
             store, path, format, options, consolidated=consolidated
         )
     except NodeNotFoundError as error:
+        from zarr_dask.journal import explain_incomplete
+
         error = _of_a_file(explain_incomplete(error, store, path), store)
         if not path or (is_remote(store) and path not in get_args(Mode)):
             raise error from None  # looking for other names would double the requests
@@ -1115,6 +1114,8 @@ def create_array(
     >>> zd.create_array({}, data=[[1, 2], [3, 4]], dimension_names=["y", "x"])[1]
     array([3, 4])
     """
+    from zarr_dask.array.create import ArraySpec, given_values, shape_of_values
+
     check_bools(overwrite=overwrite)
     values = None
     if data is not None:
@@ -1144,6 +1145,16 @@ def create_array(
 def _create_array(
     store: Store, path: str, spec: ArraySpec, values: np.ndarray | None, *, overwrite: bool
 ) -> Array:
+    from zarr_dask.array.create import array_meta
+    from zarr_dask.hierarchy.edit import (
+        check_can_create,
+        make_room_for_array,
+        put_new_node,
+        puts_metadata_first,
+        rollback_metadata,
+    )
+    from zarr_dask.hierarchy.exclusive import creating
+
     def planned(site: PrefetchedLocation) -> Array:
         node_format = format_for_new(store, spec.format or parent_format(site.store, path), path)
         meta = array_meta(replace(spec, format=node_format.name), where(store, path))
@@ -1183,6 +1194,8 @@ def _create_array(
 
 def _fill(array: Array, values: np.ndarray, claim: NodeClaim | None) -> None:
     """Write the values of a new array, which have its shape, or are one value for all."""
+    from zarr_dask.array.writer import write_parts
+
     grid, whole = array.meta.grid, checked_region(None, array.shape)
     elements = np.broadcast_to(array.cast(values), array.shape)
     fence = None if claim is None else claim.fence
@@ -1224,6 +1237,8 @@ def create_group(
     >>> group.path
     'runs/7'
     """
+    from zarr_dask.hierarchy.edit import make_room_for_node, put_new_node, puts_metadata_first
+
     check_bools(overwrite=overwrite)
     store, path = resolve_node(url, path, storage_options)
     given = checked_attributes({} if attributes is None else attributes, where(store, path))
@@ -1249,6 +1264,8 @@ def _creating_group(
     store: Store, path: str, check: Callable[[PrefetchedLocation], object], *, overwrite: bool
 ) -> Iterator[tuple[PrefetchedLocation, NodeClaim | None]]:
     """As `creating`, without a claim to a group that replaces nothing: its document is enough."""
+    from zarr_dask.hierarchy.exclusive import creating
+
     if overwrite:
         with creating(store, path, check) as claimed:
             yield claimed
@@ -1290,6 +1307,8 @@ def delete(
     >>> list(values)
     ['zarr.json']
     """
+    from zarr_dask.hierarchy.edit import delete_node
+
     delete_node(*resolve_node(url, path, storage_options))
 
 
@@ -1334,6 +1353,8 @@ def consolidate(
     >>> [path for path, _ in group.arrays(recursive=True)]  # no request
     ['ocean/salt']
     """
+    from zarr_dask.hierarchy.edit import consolidate_group
+
     store, path = resolve_node(url, path, storage_options)
     group = open_group(store, path, "r+")
     consolidate_group(store, path, group.node_format)

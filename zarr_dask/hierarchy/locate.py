@@ -35,8 +35,7 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at, nodes_around
-from zarr_dask.formats.v3draft import ENTRY
-from zarr_dask.journal import no_open_journals
+from zarr_dask.formats.v3draft_entry import ENTRY
 from zarr_dask.stores.base import Range, Store, is_remote, join
 from zarr_dask.stores.listing import has_paged_listing
 from zarr_dask.stores.open import (
@@ -48,8 +47,6 @@ from zarr_dask.stores.open import (
     substore,
     without_folder,
 )
-from zarr_dask.stores.real_location import folders_around
-from zarr_dask.stores.wrappers.prefetched import is_empty, prefetching
 
 __all__ = [
     "Node",
@@ -191,6 +188,8 @@ def format_of_group_around(store: Store, path: str) -> str | None:
     A group shows only nodes of its own format. The groups of the store are searched; if a local
     store begins below another group, that one counts as well.
     """
+    from zarr_dask.stores.real_location import folders_around
+
     for above in reversed(ancestors(path)):
         found = _groups(formats_at(store, above))
         if found:
@@ -216,6 +215,8 @@ def enclosing_array(store: Store) -> str | None:
 
     Folders above are searched as long as they hold nodes, or do not exist yet.
     """
+    from zarr_dask.stores.real_location import folders_around
+
     place = local_path(store, "")
     for above in () if place is None else folders_around(place):
         if not os.path.lexists(above):
@@ -256,6 +257,9 @@ def prefetch_location(
     own
         The key of the caller's claim beside the hierarchy, if there is one.
     """
+    from zarr_dask.journal import no_open_journals
+    from zarr_dask.stores.wrappers.prefetched import prefetching
+
     if not is_remote(store):
         return PrefetchedLocation(store)
     asked = prefetching(store)
@@ -280,6 +284,9 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
     It answers the checks of all nodes below. None if something is there, or if requests cost
     nothing.
     """
+    from zarr_dask.journal import no_open_journals
+    from zarr_dask.stores.wrappers.prefetched import prefetching
+
     if not (is_remote(store) and has_paged_listing(store)):
         return None
     asked = prefetching(store)
@@ -298,6 +305,9 @@ def find_replaced_location(store: Store, path: str) -> PrefetchedLocation | None
     It answers the checks of all nodes that are made below, once what is there has been removed.
     None if jobs may have left something beside, or if requests cost nothing.
     """
+    from zarr_dask.journal import no_open_journals
+    from zarr_dask.stores.wrappers.prefetched import prefetching
+
     if not (is_remote(store) and has_paged_listing(store)):
         return None
     asked = prefetching(store)
@@ -318,6 +328,8 @@ def _documents_above(path: str) -> list[tuple[str, Range]]:
 
 def is_still_free(store: Store, path: str, node_format: Format) -> bool:
     """Return True if it is known that nothing is at or below a location now."""
+    from zarr_dask.stores.wrappers.prefetched import is_empty
+
     try:
         return all(is_empty(store, prefix) for prefix in node_format.prefixes(path))
     except StoreError:
@@ -338,6 +350,9 @@ def prefetch_array(
     options
         Options for reading.
     """
+    from zarr_dask.journal import no_open_journals
+    from zarr_dask.stores.wrappers.prefetched import prefetching
+
     if not is_remote(store):
         return PrefetchedLocation(store)
     asked = prefetching(store)

@@ -12,7 +12,8 @@ import numpy as np
 
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import LayoutOptions, given_values
+from zarr_dask.array.create import given_values
+from zarr_dask.array.create_options import LayoutOptions
 from zarr_dask.errors import NodeExistsError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import CreateOptions, Group, create_array, create_group

@@ -26,7 +26,9 @@ __all__ = [
     "checked_region",
     "checked_shape",
     "expanded",
+    "has_lists",
     "index_of",
+    "is_list",
     "parse_basic",
     "parse_plain",
     "position_of",
@@ -362,3 +364,23 @@ def _checked_sizes(sizes: Sequence[Any], what: str) -> tuple[int, ...]:
     if len(sizes) == 1 and not sizes[0]:
         return (0,)
     return checked_shape(sizes, len(sizes), what)
+
+
+def has_lists(key: object) -> bool:
+    """True if an index holds lists, arrays or masks, which exceed NumPy's basic indexing."""
+    items = key if isinstance(key, tuple) else (key,)
+    return any(map(is_list, items))
+
+
+_SINGLE = (int, slice, np.generic)
+_SEQUENCES = (list, tuple, range)
+
+
+def is_list(item: object) -> bool:
+    """True if an item of an index is a list, an array or a mask."""
+    if item is None or item is Ellipsis or isinstance(item, _SINGLE):
+        return False
+    if isinstance(item, _SEQUENCES):
+        return True
+    ndim = getattr(item, "ndim", None)
+    return isinstance(ndim, int) and ndim > 0

@@ -29,7 +29,7 @@ import numpy as np
 
 from zarr_dask.errors import SelectionError
 from zarr_dask.grid.grid import Grid, Region, Shape
-from zarr_dask.indexing.basic import expanded, position_of
+from zarr_dask.indexing.basic import expanded, is_list, position_of
 
 __all__ = [
     "ConstantMap",
@@ -38,7 +38,6 @@ __all__ = [
     "StridedMap",
     "axes_of",
     "axis_names",
-    "has_lists",
     "parse_blocks",
     "parse_numpy",
     "parse_outer",
@@ -235,25 +234,6 @@ def positions_of(one: Map, shape: Shape) -> np.ndarray:
 # --- from an index --------------------------------------------------------------------------------
 
 
-def has_lists(key: object) -> bool:
-    """True if an index holds lists, arrays or masks, which exceed NumPy's basic indexing."""
-    items = key if isinstance(key, tuple) else (key,)
-    return any(map(_is_list, items))
-
-
-_SINGLE = (int, slice, np.generic)
-_SEQUENCES = (list, tuple, range)
-
-
-def _is_list(item: object) -> bool:
-    if item is None or item is Ellipsis or isinstance(item, _SINGLE):
-        return False
-    if isinstance(item, _SEQUENCES):
-        return True
-    ndim = getattr(item, "ndim", None)
-    return isinstance(ndim, int) and ndim > 0
-
-
 _Steps = tuple[int, int, int]
 """First element, step and number of elements of a slice."""
 _Entry = None | _Steps | np.ndarray
@@ -291,7 +271,7 @@ def _before_ellipsis(key: object) -> int:
     """Return the number of entries before the Ellipsis of an index; 0 if there is none."""
     items = key if isinstance(key, tuple) else ()
     at = next((at for at, item in enumerate(items) if item is Ellipsis), 0)
-    arrays = (_array_of(item) if _is_list(item) else item for item in items[:at])
+    arrays = (_array_of(item) if is_list(item) else item for item in items[:at])
     masks = (item for item in arrays if isinstance(item, np.ndarray) and item.dtype == bool)
     return at + sum(mask.ndim - 1 for mask in masks)
 
@@ -359,7 +339,7 @@ def parse_blocks(key: object, grid: Grid) -> IndexTransform:
     for item in items:
         if (
             item is None
-            or _is_list(item)
+            or is_list(item)
             or (isinstance(item, slice) and item.step not in {None, 1})
         ):
             raise SelectionError(
@@ -420,7 +400,7 @@ def _listed(positions: np.ndarray, first_axis: int) -> Map:
 def _entries(key: object, shape: Shape, *, flat: bool = False) -> list[_Entry]:
     """Return the items of an index, one for each dimension of the array and each new axis."""
     given = key if isinstance(key, tuple) else (key,)
-    items = [_array_of(item) if _is_list(item) else item for item in given]
+    items = [_array_of(item) if is_list(item) else item for item in given]
     entries: list[_Entry] = []
     axis = 0
     for item in expanded(tuple(items), shape):

@@ -18,53 +18,57 @@ to do. Writes, rechunkings and simulation output have the same journals.
 ==============  ==============================================================
 """
 
-from zarr_dask.journal.claims import (
-    ArrayEnd,
-    Claim,
-    OnConflict,
-    check_not_claimed,
-    claimed,
-    end_of_array,
-    ended_append,
-)
-from zarr_dask.journal.incomplete import explain_incomplete, jobs_creating
-from zarr_dask.journal.journal import (
-    LAST,
-    STAGES,
-    TARGETS,
-    JobRecord,
-    Journal,
-    StagePart,
-    remove_empty_folders,
-)
-from zarr_dask.journal.location import (
-    JournalLocation,
-    check_resumable,
-    default_place,
-    discard_journals,
-    given_place,
-    new_journal,
-    no_open_journals,
-    open_journals,
-)
-from zarr_dask.journal.lock import JobLock, check_not_locked
-from zarr_dask.journal.node_claims import (
-    NodeClaim,
-    NodeClaims,
-    claim_node,
-    claim_nodes,
-    end_claims_below,
-    node_claims,
-    releasing,
-)
-from zarr_dask.journal.open_outputs import (
-    OUTPUT,
-    OpenOutput,
-    check_no_output,
-    forget_nodes_above,
-    output_of,
-)
-from zarr_dask.journal.seen_folder import SeenFolder, see_folder
+from typing import TYPE_CHECKING
+
+from zarr_dask._util.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from zarr_dask.journal.claims import (
+        ArrayEnd,
+        Claim,
+        OnConflict,
+        check_not_claimed,
+        claimed,
+        end_of_array,
+        ended_append,
+    )
+    from zarr_dask.journal.incomplete import explain_incomplete, jobs_creating
+    from zarr_dask.journal.journal import (
+        LAST,
+        STAGES,
+        TARGETS,
+        JobRecord,
+        Journal,
+        StagePart,
+        remove_empty_folders,
+    )
+    from zarr_dask.journal.location import (
+        JournalLocation,
+        check_resumable,
+        default_place,
+        discard_journals,
+        given_place,
+        new_journal,
+        no_open_journals,
+        open_journals,
+    )
+    from zarr_dask.journal.lock import JobLock, check_not_locked
+    from zarr_dask.journal.node_claims import (
+        NodeClaim,
+        NodeClaims,
+        claim_node,
+        claim_nodes,
+        end_claims_below,
+        releasing,
+    )
+    from zarr_dask.journal.open_outputs import (
+        OUTPUT,
+        OpenOutput,
+        check_no_output,
+        forget_nodes_above,
+        output_of,
+    )
+    from zarr_dask.journal.seen_folder import SeenFolder, see_folder
 
 __all__ = [
     "LAST",
@@ -101,10 +105,61 @@ __all__ = [
     "jobs_creating",
     "new_journal",
     "no_open_journals",
-    "node_claims",
     "open_journals",
     "output_of",
     "releasing",
     "remove_empty_folders",
     "see_folder",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "claims": (
+            "ArrayEnd",
+            "Claim",
+            "OnConflict",
+            "check_not_claimed",
+            "claimed",
+            "end_of_array",
+            "ended_append",
+        ),
+        "incomplete": ("explain_incomplete", "jobs_creating"),
+        "journal": (
+            "LAST",
+            "STAGES",
+            "TARGETS",
+            "JobRecord",
+            "Journal",
+            "StagePart",
+            "remove_empty_folders",
+        ),
+        "location": (
+            "JournalLocation",
+            "check_resumable",
+            "default_place",
+            "discard_journals",
+            "given_place",
+            "new_journal",
+            "no_open_journals",
+            "open_journals",
+        ),
+        "lock": ("JobLock", "check_not_locked"),
+        "node_claims": (
+            "NodeClaim",
+            "NodeClaims",
+            "claim_node",
+            "claim_nodes",
+            "end_claims_below",
+            "releasing",
+        ),
+        "open_outputs": (
+            "OUTPUT",
+            "OpenOutput",
+            "check_no_output",
+            "forget_nodes_above",
+            "output_of",
+        ),
+        "seen_folder": ("SeenFolder", "see_folder"),
+    },
+)

@@ -9,8 +9,7 @@ from typing import Any
 from zarr_dask.array.array import Array
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.indexing.basic import parse_basic
-from zarr_dask.indexing.transform import has_lists
+from zarr_dask.indexing.basic import has_lists, parse_basic
 from zarr_dask.ome.downsample import METHODS, Method, Reduce, method_named
 from zarr_dask.ome.downsample_factors import factors_between
 from zarr_dask.ome.images import label_method

@@ -1,14 +1,19 @@
 """Stores: bytes by key, and options as wrappers around them."""
 
-from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.backends.memory import MemoryStore
-from zarr_dask.stores.backends.zip import ZipStore
-from zarr_dask.stores.backends.zip_writer import ZipWriter
-from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, Store
-from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.retry import Retrying, RetryPolicy
-from zarr_dask.stores.wrappers.base import HookStore, ReadOnly, Recording
-from zarr_dask.stores.wrappers.cache import Cache
+from typing import TYPE_CHECKING
+
+from zarr_dask._util.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from zarr_dask.stores.backends.local import LocalStore
+    from zarr_dask.stores.backends.memory import MemoryStore
+    from zarr_dask.stores.backends.zip import ZipStore
+    from zarr_dask.stores.backends.zip_writer import ZipWriter
+    from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, Store
+    from zarr_dask.stores.open import Location, open_store
+    from zarr_dask.stores.retry import Retrying, RetryPolicy
+    from zarr_dask.stores.wrappers.base import HookStore, ReadOnly, Recording
+    from zarr_dask.stores.wrappers.cache import Cache
 
 __all__ = [
     "WHOLE",
@@ -29,3 +34,34 @@ __all__ = [
     "ZipWriter",
     "open_store",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "backends.local": ("LocalStore",),
+        "backends.memory": ("MemoryStore",),
+        "backends.zip": ("ZipStore",),
+        "backends.zip_writer": ("ZipWriter",),
+        "base": (
+            "WHOLE",
+            "Buffer",
+            "Listing",
+            "Range",
+            "Store",
+        ),
+        "open": (
+            "Location",
+            "open_store",
+        ),
+        "retry": (
+            "Retrying",
+            "RetryPolicy",
+        ),
+        "wrappers.base": (
+            "HookStore",
+            "ReadOnly",
+            "Recording",
+        ),
+        "wrappers.cache": ("Cache",),
+    },
+)

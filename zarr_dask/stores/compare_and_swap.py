@@ -20,21 +20,15 @@ from contextvars import ContextVar
 from random import uniform
 from time import sleep
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
 from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.file_lock import (
-    NO_LOCKS,
-    Record,
-    RecordTakenError,
-    has_shared_locks,
-    lock,
-    make_record,
-    unlock,
-)
+
+if TYPE_CHECKING:
+    from zarr_dask.stores.file_lock import Record
 
 __all__ = [
     "RECORD_OF_FOLDER",
@@ -279,6 +273,8 @@ def _check_kept(record: Record) -> None:
 
 def _locked(folder: str) -> tuple[int | None, Record]:
     """The lock of a folder, where there is one to be trusted, and its record."""
+    from zarr_dask.stores.file_lock import RecordTakenError, make_record
+
     for _ in range(MOST_REMOVED):
         try:
             descriptor = _folder_descriptor(folder)
@@ -306,6 +302,8 @@ def _locked(folder: str) -> tuple[int | None, Record]:
 
 def _folder_descriptor(folder: str) -> int | None:
     """A folder, open and locked; None where no lock can be trusted."""
+    from zarr_dask.stores.file_lock import NO_LOCKS, has_shared_locks, lock
+
     if not hasattr(os, "O_DIRECTORY"):
         return None
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -321,6 +319,8 @@ def _folder_descriptor(folder: str) -> int | None:
 
 
 def _let_go(descriptor: int) -> None:
+    from zarr_dask.stores.file_lock import unlock
+
     unlock(descriptor)
     close_read(descriptor)
 

@@ -6,11 +6,9 @@ tell the process that writes the file, so that what a killed one has left is kno
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import count
-from secrets import randbits
-
-from zarr_dask.stores.process_identity import is_number_of_gone, number_of_process
 
 __all__ = ["is_document", "is_left_by_the_dead", "is_metadata", "is_temporary", "temporary_name"]
 
@@ -40,7 +38,7 @@ def is_metadata(key: str) -> bool:
 
 _NAME = re.compile(r"\.zarr-dask-([0-9a-f]{16})\.tmp")
 _COUNT_BITS = 24
-_COUNT = count(randbits(_COUNT_BITS))
+_COUNT = count(int.from_bytes(os.urandom(_COUNT_BITS // 8)))
 """Counts the files of this process; it begins anywhere, since numbers of processes come again."""
 
 
@@ -52,6 +50,8 @@ def temporary_name() -> str:
     >>> len({temporary_name() for _ in range(1000)}), is_temporary(temporary_name())
     (1000, True)
     """
+    from zarr_dask.stores.process_identity import number_of_process
+
     number = next(_COUNT) & (1 << _COUNT_BITS) - 1
     return f".zarr-dask-{number_of_process() << _COUNT_BITS | number:016x}.tmp"
 
@@ -69,5 +69,7 @@ def is_left_by_the_dead(name: str) -> bool:
     >>> is_left_by_the_dead(temporary_name())
     False
     """
+    from zarr_dask.stores.process_identity import is_number_of_gone
+
     found = _NAME.fullmatch(name)
     return found is not None and is_number_of_gone(int(found[1], 16) >> _COUNT_BITS)

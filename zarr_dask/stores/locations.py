@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.memory import MemoryStore
-from zarr_dask.stores.credential_functions import PROVIDER, name_of
 from zarr_dask.stores.option_mapping import SCHEMES
 
 __all__ = [
@@ -207,6 +206,8 @@ def _is_of_obstore(given: Any) -> bool:
 
 
 def _of_obstore(store: Any) -> tuple[str, dict[str, Any]] | None:
+    from zarr_dask.stores.credential_functions import PROVIDER, name_of
+
     kind = type(store).__name__
     if kind == "LocalStore":
         return str(store.prefix or "/"), {}
@@ -271,6 +272,8 @@ def _is_fsspec_of_obstore(fs: Any) -> bool:
 
 
 def _of_obstores_file_system(fs: Any, root: str) -> tuple[str, dict[str, Any]] | None:
+    from zarr_dask.stores.credential_functions import PROVIDER, name_of
+
     scheme = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     schemes = {"s3": "S3Store", "gs": "GCSStore", "gcs": "GCSStore", "az": "AzureStore"}
     if scheme not in schemes:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from zarr_dask.errors import (
@@ -20,10 +20,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
-from zarr_dask.stores.backends.zarr_python import place_in_zarr_python, store_of_zarr_python
-from zarr_dask.stores.backends.zip import ZipStore
 from zarr_dask.stores.base import Store, join
-from zarr_dask.stores.credential_functions import PROVIDER, name_of
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.locations import (
     expand_path,
@@ -35,25 +32,12 @@ from zarr_dask.stores.locations import (
     unwrapped,
     values_of_obstore,
 )
-from zarr_dask.stores.option_checks import check_number, check_options
-from zarr_dask.stores.option_mapping import (
-    AWS_ENDPOINTS,
-    SCHEMES,
-    WEB,
-    check_names,
-    fsspec_configuration,
-    in_reach_of_obstore,
-    obstore_supports,
-    place_of,
-    refusal,
-)
-from zarr_dask.stores.registry import open_registered
-from zarr_dask.stores.retry import DEFAULT, Retrying, RetryPolicy, parse_retry_policy
-from zarr_dask.stores.url_secrets import check_endpoint, redact_url
 from zarr_dask.stores.wrapper import StoreWrapper, unwrap
-from zarr_dask.stores.wrappers.adapter import adapt_store
 from zarr_dask.stores.wrappers.base import PrefixStore
-from zarr_dask.stores.wrappers.cache import Cache
+
+if TYPE_CHECKING:
+    from zarr_dask.stores.backends.zip import ZipStore
+    from zarr_dask.stores.retry import RetryPolicy
 
 __all__ = [
     "BACKEND",
@@ -136,6 +120,8 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
     scheme, text = parse_location(text)
     if not scheme:
         return _local(text, options)
+    from zarr_dask.stores.registry import open_registered
+
     registered = open_registered(scheme, text, options)
     return _at_url(scheme, text, options) if registered is None else registered
 
@@ -158,6 +144,9 @@ def _check_bucket(url: str) -> None:
     zarr_dask.errors.StoreError: 's3://My bucket/a': 'My bucket' is not the name of a bucket: \
 expected letters, digits, dots, hyphens and underscores.
     """
+    from zarr_dask.stores.option_mapping import SCHEMES, place_of
+    from zarr_dask.stores.url_secrets import redact_url
+
     scheme, bucket, _ = place_of(url)
     if "::" in url or scheme not in SCHEMES:
         return
@@ -175,6 +164,12 @@ _BUCKET = re.compile(r"[\w.-]{1,255}|arn:.*|.*[@?].*", re.ASCII)  # with logins 
 
 def _at_url(scheme: str, text: str, options: dict[str, Any]) -> Store:
     """Return the store at a URL that this package serves."""
+    from zarr_dask.stores.credential_functions import PROVIDER, name_of
+    from zarr_dask.stores.option_checks import check_options
+    from zarr_dask.stores.option_mapping import WEB
+    from zarr_dask.stores.retry import DEFAULT, parse_retry_policy
+    from zarr_dask.stores.url_secrets import redact_url
+
     _check_bucket(text)
     policy = parse_retry_policy(options.pop("retry", DEFAULT))
     if callable(options.get(PROVIDER)):
@@ -190,6 +185,9 @@ def _at_url(scheme: str, text: str, options: dict[str, Any]) -> Store:
 
 def _given_store(url: Any) -> Store | None:
     """Return the store that an object is or stands for; None for paths and URLs."""
+    from zarr_dask.stores.backends.zarr_python import store_of_zarr_python
+    from zarr_dask.stores.wrappers.adapter import adapt_store
+
     store = store_of_zarr_python(url) or values_of_obstore(url) or adapt_store(url)
     if store is not None:
         return store
@@ -224,6 +222,7 @@ def open_with_options_of(url: Location, like: Store) -> Store:
     """
     from zarr_dask.stores.backends.fsspec import FsspecStore
     from zarr_dask.stores.backends.obstore import ObstoreStore
+    from zarr_dask.stores.option_mapping import SCHEMES, WEB
 
     other = unwrap(like)
     if isinstance(url, str) and "::" not in url and isinstance(other, FsspecStore | ObstoreStore):
@@ -240,6 +239,9 @@ def _mapped(mapping: Any) -> Store | None:
 
     The mapping itself belongs to one process, and would report a missing bucket as empty.
     """
+    from zarr_dask.stores.option_checks import check_options
+    from zarr_dask.stores.option_mapping import SCHEMES, WEB
+
     mapper = getattr(sys.modules.get("fsspec.mapping"), "FSMap", None)
     if mapper is None or type(mapping) is not mapper:
         return None
@@ -266,6 +268,8 @@ def _mapped(mapping: Any) -> Store | None:
 
 def _chain_of_cache(fs: Any, root: str) -> tuple[str, dict[str, Any]] | None:
     """Return the URL and options of a path on a file system of fsspec that caches another one."""
+    from zarr_dask.stores.option_checks import check_options
+
     options, kind = dict(fs.storage_options), type(fs).protocol
     scheme = kind if isinstance(kind, str) else kind[0]
     behind = options.pop("target_protocol", None)
@@ -296,6 +300,16 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
     """Return the store at a URL by obstore, which is faster, or fsspec, which supports more."""
     from zarr_dask.stores.backends.fsspec import FsspecStore
     from zarr_dask.stores.backends.obstore import ObstoreStore
+    from zarr_dask.stores.option_checks import check_options
+    from zarr_dask.stores.option_mapping import (
+        AWS_ENDPOINTS,
+        check_names,
+        fsspec_configuration,
+        in_reach_of_obstore,
+        obstore_supports,
+        place_of,
+    )
+    from zarr_dask.stores.url_secrets import check_endpoint
 
     scheme = place_of(url).scheme
     check_options(url, fsspec_configuration(scheme), f"fsspec's configuration of {scheme!r}: ")
@@ -332,6 +346,10 @@ def _explain_fsspec(url: str, options: Mapping[str, Any], *, is_chosen: bool) ->
     StoreArgumentError
         If fsspec cannot, because a function gives the credentials.
     """
+    from zarr_dask.stores.credential_functions import PROVIDER
+    from zarr_dask.stores.option_mapping import in_reach_of_obstore, refusal
+    from zarr_dask.stores.url_secrets import redact_url
+
     if not in_reach_of_obstore(url):
         return
     why = "storage_options['backend'] or the environment says so"
@@ -347,6 +365,9 @@ def _explain_fsspec(url: str, options: Mapping[str, Any], *, is_chosen: bool) ->
 
 def _neither(url: str, options: Mapping[str, Any], error: MissingDependencyError) -> Exception:
     """Return the error for a service that neither obstore nor fsspec can serve here."""
+    from zarr_dask.stores.option_mapping import place_of, refusal
+    from zarr_dask.stores.url_secrets import redact_url
+
     package = _FSSPEC_PACKAGES.get(place_of(url).scheme, "fsspec")
     if find_spec("obstore") is None:
         return MissingDependencyError(
@@ -393,6 +414,8 @@ def split_zarr_python_node(url: Location, path: str) -> tuple[Location, str]:
     """
     if isinstance(url, str):
         return url, path
+    from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
+
     if path and is_file_system(url):
         return path_on(url, path), ""
     place = place_in_zarr_python(url)
@@ -405,6 +428,10 @@ def without_folder(store: Store, path: str) -> str:
     Keys do not have it, but it is part of the names that ``unzip -l`` shows. So both name a node.
     """
     place = unwrap(store)
+    if isinstance(place, LocalStore):
+        return path
+    from zarr_dask.stores.backends.zip import ZipStore
+
     if not isinstance(place, ZipStore) or not place.folder:
         return path
     folder = place.folder.rstrip("/")
@@ -419,6 +446,9 @@ def _local(path: str, options: dict[str, Any]) -> LocalStore | ZipStore:
     root = expand_path(path)
     archive, folder = _archive_of(root)
     if archive:
+        from zarr_dask.stores.backends.zip import ZipStore
+        from zarr_dask.stores.option_checks import check_number
+
         largest = {}
         if "largest" in options:
             largest["largest"] = check_number(root, "largest", options.pop("largest"), int)
@@ -481,6 +511,9 @@ def sibling_location(store: Store, suffix: str) -> tuple[Store, str] | None:
     >>> sibling_location(LocalStore("/data/a.zarr"), ".part")
     (LocalStore(root='/data', fsync=False), 'a.zarr.part')
     """
+    from zarr_dask.stores.retry import Retrying
+    from zarr_dask.stores.wrappers.cache import Cache
+
     if isinstance(store, Cache | Retrying):
         return sibling_location(store.store, suffix)
     if isinstance(store, LocalStore) and store.root != "/":
@@ -515,7 +548,11 @@ def folder_store(path: str, *, fsync: bool = False) -> FileStore:
 
 def local_root(store: Store) -> str | None:
     """Return the folder or zip archive that a store is; None if it is not on this machine."""
-    return os.path.realpath(store.root) if isinstance(store, LocalStore | ZipStore) else None
+    if isinstance(store, LocalStore):
+        return os.path.realpath(store.root)
+    from zarr_dask.stores.backends.zip import ZipStore
+
+    return os.path.realpath(store.root) if isinstance(store, ZipStore) else None
 
 
 def substore(store: Store, path: str) -> Store:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from secrets import token_hex
 
 __all__ = ["Owner", "is_number_of_gone", "number_of_process"]
 
@@ -132,6 +130,8 @@ def _place() -> int:
 
 @lru_cache(maxsize=1)
 def _surroundings() -> tuple[str, str, str]:
+    import socket  # 4 ms
+
     table = ""
     with suppress(OSError):
         table = str(Path("/proc/self/ns/pid").readlink())
@@ -149,7 +149,7 @@ def _locked_owner(pid: int) -> Owner:
 
 
 def _owner(pid: int, *, locked: bool) -> Owner:
-    return Owner(*_surroundings(), pid, _own_beginning(pid), token_hex(8), locked)
+    return Owner(*_surroundings(), pid, _own_beginning(pid), os.urandom(8).hex(), locked)
 
 
 @lru_cache(maxsize=1)

@@ -18,9 +18,9 @@ from xarray.core import indexing
 from zarr_dask.array.array import Array
 from zarr_dask.codecs.base import Codec, Serializer
 from zarr_dask.errors import MetadataError, ValidationProblem
+from zarr_dask.formats.base import DIMENSIONS
 from zarr_dask.formats.missing_values import decoded_fill
 from zarr_dask.formats.v2_document import (
-    DIMENSIONS,
     dimension_names,
     names_of_nczarr,
     numcodecs_steps,

@@ -41,7 +41,7 @@ from zarr_dask.formats.translate import (
     translate,
     xarray_mask_differences,
 )
-from zarr_dask.formats.v3draft import ENTRY
+from zarr_dask.formats.v3draft_entry import ENTRY
 from zarr_dask.hierarchy.walk import walk
 from zarr_dask.stores.base import Buffer, Range, Store, join, list_sizes
 from zarr_dask.stores.wrapper import StoreWrapper

@@ -70,7 +70,8 @@ from zarr_dask.jobs.simulation.decomposition import (
     suggest_decomposition,
 )
 from zarr_dask.jobs.simulation.rank_log import REWINDS, LogFolder
-from zarr_dask.journal import default_place, given_place, node_claims, remove_empty_folders
+from zarr_dask.journal import default_place, given_place, remove_empty_folders
+from zarr_dask.journal.node_claims import node_claims
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 

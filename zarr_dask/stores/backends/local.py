@@ -50,8 +50,6 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.compare_and_swap import content_tag, folder_lock
 from zarr_dask.stores.file_backed import FileStore
-from zarr_dask.stores.file_lock import has_shared_locks
-from zarr_dask.stores.key_names import is_document, is_metadata, is_temporary, temporary_name
 from zarr_dask.stores.no_follow import (
     check_no_link,
     create_in,
@@ -140,6 +138,8 @@ class LocalStore(FileStore):
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
+        from zarr_dask.stores.file_lock import has_shared_locks
+
         descriptor = self._open(key)
         if descriptor is None:
             return None
@@ -240,6 +240,8 @@ class LocalStore(FileStore):
         FileNotFoundError
             If the folder is not there, and not to be made.
         """
+        from zarr_dask.stores.key_names import is_document, temporary_name
+
         check_key(key)
         path, _, name = key.rpartition("/")
         durable = self.fsync or is_document(name)
@@ -304,6 +306,8 @@ class LocalStore(FileStore):
 
     def _has(self, key: str, tag: Hashable) -> bool:
         """Return True if a value has a tag, without another copy of it."""
+        from zarr_dask.stores.file_lock import has_shared_locks
+
         descriptor = self._open(key)
         if descriptor is None:
             return tag is None
@@ -357,6 +361,8 @@ class LocalStore(FileStore):
 
     def _between_puts(self, key: str) -> AbstractContextManager[object]:
         """Let no conditional put of a document look at it before, and put it after, a deletion."""
+        from zarr_dask.stores.key_names import is_metadata
+
         path = self._path(key)
         if is_metadata(key) and os.path.isfile(path):
             return folder_lock(os.path.dirname(path))
@@ -402,6 +408,8 @@ class LocalStore(FileStore):
         bool
             False if nothing was done, for instance because the folder holds other file systems.
         """
+        from zarr_dask.stores.key_names import is_document
+
         for prefix in (old, new):
             check_key(prefix.removesuffix("/"))
         before, after = (one.removesuffix("/") for one in (old, new))
@@ -460,6 +468,8 @@ class LocalStore(FileStore):
         A writer that is killed leaves them; one that is at work has them for a moment. Where the
         prefix is None, only those that lie directly in the store. No link is followed.
         """
+        from zarr_dask.stores.key_names import is_temporary
+
         pending = [prefix or ""]
         while pending:
             above = pending.pop()
@@ -493,6 +503,8 @@ class LocalStore(FileStore):
 
     def _entries(self, prefix: str) -> tuple[_Entries, _Entries]:
         """Files and folders directly below a prefix, by name; links to folders are among these."""
+        from zarr_dask.stores.key_names import is_temporary
+
         files, folders = _Entries(), _Entries()
         if prefix:
             check_key(prefix.removesuffix("/"))

@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
-from secrets import token_hex
 from typing import Any, ClassVar, TypeVar, cast
 
 from zarr_dask.errors import ConditionalWriteError, StoreError, StoreOutOfReachError
@@ -43,7 +42,7 @@ class MemoryStore:
 
     def __init__(self, values: MutableMapping[str, bytes] | None = None) -> None:
         self.values: MutableMapping[str, bytes] = {} if values is None else values
-        self.identity = token_hex(8)
+        self.identity = os.urandom(8).hex()
         self._lock = threading.Lock()
         _LIVING[self.identity] = self
 
@@ -205,7 +204,7 @@ class _Process:
         self.renew()
 
     def renew(self) -> None:
-        self.name = token_hex(8)
+        self.name = os.urandom(8).hex()
 
 
 _PROCESS = _Process()
