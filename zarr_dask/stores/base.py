@@ -113,6 +113,23 @@ class Listing(NamedTuple):
     prefixes: list[str]
     """Full prefixes, each ending in "/", that at least one key starts with."""
 
+    @classmethod
+    def below(cls, prefix: str, keys: Iterable[str]) -> Self:
+        """Return the listing of a prefix, from all keys that start with it.
+
+        Examples
+        --------
+        >>> Listing.below("a/", ["a/zarr.json", "a/c/0", "a/c/1"])
+        Listing(keys=['a/zarr.json'], prefixes=['a/c/'])
+        """
+        direct: set[str] = set()
+        for key in keys:
+            name, slash, _ = key[len(prefix) :].partition("/")
+            direct.add(f"{prefix}{name}{slash}")
+        names = sorted(direct)
+        values = [name for name in names if not name.endswith("/")]
+        return cls(values, [name for name in names if name.endswith("/")])
+
 
 @dataclass(frozen=True, slots=True)
 class ReadPolicy:

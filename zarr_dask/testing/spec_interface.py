@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from zarr_dask.errors import StoreKeyError
-from zarr_dask.stores.base import Buffer, Range, Store
+from zarr_dask.stores.base import Buffer, Listing, Range, Store
 
 __all__ = ["AbstractStore", "KeyRange", "KeyStartValue", "ListDirResult", "StoreWithPartialAccess"]
 
@@ -180,11 +180,7 @@ class StoreWithPartialAccess(ABC):
         StoreKeyError
             If it is not a valid prefix: not empty, and without a "/" at its end.
         """
-        keys: set[str] = set()
-        prefixes: set[str] = set()
-        for key in self.list_prefix(prefix):
-            name, slash, _ = key[len(prefix) :].partition("/")
-            (prefixes if slash else keys).add(f"{prefix}{name}{slash}")
+        keys, prefixes = Listing.below(prefix, self.list_prefix(prefix))
         return ListDirResult(frozenset(keys), frozenset(prefixes))
 
 

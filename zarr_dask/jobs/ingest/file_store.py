@@ -181,12 +181,7 @@ class ReadOnlyKeys(ABC):
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
-        keys: set[str] = set()
-        prefixes: set[str] = set()
-        for key in self.list(prefix):
-            name, slash, _ = key[len(prefix) :].partition("/")
-            (prefixes if slash else keys).add(f"{prefix}{name}{slash}")
-        return Listing(sorted(keys), sorted(prefixes))
+        return Listing.below(prefix, self.list(prefix))
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
