@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
+import shutil
+import time
 
 import dask
 import numpy as np
@@ -11,7 +14,14 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.ome_levels import pixels
-from zarr_dask.errors import GridError, MemoryBudgetError, ReadOnlyError, SelectionError
+from tests.support.scripts import Script
+from zarr_dask.errors import (
+    GridError,
+    MemoryBudgetError,
+    ReadOnlyError,
+    SelectionError,
+    StoreError,
+)
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.wrappers.base import HookStore
 
@@ -133,6 +143,71 @@ def test_processes_update_one_image(tmp_path):
     zd.ome.write(zd.open_array(tmp_path / "image", "0")[...], tmp_path / "fresh", **options)
     assert objects(tmp_path / "image") == objects(tmp_path / "fresh")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["fresh", "image"]
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": (1, 1, 16, 16)}], ids=["chunks", "shards"])
+def test_stopped_before_each_change(tmp_path, options):
+    values, region = pixels(2, 1, 29, 37), (1, 0, slice(3, 20), slice(30, 37))
+    write(tmp_path / "base", values, **options)
+    values[region] = 9
+    zd.ome.write(values, tmp_path / "fresh", **OPTIONS | options)
+    stops = 0
+    for left in range(100):
+        url = tmp_path / f"n{left}" / "image"
+        shutil.copytree(tmp_path / "base", url)
+        changes = iter([None] * left)
+
+        def fault(verb, _, changes=changes):
+            if verb in {"set", "set_if", "delete"} and next(changes, verb):
+                raise StoreError("stopped")
+
+        try:
+            zd.ome.open(HookStore(LocalStore(str(url)), fault), mode="r+").level(0)[region] = 9
+        except StoreError:
+            stops += 1
+        else:
+            break
+        zd.ome.open(url, mode="r+").level(0)[region] = 9
+        found = {k: v for k, v in objects(url).items() if not k.startswith("labels")}
+        assert found == objects(tmp_path / "fresh")
+        assert [path.name for path in url.parent.iterdir()] == ["image"]
+    assert stops > 5
+
+
+UPDATE = """
+import sys
+import dask, numpy as np, zarr_dask as zd
+with dask.config.set(scheduler="sync"):
+    level = zd.ome.open(sys.argv[1], mode="r+").level(0)
+    print("begun", flush=True)
+    level[100:800, 50:950] = np.full((700, 900), int(sys.argv[2]), "u2")
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_many_times(tmp_path):
+    """Whenever a process is killed, the same assignment gives the levels of a fresh write."""
+    seed = int(time.time())
+    print(f"seed {seed}")
+    draw, values = random.Random(seed), pixels(1000, 1000)
+    options = {"axes": "yx", "chunks": (64, 64), "levels": 4}
+    zd.ome.write(values, tmp_path / "image", **options)
+    killed = 0
+    for number in range(50):
+        with Script(UPDATE, tmp_path / "image", number) as script:
+            assert script.stdout.readline() == "begun\n"
+            time.sleep(draw.random() * 0.6)
+            script.kill()
+            killed += script.stdout.readline() != "done\n"
+        values[100:800, 50:950] = number
+        if number % 5 == 4:
+            zd.ome.open(tmp_path / "image", mode="r+").level(0)[100:800, 50:950] = number
+            zd.ome.write(values, tmp_path / "fresh", **options, overwrite=True)
+            assert objects(tmp_path / "image") == objects(tmp_path / "fresh")
+    assert killed >= 25
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "image"]
 
 
 def test_refused_before_anything_is_written(tmp_path):
