@@ -13,6 +13,7 @@
     │   ├── UnknownGridError
     │   └── UnknownCodecError
     ├── MetadataChangedError                          metadata changed since the node was opened
+    ├── ArrayChangedError        (RuntimeError)       an object changed since a consistent opening
     ├── OmeVersionError          (ValueError)         OME-Zarr of an unsupported version
     ├── MigrationError           (ValueError)         metadata that another format cannot express
     ├── CopyError                (ValueError)         nodes that cannot be copied as requested
@@ -88,6 +89,7 @@ __all__ = [
     "ABSENT",
     "AccessDeniedError",
     "AppendConflictError",
+    "ArrayChangedError",
     "ChecksumError",
     "ChunkMissingError",
     "ConditionalWriteError",
@@ -273,6 +275,10 @@ class UnknownCodecError(MetadataError):
 
 class MetadataChangedError(ZarrDaskError):
     """The metadata of a node have changed since the node was opened."""
+
+
+class ArrayChangedError(ZarrDaskError, RuntimeError):
+    """A stored object is not the one that was there when the array was opened to be consistent."""
 
 
 class MigrationError(ZarrDaskError, ValueError):

@@ -301,12 +301,23 @@ class Array(ArrayNames):
         """Reader of the elements (`zarr_dask.array.reader`)."""
         prefix = self.node_format.data_prefix(self.path)
         verify, place = self.options.verify, (self.store, self.path, prefix)
-        check = None
+        consistent, check, versions = self.options.consistent, None, None
         if verify:
             from zarr_dask.array.verification import ObjectCheck
 
             check = ObjectCheck.of(*place, verify)
-        return Reader(*place, self.meta, self.options, standing=self._standing, check=check)
+        if isinstance(consistent, str):
+            from zarr_dask.array.object_versions import ObjectVersions
+
+            versions = ObjectVersions.of(*place, self.meta, consistent)
+        return Reader(
+            *place,
+            self.meta,
+            self.options,
+            standing=self._standing,
+            check=check,
+            versions=versions,
+        )
 
     @property
     def _standing(self) -> Standing | None:

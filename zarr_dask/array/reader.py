@@ -67,6 +67,7 @@ from zarr_dask.stores.base import (
 from zarr_dask.stores.index_prefetch import INDICES, CacheKey
 
 if TYPE_CHECKING:
+    from zarr_dask.array.object_versions import ObjectVersions
     from zarr_dask.array.verification import ObjectCheck
 
 __all__ = ["ObjectSlice", "Reader", "read_pieces"]
@@ -182,6 +183,8 @@ class Reader:
         See `sparing`.
     check
         Compares objects with a manifest; None for `ReadOptions.verify` False.
+    versions
+        Compares objects with those at opening; None for `ReadOptions.consistent` False.
     """
 
     def __init__(
@@ -195,8 +198,10 @@ class Reader:
         standing: Standing | None = None,
         sparing: bool = False,
         check: ObjectCheck | None = None,
+        versions: ObjectVersions | None = None,
     ) -> None:
-        self._check = check
+        self._check, self._versions = check, versions
+        self._is_checked = check is not None or versions is not None
         self._store, self._path, self._prefix = store, path, prefix
         self._meta, self._grid, self._keys = meta, meta.grid, meta.chunk_key_encoding
         self._options = options
@@ -247,6 +252,7 @@ class Reader:
             standing=self._standing,
             sparing=True,
             check=self._check,
+            versions=self._versions,
         )
 
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
@@ -352,7 +358,7 @@ class Reader:
     ) -> None:
         """Read a region of one object: a short form of `_read` that saves small reads a third."""
         bound = self._meta.bound(coords)
-        if self._check is not None:
+        if self._is_checked:
             self._read(self._part(out, coords, inside, whole, absence))
             return
         if out.shape == bound.spec.shape:
@@ -480,9 +486,12 @@ class Reader:
     def _attempt(self, wanted: _Object, *, again: bool) -> None:
         """Read an object; `again` ignores cached indices."""
         whole, bound, cuts, present = wanted.whole, wanted.bound, wanted.cuts, False
-        if self._check is not None:
+        if self._is_checked:
             with open_value(self._store, wanted.key) as value:
-                present = drive_fetch(self._fetch_checked(wanted, self._check), value.get_ranges)
+                present = drive_fetch(self._fetch(wanted), value.get_ranges)
+            if self._versions is not None:
+                self._versions.check(wanted.key, present=present)
+            whole = True
         elif whole:
             most = bound.size.most
             buffer = self._get_start(wanted.key, most + 1)
@@ -607,6 +616,8 @@ class Reader:
                 one = begun.popleft()
             elif (wanted := next(waiting, None)) is not None:
                 one = _Begun(wanted, self._fetch(wanted))
+                if self._versions is not None:
+                    one.tag = self._versions.tags.get(wanted.key)
                 if not self._skip_kept(one, failed):
                     continue
             else:
@@ -673,6 +684,8 @@ class Reader:
         try:
             one.ranges = one.fetch.send(received)
         except StopIteration as stop:
+            if self._versions is not None:
+                self._versions.check(one.wanted.key, present=bool(stop.value), tag=one.tag)
             if not stop.value:
                 self._fill(one.wanted)
             return False

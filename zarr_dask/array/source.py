@@ -78,7 +78,7 @@ class ArraySource:
         array = self.array
         in_shards = array.meta.largest_bound().partial
         options = array.options
-        if options.index_cache or options.verify:
+        if options.index_cache or options.verify or options.consistent:
             return False
         return in_shards and can_read_ahead(array.store)
 

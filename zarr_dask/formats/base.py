@@ -111,6 +111,12 @@ class ReadOptions:
         object that was damaged, exchanged for another or an older one, or lost is a
         `ManifestMismatchError`; one that the manifest does not list is a `ManifestError`. Stored
         objects are read whole.
+    consistent
+        Read all stored objects of an array as they were when it was opened, or raise
+        `ArrayChangedError`: also in the tasks of a dask array. A listing at opening, and one in
+        each process that reads, tells their ETags, or times and sizes. `Array.options` has a text
+        instead of True then, which names what was seen; given here, it opens the same version or
+        nothing.
 
     Raises
     ------
@@ -138,10 +144,13 @@ class ReadOptions:
     index_cache: int = 0
     walk_by_full_listing: bool = False
     verify: bool | str | os.PathLike[str] = False
+    consistent: bool | str = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.verify, bool):
             object.__setattr__(self, "verify", _lasting_location("verify", self.verify))
+        if not isinstance(self.consistent, bool | str):
+            raise TypeError(f"consistent={self.consistent!r}: expected True or False.")
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits={self.limits!r}: expected zarr_dask.Limits(...).")
         flags = ("consolidated", "fallback_dtypes", "allow_pickle", "walk_by_full_listing")

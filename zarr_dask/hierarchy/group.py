@@ -907,7 +907,12 @@ def _node(
 ) -> Array | Group:
     if isinstance(meta, ArrayMeta):
         shown = Shown(consolidating_path(store, path))
-        array = Array(without_consolidated(store), path, meta, node_format, options, shown)
+        store = without_consolidated(store)
+        if options.consistent is True:
+            from zarr_dask.array.object_versions import pinned
+
+            options = pinned(store, path, node_format.data_prefix(path), meta, options)
+        array = Array(store, path, meta, node_format, options, shown)
         opened(array)
         return array
     group = Group(store, path, meta, node_format, options)

@@ -34,6 +34,7 @@ __all__ = [
     "Store",
     "SupportsAppend",
     "SupportsConditionalGet",
+    "SupportsListTags",
     "TaggedBytes",
     "VersionRequest",
     "append_or_none",
@@ -327,6 +328,15 @@ class SupportsListSizes(Protocol):
 
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
         """Yield every key that starts with `prefix`, and the bytes of its value."""
+        ...
+
+
+@runtime_checkable
+class SupportsListTags(Protocol):
+    """A store whose listings include the tags of values; see `etag_of`."""
+
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:
+        """Return all keys that start with `prefix`, with tags of their values; None if unknown."""
         ...
 
 

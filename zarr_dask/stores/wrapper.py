@@ -87,6 +87,10 @@ class StoreWrapper:
         """See `zarr_dask.stores.base.etag_of`."""
         return etag_of(self.store, key)
 
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:  # noqa: ARG002
+        """Return None, which a wrapper may override; see `SupportsListTags`."""
+        return None
+
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
         self.store.set(key, buffers)

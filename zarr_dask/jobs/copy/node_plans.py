@@ -274,7 +274,8 @@ class NodePlans:
             for one in (wanted.chunks, wanted.shards, wanted.dtype, wanted.codecs, wanted.region)
         )
         # only reading a shard shows whether one of its chunks is absent
-        strict = array.options.missing == "error" or bool(array.options.verify)
+        options = array.options
+        strict = options.missing == "error" or bool(options.verify or options.consistent)
         if rewrites or strict or same is None:
             wanted = replace(wanted, format=self.node_format.name)
             new = new_array(array, self.store, path, self.node_format, wanted)

@@ -220,6 +220,11 @@ class ObstoreStore(HoldsCredentials):
         """See `zarr_dask.stores.base.list_sizes`."""
         return self._served().list_sizes(prefix)
 
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:
+        """See `zarr_dask.stores.base.SupportsListTags`."""
+        served = self._served()
+        return served.list_tags(prefix) if isinstance(served, ObstoreRequests) else None
+
     def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
         """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`; through s3fs.
 

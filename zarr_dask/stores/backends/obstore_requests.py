@@ -338,6 +338,13 @@ class ObstoreRequests(ConditionalGetMixin):
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`."""
+        return ((key, int(found["size"])) for key, found in self._listed(prefix))
+
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]]:
+        """See `zarr_dask.stores.base.SupportsListTags`."""
+        return ((key, _tag(found)) for key, found in self._listed(prefix))
+
+    def _listed(self, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         root = place_of(self.url).path
         pages: Iterator[Any] | None = None
         last: str | None = None
@@ -356,7 +363,7 @@ class ObstoreRequests(ConditionalGetMixin):
 
         while (page := self._do("list", prefix, next_page)) is not None:
             for found in page:
-                yield _below(root, found["path"]), int(found["size"])
+                yield _below(root, found["path"]), found
             last = page[-1]["path"] if page else last
 
     def list_dir(self, prefix: str = "") -> Listing:

@@ -19,6 +19,7 @@ from zarr_dask.stores.base import (
     Range,
     RangeReader,
     Store,
+    SupportsListTags,
     TaggedBytes,
     VersionRequest,
     etag_of,
@@ -173,6 +174,10 @@ class ReadOnly(StoreWrapper):
     def list_sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.SupportsListSizes`."""
         return list_sizes(self.store, prefix)
+
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:
+        """See `zarr_dask.stores.base.SupportsListTags`."""
+        return self.store.list_tags(prefix) if isinstance(self.store, SupportsListTags) else None
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
         """Raise `ReadOnlyError`."""
