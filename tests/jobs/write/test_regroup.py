@@ -176,6 +176,23 @@ def test_blocks_of_several_arrays_wait_within_one_budget(tmp_path):
     most = int(alone.memory.process * 1.5)
     plan = zd.plan_write([x, y], tmp_path, ["a", "b"], chunks=(120, 13, 9), max_mem=most)
     assert sorted(one.staged for one in plan.plans) == [False, True]
+    assert plan.process_memory <= most
+
+
+def test_several_arrays_are_refused_where_all_would_wait_and_nothing_can_lie_between(monkeypatch):
+    """Each alone fits the budget, and there is no place for an array between."""
+    monkeypatch.setattr("zarr_dask.jobs.write.write._between", lambda *_: (None, None))
+    x, y = maps(), maps() * 2
+    alone = zd.plan_write(x, {}, chunks=(120, 13, 9), max_mem="60MB").memory.process
+    options = {"path": ["a", "b"], "chunks": (120, 13, 9)}
+    with pytest.raises(MemoryBudgetError, match="2 arrays at a time") as got:
+        zd.plan_write([x, y], {}, max_mem=alone, **options)
+    needed = got.value.needed
+    assert f"max_mem={needed:,}" in str(got.value)
+    assert alone < needed <= 2 * alone
+    plan = zd.plan_write([x, y], {}, max_mem=needed, **options)
+    assert plan.process_memory == needed
+    assert "all arrays together: " in str(plan)
 
 
 def test_a_dataset_has_a_budget(tmp_path):

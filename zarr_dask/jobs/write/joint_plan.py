@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
-from zarr_dask.jobs.engine.plan import add_requests
+from zarr_dask.jobs.engine.plan import add_requests, format_bytes
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
+from zarr_dask.jobs.write.regroup import held_together
 from zarr_dask.jobs.write.running import make_finalizer, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
@@ -77,7 +78,17 @@ class JointWritePlan(Priced, InWords):
 
     def explain(self) -> str:
         """Return the plans in words and numbers."""
-        return "\n".join(plan.explain() for plan in self.plans)
+        lines = [plan.explain() for plan in self.plans]
+        if any(plan.memory.held for plan in self.plans):
+            lines.append(f"all arrays together: {format_bytes(self.process_memory)} per process")
+        return "\n".join(lines)
+
+    @property
+    def process_memory(self) -> int:
+        """Maximum bytes that a process holds while all arrays are written."""
+        budgets = [plan.budget for plan in self.plans if plan.budget is not None]
+        threads = (budgets[0].workers if budgets else find_workers()).threads_per_process
+        return held_together([plan.memory for plan in self.plans], threads)
 
     def _repr_html_(self) -> str:
         return "".join(plan._repr_html_() for plan in self.plans)

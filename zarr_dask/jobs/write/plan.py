@@ -129,6 +129,8 @@ class WritePlan(Priced, InWords):
     are, if nobody has asked for a budget."""
     budget: JobBudget | None = None
     """Memory that the ways were chosen for."""
+    ways_within: Callable[[JobBudget], tuple[Regrouping, ...]] | None = None
+    """Returns the ways within another budget."""
     between: StagingArray | None = None
     """Array between that the blocks may be written into first; None if there is no place for it."""
     plan_blocks: Callable[[StagingFolder, da.Array], WritePlan] | None = None
@@ -172,6 +174,17 @@ class WritePlan(Priced, InWords):
             return self
         others = (one for one in self.ways if one != way)
         return replace(self, ways=(way, *others), blocks=way.blocks)
+
+    def staged_within(self, budget: JobBudget) -> WritePlan:
+        """Return the plan through an array between, with boxes that fit a smaller budget.
+
+        The same plan if there are none, or if it goes another way.
+        """
+        found = self.ways_within(budget) if self.staged and self.ways_within else ()
+        fitting = [one for one in found if one.way == "staged" and one.process <= budget.max_mem]
+        if not fitting:
+            return self
+        return replace(self, ways=(fitting[0], *self.ways[1:]), blocks=fitting[0].blocks)
 
     @property
     def memory(self) -> Regrouping:

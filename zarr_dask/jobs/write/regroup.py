@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from heapq import nlargest
+from itertools import accumulate, chain, repeat
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +34,9 @@ __all__ = [
     "Way",
     "WrittenBlocks",
     "check_fits_budget",
+    "check_held_together",
     "cost_model_for",
+    "held_together",
     "ways",
     "written_blocks",
 ]
@@ -105,6 +108,8 @@ class Regrouping:
     """Maximum bytes that the tasks of a process hold together, with blocks that wait."""
     waiting: int = 0
     """Bytes of blocks that wait in all processes together until others are there."""
+    held: int = 0
+    """Maximum bytes of these that one process holds."""
     pieces: int = 0
     """Number of pieces that blocks are cut into, or of reads of the array between."""
     seconds: float = 0.0
@@ -210,6 +215,39 @@ def check_fits_budget(found: Sequence[Regrouping], budget: JobBudget, where: str
     )
 
 
+def held_together(found: Iterable[Regrouping], threads: int) -> int:
+    """Return the maximum bytes that a process holds while it writes several arrays at a time.
+
+    Blocks of all of them wait; each thread writes one of any.
+    """
+    chosen = list(found)
+    tasks = (repeat(way.task, min(threads, prod(map(len, way.blocks)))) for way in chosen)
+    largest = nlargest(threads, chain.from_iterable(tasks))
+    return needed_for_tasks(sum(way.held for way in chosen) + sum(largest))
+
+
+def check_held_together(plans: Sequence[Regrouping], budget: JobBudget) -> None:
+    """Refuse a write of several arrays whose blocks would wait in more memory than there is.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If they would. Each array alone fits the budget.
+    """
+    threads = budget.workers.threads_per_process
+    needed = held_together(plans, threads)
+    if needed <= budget.max_mem or not any(way.held for way in plans):
+        return
+    told = "max_mem is" if budget.given else "without max_mem= it may hold"
+    raise MemoryBudgetError(
+        f"writing {pluralize(len(plans), 'array')} at a time takes {format_bytes(needed)} in each "
+        f"process of {pluralize(threads, 'thread')}, but {told} {format_bytes(budget.max_mem)}: "
+        f"blocks of all of them wait for others. Give max_mem={needed:,} or more, a location for "
+        "arrays between (temp=), or write fewer arrays at a time.",
+        needed=needed,
+    )
+
+
 def _directly(values: WrittenBlocks, budget: JobBudget) -> Regrouping:
     task = values.memory(_largest(values.aligned))
     busy = min(budget.workers.threads_per_process, prod(map(len, values.aligned)))
@@ -250,7 +288,7 @@ def _graph_of(values: WrittenBlocks, blocks: Blocks, budget: JobBudget) -> Regro
     if not local:
         seconds += values.nbytes / _NETWORK / processes
     process = needed_for_tasks(share + task * busy)
-    return Regrouping("graph", blocks, task, process, waiting, pieces, seconds)
+    return Regrouping("graph", blocks, task, process, waiting, share, pieces, seconds)
 
 
 def _waiting(sources: Blocks, blocks: Blocks, threads: int) -> int:
@@ -316,7 +354,7 @@ def _staged(
     work = cost(blocks) + values.nbytes * (1 / model.write + 1 / model.read)
     seconds = _DISK + _ROUGH * work / workers.threads
     process = needed_for_tasks(task * busy)
-    return Regrouping("staged", blocks, task, process, 0, reads, seconds)
+    return Regrouping("staged", blocks, task, process, 0, 0, reads, seconds)
 
 
 def _grown(

@@ -57,7 +57,13 @@ from zarr_dask.jobs.write.checks import (
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.plan import WritePlan
-from zarr_dask.jobs.write.regroup import check_fits_budget, cost_model_for, ways
+from zarr_dask.jobs.write.regroup import (
+    check_fits_budget,
+    check_held_together,
+    cost_model_for,
+    held_together,
+    ways,
+)
 from zarr_dask.jobs.write.request import (
     RunKeywords,
     WriteKeywords,
@@ -285,17 +291,32 @@ def plan_several(
 
 
 def _sharing_memory(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
-    """Return the plans, with arrays between where blocks of all arrays would wait at a time."""
+    """Return the plans, with arrays between where blocks of all arrays would wait at a time.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If too many blocks would wait, and there are no places for arrays between.
+    """
     found = list(plans)
-    while True:
-        waiting = [n for n, plan in enumerate(found) if plan.ways and plan.ways[0].waiting]
-        needed = sum(found[n].ways[0].process for n in waiting)
-        movable = [n for n in waiting if found[n].staged_way is not None]
-        budget = found[waiting[0]].budget if waiting else None
-        if budget is None or len(waiting) < 2 or needed <= budget.max_mem or not movable:
-            return found
-        most = max(movable, key=lambda n: found[n].ways[0].waiting)
+    budget = next((plan.budget for plan in found if plan.budget and plan.memory.held), None)
+    if budget is None or len(found) < 2:
+        return found
+    threads = budget.workers.threads_per_process
+    while held_together([plan.memory for plan in found], threads) > budget.max_mem:
+        held = sum(plan.memory.held for plan in found)
+        rest = replace(budget, max_mem=budget.max_mem - held)
+        within = [plan.staged_within(rest) if held else plan for plan in found]
+        chosen = [plan.memory for plan in within]
+        if held_together(chosen, threads) <= budget.max_mem:
+            return within
+        movable = [n for n, way in enumerate(chosen) if way.held and found[n].staged_way]
+        if not movable:
+            check_held_together(chosen, budget)
+            return within
+        most = max(movable, key=lambda n: found[n].memory.waiting)
         found[most] = found[most].with_array_between()
+    return found
 
 
 def _in_one_graph(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
@@ -470,13 +491,15 @@ def _within_budget(plan: WritePlan, request: WriteRequest) -> WritePlan:
     written = plan.written(plan.blocks)
     between, made = _between(plan, request) if plan.regrouped and values.size else (None, None)
     layout = None if made is None else layout_of(made)
-    found = ways(written, budget, cost_model_for(target.store), layout)
+    ways_within = bound(ways, written, model=cost_model_for(target.store), between=layout)
+    found = ways_within(budget)
     check_fits_budget(found, budget, target.where)
     return replace(
         plan,
         blocks=found[0].blocks,
         ways=found,
         budget=budget,
+        ways_within=ways_within,
         between=between,
         plan_blocks=bound(plan_blocks, resume=request.resume),
     )
