@@ -449,7 +449,7 @@ INTO_SHARDS = {"shards": (1024, 8, 8)}
 )
 def test_stages_of_other_layouts(tmp_path, layout, grids):
     old = made(tmp_path / "old", values=SERIES, **layout)
-    plan = zd.plan_rechunk(old, tmp_path / "target", **{**STAGED, "max_mem": "3MB", **grids})
+    plan = zd.plan_rechunk(old, tmp_path / "target", **{**STAGED, "max_mem": "3.4MB", **grids})
     assert len(plan.stages) == 2
     plan.run()
     np.testing.assert_array_equal(zd.open_array(tmp_path / "target")[...], SERIES)
