@@ -9,7 +9,7 @@ estimated, and the faster one within the budget is taken. Pure arithmetic on gri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import accumulate, chain, repeat
 from math import prod
@@ -37,6 +37,7 @@ __all__ = [
     "check_held_together",
     "cost_model_for",
     "held_together",
+    "left_beside",
     "ways",
     "written_blocks",
 ]
@@ -221,9 +222,25 @@ def held_together(found: Iterable[Regrouping], threads: int) -> int:
     Blocks of all of them wait; each thread writes one of any.
     """
     chosen = list(found)
-    tasks = (repeat(way.task, min(threads, prod(map(len, way.blocks)))) for way in chosen)
-    largest = nlargest(threads, chain.from_iterable(tasks))
-    return needed_for_tasks(sum(way.held for way in chosen) + sum(largest))
+    return needed_for_tasks(sum(way.held for way in chosen) + _largest_tasks(chosen, threads))
+
+
+def _largest_tasks(found: Iterable[Regrouping], count: int) -> int:
+    """Return the bytes that so many of the largest tasks of several arrays hold together."""
+    tasks = (repeat(way.task, min(count, prod(map(len, way.blocks)))) for way in found)
+    return sum(nlargest(count, chain.from_iterable(tasks)))
+
+
+def left_beside(found: Iterable[Regrouping], budget: JobBudget) -> JobBudget:
+    """Return the budget that is left for tasks of other arrays beside those of some.
+
+    Blocks of these wait, and their largest tasks may run on any number of the threads.
+    """
+    chosen = list(found)
+    threads = budget.workers.threads_per_process
+    left = left_for_tasks(budget.max_mem) - sum(way.held for way in chosen)
+    each = min((left - _largest_tasks(chosen, n)) // (threads - n) for n in range(threads))
+    return replace(budget, max_mem=needed_for_tasks(max(each, 0) * threads))
 
 
 def check_held_together(plans: Sequence[Regrouping], budget: JobBudget) -> None:

@@ -62,6 +62,7 @@ from zarr_dask.jobs.write.regroup import (
     check_held_together,
     cost_model_for,
     held_together,
+    left_beside,
     ways,
 )
 from zarr_dask.jobs.write.request import (
@@ -304,9 +305,9 @@ def _sharing_memory(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
         return found
     threads = budget.workers.threads_per_process
     while held_together([plan.memory for plan in found], threads) > budget.max_mem:
-        held = sum(plan.memory.held for plan in found)
-        rest = replace(budget, max_mem=budget.max_mem - held)
-        within = [plan.staged_within(rest) if held else plan for plan in found]
+        others = [plan.memory for plan in found if not plan.staged]
+        rest = left_beside(others, budget)
+        within = [plan.staged_within(rest) for plan in found]
         chosen = [plan.memory for plan in within]
         if held_together(chosen, threads) <= budget.max_mem:
             return within
