@@ -394,7 +394,10 @@ def _children(store: Store, groups: Sequence[str], node_format: NodeReader) -> l
     are_keys = isinstance(store, Consolidated)  # which holds valid keys only
     pairs = zip(groups, found, strict=True)
     return [
-        join(group, name) for group, names in pairs for name in names if are_keys or _is_key(name)
+        join(group, name)
+        for group, names in pairs
+        for name in dict.fromkeys(names)  # a service may list one twice
+        if are_keys or _is_key(name)
     ]
 
 
