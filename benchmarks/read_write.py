@@ -57,8 +57,11 @@ def _blocks_of(array: da.Array, threads: int) -> list[np.ndarray]:
     return [graph[key] for key in dask.core.flatten(kept.__dask_keys__())]
 
 
-def _tensorstore(path: Path, threads: int, **options: object) -> ts.TensorStore:
-    context = ts.Context({"data_copy_concurrency": {"limit": threads}})
+def _tensorstore(
+    path: Path, threads: int, *, fsync: bool = False, **options: object
+) -> ts.TensorStore:
+    limits = {"data_copy_concurrency": {"limit": threads}, "file_io_sync": fsync}
+    context = ts.Context(limits)
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}, **options}
     return ts.open(spec, context=context).result()
 
@@ -155,9 +158,10 @@ def _write(root: Path, layout: LayoutCase, values: np.ndarray, threads: int) -> 
         )
         shutil.copy(root / "meta.zarr" / "zarr.json", path / "zarr.json")
 
-    def own() -> None:
+    def own(*, fsync: bool) -> None:
+        target = LocalStore(str(path), fsync=fsync)
         with dask.config.set(scheduler="threads", num_workers=threads):
-            zd.to_zarr(source, path, codecs=layout.codecs, **dimensions)
+            zd.to_zarr(source, target, codecs=layout.codecs, **dimensions)
 
     def peer() -> None:
         target = zarr.create_array(
@@ -170,17 +174,20 @@ def _write(root: Path, layout: LayoutCase, values: np.ndarray, threads: int) -> 
         plan = zd.plan_write(source, root / "counted.zarr", codecs=layout.codecs, **dimensions)
         return {"tasks": plan.tasks, "objects": plan.objects}
 
-    def alone() -> None:
-        made = _tensorstore(path, threads, create=True, metadata=_metadata(root, layout, values))
+    def alone(*, fsync: bool) -> None:
+        document = _metadata(root, layout, values)
+        made = _tensorstore(path, threads, fsync=fsync, create=True, metadata=document)
         futures = [made[at].write(values[at]) for at in _corners()]
         for future in futures:
             future.result()
 
     return [
         Contender("floor", floor, check, clear),
-        Contender("zarr_dask", own, check, clear, counted),
+        Contender("zarr_dask", partial(own, fsync=False), check, clear, counted),
         Contender("dask + zarr-python", peer, check, clear),
-        Contender("tensorstore alone", alone, check, clear),
+        Contender("tensorstore alone", partial(alone, fsync=False), check, clear),
+        Contender("zarr_dask, fsync", partial(own, fsync=True), check, clear),
+        Contender("tensorstore alone, fsync", partial(alone, fsync=True), check, clear),
     ]
 
 

@@ -51,6 +51,10 @@ def test_full_of_is_full_of(name):
         assert is_full_of(array[::2, 1::3], fill)
         array[-1, -1] = not fill
         assert not is_full_of(array, fill)
+        deep = full_of((3, 4, 5), dtype, fill)
+        deep[0, 0, -1] = not fill  # in the first row
+        assert not is_full_of(deep[:, ::2], fill)
+        assert is_full_of(deep[1:], fill)
 
 
 def test_fill_is_compared_by_bits():

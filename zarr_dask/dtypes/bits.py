@@ -119,8 +119,9 @@ _PROBE = 1 << 16
 def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
     """True if every element has the bits of `fill`.
 
-    Most data differ from fill in their first element, so the cost is one comparison. Otherwise the
-    array is compared slab by slab until the first difference.
+    Most data differ from fill in their first element, so the cost is one comparison, and most
+    others, such as masks, in their first row. Otherwise the array is compared slab by slab until
+    the first difference.
 
     Examples
     --------
@@ -140,6 +141,8 @@ def is_full_of(array: np.ndarray, fill: np.ndarray) -> bool:
             array.imag, pair[1:2].reshape(())
         )
     bits, wanted = _as_bits(array), _as_bits(fill)
+    if array.ndim > 1 and not bool((bits[(0,) * (array.ndim - 1)] == wanted).all()):
+        return False
     if array.ndim == 0 or array.size <= _PROBE:
         return bool((bits == wanted).all())
     if bits.flags.c_contiguous:
