@@ -28,6 +28,7 @@ from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
 from zarr_dask._util.threads import waiting_threads
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
     "COPIES",
@@ -273,7 +274,9 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
     Parameters
     ----------
     store
-        Store that is written to. Nothing changes where requests have no latency.
+        Store that is written to. Nothing changes where its puts have no latency: those of remote
+        stores have, and those that end when the disk has the value, of which a disk takes many
+        in the time of one.
     most
         Bytes that may wait in this process.
 
@@ -287,7 +290,7 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
     Exception
         The error of the first request that has failed.
     """
-    if not is_remote(store) or most <= 0:
+    if most <= 0 or not (is_remote(store) or _waits_for_disk(store)):
         yield None
         return
     queue = PutQueue(most)
@@ -301,6 +304,10 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
     finally:
         _QUEUE.reset(token)
     queue.wait()
+
+
+def _waits_for_disk(store: Store) -> bool:
+    return bool(getattr(unwrap(store), "fsync", False))
 
 
 def room_within(spare: int) -> int:

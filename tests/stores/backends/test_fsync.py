@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier
 from unittest import mock
 
 import pytest
 
+import zarr_dask as zd
+from zarr_dask.errors import StoreError
+from zarr_dask.stores import LocalStore
 from zarr_dask.stores.backends import posix_io as fsync
 
 
@@ -72,3 +78,36 @@ def test_a_folder_that_was_made_anew_is_synced_by_the_name_it_had(tmp_path, sync
     folder.mkdir()
     fsync.fsync_names(str(folder), str(tmp_path))
     assert names(synced, tmp_path) == {"g", "."}
+
+
+def test_objects_of_one_call_are_synced_side_by_side(tmp_path, monkeypatch):
+    """A disk syncs many files in the time of one, also where there are few cores."""
+    together = Barrier(8, timeout=30)
+    fsync = os.fsync
+
+    def counted(descriptor):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            together.wait()
+        fsync(descriptor)
+
+    array = zd.create_array(
+        LocalStore(str(tmp_path / "array"), fsync=True), shape=16, chunks=1, dtype="i4"
+    )
+    monkeypatch.setattr(os, "fsync", counted)
+    array[...] = 1
+    monkeypatch.undo()
+    assert array[...].sum() == 16
+
+
+def test_a_disk_that_is_full_fails_the_call_that_syncs(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    array = zd.create_array(
+        LocalStore(str(tmp_path / "array"), fsync=True), shape=16, chunks=1, dtype="i4"
+    )
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        array[...] = 1
+    monkeypatch.undo()
+    assert [*array.store.list("c/")] == []
