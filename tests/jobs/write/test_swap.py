@@ -222,6 +222,16 @@ def kill_swaps(place: Path, rounds: int) -> None:
         assert (values == values[0, 0]).all()  # one array or the other, never a mixture
         left = [name for name in beside(place) if name != f"{place.name}.zarr-dask"]
         assert len(left) <= 1, "each job removes what the one before it has left"
+        assert len(claims(place)) <= 1, "and takes its claim over"
+    zd.verify(place, sweep=True)
+    assert claims(place) == []
+
+
+def claims(place: Path) -> list[str]:
+    """Claims that lie beside a hierarchy, and whatever else but a text that says what it is."""
+    folder = Path(f"{place}.zarr-dask")
+    found = (str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    return sorted(name for name in found if not name.startswith("README"))
 
 
 def test_a_killed_job_leaves_one_array_or_the_other(place):
