@@ -57,6 +57,22 @@ def image(log: str = "") -> da.Array:
     return da.map_blocks(_fill, log, chunks=((DEPTH,), along, along), dtype="u2")
 
 
+_CODECS = [
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    {
+        "name": "blosc",
+        "configuration": {
+            "cname": "lz4",
+            "clevel": 5,
+            "shuffle": "shuffle",
+            "typesize": 2,
+            "blocksize": 0,
+        },
+    },
+]
+"""Those that ome-zarr is given, too; ngff-zarr takes its own."""
+
+
 def _own(url: Path, x: da.Array) -> None:
     _plan(url, x).run()
 
@@ -68,6 +84,7 @@ def _plan(url: Path, x: da.Array) -> zd.ome.plan.ImageWritePlan:
         axes=AXES,
         chunks=(DEPTH, CHUNK, CHUNK),
         shards=(DEPTH, BLOCK, BLOCK),
+        codecs=_CODECS,
         factors=(1, 2, 2),
         levels=LEVELS,
     )
