@@ -22,6 +22,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
+from itertools import chain
 from typing import Protocol, cast
 
 from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
@@ -95,7 +96,13 @@ def put_stream(
     fence
         Called right before the value gets its name; what it raises keeps it from that.
     """
-    if (not isinstance(pieces, list) or _any_large(pieces)) and supports_streaming_put(store):
+    streams = supports_streaming_put(store)
+    if streams and _QUEUE.get() is not None:
+        pieces = _small(pieces)
+        streams = not isinstance(pieces, list)
+    elif streams:
+        streams = not isinstance(pieces, list) or _any_large(pieces)
+    if streams:
         known = isinstance(pieces, list)
         noted = _noted(pieces if known else _together(pieces), note)
         cast("SupportsStreamingPut", store).set_pieces(
@@ -115,10 +122,24 @@ def put_stream(
         put(store, key, buffers)
 
 
+def _small(pieces: Iterable[Buffer]) -> list[Buffer] | Iterator[Buffer]:
+    """Return all pieces of a small value in memory of their own, or those of a large one."""
+    taken: list[Buffer] = []
+    left, nbytes = iter(pieces), 0
+    for piece in left:
+        taken.append(bytes(piece))
+        nbytes += len(piece)
+        if nbytes > _MOST_TAKEN:
+            return chain(taken, left)
+    return taken
+
+
 _NOTHING = nullcontext()
 _LARGE = 1 << 20
 """Size in bytes of a piece that no longer fits in the processor's cache."""
 _SLICE = 1 << 19
+_MOST_TAKEN = 1 << 22
+"""Bytes of a value that is queued rather than put piece by piece."""
 
 
 def _any_large(pieces: Iterable[Buffer]) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Barrier
 from unittest import mock
 
+import numpy as np
 import pytest
 
 import zarr_dask as zd
@@ -80,7 +81,8 @@ def test_a_folder_that_was_made_anew_is_synced_by_the_name_it_had(tmp_path, sync
     assert names(synced, tmp_path) == {"g", "."}
 
 
-def test_objects_of_one_call_are_synced_side_by_side(tmp_path, monkeypatch):
+@pytest.mark.parametrize("shards", [None, 4])
+def test_objects_of_one_call_are_synced_side_by_side(tmp_path, monkeypatch, shards):
     """A disk syncs many files in the time of one, also where there are few cores."""
     together = Barrier(8, timeout=30)
     fsync = os.fsync
@@ -90,13 +92,32 @@ def test_objects_of_one_call_are_synced_side_by_side(tmp_path, monkeypatch):
             together.wait()
         fsync(descriptor)
 
+    length = 16 * (shards or 1)
     array = zd.create_array(
-        LocalStore(str(tmp_path / "array"), fsync=True), shape=16, chunks=1, dtype="i4"
+        LocalStore(str(tmp_path / "array"), fsync=True),
+        shape=length,
+        chunks=1,
+        shards=shards,
+        dtype="i4",
     )
     monkeypatch.setattr(os, "fsync", counted)
-    array[...] = 1
+    array[...] = np.arange(length) + 1
     monkeypatch.undo()
-    assert array[...].sum() == 16
+    assert array[...].tolist() == [*range(1, length + 1)]
+
+
+def test_a_large_value_is_put_piece_by_piece_beside_small_ones(tmp_path):
+    """It would have to be held as a whole for a queue."""
+    store = LocalStore(str(tmp_path / "array"), fsync=True)
+    array = zd.create_array(
+        store, shape=5 << 20, chunks=1 << 20, shards=5 << 20, dtype="u1", codecs="bytes"
+    )
+    with mock.patch.object(LocalStore, "set_pieces", autospec=True) as put:
+        put.side_effect = lambda *given: [bytes(piece) for piece in given[2]]
+        array[...] = 1
+    assert put.call_count == 1
+    array[...] = np.arange(5 << 20, dtype="u1")
+    assert (array[...] == np.arange(5 << 20, dtype="u1")).all()
 
 
 def test_a_disk_that_is_full_fails_the_call_that_syncs(tmp_path, monkeypatch):
