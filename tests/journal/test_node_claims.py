@@ -427,6 +427,26 @@ def test_a_job_is_stopped_by_an_output_of_a_simulation_that_has_its_array(
     assert "a/__append/held" not in beside(server, url[12:])
 
 
+@pytest.mark.parametrize("progressed", [False, True])
+def test_a_job_is_stopped_by_a_template_that_has_its_array(
+    progressed: bool, server: S3Server, clock: Clock
+) -> None:
+    url, options = f"s3://bucket/template-{progressed}.zarr", server.options
+    zd.create_group(url, storage_options=options)
+    template = xr.Dataset({"a": (("y", "x"), da.zeros((N, 4), chunks=(1, 4)))})
+    with dask.config.set(scheduler="sync"):
+        job = zd.to_zarr(values(1), url, "a", mode="w", compute=False, storage_options=options)
+        if progressed:  # one of its objects
+            open_store(url, options).set("a/c/0/0", [b"of the job"])
+        zd.create_dataset(template, url, mode="a", storage_options=options)
+        assert clock.waited
+        with pytest.raises(JobReplacedError):
+            job.compute()
+    found = zd.open_array(url, "a", storage_options=options)
+    assert np.isnan(found[...]).all()  # the fill value of a template
+    assert "a/__append/held" not in beside(server, url[12:])
+
+
 def test_an_array_that_may_not_be_made_stops_no_job(server: S3Server, clock: Clock) -> None:
     url, options = "s3://bucket/refused.zarr", server.options
     create_array(url, options)

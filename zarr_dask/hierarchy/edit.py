@@ -54,12 +54,12 @@ from zarr_dask.journal import (
     NodeClaim,
     check_not_claimed,
     claim_node,
+    claiming_nodes,
     discard_journals,
     end_claims_below,
     forget_nodes_above,
 )
 from zarr_dask.journal.location import check_no_link
-from zarr_dask.journal.node_claims import node_claims
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.file_backed import FileStore
@@ -483,7 +483,7 @@ def delete_node(store: Store, path: str) -> None:
     if not present:
         _refuse_nothing(store, path)
     check_no_link(store, path)
-    with node_claims(store, path) as claims, removing(store, path):
+    with claiming_nodes(store, path) as claims, removing(store, path):
         if not formats_at(store, path):
             _refuse_nothing(store, path)  # another process has been faster
         end_claims_below(store, path)
@@ -620,7 +620,7 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
     for node_format in present:
         create_parent_groups(store, new, node_format)
     with (
-        node_claims(store, old, new) as claims,
+        claiming_nodes(store, old, new) as claims,
         removing(store, old, new),
         editing(store, new) as place,
     ):

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         NodeClaims,
         claim_node,
         claim_nodes,
+        claiming_nodes,
         end_claims_below,
         releasing,
     )
@@ -94,6 +95,7 @@ __all__ = [
     "claim_node",
     "claim_nodes",
     "claimed",
+    "claiming_nodes",
     "default_place",
     "discard_journals",
     "end_claims_below",
@@ -150,6 +152,7 @@ __getattr__, __dir__ = lazy_names(
             "NodeClaims",
             "claim_node",
             "claim_nodes",
+            "claiming_nodes",
             "end_claims_below",
             "releasing",
         ),

@@ -17,10 +17,11 @@ it (`zarr_dask.journal.lock.wait_out`). Only then does it look at the location a
 * A job succeeds only if it has seen its claim within that time when its metadata have been put. A
   later one that has taken the claim over since is still waiting then, and comes after it.
 
-Calls that make, delete or rename a node do the same (`node_claims`), except for a new group: that
-removes nothing, and its metadata are put on the condition that there are none. What replaces or
-removes a node ends the claims below it (`end_claims_below`), and waits as well. A node is not made
-below another one whose claim a job has: each looks for the other one when its own claim is there.
+Calls that make, delete or rename a node do the same (`claiming_nodes`), except for a new group:
+that removes nothing, and its metadata are put on the condition that there are none. What replaces
+or removes a node ends the claims below it (`end_claims_below`), and waits as well. A node is not
+made below another one whose claim a job has: each looks for the other one when its own claim is
+there.
 
 * What was on its way to the store for longer than that lands among the objects of the later job.
   Before it puts its metadata it looks once, by a listing, whether there are as many objects, and
@@ -59,8 +60,8 @@ __all__ = [
     "NodeClaims",
     "claim_node",
     "claim_nodes",
+    "claiming_nodes",
     "end_claims_below",
-    "node_claims",
     "releasing",
 ]
 
@@ -327,7 +328,7 @@ def claim_nodes(store: Store, paths: Iterable[str], token: str) -> NodeClaims:
 
 
 @contextmanager
-def node_claims(store: Store, *paths: str) -> Iterator[NodeClaims]:
+def claiming_nodes(store: Store, *paths: str) -> Iterator[NodeClaims]:
     """Claim the locations of nodes for what a ``with`` statement does, where there are claims.
 
     Raises

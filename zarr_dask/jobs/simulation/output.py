@@ -70,8 +70,7 @@ from zarr_dask.jobs.simulation.decomposition import (
     suggest_decomposition,
 )
 from zarr_dask.jobs.simulation.rank_log import REWINDS, LogFolder
-from zarr_dask.journal import default_place, given_place, remove_empty_folders
-from zarr_dask.journal.node_claims import node_claims
+from zarr_dask.journal import claiming_nodes, default_place, given_place, remove_empty_folders
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 
@@ -264,7 +263,7 @@ def create_output(request: OutputArguments) -> Output:
     place.delete_prefix(prefix)
     if group is None:
         group = create_group(store, path, attributes=request.attributes, format=kind)
-    with warnings.catch_warnings(), node_claims(store, *(d.array.path for d in drafts.values())):
+    with warnings.catch_warnings(), claiming_nodes(store, *(d.array.path for d in drafts.values())):
         warnings.simplefilter("ignore", ConsolidatedMetadataWarning)  # written at the end
         for draft in drafts.values():
             draft.make(overwrite=request.overwrite)

@@ -51,6 +51,7 @@ from zarr_dask.hierarchy.edit import (
     make_room_for_array,
     make_room_for_node,
     puts_metadata_first,
+    remove_leftovers,
     write_documents,
 )
 from zarr_dask.hierarchy.locate import is_still_free
@@ -60,6 +61,7 @@ from zarr_dask.journal import (
     OnConflict,
     claim_node,
     claimed,
+    claiming_nodes,
     default_place,
     remove_empty_folders,
 )
@@ -143,8 +145,7 @@ class GroupCommit:
 
         Returns the claim, if there is one, and whether what was seen there before still counts.
         """
-        makes = any(one.creates and one.path == self.path for one in self.groups)
-        if not (self.overwrite or makes):
+        if not self._takes_group:
             return None, True
         claim, was_others = claim_node(self.store, self.path, run_id)
         if claim is None:
@@ -227,10 +228,25 @@ class GroupCommit:
         return _Record(place.store, place.prefix, lengths)
 
     def _show_bare(self) -> None:
-        for array in self.bare:
-            documents = array.node_format.documents(array.meta, array.path)
-            if not puts_metadata_first(array.store):
-                write_documents(array.store, documents)
+        """Make the arrays without values visible, and stop jobs that make one of them, too.
+
+        Where the group is claimed, each of them is below that claim.
+        """
+        bare = [array for array in self.bare if not puts_metadata_first(array.store)]
+        own = () if self._takes_group else (array.path for array in bare)
+        with claiming_nodes(self.store, *own) as found:
+            stopped = {claim.what for claim in found.claims if claim.was_others}
+            for array in bare:
+                if array.where in stopped:
+                    prefix = array.node_format.data_prefix(array.path)
+                    remove_leftovers(array.store, prefix, array.meta)
+                found.fence()
+                write_documents(array.store, array.node_format.documents(array.meta, array.path))
+
+    @property
+    def _takes_group(self) -> bool:
+        """True if the outermost group is made, or replaced."""
+        return self.overwrite or any(one.creates and one.path == self.path for one in self.groups)
 
     def _show_groups(self, arrays: Sequence[Array]) -> None:
         options = ReadOptions()
