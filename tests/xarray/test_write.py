@@ -186,6 +186,21 @@ def test_sharded_dataset_reads_as_that_of_xarray(tmp_path):
     assert zd.open_array(tmp_path / "ours", "blocks").shards == (4, 6)
 
 
+def test_variables_of_all_kinds_in_shards_read_as_those_of_xarray(tmp_path):
+    ds = hard()
+    ds["blocks"] = ds["blocks"].chunk(-1)  # xarray refuses others
+    encoding = {
+        name: {"chunks": (2,) * one.ndim, "shards": tuple(4 if n < 6 else 6 for n in one.shape)}
+        for name, one in ds.variables.items()
+        if one.ndim and one.size
+    }
+    ds.to_zarr(tmp_path / "theirs", encoding=encoding)
+    zd.write_dataset(ds, tmp_path / "ours", encoding=encoding)
+    identical(tmp_path / "ours", xr.open_zarr(tmp_path / "theirs"))
+    for name, array in zd.open_group(tmp_path / "ours").arrays():
+        assert (array.shards is None) == (name not in encoding), name
+
+
 def test_what_was_read_is_written_with_its_layout(tmp_path):
     place = tmp_path / "a"
     zd.write_dataset(steps(0, 8), place, shards={"time": 4, "lat": 2, "lon": 3}, chunks={"time": 2})
