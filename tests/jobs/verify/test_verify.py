@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -42,6 +43,38 @@ def sharded(values=None, **options):
     more = {"shape": (8, 12), "dtype": "i4", "chunks": (2, 2), "shards": (4, 6)} | options
     zd.create_array(store, "a", **more)[...] = VALUES[: more["shape"][0], : more["shape"][1]]
     return store
+
+
+def many_nodes(count):
+    """A group with small arrays, all alike, made of the documents of the first."""
+    store = MemoryStore()
+    zd.create_group(store)
+    zd.create_array(store, path="a0", shape=4, dtype="i4", chunks=4)[...] = 1
+    own = {key: value for key, value in store.values.items() if key.startswith("a0/")}
+    for number in range(1, count):
+        for key, value in own.items():
+            store.values[f"a{number}/{key[3:]}"] = value
+    return store
+
+
+def test_each_document_is_read_once():
+    store = Recording(many_nodes(3))
+    assert zd.verify(store).ok
+    reads = store.per_key("get")
+    assert {reads[f"a{n}/zarr.json"] for n in range(3)} == {1}
+
+
+def test_memory_of_many_nodes_is_little():
+    """Of each node its metadata, and a state and a report of its objects are held."""
+    few, many = 100, 1100
+    peaks = []
+    for number in (few, few, many):  # the first one fills caches
+        store = many_nodes(number)
+        tracemalloc.start()
+        assert zd.verify(store).ok
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[2] - peaks[1]) / (many - few) < 1650
 
 
 def found(report):

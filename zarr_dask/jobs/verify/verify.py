@@ -213,6 +213,8 @@ class _VerificationState:
     """Number of findings of each kind."""
     ownerless: OrphanedKeys
     """Keys that look like stored objects, below no array."""
+    groups: list[Group] = field(default_factory=list)
+    """The node, if it is a group, and the groups below it."""
     cells: list[CellRuns] = field(default_factory=list)
     states: list[np.ndarray] = field(default_factory=list)
     """State of each stored object, by array; absent unless known otherwise."""
@@ -247,13 +249,16 @@ class _VerificationState:
             storage_options = None
         node = open_node(url, path, "r", None, storage_options, options)
         arrays: list[Array] = []
+        groups: list[Group] = []
         findings: list[Finding] = []
         if isinstance(node, Array):
             arrays.append(node)
         else:
+            groups.append(node)
             findings.extend(_without_document(node))
             for below, one in node.walk():
                 if isinstance(one, Group):
+                    groups.append(one)
                     findings.extend(_without_document(one))
                 elif isinstance(one, Array):
                     arrays.append(one)
@@ -268,7 +273,7 @@ class _VerificationState:
         )
         ownerless = OrphanedKeys.among(layouts)
         job = _VerificationState(
-            node.store, node.path, deep, node, arrays, [], Counter(), ownerless
+            node.store, node.path, deep, node, arrays, [], Counter(), ownerless, groups
         )
         for finding in findings:
             job.add(finding)
@@ -316,11 +321,13 @@ class _VerificationState:
         """List the stored objects, and the keys below an array that belong to nothing."""
         places = {one.node_format.data_prefix(one.path): n for n, one in enumerate(self.arrays)}
         present = [numbers_of("q") for _ in self.arrays]
-        documents = set(self._documents())
+        last, documents = -1, frozenset[str]()  # keys of an array come one after the other
         try:
             for key in self._keys():
-                which = None if key in documents else _owner(key, places)
-                if which is not None:
+                which = _owner(key, places)
+                if which is not None and which != last:
+                    last, documents = which, frozenset(_documents(self.arrays[which]))
+                if which is not None and key not in documents:
                     self._place(key, which, present[which])
                 elif self.arrays or isinstance(self.node, Group):
                     self.ownerless.note(key)
@@ -350,16 +357,6 @@ class _VerificationState:
         for prefix in sorted(prefixes):
             if not any(prefix != other and prefix.startswith(other) for other in prefixes):
                 yield from self.store.list(prefix)
-
-    def _documents(self) -> Iterator[str]:
-        for one in self.arrays:
-            formats: tuple[Format, ...] = (*FORMATS, one.node_format)
-            for node_format in formats:
-                yield from node_format.node_keys(one.path)
-                yield from node_format.root_documents()
-                consolidated = consolidated_key(one.path, node_format)
-                if consolidated is not None:
-                    yield consolidated
 
     def _place(self, key: str, which: int, present: numbers_of[int]) -> None:
         array = self.arrays[which]
@@ -517,10 +514,7 @@ class _VerificationState:
 
     def look_at_documents(self) -> None:
         """Check that consolidated metadata agrees with the metadata of the nodes."""
-        if not isinstance(self.node, Group):
-            return
-        groups = [self.node, *(one for _, one in self.node.walk() if isinstance(one, Group))]
-        for group in groups:
+        for group in self.groups:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about implicit groups
                 try:
@@ -606,6 +600,17 @@ def _without_document(group: Group) -> Iterator[Finding]:
             "libraries find no group here. zarr_dask.create_group writes one"
         )
         yield Finding("group", group.path, reason=reason)
+
+
+def _documents(array: Array) -> Iterator[str]:
+    """Yield the keys of documents that an array may have, in any format."""
+    formats: tuple[Format, ...] = (*FORMATS, array.node_format)
+    for node_format in formats:
+        yield from node_format.node_keys(array.path)
+        yield from node_format.root_documents()
+        consolidated = consolidated_key(array.path, node_format)
+        if consolidated is not None:
+            yield consolidated
 
 
 def _owner(key: str, places: Mapping[str, int]) -> int | None:
