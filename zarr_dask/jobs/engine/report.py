@@ -99,7 +99,9 @@ class StageReport:
         # objects of nothing but the fill value are not encoded
         all_done = self.done == self.tasks
         left_out = "at most " if all_done and actual.written < predicted.written else ""
-        fewer = "at most " if self.absent or self.requests_at_most else ""
+        may_be_fewer = self.absent or self.requests_at_most
+        is_fewer = may_be_fewer and actual.requests < predicted.requests
+        fewer = "at most " if is_fewer else ""
         return [
             ("tasks", f"{self.done:,}", f"{self.tasks:,}"),
             ("time", f"{self.seconds:.3g} s", ""),
