@@ -289,14 +289,21 @@ _INSTEAD = {
     "copy_store": "zarr_dask.copy(source, target) copies a hierarchy.",
     "create": "zarr_dask.create_array(url, shape=..., dtype=...) creates an array.",
     "create_hierarchy": "zarr_dask.create_group and create_array create nodes.",
-    "DirectoryStore": "A path is a store; zarr_dask.stores.LocalStore names one.",
+    **dict.fromkeys(
+        ("DirectoryStore", "LocalStore"),
+        "A path is a store; zarr_dask.stores.LocalStore names one.",
+    ),
     "exists": (
         "name in zarr_dask.open_group(url) tells; opening what is absent raises "
         "zarr_dask.errors.NodeNotFoundError."
     ),
+    "Client": "distributed.Client starts or finds a cluster; jobs use the active one.",
     "File": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "from_array": "zarr_dask.create_array(url, data=values) stores values in memory.",
-    "FSStore": "A URL is a store; storage_options= has the options of fsspec.",
+    **dict.fromkeys(
+        ("FSStore", "FsspecStore", "ObjectStore"),
+        "A URL is a store, with storage_options=; stores of fsspec and obstore are taken as well.",
+    ),
     "group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "info": "zarr_dask.open(url).info says what a node is.",
     "is_zarr": "Opening what is absent raises zarr_dask.errors.NodeNotFoundError.",
@@ -329,6 +336,7 @@ _INSTEAD = {
         "zarr_dask.save(url, name=values) saves a group.",
     ),
     "set_default_codecs": "codecs= of each call says how chunks are stored.",
+    "status": "The command 'zarr-dask status URL' lists the jobs of a hierarchy.",
     "storage": "zarr_dask.stores has the stores.",
     "store": "zarr_dask.to_zarr(x, url) writes dask arrays; zarr_dask.stores has the stores.",
     "survey": "zarr_dask.inventory(url) lists nodes, zarr_dask.plan_ingest(files, url) files.",
@@ -342,6 +350,10 @@ _INSTEAD = {
     ),
     "tree": "zarr_dask.open_group(url).tree() draws the hierarchy.",
     "validate": "zarr_dask.verify(url) checks stored objects.",
+    **dict.fromkeys(
+        ("doctor", "version"),
+        "zarr_dask.show_versions() prints versions; zarr_dask.__version__ is this one's.",
+    ),
     "write": "zarr_dask.to_zarr(x, url) writes dask arrays, save(url, values) those in memory.",
     "ZipStore": "zarr_dask.stores.ZipStore reads an archive, zarr_dask.ZipWriter writes one.",
 }

@@ -774,3 +774,26 @@ class OmeMetadataWarning(ZarrDaskWarning):
 
 class StepNotShownWarning(ZarrDaskWarning):
     """A published step is not shown because it lies in stored objects that are not yet complete."""
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("ArrayNotFoundError", "GroupNotFoundError"), "NodeNotFoundError"),
+    **dict.fromkeys(
+        ("ContainsArrayAndGroupError", "ContainsArrayError", "ContainsGroupError"),
+        "NodeExistsError",
+    ),
+    **dict.fromkeys(("BoundsCheckError", "VindexInvalidSelectionError"), "SelectionError"),
+    "CodecPipelineError": "CorruptObjectError",
+    "MetadataValidationError": "MetadataError",
+    "NodeTypeValidationError": "NodeTypeError",
+    "PathNotFoundError": "NodeNotFoundError",
+}
+"""Exceptions of zarr-python, and those raised here for the same reason."""
+
+
+def __getattr__(name: str) -> object:
+    """Name the exception that is raised here where zarr-python raises another one."""
+    message = f"module {__name__!r} has no attribute {name!r}."
+    if name in _ELSEWHERE:
+        message += f" It is called zarr_dask.errors.{_ELSEWHERE[name]} here."
+    raise AttributeError(message)

@@ -48,6 +48,14 @@ def test_create(tmp_path):
     assert zd.open(url, "h").attributes == {}
 
 
+def test_status_of_a_simulation_says_that_its_folder_is_needed(tmp_path):
+    url = str(tmp_path / "sim.zarr")
+    zd.Writer.create(url, {"u": {"shape": (4, 4), "dtype": "f4"}})
+    said = run("status", url, code=1).stdout
+    assert "keep that folder" in said
+    assert "may be removed" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -537,9 +537,7 @@ def test_wells_and_images_that_nobody_lists(tmp_path, version):
     well = plate["A/1"]
     told = well.attrs if version == "0.4" else well.attrs["ome"]
     changed = {**told["well"], "images": told["well"]["images"][1:]}
-    well.attrs.update(
-        {"well": changed} if version == "0.4" else {"ome": {**told, "well": changed}}
-    )
+    well.attrs.update({"well": changed} if version == "0.4" else {"ome": {**told, "well": changed}})
     assert listed_problems(tmp_path) == [
         ("A: plate.wells", "2", "should"),
         ("A/1: well.images", "0", "should"),

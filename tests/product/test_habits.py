@@ -28,6 +28,7 @@ def names(tmp_path, monkeypatch):
     g = zd.open_group("g.zarr", mode="w")
     for name in ("temp", "salt"):
         g.create_array(name, data=values[:3, :4], dimension_names=("time", "x"))
+    zd.ome.write(values, "i.zarr", axes="yx")
     g.create_group("sub").create_array("deep", data=np.ones(3))
     return {
         "zd": zd, "np": np, "da": da, "xr": xr, "pd": pd, "dask": dask, "g": g,
@@ -86,6 +87,8 @@ WORKS = {
     "zd.to_zarr(ds, 'n.zarr', path='sub'); zd.open('n.zarr/sub/t').shape": (3, 2),
     "zd.to_zarr(ds, 'n.zarr', 'sub'); zd.open('n.zarr/sub/t').shape": (3, 2),
     "zd.to_zarr(ds, 'n.zarr', consolidated=True, safe_chunks=False, synchronizer=None).objects": 1,
+    "zd.ome.write(a[...], 'n.zarr', axes='yx', pixel_size=(2, 2), fmt='0.4'); "
+    "zd.ome.open('n.zarr').levels[0].scale": (2, 2),
     "repr(zd.plan_write(ds, 'n.zarr'))[:13]": "<DatasetPlan:",
     "zd.zeros((3, 3), './f4').shape": (3, 3),
     "zd.zeros((3, 3), store='n.zarr', dtype='f4').dtype.str": "<f4",
@@ -316,6 +319,45 @@ ANSWERED = {
     "zd.copy('g.zarr', 'n.zarr', workers=4)": (TypeError, "mean 'client'"),
     "zd.copy('g.zarr', 'n.zarr', retries=3)": (TypeError, "'retry'"),
     "zd.ome.validate('g.zarr')": (ValueError, r"as zarr_dask\.ome\.write makes"),
+    "zd.ome.write_image(a[...], 'n.zarr', axes='yx')": (AttributeError, r"write\(pixels, url\)"),
+    "zd.ome.parse_url('n.zarr')": (AttributeError, r"open\(url\) opens an image"),
+    "zd.ome.write_multiscale([a[...]], 'n.zarr')": (AttributeError, "pass those of level 0"),
+    "zd.ome.to_ngff_image(a[...])": (AttributeError, "makes the levels"),
+    "zd.ome.wirte(a[...], 'n.zarr')": (AttributeError, "mean 'write'"),
+    "zd.ome.view('n.zarr')": (AttributeError, "zarr-dask ome view"),
+    "zd.ome.write(a[...], 'n.zarr', axes='yx', scaler=None)": (TypeError, "mean 'method'"),
+    "zd.ome.write(a[...], 'n.zarr', axes='yx', max_layer=3)": (TypeError, "level 0 included"),
+    "zd.ome.write(a[...], 'n.zarr', axes='yx', coordinate_transformations=[])": (
+        TypeError,
+        "scale=, translation=",
+    ),
+    "zd.ome.open('i.zarr').shape": (AttributeError, r"image\.levels\[0\]\.array"),
+    "zd.ome.open('i.zarr').channels": (AttributeError, r"image\.metadata\.omero"),
+    "zd.ome.open('i.zarr').scael": (AttributeError, r"ome\.Image has no 'scael'"),
+    "zd.ome.open('i.zarr')[0]": (TypeError, r"image\.level\(0\)\[\.\.\.\]"),
+    "zd.ome.append('i.zarr', a[...])": (ValueError, "axes='tyx'"),
+    "zd.errors.ContainsArrayError": (AttributeError, "errors.NodeExistsError"),
+    "zd.errors.GroupNotFoundError": (AttributeError, "errors.NodeNotFoundError"),
+    "zd.LocalStore('a.zarr')": (AttributeError, r"stores\.LocalStore"),
+    "zd.FsspecStore.from_url('s3://b')": (AttributeError, "storage_options="),
+    "zd.Client()": (AttributeError, r"distributed\.Client"),
+    "zd.version": (AttributeError, "__version__"),
+    "zd.status('a.zarr')": (AttributeError, "zarr-dask status URL"),
+    "zd.codecs.Delta('i4')": (AttributeError, r"codecs=\[numcodecs\.Delta"),
+    "zd.verify('a.zarr', fix=True)": (TypeError, "mean 'sweep'"),
+    "zd.verify('a.zarr', checksum=True)": (TypeError, "mean 'deep'"),
+    "zd.verify('a.zarr', deep=True)": (ValueError, "'decode' reads every chunk"),
+    "zd.compare('a.zarr', 'a.zarr', tolerance=1)": (TypeError, "assert_allclose"),
+    "zd.create_array('n', shape=3, dtype='f4', units='m')": (TypeError, "attributes={'units'"),
+    "zd.to_zarr(x, 'n.zarr', verify=True)": (TypeError, r"zarr_dask\.compare\(x, url\)"),
+    "zd.to_zarr(x, 'n.zarr', align_chunks=True)": (TypeError, "regrouped"),
+    "zd.open_dataset('g.zarr', overwrite_encoded_chunks=True)": (TypeError, "call that writes"),
+    "zd.migrate('a.zarr', to='v3')": (TypeError, "mean 'format'"),
+    "zd.ingest('*.nc', 'n.zarr', dim='time')": (TypeError, "mean 'concat'"),
+    "zd.ingest('*.nc', 'n.zarr', combine='by_coords')": (TypeError, "settle="),
+    "zd.ingest('*.nc', 'n.zarr', concat_dim='time')": (ValueError, "matches no file"),
+    "a.to_zarr('n.zarr')": (AttributeError, r"zarr_dask\.copy\(array, url\)"),
+    "a.open()": (AttributeError, "It is open"),
     "zd.copy('g.zarr', 'n.zarr', log=print)": (TypeError, "getLogger"),
 }
 

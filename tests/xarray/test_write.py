@@ -1006,3 +1006,21 @@ def test_accessor_compares_and_describes(tmp_path):
     with_values.zd.to_zarr(tmp_path / "b")
     assert zd.open_dataset(tmp_path / "b").zd.compare(tmp_path / "b") == {}
     assert with_values.assign_attrs(levels=np.zeros(2)).zd.compare(tmp_path / "b").keys() == {""}
+
+
+def test_a_dataset_whose_job_has_not_ended_is_not_opened_and_says_so(tmp_path):
+    def fail(block):
+        raise RuntimeError
+
+    lost = da.ones(8, chunks=4).map_blocks(fail, dtype="f8", meta=np.empty(0))
+    ds = xr.Dataset({"salt": ("x", lost)}, {"x": np.arange(8)})
+    for resume in (True, False):
+        with pytest.raises(RuntimeError):
+            zd.write_dataset(ds, tmp_path / "a.zarr", resume=resume)
+        for opened in (zd.open, zd.open_dataset):
+            with pytest.raises(
+                zd.errors.NodeNotFoundError, match=r"has not ended.*: salt, x\. .*res"
+            ):
+                opened(tmp_path / "a.zarr")
+    with pytest.raises(zd.errors.NodeNotFoundError, match="Check the path"):
+        zd.open(tmp_path / "b.zarr")

@@ -328,6 +328,8 @@ _ARRAY_HINTS: dict[str, str] = {
     "chunk_grid": "array.chunks, array.shards and array.write_chunks are its grids.",
     "digest": "zarr_dask.digest(array) is a digest of the values.",
     "label": "array.dimension_names has the names of dimensions.",
+    "open": "It is open; zarr_dask.open(url, mode='r+') opens it for writing.",
+    **dict.fromkeys(("save", "to_zarr"), "zarr_dask.copy(array, url) copies it elsewhere."),
     "origin": "array.shape has the lengths; every dimension starts at 0.",
     "ref": "array.url is the location.",
     "refresh": "Values are read anew each time; zarr_dask.open(url) reads the metadata anew.",

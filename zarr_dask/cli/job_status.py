@@ -17,8 +17,18 @@ _SAID = {
     "not ended": "not ended: killed, or running on another host; the same call with resume=True "
     "(--resume) ends it",
     "ended": "ended; the same call with resume=True (--resume) answers with its report",
-    "open": "output of a simulation, not ended (zarr_dask.Writer.attach continues it)",
+    "open": "output of a simulation, not ended (zarr_dask.Writer.attach "
+    "continues it, its finish() or zarr_dask.Writer.abandon ends it)",
 }
+
+_REMOVE = (
+    "the data do not need that folder, and it may be removed when no job is running: killed jobs "
+    "then begin anew"
+)
+_KEEP = (
+    "keep that folder until the simulation has ended: without it no rank can attach, and stored "
+    "steps that are not published yet cannot be shown"
+)
 
 
 def jobs_at(url: str) -> None:
@@ -29,15 +39,15 @@ def jobs_at(url: str) -> None:
     left = [one for one in jobs if one.state != "ended"]
     said = f"{len(left)} of {len(jobs)} jobs have not ended" if jobs else "no jobs are recorded"
     echo(f"{terminal_safe(where)}: {said}")
+    if place is not None and not jobs:
+        echo("a job that was given the URL of an array within it is found by that URL")
     for one in jobs:
         echo(terminal_safe(_line(one)))
     if place is None:
         echo("jobs keep no records beside it: it is an archive, in memory, or the root of a bucket")
     elif jobs:
-        echo(
-            f"their records are in {terminal_safe(place.url)}; the data do not need that folder, "
-            "and it may be removed when no job is running: killed jobs then begin anew"
-        )
+        kept = any(one.state == "open" for one in jobs)
+        echo(f"their records are in {terminal_safe(place.url)}; {_KEEP if kept else _REMOVE}")
     state = {"target": where, "records": place and place.url, "jobs": [asdict(one) for one in jobs]}
     answer(state, FINDING if left else 0)
 

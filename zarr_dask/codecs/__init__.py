@@ -42,9 +42,17 @@ def __getattr__(name: str) -> Any:
         target = own_classes().get(name)
         if target is not None:
             return getattr(import_module(target), name)
+        if name in _FILTERS:
+            hint = (
+                f" Codecs of numcodecs are taken as they are: codecs=[numcodecs.{name}(...), ...]."
+            )
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
         hint = did_you_mean(name.removesuffix("Codec"), own_classes())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_FILTERS = frozenset({"AsType", "Delta", "FixedScaleOffset", "PackBits", "Quantize"})
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from zarr_dask.errors import JournalError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ancestors, prefix_of
 from zarr_dask.journal.journal import LAST, STAGES, TARGETS, JobRecord, Journal
-from zarr_dask.journal.location import JournalLocation, default_place, open_journals
+from zarr_dask.journal.location import JOB, JournalLocation, default_place, open_journals
 from zarr_dask.stores.base import Store, list_sizes
 
 __all__ = ["explain_incomplete", "jobs_creating"]
@@ -17,8 +17,11 @@ def explain_incomplete(error: NodeNotFoundError, store: Store, path: str) -> Nod
     """Return the error, with a hint if an unfinished job creates the node."""
     try:
         found = next(jobs_creating(store, path), None)
+        below = [] if found else list(_jobs_below(store, path))
     except (StoreError, JournalError):
         return error  # what was asked for was not there; that is all that can be said
+    if below:
+        return NodeNotFoundError(error.where, error.looked_for, _what_is_below(below))
     if found is None:
         return error
     journal, job = found
@@ -46,6 +49,33 @@ def jobs_creating(store: Store, path: str) -> Iterator[tuple[Journal, JobRecord]
         for journal, job in open_journals(JournalLocation(place.store, root + prefix_of(above))):
             if job.creates and (above == path or _makes(job, path)):
                 yield journal, job
+
+
+def _jobs_below(store: Store, path: str) -> Iterator[tuple[str, JobRecord]]:
+    """Yield path and record of the open jobs that create nodes below one, as those of a dataset."""
+    place = default_place(store, path)
+    if place is None or not place.store.list_dir(place.prefix).prefixes:
+        return
+    keys = (key[len(place.prefix) :] for key in place.store.list(place.prefix))
+    paths = {key.partition(f"/{JOB}")[0] for key in keys if f"/{JOB}" in key}
+    for below in sorted(paths):
+        folder = JournalLocation(place.store, place.prefix + prefix_of(below))
+        yield from ((below, job) for _, job in open_journals(folder) if job.creates)
+
+
+def _what_is_below(jobs: list[tuple[str, JobRecord]]) -> str:
+    """Return the hint for a group that becomes visible with the nodes below it."""
+    names = sorted({path for path, _ in jobs})
+    begun = min(job.begun for _, job in jobs)
+    named = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+    return (
+        f"A job that began to create nodes below it at {begun} has not ended, or is still running: "
+        f"{named}. The same call with resume=True ends it, and resume=False begins anew."
+    )
+
+
+_MOST_NAMED = 10
+"""Names of nodes that an error lists at most."""
 
 
 def _makes(job: JobRecord, path: str) -> bool:

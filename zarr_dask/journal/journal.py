@@ -450,8 +450,9 @@ that was killed can go on (resume=True), and small records of jobs that have end
 and the checksums of stored objects (__manifest) that manifest=True asks for.
 
 May it be removed? Yes, if no job is running: the data do not need it. A job that was
-killed then begins anew, and reads cannot be verified. "zarr-dask status" tells
-which jobs there are.
+killed then begins anew, and reads cannot be verified. Not while a simulation writes or
+is to go on (__output): its ranks could not attach, and steps that are stored could not
+be shown. "zarr-dask status" tells which jobs there are.
 """
 
 

@@ -9,6 +9,9 @@ their arrays, `downsample` makes coarser pixels, and `pyramid` plans the super-c
 execute it. `update_levels` and `coarser` bring coarser levels up to date.
 """
 
+from typing import Any as _Any
+
+from zarr_dask._util.keywords import did_you_mean as _did_you_mean
 from zarr_dask.ome.acquire_planes import LiveImage, acquire
 from zarr_dask.ome.add_labels_levels import (
     add_level,
@@ -76,3 +79,45 @@ __all__ = [
     "write_labels",
     "write_plate",
 ]
+
+_INSTEAD = {
+    "AICSImage": "convert(file, url) writes TIFF; write(pixels, url) what other readers give.",
+    **dict.fromkeys(("add_levels", "scale"), "add_level(url) adds one, write(levels=...) all."),
+    **dict.fromkeys(
+        ("imread", "imwrite", "load", "open_image", "parse_url", "Reader", "read_image"),
+        "open(url) opens an image, write(pixels, url) writes one.",
+    ),
+    **dict.fromkeys(
+        ("info", "tree"), "print(open(url)) names axes, shape and levels; 'zarr-dask ome info' all."
+    ),
+    **dict.fromkeys(("save", "write_image", "write_multiscales"), "write(pixels, url) writes one."),
+    **dict.fromkeys(
+        ("to_multiscales", "to_ngff_image", "to_ngff_zarr"),
+        "write(pixels, url) makes the levels and writes them.",
+    ),
+    **dict.fromkeys(
+        ("from_ngff_zarr", "open_ome_zarr", "OMEZarr"), "open(url) opens what is stored."
+    ),
+    "Scaler": "write(method=..., factors=...) says how levels are made.",
+    **dict.fromkeys(("plate", "read_plate"), "open_plate(url) opens, write_plate writes one."),
+    **dict.fromkeys(
+        ("append_frame", "append_time"), "append(url, values, axis='t') appends along an axis."
+    ),
+    **dict.fromkeys(("labels", "write_label"), "write_labels(url, values, name) adds labels."),
+    **dict.fromkeys(("show", "view", "viewer"), "The command 'zarr-dask ome view URL' shows it."),
+    "write_multiscale": (
+        "write(pixels, url) makes the coarser levels itself: pass those of level 0."
+    ),
+    "write_well": "write_plate(wells, url) writes a plate with all its wells.",
+}
+"""Names of other libraries of OME-Zarr, and what to call instead."""
+
+
+def __getattr__(name: str) -> _Any:
+    """Say what to call instead of a name that other libraries have."""
+    message = f"module {__name__!r} has no attribute {name!r}."
+    if name.startswith("_"):  # asked for by tools, of every module
+        raise AttributeError(message)
+    if name in _INSTEAD:
+        raise AttributeError(f"{message} zarr_dask.ome: {_INSTEAD[name]}")
+    raise AttributeError(message + _did_you_mean(name, __all__))

@@ -237,7 +237,9 @@ def _growing(
 
     where = image.group.where
     if axis not in image.axes:
-        problem = ValidationProblem("axis", axis, f"one of the axes {list(image.axes)}")
+        problem = ValidationProblem(
+            "axis", axis, f"one of the axes {list(image.axes)}{_grown(axis, image.axes)}"
+        )
         raise MetadataError(where, [problem])
     at = image.axes.index(axis)
     if image.metadata.omero is not None and image.multiscale.axes[at].type == "channel":
@@ -262,6 +264,17 @@ def _growing(
             given = da.zeros(shape, dtype=array.dtype, chunks=array.write_chunks)
         found.append(_Growing(label, given, own, None))
     return found
+
+
+def _grown(axis: str, axes: tuple[str, ...]) -> str:
+    """Return what to do for an axis that an image lacks, if OME-Zarr knows one of that name."""
+    if axis not in "tc":
+        return ""
+    wanted = "".join(name for name in "tczyx" if name == axis or name in axes)
+    return (
+        f". It was written without that axis: zarr_dask.ome.write(image.to_dask()[None], url, "
+        f"axes={wanted!r}) writes it as the first of a new image, to which more are appended"
+    )
 
 
 def _with_axis(values: da.Array, axis: int, ndim: int) -> da.Array:

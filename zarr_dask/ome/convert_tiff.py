@@ -410,7 +410,11 @@ def _names(letters: str, given: str | None, array: Array, path: str) -> str:
     names = letters.lower().replace("s", "c") if given is None else given.lower()
     known = len(names) == array.ndim and set(names) <= set(_ORDER)
     if not known or any(names.count(name) > 1 for name in set(names) - set(_JOINED)):
-        told = f"{letters}, of the shape {array.shape}" if given is None else given
+        told = (
+            f"{letters}, of the shape {array.shape}"
+            if given is None
+            else f"{given}, for {letters}, of the shape {array.shape}"
+        )
         expected = (
             f"axes=, a name of {_ORDER!r} for each dimension in the file, such as 'zyx'; "
             "dimensions of one name become one axis"

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
 from zarr_dask._util.arguments import check_choice
 from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
+from zarr_dask.array.common_names import no_attribute
 from zarr_dask.array.resize import resize_grid
 from zarr_dask.errors import (
     ABSENT,
@@ -54,6 +55,39 @@ if TYPE_CHECKING:
     import dask.array as da
 
 __all__ = ["Image", "Labels", "Level", "image_of", "node_named", "open"]
+
+
+_HINTS = {
+    **dict.fromkeys(
+        ("compute", "data", "load", "numpy", "to_numpy", "values"),
+        "image.level(0)[...] reads the pixels, image.to_dask() opens them lazily.",
+    ),
+    "append": "zarr_dask.ome.append(url, values, axis='t') appends to all levels.",
+    **dict.fromkeys(
+        ("channel_names", "channels", "colors"),
+        "image.metadata.omero has the display settings of channels.",
+    ),
+    **dict.fromkeys(("attrs", "attributes"), "image.group.attrs has them, image.metadata parsed."),
+    **dict.fromkeys(
+        ("chunks", "dtype", "ndim", "shape"),
+        "image.levels[0].array is the array of level 0, which has it.",
+    ),
+    **dict.fromkeys(
+        ("pixel_size", "scale", "spacing", "voxel_size"),
+        "image.levels[0].scale has it, of each level its own.",
+    ),
+    **dict.fromkeys(("dims", "dimension_names"), "image.axes has the names of axes."),
+    **dict.fromkeys(
+        ("multiscales", "pyramid", "resolutions"), "image.levels has all levels, the finest first."
+    ),
+    "sel": "image.crop(y=slice(10, 60)) is a part of it.",
+    **dict.fromkeys(("plot", "show", "thumbnail"), "zarr_dask.ome.thumbnail(url) draws it."),
+    "units": "image.multiscale.axes have their units.",
+    "validate": "zarr_dask.ome.validate(url) lists broken rules.",
+    "write": "zarr_dask.ome.write(image, url) writes it elsewhere.",
+    "add_labels": "zarr_dask.ome.write_labels(url, values, name) adds labels.",
+}
+"""Attributes of images elsewhere, and what to write instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +244,17 @@ class Image:
         if name not in self.axes:
             raise ValueError(f"no axis {name!r} in {self.group.where}: it has {self.axes}.")
         return self.axes.index(name)
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(
+            "an image has several levels: image.level(0)[...] reads pixels, image.levels[0] is a "
+            "level with its scale."
+        )
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute("ome.Image", name, _HINTS, dir(type(self)))
 
     def __repr__(self) -> str:
         first = self.levels[0]

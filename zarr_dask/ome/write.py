@@ -288,7 +288,13 @@ class ImageKeywords(TypedDict, total=False):
     storage_options: Mapping[str, Any] | None
 
 
-@takes_habits(tuple(ImageKeywords.__annotations__))
+@takes_habits(
+    tuple(ImageKeywords.__annotations__),
+    channel_names="channels",
+    fmt="version",
+    pixel_size="scale",
+    scale_factors="factors",
+)
 def write(
     x: Any,
     url: Location | Group,

@@ -459,6 +459,15 @@ def test_an_output_must_be_created_before_ranks_attach(url):
         zd.Writer.attach(url, 0)
 
 
+def test_a_simulation_that_is_started_again_is_told_to_attach(url):
+    zd.Writer.create(url, arrays(), owners=OWNERS)
+    with pytest.raises(zd.errors.NodeExistsError, match=r"Writer\.attach.*continues it"):
+        zd.Writer.create(url, arrays(), owners=OWNERS)
+    zd.Writer.attach(url).finish()
+    with pytest.raises(WriterNotFoundError, match="finished or abandoned"):
+        zd.Writer.attach(url)
+
+
 @pytest.mark.parametrize("rank", [-1, 4, 1.5, True, "0"])
 def test_ranks_that_are_not_there_are_refused(url, rank):
     zd.Writer.create(url, arrays(), owners=OWNERS)

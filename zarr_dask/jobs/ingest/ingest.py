@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools
-from zarr_dask._util.keywords import explained_by
+from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     IngestError,
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendReport", "IngestPlan", "IngestReport", "dataset_of", "ingest", "plan_ingest"]
 
+_HABITS = {"concat_dim": "concat", "group": "path", "target_chunks": "chunks"}
 _CHUNK_BYTES = 4 << 20
 _ALONG = 1024
 """Least elements of a chunk of a coordinate along the concatenation, so that it may grow."""
@@ -258,6 +259,7 @@ def _taken(broken: BrokenList | None) -> tuple[FilledChunk, ...]:
 # --- planning -------------------------------------------------------------------------------------
 
 
+@takes_habits(**_HABITS)
 @in_job()
 def plan_ingest(
     files: Any,
@@ -752,6 +754,7 @@ def _blocks(
 # --- all at once ----------------------------------------------------------------------------------
 
 
+@takes_habits(**_HABITS)
 @in_job()
 @explained_by(plan_ingest)
 def ingest(

@@ -325,7 +325,7 @@ def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotF
     return WriterNotFoundError(
         f"no output of a simulation was created at {where(store, path)}: there is no "
         f"{where(place, prefix + _DOCUMENT)}. zarr_dask.Writer.create makes one, before any rank "
-        "attaches."
+        "attaches; one that was finished or abandoned is a group like any other: zarr_dask.open."
     )
 
 
@@ -456,8 +456,16 @@ def _drafts(
                 f"array {name!r} would lie inside array {around!r}, and an array cannot hold other "
                 "nodes. Choose another name."
             )
-        check_can_create(store, array.path, array.node_format, overwrite=request.overwrite)
+        check_can_create(
+            store, array.path, array.node_format, overwrite=request.overwrite, advice=_CONTINUE
+        )
     return drafts
+
+
+_CONTINUE = (
+    "A simulation that is started again does not create its output again: "
+    "zarr_dask.Writer.attach(url, rank=...) continues it. Pass overwrite=True to replace it."
+)
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,8 @@ def verify(
     (False, [('checksum', 'c/1')])
     """
     if deep not in get_args(Depth):
-        raise ValueError(f"deep={deep!r}: expected one of {', '.join(map(repr, get_args(Depth)))}.")
+        depths = ", ".join(map(repr, get_args(Depth)))
+        raise ValueError(f"deep={deep!r}: expected one of {depths}; 'decode' reads every chunk.")
     check_bools(sweep=sweep)
     expected = "a path or URL, or what a job has stored (zarr_dask.Manifest)"
     if not isinstance(manifest, bool):
