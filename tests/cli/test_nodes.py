@@ -205,3 +205,29 @@ def test_commands_of_other_programs(word, says):
 def test_a_place_is_no_command(run_zarr):
     assert f"zarr-dask info {run_zarr}" in run(run_zarr, code=2).stderr
     assert "zarr-dask create makes a node" in run("info", f"{run_zarr}-2", code=3).stderr
+
+
+HABITS = {
+    "ome create {a}": "ome pyramid",
+    "ome labels {a}": "write_labels",
+    "ome show {a}": "ome view",
+    "ome append {a}": "ome.append",
+    "tail {a}": "head --region",
+    "kerchunk {a}": "zarr_dask.reference",
+    "plot {a}": "plan --plot",
+    "stats {a}": "inventory",
+    "compare {a} {a} --rtol 1": "compared exactly",
+    "verify {a} --repair": "'--sweep'",
+    "verify {a} --decode": "'--deep'",
+    "head {a} --rows 2": "'--number'",
+    "create new --shape 3 --dtype f4 --fill 1": "'--fill-value'",
+    "digest {a} --sha256": "one digest",
+    "finish {a}": "Writer.attach(url).finish()",
+    "run {a}": "with --resume",
+}
+
+
+@pytest.mark.parametrize("line", HABITS)
+def test_other_words_for_commands_and_options_are_answered(line, run_zarr):
+    said = run(*line.format(a=run_zarr).split(), code=2).stderr
+    assert HABITS[line] in " ".join(said.split())

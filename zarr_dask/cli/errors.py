@@ -184,6 +184,8 @@ _HABITS = {
     ),
     "survey": "ls --recursive, tree, or inventory",
     **dict.fromkeys(("to-xarray", "to-netcdf"), "xarray.open_dataset(url, engine='zarr_dask')"),
+    **dict.fromkeys(("kerchunk", "reference"), "zarr_dask.reference(files, url) in Python"),
+    "tail": "head --region, with -5: for the last five",
     "resume": "the same command again with --resume",
     "rsync": "copy, with --resume if it was interrupted",
     "size": "inventory, or info of one array",
@@ -199,6 +201,37 @@ _HABITS = {
     "version": "--version",
 }
 """Names of commands elsewhere, and those here."""
+_OF_IMAGES = {
+    "append": "zarr_dask.ome.append(url, values, axis='t') in Python",
+    "check": "ome validate",
+    **dict.fromkeys(("create", "write"), "ome pyramid for arrays, ome convert for TIFF"),
+    **dict.fromkeys(("import", "from-tiff"), "ome convert"),
+    **dict.fromkeys(("label", "labels"), "zarr_dask.ome.write_labels(url, values, name) in Python"),
+    **dict.fromkeys(("migrate", "upgrade"), "ome convert"),
+    "open": "ome view, or ome info",
+    "plate": "ome info, or zarr_dask.ome.write_plate(wells, url) in Python",
+    "serve": "ome view",
+    "show": "ome view, or ome info",
+}
+"""Commands for images elsewhere, and those here."""
+
+
+class ImageGroup(click.Group):
+    """The commands for images, with hints for those of other programs."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; see `click.Group.resolve_command`.
+
+        Raises
+        ------
+        click.UsageError
+            If there is no such command.
+        """
+        if self.get_command(ctx, args[0]) is None and args[0] in _OF_IMAGES:
+            raise click.UsageError(f"No such command {args[0]!r}. Use {_OF_IMAGES[args[0]]}.")
+        return super().resolve_command(ctx, args)
 
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
@@ -233,6 +266,9 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "--exclude": ("--array",),
     "--force": ("--overwrite", "--yes"),
     "--include": ("--array",),
+    "--decode": ("--deep",),
+    "--fill": ("--fill-value",),
+    "--fix": ("--sweep",),
     "--full": ("--deep",),
     "--jobs": ("--workers",),
     "--log-level": ("--verbose", "--quiet"),
@@ -246,7 +282,10 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "--nworkers": ("--workers",),
     "--overwrite-existing": ("--overwrite",),
     "--processes": ("--workers",),
+    "--repair": ("--sweep",),
     "--replace": ("--overwrite",),
+    "--lines": ("--number",),
+    "--rows": ("--number",),
     "--s3-endpoint": ("--endpoint-url",),
     "--select": ("--sel", "--region"),
     "--shard": ("--shards",),
@@ -289,6 +328,13 @@ _SAID = {
     "--password": "credentials come from the environment or from files of the service",
     "--progress": "progress is shown unless --quiet is given",
     "--no-progress": "--quiet shows none",
+    **dict.fromkeys(
+        ("--atol", "--rtol", "--tolerance"),
+        "values are compared exactly; numpy.testing.assert_allclose has tolerances",
+    ),
+    **dict.fromkeys(
+        ("--md5", "--sha256"), "there is one digest of values, the same in any layout and format"
+    ),
     "--recursive": "what lies below is always included",
     "-r": "what lies below is always included",
     "-R": "what lies below is always included",

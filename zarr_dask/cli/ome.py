@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import zarr_dask as zd
-from zarr_dask.cli.errors import FINDING
+from zarr_dask.cli.errors import FINDING, ImageGroup
 from zarr_dask.cli.ome_jobs import convert, pyramid
 from zarr_dask.cli.output import answer, echo, say_field, say_title, terminal_safe, wrapped
 from zarr_dask.cli.settings import storage_options
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ome"]
 
 
-@click.group()
+@click.group(cls=ImageGroup)
 def ome() -> None:
     """Inspect images and plates of OME-Zarr, or make them."""
 

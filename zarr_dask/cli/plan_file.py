@@ -6,6 +6,7 @@ leaves receipts. If several start at the same time, the first one prepares the t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,10 +51,28 @@ class PartOption(click.ParamType[tuple[int, int]]):
         return int(part), int(parts)
 
 
+class _PlanPath(click.Path):
+    """A file with a plan; a hierarchy in its place is answered."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """See `click.ParamType.convert`."""
+        if Path(value).is_dir():
+            self.fail(
+                f"{value!r} is a folder, and PLAN is a file that zarr-dask plan -o has written. A "
+                "job that was killed is ended by the same command with --resume, the output of a "
+                "simulation by zarr_dask.Writer.attach(url).finish() in Python.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 FILE = click.argument(
     "plan_file",
     metavar="PLAN",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path, allow_dash=True),
+    type=_PlanPath(exists=True, dir_okay=False, path_type=Path, allow_dash=True),
 )
 JOURNAL = click.option(
     "--journal", metavar="URL", help="Location of the receipts; beside the target by default."

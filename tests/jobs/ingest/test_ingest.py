@@ -499,8 +499,14 @@ def test_files_that_arrive_later_are_appended(tmp_path):
     plan = zd.plan_ingest(str(tmp_path / "*.nc"), target, concat="time")
     assert (plan.new_files, plan.tasks) == ((), 0)
     assert str(zd.ingest(files, target, concat="time")) == "all files are there already"
-    with pytest.raises(IngestError, match="not where any of the files ends"):
+    with pytest.raises(IngestError, match=r"not where any of the files ends.* Name all files"):
         zd.ingest([files[1], files[2]], target, concat="time")
+    other = dataset(12, 4)
+    other["time"] = other["time"].astype("i2")
+    other.to_netcdf(tmp_path / "other.nc")
+    with pytest.raises(IngestError, match=r"time has the data type \w+, .* Name all files"):
+        zd.ingest(str(tmp_path / "other.nc"), target, concat="time")
+    (tmp_path / "other.nc").unlink()
     dataset(20, 4).to_netcdf(files[2])
     with pytest.raises(IngestError, match="it was not made of the first of these files"):
         zd.ingest(files, target, concat="time")

@@ -593,8 +593,8 @@ def _append_plan(
     elif length not in ends[1:]:
         raise IngestError(
             f"{there.where} has {length} elements along {concat}, which is not where any of the "
-            f"files ends ({_some(ends[1:])}): it was not made of the first of these files. Choose "
-            "another target, or overwrite=True."
+            f"files ends ({_some(ends[1:])}): it was not made of the first of these files. "
+            f"{_ALL_FILES}"
         )
     else:
         old = ends.index(length, 1)
@@ -649,13 +649,13 @@ def _target(there: Group, path: str, one: Combined) -> Array:
         array = there[path]
     except NodeNotFoundError:
         array = None
-    remedy = "Choose another target, or overwrite=True."
+    remedy = _ALL_FILES
     if not isinstance(array, Array):
         raise IngestError(f"{there.where} has no array {path}, which the files have. {remedy}")
     names = array.dimension_names
     facts = [
         ("dimensions", names, one.meta.dimension_names),
-        ("data type", array.meta.data_type, one.meta.data_type),
+        ("data type", array.meta.data_type.label, one.meta.data_type.label),
         (
             "lengths",
             tuple(n for axis, n in enumerate(array.shape) if axis != one.axis),
@@ -673,6 +673,12 @@ def _target(there: Group, path: str, one: Combined) -> Array:
                 f"appended. {remedy}"
             )
     return array
+
+
+_ALL_FILES = (
+    "Name all files, also those that are there already: only the others are read, and settle= "
+    "holds for all. Else choose another target, or overwrite=True."
+)
 
 
 def _changed(found: Combination, before: FileSurvey | None, old: int) -> list[str]:
@@ -709,7 +715,7 @@ def _check_values(there: Group, targets: Mapping[str, Array], found: Combination
                 raise IngestError(
                     f"{there.where} has {got[0]:g} to {got[1]:g} along {concat} where {header.url} "
                     f"has {ends[0]:g} to {ends[1]:g}: it was not made of the first of these files, "
-                    "in this order. Choose another target, or overwrite=True."
+                    f"in this order. {_ALL_FILES}"
                 )
         start += length
 
