@@ -21,6 +21,7 @@ GIVEN = {
     "append": {"resume": True, "append": "time"},
     "region": {"region": "auto"},
     "swap": {},
+    "replace": {"resume": True, "mode": "w"},
 }
 
 
@@ -80,7 +81,8 @@ def _survives_a_kill(place, what, moment, options, last, cluster, takes_worker):
     """Kill a process that writes days, and write them again.
 
     A reader who polls sees the dataset as it was, or as it is in the end; of regions, and while an
-    array is being exchanged, each stored object.
+    array is being exchanged, each stored object. A dataset of a bucket that is replaced is gone for
+    a while.
     """
     job, before, after = _begin(place, what, options, last, cluster)
     ends, is_new = time.monotonic() + moment, False
@@ -121,6 +123,11 @@ def _look(place, what, options, before, after, was_new):
             assert is_half_way(found, before, after)  # it was exchanged while it was being read
             found = read(place, options, consolidated=True)
             assert found.identical(after)
+        if what == "replace" and not was_new:
+            if found is not None and not found.identical(before) and not found.identical(after):
+                found = read(place, options)  # it was removed while it was being read
+            if found is None:
+                continue
         is_new = found is not None and found.identical(after)
         is_old = found is None if before is None else found is not None and found.identical(before)
         # single lengths are changed one after the other: readers of all metadata see an error

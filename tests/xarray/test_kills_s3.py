@@ -49,6 +49,6 @@ def test_killed_on_the_way_and_while_it_is_shown(options):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("what", ["create", "append", "region"])
+@pytest.mark.parametrize("what", ["create", "append", "region", "replace"])
 def test_killed_at_fifty_random_moments(options, what):
     survives_kills(f"s3://bucket/{what}", what, 50, options=options, last=45)
