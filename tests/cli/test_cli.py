@@ -452,7 +452,7 @@ def test_rechunk(maps, target):
     said = r"done: 14\.4 kB in 24 stored objects \(.*\) by \d+ tasks in .* s"
     assert re.match(said, lines[done])
     table = "\n".join(lines[done + 1 :])
-    assert re.search(r"requests +(\d+)  \(predicted at most \1\)", table)
+    assert re.search(r"requests +(\d+)  \(predicted \1\)", table)
     for row in ("time", "decoded", "stored", "memory above idle", "begun once more"):
         assert row in table
     assert re.search(r"^copying: 100 % \(14\.4 kB of 14\.4 kB\)", result.stderr, re.MULTILINE)
