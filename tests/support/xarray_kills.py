@@ -82,7 +82,8 @@ def _survives_a_kill(place, what, moment, options, last, cluster, takes_worker):
 
     A reader who polls sees the dataset as it was, or as it is in the end; of regions, and while an
     array is being exchanged, each stored object. A dataset of a bucket that is replaced is gone for
-    a while.
+    a while; a reader of zarr-python that has opened it before may see fill values then, since it
+    takes absent objects for such, but not if it opens the dataset again.
     """
     job, before, after = _begin(place, what, options, last, cluster)
     ends, is_new = time.monotonic() + moment, False
