@@ -121,7 +121,6 @@ class Listing(NamedTuple):
         Examples
         --------
         >>> from zarr_dask.stores import Listing
-        >>> from zarr_dask.stores.base import Listing
         >>> Listing.below("a/", ["a/zarr.json", "a/c/0", "a/c/1"])
         Listing(keys=['a/zarr.json'], prefixes=['a/c/'])
         """
