@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -74,8 +74,35 @@ class Terminated(Interrupted):
     exit_code = 143
 
 
-class ErrorHandlingGroup(click.Group):
+class HintingGroup(click.Group):
+    """Commands, with hints for those of other programs."""
+
+    def hints(self) -> Mapping[str, str]:
+        """Return names of commands elsewhere, and what to use here."""
+        return {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; see `click.Group.resolve_command`.
+
+        Raises
+        ------
+        click.UsageError
+            If there is no such command.
+        """
+        hint = self.hints().get(args[0])
+        if hint is not None and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(f"No such command {args[0]!r}. Use {hint}.")
+        return super().resolve_command(ctx, args)
+
+
+class ErrorHandlingGroup(HintingGroup):
     """Commands that print errors as messages."""
+
+    def hints(self) -> Mapping[str, str]:
+        """Return names of commands elsewhere, and what to use here."""
+        return _HABITS
 
     def main(self, args: Any = None, *more: Any, **options: Any) -> Any:
         """Run the program; see `click.Command.main`. A crash is a failure, not a finding."""
@@ -91,20 +118,19 @@ class ErrorHandlingGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; see `click.Group.resolve_command`. Other programs' words get a hint.
+        """Return the command; see `HintingGroup.resolve_command`. A place gets a hint, too.
 
         Raises
         ------
         click.UsageError
             If there is no such command.
         """
-        if self.get_command(ctx, args[0]) is None:
-            if args[0] in _HABITS:
-                raise click.UsageError(f"No such command {args[0]!r}. Use {_HABITS[args[0]]}.")
-            if Path(args[0]).exists() or "://" in args[0]:
-                raise click.UsageError(f"{args[0]!r} is a place: use zarr-dask info {args[0]}.")
+        is_known = args[0] in self.hints() or self.get_command(ctx, args[0]) is not None
+        if not is_known and (Path(args[0]).exists() or "://" in args[0]):
+            raise click.UsageError(f"{args[0]!r} is a place: use zarr-dask info {args[0]}.")
+        resolved = super().resolve_command(ctx, args)
         _refuse_parted_lengths(args)
-        return super().resolve_command(ctx, args)
+        return resolved
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; see `click.Group.invoke`."""
@@ -216,22 +242,12 @@ _OF_IMAGES = {
 """Commands for images elsewhere, and those here."""
 
 
-class ImageGroup(click.Group):
-    """The commands for images, with hints for those of other programs."""
+class ImageGroup(HintingGroup):
+    """The commands for images."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; see `click.Group.resolve_command`.
-
-        Raises
-        ------
-        click.UsageError
-            If there is no such command.
-        """
-        if self.get_command(ctx, args[0]) is None and args[0] in _OF_IMAGES:
-            raise click.UsageError(f"No such command {args[0]!r}. Use {_OF_IMAGES[args[0]]}.")
-        return super().resolve_command(ctx, args)
+    def hints(self) -> Mapping[str, str]:
+        """Return names of commands elsewhere, and what to use here."""
+        return _OF_IMAGES
 
 
 _OPTIONS: dict[str, tuple[str, ...]] = {

@@ -1160,20 +1160,20 @@ def _create_array(
     )
     from zarr_dask.hierarchy.exclusive import creating
 
-    def planned(site: PrefetchedLocation) -> Array:
+    def planned(site: PrefetchedLocation) -> tuple[Array, Mapping[str, bytes]]:
         node_format = format_for_new(store, spec.format or parent_format(site.store, path), path)
         meta = array_meta(replace(spec, format=node_format.name), where(store, path))
-        node_format.documents(meta, path)
+        documents = node_format.documents(meta, path)
         array = Array(store, path, meta, node_format)
         if values is not None:
             array.cast(values)  # refuses what it cannot hold
-        return array
+        return array, documents
 
     def check(site: PrefetchedLocation) -> None:
-        check_can_create(site.store, path, planned(site).node_format, overwrite=overwrite)
+        check_can_create(site.store, path, planned(site)[0].node_format, overwrite=overwrite)
 
     with creating(store, path, check) as (site, claim):
-        array = planned(site)
+        array, documents = planned(site)
         meta, node_format = array.meta, array.node_format
         make_room_for_array(
             store,
@@ -1190,7 +1190,6 @@ def _create_array(
             except ZarrDaskError:
                 rollback_metadata(store, path)
                 raise
-        documents = node_format.documents(meta, path)
         put_new_node(store, path, documents, again=puts_metadata_first(store), claim=claim)
     array = replace(array, shown=Shown(path))
     opened(array)
@@ -1249,15 +1248,13 @@ def create_group(
     given = checked_attributes({} if attributes is None else attributes, where(store, path))
     meta = GroupMeta(given)
 
-    def format_at(site: PrefetchedLocation) -> Format:
+    def planned(site: PrefetchedLocation) -> tuple[Format, Mapping[str, bytes]]:
         node_format = format_for_new(store, format or parent_format(site.store, path), path)
-        node_format.documents(meta, path)
-        return node_format
+        return node_format, node_format.documents(meta, path)
 
-    with _creating_group(store, path, format_at, overwrite=overwrite) as (site, claim):
-        node_format = format_at(site)
+    with _creating_group(store, path, planned, overwrite=overwrite) as (site, claim):
+        node_format, documents = planned(site)
         make_room_for_node(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
-        documents = node_format.documents(meta, path)
         put_new_node(store, path, documents, again=puts_metadata_first(store), claim=claim)
     group = Group(store, path, meta, node_format)
     opened(group)
