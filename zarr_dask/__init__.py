@@ -271,7 +271,10 @@ _INSTEAD = {
         ("arange", "asarray", "linspace"),
         "zarr_dask.array(values, url) stores values, such as numpy.arange(10).",
     ),
-    "AsyncArray": "Tasks of dask read side by side: zarr_dask.from_zarr(url).",
+    **dict.fromkeys(
+        ("AsyncArray", "AsyncGroup"),
+        "Tasks of dask read side by side: zarr_dask.from_zarr(url).",
+    ),
     "append": "to_zarr(x, url, append=0) and open_array(url, mode='r+').append(values) append.",
     "check": "zarr_dask.verify(url) checks stored objects.",
     **dict.fromkeys(
@@ -307,6 +310,10 @@ _INSTEAD = {
     "group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "info": "zarr_dask.open(url).info says what a node is.",
     "is_zarr": "Opening what is absent raises zarr_dask.errors.NodeNotFoundError.",
+    **dict.fromkeys(
+        ("combine_by_coords", "combine_nested", "merge"),
+        "xarray has it, for datasets that zarr_dask.open_dataset or open_mfdataset opens.",
+    ),
     "load_dataset": "zarr_dask.open_dataset(url).load() reads a dataset into memory.",
     "LRUStoreCache": "zarr_dask.stores.Cache(store, max_bytes=...) keeps what was read.",
     "ls": "list(zarr_dask.open_group(url)) has the names of nodes, .tree() draws them.",
@@ -320,7 +327,10 @@ _INSTEAD = {
         "zarr_dask.open(url) uses consolidated metadata where there are any; "
         "read=zarr_dask.ReadOptions(consolidated=False) does not."
     ),
-    "open_dataarray": "zarr_dask.open_dataset(url)[name] is a DataArray.",
+    **dict.fromkeys(
+        ("load_dataarray", "open_dataarray"),
+        "zarr_dask.open_dataset(url)[name] is a DataArray.",
+    ),
     "open_groups": "zarr_dask.open_datatree(url) opens all groups as datasets.",
     "open_like": "zarr_dask.zeros_like(other, url) creates an array like another one.",
     "print_debug_info": "zarr_dask.show_versions() prints the versions of packages.",

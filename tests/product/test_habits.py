@@ -6,6 +6,7 @@ A row holds a call, and its value, or its error with the words that tell what to
 import ast
 import builtins
 import doctest
+import importlib
 import inspect
 import zipfile
 
@@ -488,3 +489,35 @@ def test_an_example_of_help_runs_where_it_is_pasted(name, code):
         elif isinstance(node, ast.Import | ast.ImportFrom):
             bound |= {(one.asname or one.name).partition(".")[0] for one in node.names}
     assert used <= bound
+
+
+# Layout of memory and pickling, which an array in a store has not.
+NOT_OF_STORED = frozenset({"A", "base", "ctypes", "to_backend", "external", "virtual_sources"})
+
+
+@pytest.mark.parametrize(
+    ("node", "peer", "cls"),
+    [
+        ("a", "zarr", "Array"),
+        ("g", "zarr", "Group"),
+        ("a", "h5py", "Dataset"),
+        ("g", "h5py", "Group"),
+        ("a", "numpy", "ndarray"),
+        ("a", "dask.array", "Array"),
+    ],
+)
+def test_each_public_name_of_a_peers_node_is_served_or_answered(names, node, peer, cls):
+    public = {
+        name
+        for name in dir(getattr(importlib.import_module(peer), cls))
+        if not name.startswith("_") and name not in NOT_OF_STORED
+    }
+    unanswered = set()
+    for name in public:
+        try:
+            hasattr(type(names[node]), name) or getattr(names[node], name)
+        except AttributeError as error:
+            rest = str(error).partition(f"has no {name!r}.")[2].strip()
+            unanswered |= {name} if not rest or "Nodes are found by key" in rest else set()
+    assert len(public) > 20
+    assert unanswered == set()

@@ -20,18 +20,22 @@ __all__ = ["ArrayNames", "NodeNames", "assigns_attrs", "facts_text", "no_attribu
 
 T = TypeVar("T")
 
-_READ_FIRST = frozenset(
+_DASK_ONLY = frozenset(
     {
-        "all", "any", "argmax", "argmin", "astype", "clip", "conj", "cumprod", "cumsum",
-        "dot", "flatten", "imag", "max", "mean", "min", "nonzero", "prod", "ravel", "real",
-        "repeat", "reshape", "round", "squeeze", "std", "sum", "swapaxes", "T", "trace",
-        "transpose", "var", "view",
+        "argtopk", "compute", "compute_chunk_sizes", "map_blocks", "map_overlap", "moment",
+        "npartitions", "numblocks", "partitions", "persist", "rechunk", "to_dask_dataframe",
+        "to_delayed", "to_hdf5", "to_svg", "to_tiledb", "topk", "visualize",
     }
 )  # fmt: skip
+"""Names of `dask.array.Array` that NumPy lacks; dask may be absent, and is slow to import."""
 _NUMPY_ONLY = frozenset(
-    {"argsort", "diagonal", "flat", "item", "sort", "take", "tobytes", "tolist"}
-)
-_LAZY_ONLY = frozenset({"compute", "map_blocks", "map_overlap", "persist", "rechunk", "visualize"})
+    {
+        "argpartition", "argsort", "byteswap", "compress", "device", "diagonal", "dump", "dumps",
+        "flags", "flat", "getfield", "item", "mT", "partition", "put", "searchsorted", "setfield",
+        "setflags", "sort", "strides", "take", "to_device", "tobytes", "tofile", "tolist",
+    }
+)  # fmt: skip
+"""Names of `numpy.ndarray` that dask's arrays lack."""
 
 
 class Located(Protocol):
@@ -285,7 +289,8 @@ class ArrayNames(NodeNames):
     if not TYPE_CHECKING:  # a type checker knows which attributes there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            no_attribute("Array", name, _ARRAY_HINTS, dir(type(self)))
+            hints = {**_of_values(name), **_ARRAY_HINTS}
+            no_attribute("Array", name, hints, dir(type(self)))
 
 
 def _into(out: Any, values: Any) -> Any:
@@ -295,22 +300,24 @@ def _into(out: Any, values: Any) -> Any:
     return out
 
 
+def _of_values(name: str) -> dict[str, str]:
+    """Return the hint for a name that arrays of values have, in NumPy or in dask."""
+    if name in _DASK_ONLY:
+        return {name: f"Make it a dask array first: array.to_dask().{name}."}
+    if name in _NUMPY_ONLY:
+        return {name: f"Read it first: array[...].{name}."}
+    if hasattr(np.ndarray, name):
+        return {name: f"Read it first: array[...].{name}, or lazily: array.to_dask().{name}."}
+    return {}
+
+
 _ARRAY_HINTS: dict[str, str] = {
-    **{
-        name: f"Read it first: array[...].{name} of all values, or array.to_dask().{name} lazily."
-        for name in sorted(_READ_FIRST)
-    },
-    **{name: f"Read it first: array[...].{name}." for name in sorted(_NUMPY_ONLY)},
-    **{
-        name: f"Make it a dask array first: array.to_dask().{name}(...)."
-        for name in sorted(_LAZY_ONLY)
-    },
     **dict.fromkeys(
         ("compressor", "compressors", "filters", "serializer", "object_codec"),
         "array.codecs lists all of them, in the order of encoding.",
     ),
     **dict.fromkeys(
-        ("fletcher32", "scaleoffset", "shuffle"),
+        ("filter_ids", "filter_names", "fletcher32", "scaleoffset", "shuffle"),
         "array.codecs lists all codecs, in the order of encoding.",
     ),
     **dict.fromkeys(
@@ -331,13 +338,23 @@ _ARRAY_HINTS: dict[str, str] = {
     "open": "It is open; zarr_dask.open(url, mode='r+') opens it for writing.",
     **dict.fromkeys(("save", "to_zarr"), "zarr_dask.copy(array, url) copies it elsewhere."),
     "origin": "array.shape has the lengths; every dimension starts at 0.",
-    "ref": "array.url is the location.",
+    **dict.fromkeys(("ref", "regionref"), "array.url is the location."),
     "refresh": "Values are read anew each time; zarr_dask.open(url) reads the metadata anew.",
     "asstr": "Elements are str already if the data type is one of texts: array[...].",
     **dict.fromkeys(
         ("chunk_layout", "schema", "spec"),
         "array.meta has the parsed metadata, array.info the facts.",
     ),
+    **dict.fromkeys(
+        ("config", "with_config"),
+        "Options of reading are given when it is opened: read=zarr_dask.ReadOptions(...).",
+    ),
+    "conjugate": "Read it first: array[...].conj(), or lazily: array.to_dask().conj().",
+    "fields": "array[...]['name'] is a field of structured elements.",
+    "fillvalue": "array.fill_value has it.",
+    "from_dict": "zarr_dask.create_array(url, shape=..., dtype=...) creates an array.",
+    "read_chunk_sizes": "array.chunks, or array.to_dask().chunks, which has every length.",
+    "write_chunk_sizes": "array.write_chunks is the shape of a stored object.",
     "chunksize": "array.chunks is the shape of a chunk, array.nbytes the size of all elements.",
     "dask": "array.to_dask() is a dask array, which has a graph.",
     "domain": "array.shape has the lengths; every dimension starts at 0.",
@@ -383,8 +400,6 @@ _ARRAY_HINTS: dict[str, str] = {
     "metadata": "array.meta has the parsed metadata.",
     "median": "np.median(array[...]), or dask.array.median(array.to_dask(), axis=...).",
     "mode": "zarr_dask.open(url, mode='r+') opens for writing.",
-    "npartitions": "array.to_dask().npartitions",
-    "numblocks": "array.to_dask().numblocks",
     "order": "array.codecs has a transpose codec if elements are stored in order F.",
     "flush": "Every write is stored when it returns.",
 }
