@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from zarr_dask.dtypes.registry import register_data_type
     from zarr_dask.formats.base import Limits, ReadOptions
     from zarr_dask.graph.write import WriteCollection
-    from zarr_dask.hierarchy.group import (
-        Group,
-        consolidate,
-        create_array,
-        create_group,
-        delete,
+    from zarr_dask.hierarchy.consolidate import consolidate
+    from zarr_dask.hierarchy.create_node import create_array, delete
+    from zarr_dask.hierarchy.group import Group, create_group
+    from zarr_dask.hierarchy.open_node import (
         open,  # noqa: A004  (zd.open, as users expect)
         open_array,
         open_group,
@@ -178,8 +176,8 @@ __all__ = [
 ]
 
 _LATER = {
-    "open_array": "zarr_dask.hierarchy.group",
-    "open_group": "zarr_dask.hierarchy.group",
+    "open_array": "zarr_dask.hierarchy.open_node",
+    "open_group": "zarr_dask.hierarchy.open_node",
     "show_versions": "zarr_dask._util.show_versions",
     "Array": "zarr_dask.array.array",
     "View": "zarr_dask.array.view",
@@ -188,11 +186,11 @@ _LATER = {
     "Limits": "zarr_dask.formats.base",
     "ReadOptions": "zarr_dask.formats.base",
     "Group": "zarr_dask.hierarchy.group",
-    "consolidate": "zarr_dask.hierarchy.group",
-    "create_array": "zarr_dask.hierarchy.group",
+    "consolidate": "zarr_dask.hierarchy.consolidate",
+    "create_array": "zarr_dask.hierarchy.create_node",
     "create_group": "zarr_dask.hierarchy.group",
-    "delete": "zarr_dask.hierarchy.group",
-    "open": "zarr_dask.hierarchy.group",
+    "delete": "zarr_dask.hierarchy.create_node",
+    "open": "zarr_dask.hierarchy.open_node",
     "array": "zarr_dask.hierarchy.values",
     "empty": "zarr_dask.hierarchy.values",
     "empty_like": "zarr_dask.hierarchy.values",

@@ -1,11 +1,18 @@
-"""Keywords of the functions that create arrays."""
+"""Keywords of the functions that open and create nodes, and the peers' names for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-__all__ = ["LayoutOptions", "NewArrayOptions"]
+__all__ = [
+    "NEW_ARRAY",
+    "NEW_ARRAY_HABITS",
+    "OPEN_HABITS",
+    "CreateOptions",
+    "LayoutOptions",
+    "NewArrayOptions",
+]
 
 
 class LayoutOptions(TypedDict, total=False):
@@ -24,3 +31,23 @@ class NewArrayOptions(LayoutOptions, total=False):
     """Keywords that say what a new array is like; see `zarr_dask.create_array`."""
 
     fill_value: Any
+
+
+class CreateOptions(NewArrayOptions, total=False):
+    """Keywords of `create_array` that methods of a group and `open` pass on."""
+
+    shape: Any
+    dtype: Any
+    data: Any
+    overwrite: bool
+
+
+NEW_ARRAY = tuple(CreateOptions.__annotations__)
+OPEN_HABITS = {"component": "path", "name": "path", "store": "url", "zarr_format": "format"}
+NEW_ARRAY_HABITS = {
+    "attrs": "attributes",
+    "compressor": "codecs",
+    "compressors": "codecs",
+    "dims": "dimension_names",
+}
+"""Names of zarr-python, xarray and dask for arguments of this package."""

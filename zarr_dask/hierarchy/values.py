@@ -13,11 +13,12 @@ import numpy as np
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import given_values
-from zarr_dask.array.create_options import LayoutOptions
+from zarr_dask.array.create_options import CreateOptions, LayoutOptions
 from zarr_dask.errors import NodeExistsError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.hierarchy.group import CreateOptions, Group, create_array, create_group
-from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.create_node import create_array
+from zarr_dask.hierarchy.group import Group, create_group
+from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.stores.open import Location
 

@@ -16,8 +16,8 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.array.view import View
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import options_of_both
+from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.copy import copy as copies
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
 from zarr_dask.jobs.engine.map_regions import is_dask

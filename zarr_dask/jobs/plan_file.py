@@ -25,7 +25,7 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.consolidated import without_recorded
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.hierarchy.group import open_array
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.hierarchy.group import open_array
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:

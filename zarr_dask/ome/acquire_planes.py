@@ -34,8 +34,9 @@ from zarr_dask.formats.concurrent_edit import write_if_absent
 from zarr_dask.formats.detect import read_node
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.edit import create_parent_groups
-from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.journal import default_place, given_place, remove_empty_folders
 from zarr_dask.ome.append_blocks import append_at
 from zarr_dask.ome.pixel_source import Budget

@@ -12,7 +12,8 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, ValidationProblem
-from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.build_metadata import AxesAndTransforms, frame_of
 from zarr_dask.ome.grids import default_chunks

@@ -19,7 +19,8 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Region, Shape
-from zarr_dask.hierarchy.group import Group, create_array
+from zarr_dask.hierarchy.create_node import create_array
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
 from zarr_dask.jobs.engine.progress_bars import bar

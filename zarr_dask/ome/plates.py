@@ -18,7 +18,8 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.ome.field_mosaic import FieldMosaic, check_alike
 from zarr_dask.ome.html import plate_html

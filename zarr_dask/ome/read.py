@@ -31,7 +31,8 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Shape
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.write.commit import growing_lengths
 from zarr_dask.ome.coarser import LevelChain
 from zarr_dask.ome.extents import misfits

@@ -27,7 +27,8 @@ from urllib.parse import quote, unquote, urlsplit
 import numpy as np
 
 from zarr_dask.errors import MissingDependencyError, StoreError, StoreKeyError, ZarrDaskError
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.ome.model import Channel, Metadata, from_attributes
 from zarr_dask.ome.picture import full_range
 from zarr_dask.ome.plates import open_plate

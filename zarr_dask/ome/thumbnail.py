@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.ome.model import from_attributes
 from zarr_dask.ome.picture import picture
 from zarr_dask.ome.plates import Plate, Well, open_plate

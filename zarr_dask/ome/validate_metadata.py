@@ -27,7 +27,8 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import OME_ZARR
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.ome.extents import misfits
 from zarr_dask.ome.model import (
     EXPECTED,

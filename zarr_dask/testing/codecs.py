@@ -28,7 +28,8 @@ from zarr_dask.codecs.base import BytesCodec, ChunkSpec, Codec, EncodedSize
 from zarr_dask.codecs.registry import codec_class, codec_from_v3
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError, MetadataError, ZarrDaskError
-from zarr_dask.hierarchy.group import create_array, open_array
+from zarr_dask.hierarchy.create_node import create_array
+from zarr_dask.hierarchy.open_node import open_array
 
 __all__ = ["DTYPES", "CodecTests"]
 

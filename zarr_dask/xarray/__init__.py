@@ -28,7 +28,8 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
 from zarr_dask.formats.detect import formats_at, is_early
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.engine.plan import parse_bytes
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.open import Location, folder_store

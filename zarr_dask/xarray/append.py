@@ -11,7 +11,7 @@ import xarray as xr
 
 from zarr_dask.errors import DatasetMismatchError
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.hierarchy.group import open_group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.journal import default_place, end_of_array, open_journals
 from zarr_dask.stores.base import Store
 from zarr_dask.xarray.call import Call, VariableWrite

@@ -12,7 +12,8 @@ import numpy as np
 from zarr_dask._util.arguments import check_count
 from zarr_dask.errors import DatasetMismatchError, GridError, LabelNotFoundError
 from zarr_dask.formats.base import ReadOptions, normalise_path
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.stores.open import Location
 from zarr_dask.xarray.stored import StoredGroup
 

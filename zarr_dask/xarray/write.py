@@ -23,7 +23,8 @@ from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import ResumeError, ZarrDaskWarning
 from zarr_dask.formats.base import Format, GroupMeta, normalise_path, where
 from zarr_dask.formats.detect import formats_at
-from zarr_dask.hierarchy.group import Group, open_group
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.commit import finish_commit, has_unfinished_commit

@@ -20,8 +20,8 @@ from zarr_dask.formats.base import ReadOptions, normalise_path, where
 from zarr_dask.formats.consolidated import consolidated_holder, without_consolidated
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import options_of_both
+from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherited_format
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine import Workers, find_workers

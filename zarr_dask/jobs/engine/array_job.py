@@ -16,7 +16,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, NodeNotFoundError, NodeTypeError, ResumeError
 from zarr_dask.formats.documents import are_stored
 from zarr_dask.hierarchy.edit import can_create, put_new_node
-from zarr_dask.hierarchy.group import open_array
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine.plan import CopyResult, Costs, pluralize
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for

@@ -27,8 +27,9 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.grid.grid import Fixed, Grid
-from zarr_dask.hierarchy.group import Group, open_group
-from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open as open_node
+from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize

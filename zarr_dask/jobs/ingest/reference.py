@@ -27,7 +27,7 @@ from zarr_dask.formats.references import (
     parquet_files,
 )
 from zarr_dask.grid.grid import Fixed
-from zarr_dask.hierarchy.group import open_array
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.ingest.combine import Combined, Order, combine
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse

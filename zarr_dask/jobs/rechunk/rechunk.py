@@ -21,8 +21,8 @@ from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import options_of_both, parent_format, prefetch_location
+from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget, plan_each

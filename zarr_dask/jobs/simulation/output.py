@@ -59,8 +59,9 @@ from zarr_dask.formats.base import (
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.grid.grid import Dimension, Grid, Shape
 from zarr_dask.hierarchy.edit import check_can_create, make_room_for_array, write_documents
-from zarr_dask.hierarchy.group import Group, create_group, open_array, open_group
+from zarr_dask.hierarchy.group import Group, create_group
 from zarr_dask.hierarchy.locate import parent_format, resolve_node
+from zarr_dask.hierarchy.open_node import open_array, open_group
 from zarr_dask.jobs.simulation.decomposition import (
     Decomposition,
     RankShare,

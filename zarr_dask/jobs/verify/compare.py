@@ -28,7 +28,7 @@ from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.missing_values import FILL_VALUE
 from zarr_dask.grid.grid import Grid, Region, Shape, view_region
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.group import open as open_node
+from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, read_box, run_boxes, sampled
 from zarr_dask.jobs.engine.prices import Measured, Traffic, measuring
 from zarr_dask.jobs.verify.digest import Sum, add_hashes, digest_text, sum_of

@@ -35,7 +35,7 @@ from zarr_dask.dtypes import is_small
 from zarr_dask.errors import StoreError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.hierarchy.group import open_array
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine.map_regions import boxes_for, run_boxes
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.stores.patience import in_job

@@ -41,8 +41,8 @@ from zarr_dask.formats.base import Format, ReadOptions, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.group import open as open_node
 from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.engine import find_workers, run_tasks
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.jobs.engine.prices import measuring

@@ -32,8 +32,8 @@ from zarr_dask.hierarchy.edit import (
     warn_mixed_formats,
 )
 from zarr_dask.hierarchy.exclusive import editing
-from zarr_dask.hierarchy.group import open_array
 from zarr_dask.hierarchy.locate import PrefetchedLocation, is_still_free
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import (
     check_reachable_from_workers,
     find_workers,

@@ -15,7 +15,8 @@ from zarr_dask.array.cells import CHUNK_BYTES, auto_chunks
 from zarr_dask.array.create import ArraySpec, given_values
 from zarr_dask.array.view import View
 from zarr_dask.dtypes.base import Casting
-from zarr_dask.hierarchy.group import Group, create_array
+from zarr_dask.hierarchy.create_node import create_array
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
 from zarr_dask.jobs.write.plan import Partial

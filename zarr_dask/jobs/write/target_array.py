@@ -22,8 +22,9 @@ from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.concurrent_edit import reload_metadata
 from zarr_dask.formats.detect import DEFAULT_FORMAT, format_for_new
 from zarr_dask.grid.grid import Blocks, Region
-from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_array, resolve_node
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store

@@ -32,13 +32,14 @@ from zarr_dask.formats.base import DEFAULT_OPTIONS, ArrayMeta, read_documents
 from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.edit import check_can_create, puts_metadata_first
-from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import (
     PrefetchedLocation,
     parent_format,
     prefetch_location,
     resolve_node,
 )
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument

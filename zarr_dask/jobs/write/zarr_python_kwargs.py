@@ -14,7 +14,8 @@ from zarr_dask._util.keywords import unknown_keyword
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, codec_configuration
 from zarr_dask.formats.detect import spelled_format
-from zarr_dask.hierarchy.group import Group, open_array
+from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
 from zarr_dask.stores.open import Location, split_zarr_python_node
 
