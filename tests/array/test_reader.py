@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -17,6 +18,7 @@ from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import MOST_AT_ONCE, map_waiting
 from zarr_dask.array import reader as reading
 from zarr_dask.array.reader import ObjectSlice, read_pieces
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.errors import CorruptObjectError
 from zarr_dask.stores import HookStore, MemoryStore, Recording
@@ -591,3 +593,73 @@ def test_no_more_is_read_of_a_chunk_that_is_written_in_part(tmp_path):
     values = da.ones(5, dtype="u1", chunks=5)
     with pytest.raises(CorruptObjectError, match="bytes or more, and a chunk of 64"):
         zd.to_zarr(values, tmp_path / "a", region=slice(3, 8), partial="compare")
+
+
+@pytest.fixture
+def large_shard(tmp_path):
+    """Return an array of one shard, which takes some milliseconds to decode, and its values."""
+    values = np.arange(1 << 20, dtype="f4").reshape(16, -1) ** 0.5
+    array = zd.create_array(
+        tmp_path / "a", shape=values.shape, dtype="f4", chunks=(1, 1 << 15), shards=values.shape
+    )
+    array[...] = values
+    return array, values
+
+
+def decoding_threads(monkeypatch, abreast=1):
+    """Return a list of the threads that decode chunks; as many as said must do so at once."""
+    found, meeting = [], threading.Barrier(abreast)
+    decode = BoundCodecChain.decode
+
+    def noted(self, *arguments):
+        if self.spec.shape == (1, 1 << 15):
+            if threading.get_ident() not in found:
+                meeting.wait(timeout=20)
+            found.append(threading.get_ident())
+        decode(self, *arguments)
+
+    monkeypatch.setattr(BoundCodecChain, "decode", noted)
+    return found
+
+
+WIDE_READS = {
+    "whole": np.s_[...],
+    "region": np.s_[1:, 5 : 1 << 16],
+    "lists": (np.arange(16), np.arange(0, 1 << 16, 2)),
+}
+
+
+@pytest.mark.parametrize("how", WIDE_READS)
+def test_threads_share_the_chunks_of_one_shard(large_shard, monkeypatch, how):
+    array, values = large_shard
+    monkeypatch.setattr("zarr_dask._util.threads.cpu_count", lambda: 2)
+    found, at = decoding_threads(monkeypatch, abreast=2), WIDE_READS[how]
+    read = array.oindex[at] if how == "lists" else array[at]
+    np.testing.assert_array_equal(read, values[np.ix_(*at)] if how == "lists" else values[at])
+    assert len(set(found)) == 2
+    assert len(found) == (30 if how == "region" else 32)
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+def test_a_task_of_dask_decodes_a_shard_on_its_own_thread(large_shard, monkeypatch, scheduler):
+    array, values = large_shard
+    found = decoding_threads(monkeypatch)
+    read = zd.from_zarr(array, chunks=values.shape)[1:].compute(scheduler=scheduler)
+    np.testing.assert_array_equal(read, values[1:])
+    assert len(set(found)) == 1
+
+
+@pytest.mark.parametrize("how", WIDE_READS)
+def test_threads_name_the_first_damaged_chunk_of_a_shard(large_shard, monkeypatch, how):
+    array, _ = large_shard
+    monkeypatch.setattr("zarr_dask._util.threads.cpu_count", lambda: 2)
+    shard = Path(array.store.root, array.path, array.key((0, 0)))
+    stored = bytearray(shard.read_bytes())
+    index = np.frombuffer(stored[-(32 * 16 + 4) : -4], "<u8").reshape(16, 2, 2)
+    for chunk in [(9, 0), (3, 1), (12, 1)]:
+        offset = int(index[chunk][0])
+        stored[offset : offset + 4] = b"none"
+    shard.write_bytes(stored)
+    at = WIDE_READS[how]
+    with pytest.raises(CorruptObjectError, match=r"\(0, 0\) / \(3, 1\)"):
+        array.oindex[at] if how == "lists" else array[at]

@@ -33,7 +33,7 @@ from zarr_dask._util.arguments import check_count
 from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
 from zarr_dask.array.revalidate import Standing
-from zarr_dask.codecs.base import ChunkRead
+from zarr_dask.codecs.base import ChunkRead, DecodeOptions
 from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk, largest_partial_read
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
 from zarr_dask.errors import (
@@ -137,13 +137,15 @@ def read_pieces(
     array.reader.read_pieces(pieces, threads)
 
 
-class _Absence:
-    """True if anything was absent in one call; set by any of its threads."""
+class _Call:
+    """One call that reads stored objects, on any number of threads."""
 
-    __slots__ = ("found",)
+    __slots__ = ("found_absent", "reading")
 
-    def __init__(self) -> None:
-        self.found = False
+    def __init__(self, reading: DecodeOptions) -> None:
+        self.reading = reading
+        self.found_absent = False
+        """True if anything was absent; set by any of its threads."""
 
 
 class _Object(NamedTuple):
@@ -155,7 +157,7 @@ class _Object(NamedTuple):
     cuts: Sequence[ChunkRead]
     whole: bool
     """True if all of its bytes are requested at once."""
-    absence: _Absence
+    call: _Call
 
     @property
     def regions(self) -> Sequence[ChunkRead]:
@@ -209,7 +211,8 @@ class Reader:
         self._unseen = standing is not None and not standing.shown.here
         self._reading = replace(options.reading, sparing=sparing)
         self._dtype = meta.dtype
-        self._reorders = meta.largest_bound().reorders
+        largest = meta.largest_bound()
+        self._reorders, self._divides = largest.reorders, largest.partial
         self._most_kept = options.index_cache
         self._identity = store.identity if self._most_kept else ""
         self._together = store.coalescing.max_concurrent_requests
@@ -258,19 +261,17 @@ class Reader:
     def read_region(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Put a region of the array into `out`, which has its shape and the array's data type."""
         self._see()
-        absence = _Absence()
+        call = self._call(threads)
         only = None if self._reading.sparing else self._grid.single_chunk(region)
         if only is not None:
-            self._read_one(out, *only, absence)
+            self._read_one(out, *only, call)
         else:
             objects = (
-                self._part(
-                    view_region(out, part.out), part.coords, part.inside, part.whole, absence
-                )
+                self._part(view_region(out, part.out), part.coords, part.inside, part.whole, call)
                 for part in self._grid.parts(region)
             )
             self._read_all(objects, partial(self._grid.count_parts, region), threads)
-        self._confirm(absence)
+        self._confirm(call)
 
     def read_into_fresh(self, region: Region, out: np.ndarray, threads: int | None) -> None:
         """Read a region as `read_region`, into memory that has not been written to yet.
@@ -287,13 +288,13 @@ class Reader:
     def read_pieces(self, pieces: Iterable[ObjectSlice], threads: int | None) -> None:
         """See `read_pieces`."""
         self._see()
-        absence = _Absence()
+        call = self._call(threads)
         by_object: dict[tuple[int, ...], list[ObjectSlice]] = {}
         for piece in pieces:
             by_object.setdefault(piece.coords, []).append(piece)
-        objects = (self._object(coords, some, absence) for coords, some in by_object.items())
+        objects = (self._object(coords, some, call) for coords, some in by_object.items())
         self._read_all(objects, by_object.__len__, threads)
-        self._confirm(absence)
+        self._confirm(call)
 
     def read_each(
         self,
@@ -316,19 +317,19 @@ class Reader:
             See `read_pieces`.
         """
         self._see()
-        absence = _Absence()
+        call = self._call(threads)
 
         def read(job: T) -> None:
             pieces = memory_of(job)
             coords, inside, out, whole = pieces[0]
             if inside is None:
-                self._read_one(out, coords, None, whole, absence)
+                self._read_one(out, coords, None, whole, call)
             else:
-                self._read(self._object(coords, pieces, absence))
+                self._read(self._object(coords, pieces, call))
             take(job, pieces)
 
         parallel_for(read, jobs, 1 if threads is None and self._hurries else threads)
-        self._confirm(absence)
+        self._confirm(call)
 
     @property
     def takes_whole_chunks(self) -> bool:
@@ -343,9 +344,16 @@ class Reader:
             self._standing.see()
             self._unseen = False
 
-    def _confirm(self, absence: _Absence) -> None:
+    def _call(self, threads: int | None) -> _Call:
+        """Return a call, of which several threads may decode one shard."""
+        if threads == 1 or not self._divides or (threads is None and self._hurries):
+            return _Call(self._reading)
+        check_count("threads", threads, "one per core")
+        return _Call(replace(self._reading, threads=threads))
+
+    def _confirm(self, call: _Call) -> None:
         """See that what was absent is absent from the array that was opened."""
-        if absence.found and self._standing is not None:
+        if call.found_absent and self._standing is not None:
             self._standing.check()
 
     def _read_one(
@@ -354,12 +362,12 @@ class Reader:
         coords: tuple[int, ...],
         inside: Region | None,
         whole: bool,
-        absence: _Absence,
+        call: _Call,
     ) -> None:
         """Read a region of one object: a short form of `_read` that saves small reads a third."""
         bound = self._meta.bound(coords)
         if self._is_checked:
-            self._read(self._part(out, coords, inside, whole, absence))
+            self._read(self._part(out, coords, inside, whole, call))
             return
         if out.shape == bound.spec.shape:
             inside = None
@@ -367,19 +375,19 @@ class Reader:
             bound.partial
             or (bound.peeks and self._peeks and bound.worth_partial_read((ChunkRead(inside, out),)))
         ):
-            self._read(self._part(out, coords, inside, whole, absence))
+            self._read(self._part(out, coords, inside, whole, call))
             return
         try:
             buffer = self._get_start(self.key_of(coords), bound.size.most + 1)
             if buffer is not None:
-                bound.decode(buffer, inside, out, self._reading)
+                bound.decode(buffer, inside, out, call.reading)
                 return
         except CorruptObjectError:
-            self._read_again(self._part(out, coords, inside, whole, absence))
+            self._read_again(self._part(out, coords, inside, whole, call))
             return
         except ChunkMissingError as error:
-            raise self._located(error, self._part(out, coords, inside, whole, absence)) from None
-        self._fill(self._part(out, coords, inside, whole, absence))
+            raise self._located(error, self._part(out, coords, inside, whole, call)) from None
+        self._fill(self._part(out, coords, inside, whole, call))
 
     def _part(
         self,
@@ -387,7 +395,7 @@ class Reader:
         coords: tuple[int, ...],
         inside: Region | None,
         whole: bool,
-        absence: _Absence,
+        call: _Call,
     ) -> _Object:
         """Return an object of which one region is read."""
         bound = self._meta.bound(coords)
@@ -396,7 +404,7 @@ class Reader:
         key, cuts = self.key_of(coords), (ChunkRead(inside, out),)
         whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
         whole = whole or not self._in_part(bound, cuts)
-        return _Object(key, coords, bound, cuts, whole, absence)
+        return _Object(key, coords, bound, cuts, whole, call)
 
     def _in_part(self, bound: BoundCodecChain, cuts: Sequence[ChunkRead]) -> bool:
         """True if an object can be read without requesting all of its bytes."""
@@ -406,7 +414,7 @@ class Reader:
         return bound.partial or (peeks and bound.worth_partial_read(cuts))
 
     def _object(
-        self, coords: tuple[int, ...], pieces: Sequence[ObjectSlice], absence: _Absence
+        self, coords: tuple[int, ...], pieces: Sequence[ObjectSlice], call: _Call
     ) -> _Object:
         """The object that some pieces are of."""
         bound = self._meta.bound(coords)
@@ -419,7 +427,7 @@ class Reader:
             or any(piece.whole for piece in pieces)
             or any(region is None for region, _ in cuts)
         )
-        return _Object(self.key_of(coords), coords, bound, cuts, whole, absence)
+        return _Object(self.key_of(coords), coords, bound, cuts, whole, call)
 
     def _read_all(
         self, objects: Iterator[_Object], count: Callable[[], int], threads: int | None
@@ -500,11 +508,11 @@ class Reader:
                 whole = False  # a shard may have gaps of any size
                 cuts = wanted.regions
             elif buffer is not None:
-                bound.decode_cuts(buffer, cuts, self._reading)
+                bound.decode_cuts(buffer, cuts, wanted.call.reading)
         if not whole:
             with open_value(self._store, wanted.key) as value:
                 ask = partial(self._ask, value, wanted.key, again) if self._most_kept else None
-                fetch = bound.read_cuts(cuts, self._reading, whole=False)
+                fetch = bound.read_cuts(cuts, wanted.call.reading, whole=False)
                 present = drive_fetch(fetch, ask or value.get_ranges)
         if not present and again:
             raise CorruptObjectError("it was removed while it was being read")
@@ -514,7 +522,7 @@ class Reader:
     def _fetch(self, wanted: _Object) -> Fetch[bool]:
         if self._check is not None:
             return self._fetch_checked(wanted, self._check)
-        return wanted.bound.read_cuts(wanted.cuts, self._reading, whole=wanted.whole)
+        return wanted.bound.read_cuts(wanted.cuts, wanted.call.reading, whole=wanted.whole)
 
     def _fetch_checked(self, wanted: _Object, check: ObjectCheck) -> Fetch[bool]:
         """Request all bytes of an object, and decode them if they are what the manifest says."""
@@ -525,16 +533,16 @@ class Reader:
             return False
         bound = wanted.bound
         if len(buffer) > bound.size.most and bound.partial:  # a shard may have gaps of any size
-            fetch = bound.read_cuts(wanted.regions, self._reading, whole=False)
+            fetch = bound.read_cuts(wanted.regions, wanted.call.reading, whole=False)
             return drive_fetch_from_bytes(fetch, buffer)
-        bound.decode_cuts(buffer, wanted.cuts, self._reading)
+        bound.decode_cuts(buffer, wanted.cuts, wanted.call.reading)
         return True
 
     def _fill(self, wanted: _Object) -> None:
         """Fill the parts of an absent object with the fill value."""
         if self._reading.absent_is_error:
             raise self._located(ChunkMissingError(self._meta.missing_chunks_hint), wanted)
-        wanted.absence.found = True
+        wanted.call.found_absent = True
         for _, out in wanted.cuts:
             fill_missing_chunk(out, wanted.bound.spec, self._reading)
 

@@ -129,6 +129,8 @@ class DecodeOptions:
 
     If that is impossible, raise `NotPartiallyDecodableError`.
     """
+    threads: int | None = 1
+    """Threads that may decode the chunks of one shard; None for one per core."""
 
 
 class NotPartiallyDecodableError(Exception):

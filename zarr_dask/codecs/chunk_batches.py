@@ -22,6 +22,7 @@ __all__ = [
     "LARGEST_RUN",
     "PlaceOf",
     "batch_decoder",
+    "batch_length",
     "contiguous_batch",
     "decode_in_place",
     "fast_copyto",
@@ -116,6 +117,29 @@ def batch_decoder(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
         run = _ChunkBatch(out, axis, memory.view(out.dtype).reshape(count, *chunk_shape))
         yield run.place_of
         run.settle()
+
+
+def batch_length(out: np.ndarray, chunk_shape: Shape) -> int:
+    """Return how many chunks in C order one thread decodes at a time: whole runs.
+
+    Parameters
+    ----------
+    out
+        The array for chunks and parts of chunks.
+    chunk_shape
+        Shape of a whole chunk.
+
+    Examples
+    --------
+    >>> batch_length(np.empty((256, 256), "f4"), (64, 64)), batch_length(np.empty(9), (3,))
+    (32, 21845)
+    """
+    axis, count = _longest_run(out, chunk_shape)
+    most = max(1, LARGEST_RUN // max(out.itemsize * prod(chunk_shape), 1))
+    if count < 2:
+        return most
+    row = out.shape[axis] // chunk_shape[axis]
+    return count if count < row else most // row * row
 
 
 def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -20,6 +20,7 @@ import numpy as np
 
 from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask._util.json_fields import is_codec_list, is_ints, is_one_of
+from zarr_dask._util.threads import parallel_for
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
     ABSENT_PLACE,
@@ -36,6 +37,7 @@ from zarr_dask.codecs.chain import CodecChain, fill_missing_chunk
 from zarr_dask.codecs.chunk_batches import (
     LARGEST_RUN,
     batch_decoder,
+    batch_length,
     contiguous_batch,
     decode_in_place,
     iter_chunk_batches,
@@ -58,6 +60,8 @@ Coords = tuple[int, ...]
 _ABSENT = ABSENT_PLACE
 _INDEX_DTYPE = np.dtype("uint64")
 _MAX_KEPT_PARTS = 1 << 16
+_WORTH_THREADS = 1 << 21
+"""Decoded bytes of a shard from which a second thread saves more than it takes to wake it."""
 
 
 @dataclass(frozen=True)
@@ -376,7 +380,10 @@ class _BoundSharding(BoundSerializer):
     ) -> None:
         shard = memoryview(buffer)
         index = self._decode_index(self._cut_index(shard))
-        self._decode_parts(self._present_parts(shard, region, index, out, reading), out, reading)
+        count = self._grid.ncells if region is None else self._grid.count_parts(region)
+        self._decode_parts(
+            self._present_parts(shard, region, index, out, reading), count, out, reading
+        )
 
     def _present_parts(
         self,
@@ -397,9 +404,27 @@ class _BoundSharding(BoundSerializer):
                 raise _outside(offset, nbytes, length).inside(part.coords)
 
     def _decode_parts(
+        self,
+        parts: Iterator[tuple[Part, Buffer]],
+        count: int,
+        out: np.ndarray,
+        reading: DecodeOptions,
+    ) -> None:
+        """Decode chunks, or parts of at most `count` chunks, each from its bytes, into `out`."""
+        if not self._worth_threads(count, reading):
+            self._decode_batch(parts, out, reading)
+            return
+        length = batch_length(out, self._inner.spec.shape)
+        batches = iter(lambda: list(islice(parts, length)), [])
+        parallel_for(lambda some: self._decode_batch(some, out, reading), batches, reading.threads)
+
+    def _worth_threads(self, count: int, reading: DecodeOptions) -> bool:
+        """True if several threads decode so many chunks."""
+        return reading.threads != 1 and count * self._inner.spec.nbytes >= _WORTH_THREADS
+
+    def _decode_batch(
         self, parts: Iterable[tuple[Part, Buffer]], out: np.ndarray, reading: DecodeOptions
     ) -> None:
-        """Decode chunks, or parts of them, each from its bytes, into `out`."""
         shape, decode = self._inner.spec.shape, self._inner.decode
         runs = self._inner.decodes_to_memory
         with batch_decoder(out, shape) if runs else nullcontext(decode_in_place(out)) as place_of:
@@ -475,12 +500,18 @@ class _BoundSharding(BoundSerializer):
         received = yield [Range(chunk.offset, chunk.offset + chunk.nbytes) for chunk in chunks]
         if received is None:
             raise _removed().inside(chunks[0].coords)
-        for chunk, buffer in zip(chunks, received, strict=True):
+
+        def decode(arrived: tuple[_Chunk, Buffer]) -> None:
+            chunk, buffer = arrived
             try:
                 check_length(buffer, chunk.offset, chunk.nbytes)
                 self._inner.decode_cuts(buffer, chunk.cuts, reading)
             except (CorruptObjectError, ChunkMissingError) as error:
                 raise error.inside(chunk.coords) from error
+
+        together = self._worth_threads(len(chunks), reading)
+        buffers = map(bytes, received) if together else received
+        parallel_for(decode, zip(chunks, buffers, strict=True), reading.threads if together else 1)
         return True
 
     def _read_region(
@@ -506,7 +537,9 @@ class _BoundSharding(BoundSerializer):
         received = yield [Range(offset, offset + nbytes) for offset, nbytes, _ in placed]
         if received is None:
             raise _removed().inside(placed[0][2].coords)
-        self._decode_parts(_arrived(placed, received), out, reading)
+        # several threads take buffers, each of which is valid until the next one is taken
+        copied = map(bytes, received) if self._worth_threads(len(placed), reading) else received
+        self._decode_parts(_arrived(placed, copied), len(placed), out, reading)
 
     def _read_one(
         self,
