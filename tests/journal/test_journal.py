@@ -34,6 +34,7 @@ from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recor
 from zarr_dask.stores.base import is_key
 from zarr_dask.stores.open import canonical_location, open_store
 from zarr_dask.stores.patience import in_task
+from zarr_dask.stores.put_tags import Version
 from zarr_dask.stores.wrapper import StoreWrapper
 from zarr_dask.stores.wrappers.base import PrefixStore
 
@@ -102,17 +103,32 @@ def test_what_a_receipt_says_of_bytes():
     assert stored_object("k", buffers, with_sha256=False).sha256 is None
 
 
-def test_receipts_count_by_creation_size_and_presence():
+def test_receipts_count_by_creation_size_tag_and_presence():
     written = [
         Receipt("job", "new", (StoredObject("a", 1, 0), StoredObject("b", 2, 0)), ("e", "f")),
         Receipt("job", "new", (StoredObject("c", 3, 0),), ()),
         Receipt("job", "old", (StoredObject("d", 4, 0),), ("g",)),
+        Receipt("job", "new", tuple(StoredObject(key, 5, 0, tag=key * 2) for key in "hij")),
     ]
-    held = collect(written, "new", {"a": 1, "b": 1, "d": 4, "f": 9})
-    assert set(held.objects) == {"a"}
+    sizes = {"a": 1, "b": 1, "d": 4, "f": 9}
+    listed = {key: Version(nbytes) for key, nbytes in sizes.items()}
+    listed |= {"h": Version(5, "hh"), "i": Version(5, "ii of another kind"), "j": Version(5, "jk")}
+    held = collect(written, "new", listed)
+    assert set(held.objects) == {"a", "h", "i"}
     assert held.empty == {"e"}
     assert [key in held for key in "abcdefg"] == [True, False, False, False, True, False, False]
-    assert len(collect(written, "new")) == 5
+    assert len(collect(written, "new")) == 8
+
+
+@pytest.mark.parametrize("sha256", [None, "0" * 64])
+@pytest.mark.parametrize("crc32", [None, 7])
+@pytest.mark.parametrize("tag", ["", "d41d8", 'with "quotes"'])
+def test_receipts_read_back_as_they_were_written(sha256, crc32, tag):
+    item = StoredObject("c/0", 4, 5, sha256, crc32, tag)
+    (found,) = parse_receipts(Receipt("job", "new", (item,)).to_line())
+    assert found.objects == (item,)
+    assert found.objects[0].tag == tag
+    assert StoredObject.from_row(item.to_row()) == item
 
 
 # --- places ---------------------------------------------------------------------------------------

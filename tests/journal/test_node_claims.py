@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import xarray as xr
 
 import zarr_dask as zd
+import zarr_dask.ome
 from tests.support.object_stores import S3Server, s3_server
 from tests.support.running import running
 from zarr_dask.errors import (
@@ -20,11 +22,14 @@ from zarr_dask.errors import (
     JobReplacedError,
     JobRunningError,
     NodeExistsError,
+    ResumeError,
     ZarrDaskError,
 )
-from zarr_dask.hierarchy import edit, group
+from zarr_dask.hierarchy import create_node, edit
+from zarr_dask.jobs.engine.job import BoundJob
 from zarr_dask.jobs.write import target
 from zarr_dask.journal import NodeClaim, claim_node, lock
+from zarr_dask.ome.image_lifecycle import PyramidJob
 from zarr_dask.stores import open_store
 
 HELD = "__append/held"
@@ -345,12 +350,19 @@ def test_an_array_that_is_made_where_a_job_is_at_work_gets_none_of_its_values(
 
 
 @pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize("key", ["c/2/0", "c/9/0"])
+@pytest.mark.parametrize(
+    ("key", "same_size"), [("c/2/0", False), ("c/2/0", True), ("c/9/0", False)]
+)
 def test_what_lands_later_than_it_may_is_found_before_the_array_is_visible(
-    key: str, resume: bool, server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    key: str,
+    same_size: bool,
+    resume: bool,
+    server: S3Server,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A put of the earlier job, over an object of the later one, and one that it leaves out."""
-    url, options = f"s3://bucket/landed-{key[2]}-{resume}.zarr", server.options
+    url, options = f"s3://bucket/landed-{key[2]}-{resume}-{same_size}.zarr", server.options
     store = open_store(url, options)
     claim_node(store, "", "earlier")
     name = "run" if resume else False
@@ -360,7 +372,8 @@ def test_what_lands_later_than_it_may_is_found_before_the_array_is_visible(
         finish = target.ArrayTarget.finish
 
         def finish_late(self: Any, result: Any) -> Any:
-            store.set(key, [b"of the earlier job, of another size"])
+            of_earlier = bytes(store.size(key) or 0) if same_size else b"of another size"
+            store.set(key, [of_earlier])
             return finish(self, result)
 
         patch.setattr(target.ArrayTarget, "finish", finish_late)
@@ -371,6 +384,43 @@ def test_what_lands_later_than_it_may_is_found_before_the_array_is_visible(
         claim_node(store, "", "earlier")
     zd.to_zarr(x, url, **given)
     np.testing.assert_array_equal(zd.open_array(url, storage_options=options)[...], x)
+
+
+@pytest.mark.parametrize("kind", ["rechunk", "copy", "image"])
+def test_what_lands_on_objects_with_receipts_is_found_and_written_anew(
+    kind: str, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size, after the receipts, before the job ends; the same call mends it."""
+    source, url = f"{tmp_path}/from.zarr", f"s3://bucket/into-{kind}.zarr"
+    options = {"storage_options": server.options}
+    x = da.random.default_rng(7).random((8, 8), chunks=(4, 4)).persist()
+    zd.to_zarr(x, source)
+    held = zd.open_array(source)
+    made = url if kind != "image" else f"{url}/0"
+    store = open_store(url, server.options)
+
+    def run() -> None:
+        if kind == "rechunk":
+            zd.rechunk(held, url, chunks=(8, 2), resume=True, **options)
+        elif kind == "copy":
+            zd.copy(held, url, resume=True, **options)
+        else:
+            zd.ome.write(x, url, axes="yx", chunks=(4, 4), resume=True, **options)
+
+    with monkeypatch.context() as patch:
+        where = PyramidJob if kind == "image" else BoundJob
+        finish = where.finish
+
+        def finish_late(job: Any) -> None:
+            keys = [key for key in store.list() if "c/" in key]
+            store.set(keys[-1], [bytes(store.size(keys[-1]))])
+            finish(job)
+
+        patch.setattr(where, "finish", finish_late)
+        with pytest.raises(ResumeError, match="not complete"):
+            run()
+    run()
+    np.testing.assert_array_equal(zd.open_array(made, **options)[...], x)
 
 
 def create_array(url: str, options) -> None:
@@ -480,13 +530,13 @@ def test_values_of_a_create_are_not_put_among_those_of_a_later_job(
     server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, options = "s3://bucket/filling.zarr", server.options
-    fill = group._fill
+    fill = create_node._fill
 
     def fill_late(*args: Any) -> None:
         write(url, 2, server.options)
         fill(*args)
 
-    monkeypatch.setattr(group, "_fill", fill_late)
+    monkeypatch.setattr(create_node, "_fill", fill_late)
     with pytest.raises(JobReplacedError):
         zd.create_array(url, data=np.ones((N, 4)), chunks=(1, 4), storage_options=options)
     assert stored(url, options) == {2.0}

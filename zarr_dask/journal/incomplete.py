@@ -8,7 +8,8 @@ from zarr_dask.errors import JournalError, NodeNotFoundError, StoreError
 from zarr_dask.formats.base import ancestors, prefix_of
 from zarr_dask.journal.journal import LAST, STAGES, TARGETS, JobRecord, Journal
 from zarr_dask.journal.location import JOB, JournalLocation, default_place, open_journals
-from zarr_dask.stores.base import Store, list_sizes
+from zarr_dask.stores.base import Store
+from zarr_dask.stores.put_tags import Version, versions_below
 
 __all__ = ["explain_incomplete", "jobs_creating"]
 
@@ -29,8 +30,7 @@ def explain_incomplete(error: NodeNotFoundError, store: Store, path: str) -> Nod
     if job.extra.get(STAGES):
         hint = _what_is_left(journal, job)
     else:
-        sizes = {key[len(prefix) :]: size for key, size in list_sizes(store, prefix)}
-        hint = _what_is_missing(journal, job, sizes)
+        hint = _what_is_missing(journal, job, versions_below(store, prefix))
     return NodeNotFoundError(error.where, error.looked_for, hint)
 
 
@@ -99,15 +99,15 @@ def _what_is_left(journal: Journal, job: JobRecord) -> str:
     )
 
 
-def _what_is_missing(journal: Journal, job: JobRecord, sizes: Mapping[str, int]) -> str:
+def _what_is_missing(journal: Journal, job: JobRecord, listed: Mapping[str, Version]) -> str:
     begun = f"A job that began to create it at {job.begun} has not ended, or is still running: "
     if not job.resume:
         return (
-            f"{begun}{len(sizes)} stored objects of at most {job.objects} are there. It keeps no "
+            f"{begun}{len(listed)} stored objects of at most {job.objects} are there. It keeps no "
             "receipts, so that the same call must begin anew; with resume=True it would not have "
             f"to. (Its journal: {journal.url})"
         )
-    done = len(journal.valid_receipts(sizes))
+    done = len(journal.valid_receipts(listed))
     how = "resume=True" if job.resume == "token" else f"resume={job.token.partition(':')[2]!r}"
     return (
         f"{begun}{done} of {job.objects} stored objects have valid receipts, "

@@ -50,6 +50,7 @@ from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
+from zarr_dask.stores.put_tags import Version
 
 __all__ = [
     "LAST",
@@ -306,9 +307,9 @@ class Journal:
             self.part is None or self.part.may_have(key[len(start) :])
         )
 
-    def valid_receipts(self, sizes: Mapping[str, int]) -> Receipts:
-        """Return the receipts that are valid for stored objects of these sizes."""
-        return collect(self.receipts(), self.run_id, sizes)
+    def valid_receipts(self, listed: Mapping[str, Version]) -> Receipts:
+        """Return the receipts that are valid for stored objects as a listing shows them."""
+        return collect(self.receipts(), self.run_id, listed)
 
     def merge(self) -> None:
         """Merge the receipts of single tasks into one object, if the store cannot append."""

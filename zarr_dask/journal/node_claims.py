@@ -24,8 +24,8 @@ made below another one whose claim a job has: each looks for the other one when 
 there.
 
 * What was on its way to the store for longer than that lands among the objects of the later job.
-  Before it puts its metadata it looks once, by a listing, whether there are as many objects, and
-  bytes, as it has put (`NodeClaim.was_others`). One of the same size is not found.
+  Such a job keeps receipts (`NodeClaim.was_others`). Before it puts its metadata it looks once, by
+  a listing, whether the objects are those of the receipts, by size and ETag.
 
 Parts of one plan, and calls that resume a job, have the token of that job and share its claim.
 There is no claim in stores without conditional writes, at the root of a bucket, and where nothing

@@ -23,7 +23,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import monotonic
 from typing import Any
@@ -31,7 +31,8 @@ from typing import Any
 from isal import isal_zlib
 
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.stores.base import Buffer, is_key
+from zarr_dask.stores.base import Buffer, Store, is_key
+from zarr_dask.stores.put_tags import Version
 
 __all__ = [
     "GATHERED",
@@ -46,10 +47,12 @@ __all__ = [
     "parse_receipts",
     "stored_object",
     "take_gathered",
+    "with_tags",
 ]
 
 
 _LARGEST = 1 << 63
+_LONGEST_TAG = 256
 _SHA256 = re.compile("[0-9a-f]{64}")
 _quoted = json.encoder.encode_basestring_ascii
 """Function that returns a text as a JSON string."""
@@ -70,6 +73,8 @@ class StoredObject:
     crc32: int | None = None
     """CRC-32 of the encoded bytes, as of zlib. It tells bytes apart that end in their own CRC-32C:
     all of these with one length have the same CRC-32C."""
+    tag: str = field(default="", compare=False)
+    """ETag that the store has returned for it; empty if it returned none. Not in manifests."""
 
     @property
     def has_checksum(self) -> bool:
@@ -98,32 +103,39 @@ class StoredObject:
         return ""
 
     def to_row(self) -> list[Any]:
-        """Return the object as a list for JSON."""
+        """Return the object as a list for JSON, without its tag."""
         row: list[Any] = [self.key, self.nbytes, self.crc32c, self.sha256, self.crc32]
         while row[-1] is None:
             del row[-1]
         return row
 
     def to_text(self) -> str:
-        """Return `to_row` as JSON; formatted by hand, because every task writes a receipt."""
+        """Return it as a row of JSON; formatted by hand, because every task writes a receipt."""
         sha = "null" if self.sha256 is None else _quoted(self.sha256)
-        more = "" if self.crc32 is None else f",{sha},{self.crc32}"
-        if self.crc32 is None and self.sha256 is not None:
-            more = f",{sha}"
+        if self.tag:
+            more = f",{sha},{'null' if self.crc32 is None else self.crc32},{_quoted(self.tag)}"
+        elif self.crc32 is not None:
+            more = f",{sha},{self.crc32}"
+        else:
+            more = "" if self.sha256 is None else f",{sha}"
         return f"[{_quoted(self.key)},{self.nbytes},{self.crc32c}{more}]"
 
     @staticmethod
     def from_row(row: Sequence[Any]) -> StoredObject:
-        """Return the receipt of a row that `to_row` has made.
+        """Return the receipt of a row that `to_row` or `to_text` has made.
 
         Raises
         ------
         ValueError
             If it is something else; says which item.
         """
-        if not isinstance(row, list) or not 3 <= len(row) <= 5:
+        if not isinstance(row, list) or not 3 <= len(row) <= 6:
             raise ValueError(f"{row!a:.80}: expected a key, bytes, a CRC-32C and no more")
-        key, nbytes, checksum, *more = row
+        tag = row[5] if len(row) == 6 else ""
+        _check(isinstance(tag, str) and len(tag) <= _LONGEST_TAG, "tag", tag)
+        key, nbytes, checksum, *more = row[:5]
+        while len(row) == 6 and more and more[-1] is None:
+            more.pop()
         _check(is_key(key), "key", key)
         _check(type(nbytes) is int and 0 <= nbytes < _LARGEST, "number of bytes", nbytes)
         _check(type(checksum) is int and 0 <= checksum < 1 << 32, "CRC-32C", checksum)
@@ -133,7 +145,11 @@ class StoredObject:
         other = more[1] if len(more) == 2 else None
         is_crc32 = type(other) is int and 0 <= other < 1 << 32
         _check(len(more) < 2 or is_crc32, "CRC-32", other)
-        return StoredObject(key, nbytes, checksum, sha, other)
+        return StoredObject(key, nbytes, checksum, sha, other, tag)
+
+    def at(self, version: Version | None) -> bool:
+        """True if a listing shows this object, as far as it tells."""
+        return version is not None and version.may_be(self.nbytes, self.tag)
 
 
 def _check(is_right: bool, name: str, found: object) -> None:
@@ -241,6 +257,26 @@ def stored_object(key: str, buffers: Sequence[Buffer], *, with_sha256: bool) -> 
     return noting.of(key)
 
 
+def with_tags(
+    objects: Iterable[StoredObject], store: Store, prefix: str, tags: Mapping[str, str]
+) -> tuple[StoredObject, ...]:
+    """Return objects with the tags of their puts (`zarr_dask.stores.put_tags.noting_tags`).
+
+    Parameters
+    ----------
+    objects
+        Objects that were put, when all puts have ended.
+    store, prefix
+        Where their keys are from.
+    tags
+        By URL.
+    """
+    if not tags:
+        return tuple(objects)
+    start = f"{store.url}/{prefix}"
+    return tuple(replace(one, tag=tags.get(f"{start}{one.key}", "")) for one in objects)
+
+
 def parse_receipts(text: Buffer) -> Iterator[Receipt]:
     """Yield the receipts in the bytes of a journal file; incomplete lines are skipped."""
     for line in bytes(text).split(b"\n"):
@@ -283,7 +319,7 @@ class Receipts:
 
 
 def collect(
-    receipts: Iterable[Receipt], creation: str, sizes: Mapping[str, int] | None = None
+    receipts: Iterable[Receipt], creation: str, listed: Mapping[str, Version] | None = None
 ) -> Receipts:
     """Collect the valid receipts of one creation.
 
@@ -293,10 +329,10 @@ def collect(
         Receipts in any order; a task that ran twice has left two.
     creation
         Identifier of the creation; receipts of others are ignored.
-    sizes
-        Bytes of every stored object that exists. A receipt is valid for an object only if the
-        object has the recorded size, or is absent if it was recorded as absent on purpose. None
-        accepts all receipts unchecked.
+    listed
+        Every stored object that exists. A receipt is valid for an object only if the object has the
+        recorded size, and tag, where there are any; or is absent if it was recorded as absent on
+        purpose. None accepts all receipts unchecked.
     """
     objects: dict[str, StoredObject] = {}
     empty: set[str] = set()
@@ -304,9 +340,9 @@ def collect(
         if receipt.run_id != creation:
             continue
         for item in receipt.objects:
-            if sizes is None or sizes.get(item.key) == item.nbytes:
+            if listed is None or item.at(listed.get(item.key)):
                 objects[item.key] = item
-        empty.update(key for key in receipt.empty if sizes is None or key not in sizes)
+        empty.update(key for key in receipt.empty if listed is None or key not in listed)
     return Receipts(objects, frozenset(empty - objects.keys()))
 
 

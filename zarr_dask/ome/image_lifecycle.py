@@ -53,9 +53,10 @@ from zarr_dask.journal import (
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import PyramidRecords
-from zarr_dask.stores.base import Store, is_remote, list_sizes
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location, canonical_location
+from zarr_dask.stores.put_tags import versions_below
 
 __all__ = ["PyramidJob", "is_empty", "start_or_resume", "unfinished_arrays"]
 
@@ -89,9 +90,10 @@ class PyramidJob:
         return self._valid() if self.is_resumed else None
 
     def _valid(self) -> Receipts | None:
+        plan = self.plan
         if self.journal is None:
             return None
-        return self.journal.valid_receipts(_sizes(self.plan))
+        return self.journal.valid_receipts(versions_below(plan.store, prefix_of(plan.path)))
 
     def finish(self) -> None:
         """Make the images visible, and finish the job.
@@ -141,12 +143,6 @@ def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
         by_depth.setdefault(path.count("/") + bool(path), []).append(path)
     for depth in sorted(by_depth, reverse=True):
         parallel_for(lambda path: write_documents(store, nodes[path]), by_depth[depth], None)
-
-
-def _sizes(plan: PyramidJobPlan) -> dict[str, int]:
-    """Return the sizes in bytes of everything below the node, by key below it."""
-    prefix = prefix_of(plan.path)
-    return {key[len(prefix) :]: size for key, size in list_sizes(plan.store, prefix)}
 
 
 def start_or_resume(

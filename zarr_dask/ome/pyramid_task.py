@@ -16,9 +16,10 @@ from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.plan import add_requests, format_region
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.journal import Journal, NodeClaims
-from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
+from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject, with_tags
 from zarr_dask.ome.downsample import Method, downsample
 from zarr_dask.ome.pyramid import PyramidStage
+from zarr_dask.stores.put_tags import noting_tags
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
 
@@ -246,7 +247,8 @@ class _Written:
         if self._journal is not None:
             check_job_seen_once(self._journal, array)
         fence = None if self._records is None else self._records.fence
-        with concurrent_puts(array.store, self._waiting):
+        done = len(self.objects)
+        with noting_tags() as tags, concurrent_puts(array.store, self._waiting):
             for part in array.meta.grid.parts(region):
                 name = array.key(part.coords)[len(prefix) :]
                 noting = ObjectDigest(checksum=self._journal is not None)
@@ -255,6 +257,7 @@ class _Written:
                     continue
                 self.nbytes += noting.nbytes
                 self.objects.append(noting.of(name))
+        self.objects[done:] = with_tags(self.objects[done:], array.store, prefix, tags)
 
     def leave_receipt(self) -> None:
         """Record the written objects in the journal."""

@@ -336,8 +336,11 @@ class SupportsListSizes(Protocol):
 class SupportsListTags(Protocol):
     """A store whose listings include the tags of values; see `etag_of`."""
 
-    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:
-        """Return all keys that start with `prefix`, with tags of their values; None if unknown."""
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, tuple[str, int] | None]] | None:
+        """Return all keys that start with `prefix`, with tags of their values; None if unknown.
+
+        A tag is the pair of ETag and number of bytes, or None.
+        """
         ...
 
 

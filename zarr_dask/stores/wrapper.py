@@ -87,7 +87,10 @@ class StoreWrapper:
         """See `zarr_dask.stores.base.etag_of`."""
         return etag_of(self.store, key)
 
-    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:  # noqa: ARG002
+    def list_tags(
+        self,
+        prefix: str,  # noqa: ARG002
+    ) -> Iterator[tuple[str, tuple[str, int] | None]] | None:
         """Return None, which a wrapper may override; see `SupportsListTags`."""
         return None
 

@@ -39,10 +39,17 @@ from zarr_dask.jobs.rechunk.copy_task import CopyReceipts
 from zarr_dask.jobs.rechunk.plan import source_facts
 from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipts import Receipt, Receipts, StoredObject, stored_object
+from zarr_dask.journal.receipts import (
+    Receipt,
+    Receipts,
+    StoredObject,
+    stored_object,
+    with_tags,
+)
 from zarr_dask.stores.base import Buffer, list_sizes
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
+from zarr_dask.stores.put_tags import noting_tags
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.server_copy import LARGEST_SERVER_COPY, ServerCopy, server_copy_or_none
 
@@ -439,8 +446,13 @@ class RawCopyTask:
         if value is None:
             return name, None
         self._fence()
-        self.plan.target.store.set(self.plan.target.key(coords), [value])
-        return name, stored_object(name, [value], with_sha256=False)
+        target = self.plan.target
+        with noting_tags() as tags:
+            target.store.set(target.key(coords), [value])
+        put = stored_object(name, [value], with_sha256=False)
+        prefix = target.node_format.data_prefix(target.path)
+        (put,) = with_tags([put], target.store, prefix, tags)
+        return name, put
 
     def _name(self, coords: tuple[int, ...]) -> str:
         """Return the key of an object below the node."""

@@ -22,7 +22,7 @@ from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import Receipt, Receipts, collect
-from zarr_dask.stores.base import list_sizes
+from zarr_dask.stores.put_tags import Version, versions_below
 
 __all__ = [
     "ArrayJob",
@@ -241,8 +241,7 @@ class ArrayJob(ABC):
         if keys is not None:
             return _collect_only({*keys}, kept, run_id, target)
         prefix = target.node_format.data_prefix(target.path)
-        sizes = {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
-        return collect(kept, run_id, sizes)
+        return collect(kept, run_id, versions_below(target.store, prefix))
 
     def left(self, receipts: Sequence[Receipt] | None = None) -> list[Sequence[int]]:
         """Return the numbers of the tasks that are still to be done, for each stage."""
@@ -321,7 +320,8 @@ def _collect_only(
         return key, target.store.size(f"{prefix}{key}")
 
     found = map_concurrently(size, sorted(named), transfers_for(target.store))
-    return collect(own, run_id, {key: nbytes for key, nbytes in found if nbytes is not None})
+    listed = {key: Version(nbytes) for key, nbytes in found if nbytes is not None}
+    return collect(own, run_id, listed)
 
 
 def metadata_hash(array: Array) -> str:

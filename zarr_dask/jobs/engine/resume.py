@@ -38,9 +38,10 @@ from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.stores.base import append_or_none, list_sizes
+from zarr_dask.stores.base import append_or_none
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location, canonical_location
+from zarr_dask.stores.put_tags import Version, versions_below
 from zarr_dask.stores.real_location import check_file
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ __all__ = [
     "is_done",
     "missing_blocks",
     "plan_resume",
-    "sizes_of",
+    "versions_of",
 ]
 
 Resume = bool | str
@@ -152,13 +153,15 @@ class ResumePlan:
             return f"  journal {self.place.url}, {files}"
         return None
 
-    def begin(self, run_id: str | None = None) -> Journal | None:
+    def begin(self, run_id: str | None = None, *, needed: bool = False) -> Journal | None:
         """Open the journal, or continue the one that was found.
 
         Parameters
         ----------
         run_id
             That of a new job, if it has one already.
+        needed
+            True if the job must have a journal, whatever its options are.
 
         Raises
         ------
@@ -176,12 +179,13 @@ class ResumePlan:
             journal.merge()
             journal.note(replace(self.job, run_id=job.run_id, begun=job.begun, swap=job.swap))
             return journal
-        if self.place is None:
+        place = self.beside if needed and self.place is None else self.place
+        if place is None:
             return None
-        journal = new_journal(self.place, self.job)
+        journal = new_journal(place, self.job)
         journal = replace(journal, run_id=run_id or journal.run_id)
         job = replace(self.job, run_id=journal.run_id)
-        if self.options.needs_journal:
+        if needed or self.options.needs_journal:
             journal.begin(job)
             return journal
         with suppress(StoreError):  # beside a target that is not ours no journal can be written
@@ -193,13 +197,12 @@ class ResumePlan:
         """Return the valid receipts of the job so far; None for a new job."""
         if self.resumed is None:
             return None
-        return self.resumed[0].valid_receipts(sizes_of(target))
+        return self.resumed[0].valid_receipts(versions_of(target))
 
 
-def sizes_of(target: Array) -> dict[str, int]:
-    """Return the size of every object below the data prefix, by its key below the prefix."""
-    prefix = target.node_format.data_prefix(target.path)
-    return {key[len(prefix) :]: size for key, size in list_sizes(target.store, prefix)}
+def versions_of(target: Array) -> dict[str, Version]:
+    """Return every object below the data prefix, by its key below the prefix."""
+    return versions_below(target.store, target.node_format.data_prefix(target.path))
 
 
 def plan_resume(
@@ -523,7 +526,7 @@ def is_done(journal: Journal, other: JobRecord, target: Array) -> bool:
     reaches = all(
         stop <= extent for (_, stop), extent in zip(other.region, meta.grid.shape, strict=True)
     )
-    return reaches and len(journal.valid_receipts(sizes_of(target))) == other.objects
+    return reaches and len(journal.valid_receipts(versions_of(target))) == other.objects
 
 
 def _is_there(target: Array) -> bool:
@@ -554,7 +557,7 @@ def _unless_taken(
         read_node(target.store, target.path, None, ReadOptions())
     except NodeNotFoundError:
         return found
-    done = journal.valid_receipts(sizes_of(target))
+    done = journal.valid_receipts(versions_of(target))
     if len(done) == job.objects:
         return found
     # whoever else makes an array here removes the journal, or writes other bytes as its document: a

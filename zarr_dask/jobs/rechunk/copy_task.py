@@ -39,8 +39,9 @@ from zarr_dask.jobs.engine.rss import (
 )
 from zarr_dask.jobs.engine.visibility import check_job_seen_once
 from zarr_dask.journal import Journal
-from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject
+from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject, with_tags
 from zarr_dask.stores.base import IOCounters
+from zarr_dask.stores.put_tags import noting_tags
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
 from zarr_dask.stores.wrappers.metered import metered
@@ -138,6 +139,10 @@ class CopyStage:
         )
 
     @property
+    def _prefix(self) -> str:
+        return self.target.node_format.data_prefix(self.target.path)
+
+    @property
     def _name(self) -> Hashable:
         """Key of the stage among others that run in the same process."""
         job = None if self.records is None else self.records.run_id
@@ -175,7 +180,7 @@ class CopyStage:
         written: list[StoredObject] = []
         empty: list[str] = []
         encoded = 0
-        with concurrent_puts(self.target.store, self.waiting):
+        with noting_tags() as tags, concurrent_puts(self.target.store, self.waiting):
             for part in self.target.meta.grid.parts(region):
                 if stop is not None and stop():
                     break
@@ -188,8 +193,9 @@ class CopyStage:
                     encoded += self.target.meta.bound(part.coords).spec.nbytes
         memory.look()
         if self.records is not None:
-            journal = self.records.journal
-            journal.add(Receipt(journal.token, self.records.run_id, tuple(written), tuple(empty)))
+            journal, prefix = self.records.journal, self._prefix
+            objects = with_tags(written, self.target.store, prefix, tags)
+            journal.add(Receipt(journal.token, self.records.run_id, objects, tuple(empty)))
         nbytes = sum(item.nbytes for item in written)
         return CopyResult(
             values.size * (self.counted or self.plan.source.itemsize),

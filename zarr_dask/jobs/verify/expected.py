@@ -19,7 +19,7 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import Limits, ancestors, prefix_of, read_documents, where
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.hierarchy.edit import puts_metadata_first
-from zarr_dask.jobs.engine.resume import is_done, sizes_of
+from zarr_dask.jobs.engine.resume import is_done, versions_of
 from zarr_dask.jobs.simulation.output import Output, open_output
 from zarr_dask.jobs.simulation.progress import OutputProgress
 from zarr_dask.journal import (
@@ -138,7 +138,7 @@ class OpenJobs:
         if array is None or journal.is_locked() or job.swap or job.extra.get(STAGES, 1) != 1:
             return False
         if STAGES in job.extra:
-            found = collect(journal.receipts(), f"{job.run_id}{LAST}", sizes_of(array))
+            found = collect(journal.receipts(), f"{job.run_id}{LAST}", versions_of(array))
             return _has_documents(array, job) and len(found) == job.objects
         keeps_none = job.creates and not job.resume and not puts_metadata_first(array.store)
         return (keeps_none and _has_documents(array, job)) or is_done(journal, job, array)

@@ -564,7 +564,9 @@ class WritePlan(Priced, InWords):
         from zarr_dask.graph import write_array
 
         target, resume = self.target, self.resume
-        journal = resume.begin(None if node is None else node.token)
+        # what lands late from the job before is found by receipts (`ArrayTarget._check_landed`)
+        was_others = node is not None and node.was_others
+        journal = resume.begin(None if node is None else node.token, needed=was_others)
         marks: list[BinaryIO | JobLock] = []
         if held and journal is not None:
             marks.append(journal.lock())
@@ -583,11 +585,12 @@ class WritePlan(Priced, InWords):
         is_elsewhere = runs_elsewhere(client)
         records = None
         if journal is not None:
-            # the last task reads the receipts of all processes for a manifest
-            alone = held and not (is_elsewhere and resume.options.manifest)
+            # the last task reads the receipts of all processes
+            alone = held and not (is_elsewhere and (resume.options.manifest or was_others))
             can_append = capabilities_of(journal.store).append
             journal = replace(journal, gathers=alone and not (can_append or runs_processes()))
-            records = self._records(journal, ends=ends)
+            keeps_receipts = resume.options.needs_journal or was_others
+            records = self._records(journal, receipts=keeps_receipts, ends=ends)
         elsewhere = not is_remote(target.store) and is_elsewhere
         room = self._room()
         made = ArrayTarget(
@@ -653,12 +656,12 @@ class WritePlan(Priced, InWords):
             opened.close()
         return folder, [opened] if opened is not None and held else []
 
-    def _records(self, journal: Journal, *, ends: bool) -> WriteReceipts:
+    def _records(self, journal: Journal, *, receipts: bool, ends: bool) -> WriteReceipts:
         """Return what tasks leave behind besides the array."""
         options = self.resume.options
         return WriteReceipts(
             journal,
-            options.needs_journal,
+            receipts,
             options.manifest_place(self.target),
             options.sha256,
             ends,

@@ -76,10 +76,12 @@ from zarr_dask.journal.receipts import (
     StoredObject,
     collect,
     stored_object,
+    with_tags,
 )
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.patience import in_task
+from zarr_dask.stores.put_tags import noting_tags, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
 
@@ -311,7 +313,7 @@ class ArrayTarget:
         empty: list[str] = []
         stored = 0
         confirm = array.confirmation()
-        with malloc_keep_freed(), counting_retries() as retries:
+        with malloc_keep_freed(), counting_retries() as retries, noting_tags() as tags:
             parts = array.meta.grid.parts(checked_region(region, array.shape))
             first = [*islice(parts, 2)]
             # a single object is waited for as it is, without a copy of its bytes
@@ -329,7 +331,9 @@ class ArrayTarget:
                         puts.wait()
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
-            journal.add(Receipt(journal.token, journal.run_id, tuple(written), tuple(empty)))
+            prefix = array.node_format.data_prefix(array.path)
+            objects = with_tags(written, array.store, prefix, tags)
+            journal.add(Receipt(journal.token, journal.run_id, objects, tuple(empty)))
         return WriteReport(
             len(written),
             len(empty),
@@ -502,7 +506,7 @@ class ArrayTarget:
         if self.creates and self.counts:
             self._check_stored(result)
         if self.claim is not None and self.claim.was_others and not has_ended(self.token):
-            self._check_landed(result)
+            self._check_landed()
         if not self.deferred:
             self._show(job)
         if self.room is not None:
@@ -579,23 +583,26 @@ class ArrayTarget:
                 "Give all workers the same file system, and write it again."
             )
 
-    def _check_landed(self, result: WriteReport) -> None:
-        """See by one listing that nothing has landed of the job that had the location before."""
-        expected = result.objects, result.stored
-        if self.records is not None and self.records.receipts:  # of all calls of the job
-            journal = self.records.journal
-            sizes = [
-                put.nbytes for put in collect(journal.receipts(), journal.run_id).objects.values()
-            ]
-            expected = len(sizes), sum(sizes)
-        sizes = list(object_sizes(self.array))
-        found = len(sizes), sum(sizes)
-        if found != expected:
+    def _check_landed(self) -> None:
+        """See by one listing that nothing has landed of the job that had the location before.
+
+        The objects must be those of the receipts, which such a job always has.
+        """
+        if self.records is None:
+            return
+        array, journal = self.array, self.records.journal
+        prefix = array.node_format.data_prefix(array.path)
+        found = versions_below(array.store, prefix)
+        there = {key for key in found if array.meta.coords(key) is not None}
+        receipts = [*journal.receipts()]
+        put = collect(receipts, journal.run_id).objects.keys()
+        valid = collect(receipts, journal.run_id, found).objects.keys()
+        if others := sorted(there - valid) or sorted(put - there):
             raise JobRunningError(
-                f"{self.array.where} has {pluralize(found[0], 'stored object')} of {found[1]:,} "
-                f"bytes, but this job has put {expected[0]} of {expected[1]:,} bytes: what an "
-                "earlier job had sent has landed among them, later than it may have. Nothing was "
-                "made visible. See that the earlier job has ended, and write the array again."
+                f"{pluralize(len(others), 'stored object')} of {array.where}, {others[0]!r} the "
+                "first, are not as this job has put them: what an earlier job had sent has landed "
+                "among them, later than it may have. Nothing was made visible. See that the "
+                "earlier job has ended, and write the array again."
             )
 
     def _check_shown(self) -> None:

@@ -220,7 +220,7 @@ class ObstoreStore(HoldsCredentials):
         """See `zarr_dask.stores.base.list_sizes`."""
         return self._served().list_sizes(prefix)
 
-    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, tuple[str, int] | None]] | None:
         """See `zarr_dask.stores.base.SupportsListTags`."""
         served = self._served()
         return served.list_tags(prefix) if isinstance(served, ObstoreRequests) else None

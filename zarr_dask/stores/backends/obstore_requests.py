@@ -58,6 +58,7 @@ from zarr_dask.stores.error_mapping import (
     permanent_reason,
 )
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
+from zarr_dask.stores.put_tags import note_tag
 from zarr_dask.stores.retry import (
     RetryPolicy,
     call_with_retries,
@@ -181,13 +182,13 @@ class ObstoreRequests(ConditionalGetMixin):
 
         def put() -> None:
             obs, client, at = self._at(key, sent=nbytes)
-            obs.put(client, at, pieces, use_multipart=False)
+            note_tag(self.url, key, obs.put(client, at, pieces, use_multipart=False)["e_tag"])
 
         def put_parts(at_once: int) -> None:
             obs, client, at = self._at(key, _PART_RETRIES, at_once * _PART)
             part = max(_PART, -(-nbytes // _MOST_PARTS))
             given: Any = {"use_multipart": True, "chunk_size": part, "max_concurrency": at_once}
-            obs.put(client, at, pieces, **given)
+            note_tag(self.url, key, obs.put(client, at, pieces, **given)["e_tag"])
 
         if nbytes < _MULTIPART:
             self._do("write", key, put)
@@ -340,7 +341,7 @@ class ObstoreRequests(ConditionalGetMixin):
         """See `zarr_dask.stores.base.list_sizes`."""
         return ((key, int(found["size"])) for key, found in self._listed(prefix))
 
-    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]]:
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, tuple[str, int] | None]]:
         """See `zarr_dask.stores.base.SupportsListTags`."""
         return ((key, _tag(found)) for key, found in self._listed(prefix))
 
@@ -618,7 +619,7 @@ def _range(wanted: Range) -> Any:
     return {"offset": wanted.start} if wanted.stop is None else (wanted.start, wanted.stop)
 
 
-def _tag(meta: Mapping[str, Any]) -> Hashable:
+def _tag(meta: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the tag of a value from its metadata; None if the service has no ETags."""
     return (meta["e_tag"], int(meta["size"])) if meta["e_tag"] else None
 

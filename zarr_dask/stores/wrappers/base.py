@@ -175,7 +175,7 @@ class ReadOnly(StoreWrapper):
         """See `zarr_dask.stores.base.SupportsListSizes`."""
         return list_sizes(self.store, prefix)
 
-    def list_tags(self, prefix: str) -> Iterator[tuple[str, Hashable]] | None:
+    def list_tags(self, prefix: str) -> Iterator[tuple[str, tuple[str, int] | None]] | None:
         """See `zarr_dask.stores.base.SupportsListTags`."""
         return self.store.list_tags(prefix) if isinstance(self.store, SupportsListTags) else None
 
