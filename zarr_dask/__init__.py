@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 import logging as _logging
-import sys as _sys
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from zarr_dask import errors
 from zarr_dask._util.keywords import did_you_mean as _did_you_mean
+from zarr_dask._util.xarray_accessor import register_accessor as _register_accessor
 
 if TYPE_CHECKING:
     from zarr_dask import codecs, ome, stores
@@ -371,8 +371,8 @@ _INSTEAD = {
 def __getattr__(name: str) -> _Any:
     """Import what is used for the first time: thousands of processes may import the package."""
     takes_datasets = _LATER.get(name, "").startswith("zarr_dask.jobs.dispatch")
-    if takes_datasets and "xarray" in _sys.modules:
-        _import_module("zarr_dask.xarray.accessor")  # by which datasets are written
+    if name in _LATER:
+        _register_accessor()  # by which datasets are written; xarray may have come in the meantime
     if name in _LATER:
         try:
             found = getattr(_import_module(_LATER[name]), name)
@@ -382,7 +382,7 @@ def __getattr__(name: str) -> _Any:
             raise errors.MissingDependencyError(
                 f"{name} needs xarray, which is not installed: pip install 'zarr-dask[xarray]'"
             ) from error
-        if not takes_datasets:  # each use of it looks for xarray
+        if not takes_datasets:  # each use of those looks for xarray
             globals()[name] = found
         return found
     if name in _MODULES:
@@ -410,4 +410,5 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__doc__", "__file__", "__name__", "__path__", "__version__"])
 
 
+_register_accessor()
 _logging.getLogger(__name__).addHandler(_logging.NullHandler())

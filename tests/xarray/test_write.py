@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -1024,3 +1026,17 @@ def test_a_dataset_whose_job_has_not_ended_is_not_opened_and_says_so(tmp_path):
                 opened(tmp_path / "a.zarr")
     with pytest.raises(zd.errors.NodeNotFoundError, match="Check the path"):
         zd.open(tmp_path / "b.zarr")
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import xarray as xr, zarr_dask as zd",
+        "import zarr_dask as zd, xarray as xr; zd.from_zarr",
+        "import xarray as xr, zarr_dask.xarray.accessor",
+    ],
+)
+def test_datasets_have_the_accessor_once_both_packages_are_imported(imports):
+    code = f"{imports}; print(xr.Dataset({{'a': ('x', [1])}}).zd.to_zarr({{}}).objects)"
+    command = [sys.executable, "-W", "error::Warning", "-c", code]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "1\n"

@@ -156,6 +156,8 @@ _ABSENT: Mapping[str, str] = {
     "threads": "dask.config.set(num_workers=4), or a cluster, says how many tasks run at a time",
     "dtype": "array.astype(...) converts a dask array before it is written or after it is read",
     "maxshape": "every dimension may grow, by append and resize",
+    "isel": "region={'time': slice(0, 5)} names a part by positions",
+    "sel": "region=zarr_dask.find_region(url, {'time': slice(a, b)}) finds a part by labels",
     "region": "a dask array is indexed, as in array[0:5], and reads no more than that",
     "synchronizer": "every stored object has one writing task, so that no lock is needed",
     "zarr_array_kwargs": "what it holds is given directly, such as chunks= and attributes=",

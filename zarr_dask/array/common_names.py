@@ -16,7 +16,14 @@ from zarr_dask.stores.base import Store
 if TYPE_CHECKING:
     from zarr_dask._util.display import Tree
 
-__all__ = ["ArrayNames", "NodeNames", "assigns_attrs", "facts_text", "no_attribute"]
+__all__ = [
+    "ArrayNames",
+    "NodeNames",
+    "assigns_attrs",
+    "facts_text",
+    "no_attribute",
+    "values_hint",
+]
 
 T = TypeVar("T")
 
@@ -289,7 +296,7 @@ class ArrayNames(NodeNames):
     if not TYPE_CHECKING:  # a type checker knows which attributes there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            hints = {**_of_values(name), **_ARRAY_HINTS}
+            hints = {**values_hint(name), **_ARRAY_HINTS}
             no_attribute("Array", name, hints, dir(type(self)))
 
 
@@ -300,14 +307,14 @@ def _into(out: Any, values: Any) -> Any:
     return out
 
 
-def _of_values(name: str) -> dict[str, str]:
+def values_hint(name: str, noun: str = "array") -> dict[str, str]:
     """Return the hint for a name that arrays of values have, in NumPy or in dask."""
     if name in _DASK_ONLY:
-        return {name: f"Make it a dask array first: array.to_dask().{name}."}
+        return {name: f"Make it a dask array first: {noun}.to_dask().{name}."}
     if name in _NUMPY_ONLY:
-        return {name: f"Read it first: array[...].{name}."}
+        return {name: f"Read it first: {noun}[...].{name}."}
     if hasattr(np.ndarray, name):
-        return {name: f"Read it first: array[...].{name}, or lazily: array.to_dask().{name}."}
+        return {name: f"Read it first: {noun}[...].{name}, or lazily: {noun}.to_dask().{name}."}
     return {}
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
 
 from zarr_dask._util.display import format_shape
 from zarr_dask.array.array import Array
+from zarr_dask.array.common_names import no_attribute, values_hint
 from zarr_dask.errors import GridError, ReadOnlyError
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.ome.coarser import LevelChain
@@ -42,9 +45,23 @@ class Level:
         """Number of pixels along each axis."""
         return self.array.shape
 
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.array.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the pixels."""
+        return self.array.dtype
+
     def __getitem__(self, key: Any) -> Any:
         """Read pixels by NumPy's indexing."""
         return self.array[key]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Read all pixels."""
+        return self.array.__array__(dtype, copy)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write pixels of level 0, and bring those of the coarser levels up to date.
@@ -79,6 +96,13 @@ class Level:
 
     def _axis(self, key: Any) -> Any:
         return self.axes.index(key) if key in self.axes else key
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            known = f"level.array.{name} has it." if hasattr(Array, name) else None
+            hints = {name: known} if known else values_hint(name, "level")
+            no_attribute("ome.Level", name, hints, dir(type(self)))
 
     def __repr__(self) -> str:
         shape = format_shape(self.shape, self.axes)

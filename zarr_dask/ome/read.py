@@ -70,7 +70,7 @@ _HINTS = {
     ),
     **dict.fromkeys(("attrs", "attributes"), "image.group.attrs has them, image.metadata parsed."),
     **dict.fromkeys(
-        ("chunks", "dtype", "ndim", "shape"),
+        ("chunks", "nbytes", "shards", "size"),
         "image.levels[0].array is the array of level 0, which has it.",
     ),
     **dict.fromkeys(
@@ -108,6 +108,21 @@ class Image:
     def axes(self) -> tuple[str, ...]:
         """Names of the axes."""
         return tuple(axis.name for axis in self.multiscale.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of pixels of level 0 along each axis."""
+        return self.levels[0].shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.axes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the pixels."""
+        return self.levels[0].dtype
 
     @cached_property
     def labels(self) -> Labels:

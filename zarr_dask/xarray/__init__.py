@@ -24,6 +24,7 @@ from xarray.backends import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 
 from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.xarray_accessor import register_accessor
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
 from zarr_dask.formats.base import ReadOptions, normalise_path
@@ -36,6 +37,8 @@ from zarr_dask.stores.open import Location, folder_store
 from zarr_dask.xarray.variables import is_of_netcdf, shared_blocks, variable
 
 __all__ = ["EarlyZarrBackend", "OpenOptions", "ZarrDaskBackend", "open_dataset", "open_datatree"]
+
+register_accessor()
 
 _LARGEST_LOCAL = 4_000_000
 """Bytes of a block of a shard: the peaks of reductions are then those of chunk-sized blocks."""

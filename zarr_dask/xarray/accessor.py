@@ -17,9 +17,6 @@ from zarr_dask.xarray.write import plan_dataset, write_dataset
 __all__ = ["Accessor"]
 
 
-@xr.register_datatree_accessor("zd")  # type: ignore[no-untyped-call]
-@xr.register_dataarray_accessor("zd")  # type: ignore[no-untyped-call]
-@xr.register_dataset_accessor("zd")  # type: ignore[no-untyped-call]
 class Accessor:
     """Writes what it belongs to; made by xarray for each object.
 
@@ -30,7 +27,7 @@ class Accessor:
 
     Examples
     --------
-    >>> import xarray as xr, zarr_dask.xarray
+    >>> import xarray as xr, zarr_dask
     >>> store = {}
     >>> report = xr.Dataset({"a": ("x", [1, 2, 3])}).zd.to_zarr(store)
     >>> report.objects
@@ -95,7 +92,7 @@ class Accessor:
 
         Examples
         --------
-        >>> import xarray as xr, zarr_dask.xarray.accessor
+        >>> import xarray as xr, zarr_dask
         >>> store, ds = {}, xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [3, 4])})
         >>> _ = ds.zd.to_zarr(store)
         >>> ds.zd.compare(store), ds.assign(b=ds.a).zd.compare(store)

@@ -81,6 +81,17 @@ class RunCopyOptions(CopyOptions, total=False):
     verify: bool
 
 
+_HABITS = {
+    "component": "path",
+    "compressor": "codecs",
+    "compressors": "codecs",
+    "source": "src",
+    "target": "dst",
+    "zarr_format": "format",
+}
+"""Names of zarr-python and of other jobs for arguments of this package."""
+
+
 @overload
 def plan_copy(
     src: Location | Array | Group, dst: Location | Group, **options: Unpack[PlanCopyOptions]
@@ -88,7 +99,7 @@ def plan_copy(
 @overload
 def plan_copy(src: Any, dst: Location | Group, **options: Unpack[PlanCopyOptions]) -> Any: ...
 @in_job()
-@takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@takes_habits(**_HABITS)
 @explained_by(plan_rechunk)
 def plan_copy(
     src: Any,
@@ -239,7 +250,7 @@ def copy(
 @overload
 def copy(src: Any, dst: Location | Group, **options: Any) -> Any: ...
 @in_job()
-@takes_habits(source="src", target="dst", zarr_format="format", component="path")
+@takes_habits(**_HABITS)
 @takes_options_of(plan_copy, but=["threads"])
 @explained_by(plan_copy)
 def copy(

@@ -97,6 +97,8 @@ class RechunkOptions(JobOptions, total=False):
 
 _HABITS = {
     "component": "path",
+    "compressor": "codecs",
+    "compressors": "codecs",
     "target_chunks": "chunks",
     "target_store": "target",
     "temp_store": "temp",
