@@ -466,6 +466,39 @@ def test_what_has_come_is_decoded_while_the_rest_is_waited_for(monkeypatch, shar
     assert store.asked_for.is_set()
 
 
+class SecondHalfLate(Answering):
+    """A service whose later answers come when more has been asked for."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=16)
+
+    def __init__(self, values=None):
+        super().__init__(values)
+        self.calls = []
+
+    def get_versions(self, requests):
+        if "c/" in requests[0][0]:
+            self.calls.append(len(requests))
+        return super().get_versions(requests)
+
+    def _version(self, key, wanted, tag):
+        number = int(key.partition("c/")[2] or 0)
+        if number >= 16:
+            self.asked_for.set()
+        elif number >= 8:
+            assert self.asked_for.wait(20), "nothing more was asked for while this was waited for"
+        value = self.values.get(key)
+        return TaggedBytes(None if value is None else value[wanted.start : wanted.stop], 1)
+
+
+def test_the_next_objects_are_asked_for_when_half_of_the_last_are_used():
+    """With bounds, as always: no more of them are on their way."""
+    values = np.random.default_rng(5).random(40 * 8)
+    zd.create_array(made := MemoryStore(), shape=values.shape, dtype="f8", chunks=8)[...] = values
+    store = SecondHalfLate(made.values)
+    assert np.array_equal(zd.open_array(store).read(threads=1), values)
+    assert store.calls == [16, 8, 8, 8]
+
+
 class FirstOneFast(Answering):
     """A service whose answers come when `asked_for` is set, but for the first range of a value."""
 

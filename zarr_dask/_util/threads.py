@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -232,14 +233,14 @@ def imap_unbuffered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[
     1
     """
     threads = waiting_threads()
-    return _results([threads.submit(copy_context().run, function, item) for item in items])
+    return _results(deque(threads.submit(copy_context().run, function, item) for item in items))
 
 
-def _results(futures: Sequence[Future[R]]) -> Iterator[R]:
+def _results(futures: deque[Future[R]]) -> Iterator[R]:
     try:
         _MEANWHILE.do()
-        for future in futures:
-            yield future.result()
+        while futures:
+            yield futures.popleft().result()  # which is not kept when it has been used
     finally:
         for future in futures:
             future.cancel()  # after an error; calls that have begun continue

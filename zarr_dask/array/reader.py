@@ -51,6 +51,7 @@ from zarr_dask.stores.base import (
     IndexRange,
     Range,
     RangeReader,
+    ReadPolicy,
     Store,
     TaggedBytes,
     cancel_reads,
@@ -438,7 +439,7 @@ class Reader:
             return
         check_count("threads", threads, "one per core")
         workers = 1 if threads == 1 else min(threads or cpu_count(), cpu_count())
-        size = max(1, min(self._together, -(-count() // workers)))
+        size = max(1, min(_BATCH, -(-count() // workers)))
         parallel_for(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)
 
     @cached_property
@@ -598,41 +599,53 @@ class Reader:
     # --- objects in batches -----------------------------------------------------------------------
 
     def _read_batch(self, objects: Sequence[_Object]) -> None:
-        """Read objects concurrently: their next requests are sent by one call of the store."""
+        """Read objects concurrently: their next requests are sent by one call of the store.
+
+        If the store yields responses as they arrive, the next ones are sent when half of the last
+        have been used, so that some are always in flight.
+        """
         if len(objects) == 1:
             self._read(objects[0])
             return
-        waiting = iter(objects)
-        begun: deque[_Begun] = deque()
-        failed: list[_Object] = []
-        while taken := self._next_round(begun, waiting, failed):
-            for one, received in zip(taken, self._ask_together(taken), strict=True):
-                if self._go_on(one, received, failed):
-                    begun.append(one)
+        waiting, begun, failed = deque(objects), deque[_Begun](), list[_Object]()
+        window = _Window(self._store.coalescing)
+        try:
+            while True:
+                if window.has_room_for(len(waiting) + len(begun)):
+                    taken = self._next_round(begun, waiting, failed, window)
+                    if taken:
+                        window.rounds.append(self._send(taken))
+                found = window.next_response()
+                if found is None:
+                    break
+                if self._go_on(*found, failed):
+                    begun.append(found[0])
+        finally:
+            window.cancel()
         for wanted in failed:
             self._read_again(wanted)
 
     def _next_round(
-        self, begun: deque[_Begun], waiting: Iterator[_Object], failed: list[_Object]
+        self,
+        begun: deque[_Begun],
+        waiting: deque[_Object],
+        failed: list[_Object],
+        window: _Window,
     ) -> list[_Begun]:
         """Return the objects to request next: started ones first, as many as the store allows."""
-        policy = self._store.coalescing
         taken: list[_Begun] = []
-        requests = nbytes = 0
-        while requests < policy.max_concurrent_requests and nbytes < policy.max_bytes_in_flight:
+        while not window.is_full and (begun or waiting):
             if begun:
                 one = begun.popleft()
-            elif (wanted := next(waiting, None)) is not None:
+            else:
+                wanted = waiting.popleft()
                 one = _Begun(wanted, self._fetch(wanted))
                 if self._versions is not None:
                     one.tag = self._versions.tags.get(wanted.key)
                 if not self._skip_kept(one, failed):
                     continue
-            else:
-                break
             taken.append(one)
-            requests += len(one.ranges)
-            nbytes += one.nbytes
+            window.add(one)
         return taken
 
     def _skip_kept(self, one: _Begun, failed: list[_Object]) -> bool:
@@ -649,8 +662,8 @@ class Reader:
                 return False
         return True
 
-    def _ask_together(self, taken: Sequence[_Begun]) -> Iterator[Iterable[Buffer] | None]:
-        """Yield the bytes that some objects requested, fetched by one call of the store."""
+    def _send(self, taken: Sequence[_Begun]) -> _Round:
+        """Send what some objects request, by one call of the store."""
         joint = [coalesce(one.ranges, self._store.coalescing) for one in taken]
         requests = [
             (one.wanted.key, wanted, one.tag)
@@ -658,14 +671,19 @@ class Reader:
             for wanted in ranges
         ]
         fetched = get_ranges_if_match(self._store, requests)
-        coming = iter(fetched)
-        try:
-            for one, (ranges, places) in zip(taken, joint, strict=True):
-                share = islice(coming, len(ranges))
-                yield self._received(one, share, places)
-                deque(share, maxlen=0)  # skip the rest that was not consumed
-        finally:
-            cancel_reads(fetched)
+        return _Round(fetched, self._responses(taken, joint, iter(fetched)))
+
+    def _responses(
+        self,
+        taken: Sequence[_Begun],
+        joint: Sequence[tuple[Sequence[Range], Sequence[tuple[int, int]]]],
+        coming: Iterator[TaggedBytes | None],
+    ) -> Iterator[_Response]:
+        """Yield the bytes that some objects have requested, in this order."""
+        for one, (ranges, places) in zip(taken, joint, strict=True):
+            share = islice(coming, len(ranges))
+            yield one, self._received(one, share, places)
+            deque(share, maxlen=0)  # skip the rest that was not consumed
 
     def _received(
         self, one: _Begun, share: Iterator[TaggedBytes | None], places: Sequence[tuple[int, int]]
@@ -729,6 +747,83 @@ class _Begun:
         )
 
 
+_Response = tuple[_Begun, Iterable[Buffer] | None]
+"""An object, and the bytes that it has requested, as they arrive; None if it is absent."""
+
+
+class _Round(NamedTuple):
+    """Requests that one call of the store has sent."""
+
+    fetched: Iterable[TaggedBytes | None]
+    responses: Iterator[_Response]
+
+
+class _Window:
+    """The requests of a batch of objects that have been sent and whose responses are not used yet.
+
+    Parameters
+    ----------
+    policy
+        How many there may be.
+    """
+
+    def __init__(self, policy: ReadPolicy) -> None:
+        self.rounds: deque[_Round] = deque()
+        self._policy = policy
+        self._loads: deque[tuple[int, int]] = deque()
+        """Requests and bytes of each object, in the order of the responses."""
+        self._requests = self._nbytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further object may be requested."""
+        policy = self._policy
+        return (
+            self._requests >= policy.max_concurrent_requests
+            or self._nbytes >= policy.max_bytes_in_flight
+        )
+
+    def has_room_for(self, objects: int) -> bool:
+        """True if it is worth a call of the store to request some objects now."""
+        if not self._loads:
+            return objects > 0
+        policy = self._policy
+        return (
+            objects >= _WORTH_A_CALL
+            and 2 * self._requests <= policy.max_concurrent_requests
+            and 2 * self._nbytes <= policy.max_bytes_in_flight
+            and isinstance(self.rounds[-1].fetched, Iterator)  # else all of them have arrived
+        )
+
+    def add(self, one: _Begun) -> None:
+        """Count an object that is about to be requested."""
+        load = (len(one.ranges), one.nbytes)
+        self._loads.append(load)
+        self._requests += load[0]
+        self._nbytes += load[1]
+
+    def next_response(self) -> _Response | None:
+        """Return the next object and its bytes, which are taken as used; None at the end."""
+        while self.rounds:
+            found = next(self.rounds[0].responses, None)
+            if found is not None:
+                requests, nbytes = self._loads.popleft()
+                self._requests -= requests
+                self._nbytes -= nbytes
+                return found
+            self.rounds.popleft()
+        return None
+
+    def cancel(self) -> None:
+        """Drop the requests that are not needed any more."""
+        for one in self.rounds:
+            cancel_reads(one.fetched)
+
+
+_BATCH = 1024
+"""Maximum number of objects that one thread reads concurrently before it takes others."""
+_WORTH_A_CALL = 8
+"""Number of objects from which it pays to request them while others are still on their way."""
 _WORTH_A_THREAD = 50e-6
 """Seconds of decoding from which a chunk gains by another thread.
 

@@ -296,9 +296,15 @@ def environment_hash(scheme: str) -> int:
 
     It covers the environment and fsspec's configuration, as far as they concern services.
     """
-    # for each request: the values of other variables are not even decoded
-    environment = [(name, os.environ.get(name)) for name in os.environ if name.startswith(_READ)]
-    return hash((*environment, repr(fsspec_configuration(scheme))))
+    # for each request: names and values are not decoded, as they would be by iterating
+    variables = frozenset(getattr(os.environ, "_data", os.environ).items())
+    return hash((_relevant(variables), repr(fsspec_configuration(scheme))))
+
+
+@lru_cache(maxsize=4)
+def _relevant(variables: frozenset[tuple[str | bytes, str | bytes]]) -> int:
+    """Return a hash of the variables that concern services."""
+    return hash(frozenset(one for one in variables if os.fsdecode(one[0]).startswith(_READ)))
 
 
 _READ = ("AWS_", "AZURE_", "GOOGLE_", "SSL_", "HTTP", "http", "ALL_", "NO_P")  # prefixes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import dask.array as da
 import numpy as np
@@ -19,6 +20,7 @@ from zarr_dask.jobs.engine.map_regions import boxes_for
 from zarr_dask.jobs.verify.compare import mask_of_differences
 from zarr_dask.jobs.verify.digest import add_hashes, digest_text, sum_of
 from zarr_dask.stores import MemoryStore
+from zarr_dask.stores.base import ReadPolicy
 from zarr_dask.stores.wrappers.base import Recording
 
 LAYOUTS = {
@@ -317,6 +319,31 @@ def test_every_object_is_decoded_once():
     for one in (store, other):
         keys = [request.key for request in one.requests if request.key.startswith("c/")]
         assert len(keys) == len(set(keys)) == 60
+
+
+class AskedTogether(MemoryStore):
+    """A service that answers when another one has been asked, too."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+    def __init__(self):
+        super().__init__()
+        self.asked = threading.Event()
+        self.other = self
+
+    def get_ranges(self, requests):
+        if "c/" in requests[0][0]:
+            self.asked.set()
+            assert self.other.asked.wait(20), "the other array was not read at the same time"
+        return super().get_ranges(requests)
+
+
+def test_what_is_far_is_read_at_the_same_time():
+    a, b = AskedTogether(), AskedTogether()
+    for store in (a, b):
+        zd.create_array(store, shape=(8, 12), dtype="i4", chunks=(4, 12))[...] = numbers("i4")
+    a.other, b.other = b, a
+    assert zd.compare(zd.open_array(a), zd.open_array(b))
 
 
 def test_boxes_cut_no_stored_object():

@@ -31,6 +31,7 @@ from zarr_dask.errors import GridError, ManifestError
 from zarr_dask.jobs.verify.scan import CellRuns
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
+from zarr_dask.stores.base import ReadPolicy
 from zarr_dask.stores.key_names import temporary_name
 from zarr_dask.stores.wrappers.base import Recording
 
@@ -749,6 +750,31 @@ def test_requests_of_a_look_at_indexes(tmp_path):
     asked = [one for one in store.requests if "/c/" in one.key]
     assert Counter(one.range.start for one in asked if one.method == "get") == {-100: 4}
     assert len(asked) == 8  # the size and the index of each shard
+
+
+class Lending(MemoryStore):
+    """A service behind which values are read into memory that is used again."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.memory = bytearray(1000)
+
+    def get_start(self, key, nbytes):
+        value = self.get(key)
+        self.memory[: len(value)] = value
+        return memoryview(self.memory)[: min(len(value), nbytes)]
+
+
+def test_values_are_kept_until_they_are_decoded():
+    values = np.random.default_rng(1).integers(0, 99, 1000, "i4")
+    store = MemoryStore()
+    codecs = ["crc32c"]
+    zd.create_array(store, shape=1000, dtype="i4", chunks=10, codecs=codecs)[...] = values
+    store.values["c/0"] = bytes(44)
+    report = zd.verify(Lending(store.values), deep="decode")
+    assert [one.key for one in report.findings] == ["c/0"]
 
 
 def test_many_arrays_and_a_cluster(tmp_path, client):

@@ -18,7 +18,11 @@ from zarr_dask.errors import StoreError
 from zarr_dask.stores import open_store
 from zarr_dask.stores.backends import fsspec as fsspec_backend
 from zarr_dask.stores.config import to_config
-from zarr_dask.stores.option_mapping import to_fsspec_options, to_obstore_config
+from zarr_dask.stores.option_mapping import (
+    environment_hash,
+    to_fsspec_options,
+    to_obstore_config,
+)
 
 NUMBERS = count()
 ALONE = """
@@ -318,3 +322,19 @@ def test_encryption_in_the_words_of_s3():
     )
     given = to_fsspec_options("s3://b/a", {"server_side_encryption": "AES256"})
     assert given == {"s3_additional_kwargs": theirs}
+
+
+# --- the environment ------------------------------------------------------------------------------
+
+
+def test_only_variables_that_concern_services_make_new_clients(monkeypatch):
+    before = environment_hash("s3")
+    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    assert environment_hash("s3") == before
+    monkeypatch.setenv("AWS_REGION", "somewhere")
+    changed = environment_hash("s3")
+    assert changed != before
+    monkeypatch.setenv("AWS_REGION", "elsewhere")
+    assert environment_hash("s3") not in {before, changed}
+    monkeypatch.delenv("AWS_REGION")
+    assert environment_hash("s3") == before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from math import lcm, prod
 from random import Random
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.array.array import Array
 from zarr_dask.grid.grid import Dimension, Fixed, Grid, Region, Shape
 from zarr_dask.jobs.engine import find_workers, run_tasks
@@ -25,7 +27,7 @@ from zarr_dask.jobs.engine.credentials import share_graph
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["boxes_for", "is_dask", "read_box", "run_boxes", "sampled"]
+__all__ = ["boxes_for", "is_dask", "run_boxes", "sampled"]
 
 _LIKED = 1 << 25
 """Preferred bytes of a box: enough for a task, little for a worker."""
@@ -122,8 +124,9 @@ def sampled(count: int, sample: float | None) -> tuple[int, ...] | None:
 class _MapTask:
     """Callable for task number n: read a box and call the function on it."""
 
-    function: Callable[[np.ndarray, Region], Any]
+    function: Callable[..., Any]
     source: Any
+    other: Any
     boxes: Grid
     numbers: tuple[int, ...] | None
 
@@ -132,10 +135,20 @@ class _MapTask:
         counts = self.boxes.counts
         coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
         region = self.boxes.region_of(coords)
-        return self.function(read_box(self.source, region), region)
+        if self.other is None:
+            return self.function(_read_box(self.source, region), region)
+        both = (self.source, self.other)
+        reads = [partial(_read_box, one, region) for one in both]
+        # what is far is waited for, so both at once; what is near is decoded, one after the other
+        values = run_concurrently(*reads) if all(map(_is_far, both)) else [read() for read in reads]
+        return self.function(values[0], region, values[1])
 
 
-def read_box(source: Any, region: Region) -> np.ndarray:
+def _is_far(source: Any) -> bool:
+    return isinstance(source, Array) and source.store.coalescing.max_concurrent_requests > 1
+
+
+def _read_box(source: Any, region: Region) -> np.ndarray:
     """Return a region of a stored array or of a NumPy array."""
     if isinstance(source, Array):
         return source.read(region, threads=1)
@@ -149,15 +162,18 @@ def is_dask(array: object) -> bool:
 
 
 def run_boxes(
-    function: Callable[[np.ndarray, Region], Any],
+    function: Callable[..., Any],
     source: Any,
     boxes: Grid,
     on_result: Callable[[Any], None],
     client: Client | None,
     name: str,
     numbers: tuple[int, ...] | None = None,
+    other: Any = None,
 ) -> None:
     """Call ``function(values, region)`` for every box, in any order.
+
+    With `other`, call ``function(values, region, values_of_other)``.
 
     Parameters
     ----------
@@ -175,12 +191,14 @@ def run_boxes(
         Name of the tasks.
     numbers
         Numbers of the boxes to process; all by default.
+    other
+        A stored array or a NumPy array of the same shape.
     """
     if is_dask(source):
-        for result in _run_dask(function, source, client):
+        for result in _run_dask(function, source, other, client):
             on_result(result)
         return
-    job = _MapTask(function, source, boxes, numbers)
+    job = _MapTask(function, source, other, boxes, numbers)
     count = boxes.ncells if numbers is None else len(numbers)
     if count:
         run_tasks(job, range(count), find_workers(client), on_result, name)
@@ -190,11 +208,13 @@ def run_boxes(
 class _Gather:
     """Stand-in for a write target: collects the function's result for each block."""
 
-    function: Callable[[np.ndarray, Region], Any]
+    function: Callable[..., Any]
+    other: Any
 
     def write(self, block: np.ndarray, region: Region) -> list[Any]:
         """Return the result of the function for a block."""
-        return [self.function(np.asarray(block), region)]
+        others = () if self.other is None else (_read_box(self.other, region),)
+        return [self.function(np.asarray(block), region, *others)]
 
     def merge(self, results: Sequence[list[Any]]) -> list[Any]:
         """Return all results as one list."""
@@ -206,12 +226,12 @@ class _Gather:
 
 
 def _run_dask(
-    function: Callable[[np.ndarray, Region], Any], array: Any, client: Client | None
+    function: Callable[..., Any], array: Any, other: Any, client: Client | None
 ) -> list[Any]:
     from zarr_dask.graph import checked_array, write_array
 
     known = checked_array(array)
-    gather = write_array(known, _Gather(function), (0,) * known.ndim, token_hex(8))
+    gather = write_array(known, _Gather(function, other), (0,) * known.ndim, token_hex(8))
     if client is not None:
         share_graph(client, gather)
     results: list[Any] = gather.compute() if client is None else client.compute(gather).result()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from itertools import islice
@@ -12,7 +13,13 @@ from typing import TypeVar
 from zarr_dask._util.threads import most_requests, parallel_for
 from zarr_dask.stores.base import Store
 
-__all__ = ["each_abreast", "listing_concurrency", "map_concurrently", "transfers_for"]
+__all__ = [
+    "each_abreast",
+    "imap_concurrently",
+    "listing_concurrency",
+    "map_concurrently",
+    "transfers_for",
+]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -93,12 +100,27 @@ def map_concurrently(function: Callable[[T], R], items: Iterable[T], at_a_time: 
     >>> map_concurrently(len, ["a", "", "abc"], 2)
     [1, 0, 3]
     """
+    return list(imap_concurrently(function, items, at_a_time))
+
+
+def imap_concurrently(
+    function: Callable[[T], R], items: Iterable[T], at_a_time: int
+) -> Iterator[R]:
+    """Yield the results of `map_concurrently` in order, each as soon as it is available.
+
+    Examples
+    --------
+    >>> next(imap_concurrently(len, ["a", "", "abc"], 2))
+    1
+    """
     if at_a_time == 1:
-        return [function(item) for item in items]
+        yield from map(function, items)
+        return
     with ThreadPoolExecutor(at_a_time, "zarr_dask-asking") as threads:
-        futures = [threads.submit(copy_context().run, function, item) for item in items]
+        futures = deque(threads.submit(copy_context().run, function, item) for item in items)
         try:
-            return [future.result() for future in futures]
+            while futures:
+                yield futures.popleft().result()
         finally:
             for future in futures:
                 future.cancel()  # after an error

@@ -29,7 +29,7 @@ from zarr_dask.formats.missing_values import FILL_VALUE
 from zarr_dask.grid.grid import Grid, Region, Shape, view_region
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open as open_node
-from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, read_box, run_boxes, sampled
+from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, run_boxes, sampled
 from zarr_dask.jobs.engine.prices import Measured, Traffic, measuring
 from zarr_dask.jobs.verify.digest import Sum, add_hashes, digest_text, sum_of
 from zarr_dask.stores.open import Location
@@ -362,10 +362,9 @@ class _ComparisonState:
             if stored:
                 source = source.rechunk(stored[0].meta.grid.align(source.chunks))
         found = BlockDiff()
-        look = partial(
-            _look, other=other, swapped=swapped, equal_nan=self.equal_nan, digest=self.digest
-        )
-        run_boxes(look, source, boxes, found.add, self.client, "compare", numbers)
+        shape = tuple(other.shape) if self.digest else None
+        look = partial(_look, swapped=swapped, equal_nan=self.equal_nan, digest_shape=shape)
+        run_boxes(look, source, boxes, found.add, self.client, "compare", numbers, other)
         text = None
         if self.digest and numbers is None:
             text = digest_text(a.shape, a.dtype, found.total)
@@ -438,14 +437,20 @@ class BlockDiff:
 
 
 def _look(
-    values: np.ndarray, region: Region, other: Any, *, swapped: bool, equal_nan: bool, digest: bool
+    values: np.ndarray,
+    region: Region,
+    others: np.ndarray,
+    *,
+    swapped: bool,
+    equal_nan: bool,
+    digest_shape: Shape | None,
 ) -> BlockDiff:
-    """Compare a box of one array with the same box of the other."""
-    pair = (values, read_box(other, region))
+    """Compare a box of one array with the same box of the other; digest it with a whole shape."""
+    pair = (values, others)
     a, b = reversed(pair) if swapped else pair
     found = differing(a, b, tuple(s.start for s in region), equal_nan=equal_nan)
-    if digest:
-        found.total = sum_of(a, region, tuple(other.shape))
+    if digest_shape is not None:
+        found.total = sum_of(a, region, digest_shape)
     return found
 
 

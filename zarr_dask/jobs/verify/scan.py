@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Literal, NamedTuple
@@ -31,9 +33,17 @@ from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, fetch_within
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
 from zarr_dask.grid.grid import Region, Shape
-from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
+from zarr_dask.jobs.engine.thread_map import imap_concurrently, transfers_for
 from zarr_dask.journal.receipts import StoredObject, stored_object
-from zarr_dask.stores.base import Buffer, Range, get_ranges_if_match, get_start, read_ranges
+from zarr_dask.stores.base import (
+    BoundedRange,
+    Buffer,
+    Range,
+    Store,
+    get_ranges_if_match,
+    get_start,
+    read_ranges,
+)
 
 __all__ = ["STATES", "CellRuns", "Depth", "Finding", "ObjectScan", "ScanResult", "State"]
 
@@ -175,7 +185,8 @@ class ObjectScan:
             return _look_at(array, coords, self)
 
         cells = self.cells[which].part(first, first + size)
-        for found in _in_turn(look, cells, transfers_for(array.store)):
+        for found in imap_concurrently(look, cells, transfers_for(array.store)):
+            found.finish()
             if found.state == "absent":
                 confirm()
             states.append(STATES.index(found.state))
@@ -184,11 +195,6 @@ class ObjectScan:
             sums.append(found.summed)
             findings.extend(found.findings[: _MOST_NAMED - len(findings)])
         return ScanResult(which, first, bytes(states), dict(chunks), nbytes, sums, findings)
-
-
-def _in_turn(look: Callable[[int], _Look], cells: Iterable[int], at_a_time: int) -> Iterator[_Look]:
-    """Yield the results of checking objects: one by one, or concurrently if requests take long."""
-    return iter(map_concurrently(look, cells, at_a_time)) if at_a_time > 1 else map(look, cells)
 
 
 _MOST_PER_TASK = 256
@@ -204,12 +210,15 @@ _Read = Callable[[Sequence[Range]], Sequence[Buffer] | None]
 
 
 def _look_at(array: Array, coords: tuple[int, ...], scan: ObjectScan) -> _Look:
-    """Check the stored object at some coordinates."""
+    """Ask for the stored object at some coordinates; decoding is left to `_Look.finish`.
+
+    Many threads ask at a time. If all of them decoded, they would mostly wait for each other.
+    """
     look = _Look(array, coords, decoding=scan.depth == "decode")
-    try:
+    with look.blaming_damage():
         _look_into(look, scan)
-    except DamagedValueError as error:
-        look.blame("checksum" if error.by_checksum else "undecodable", (), str(error))
+    if scan.depth == "index":
+        look.finish()  # which asks for the indices of shards in shards
     return look
 
 
@@ -221,7 +230,7 @@ def _look_into(look: _Look, scan: ObjectScan) -> None:
         (size, read), view = _sized(array, coords, key), memoryview(b"")
     else:
         most = bound.size.most
-        value = get_start(array.store, key, most + 1)
+        value = _whole(array.store, key, most + 1)
         size = None if value is None else len(value)
         view = memoryview(value or b"")
         read = lambda wanted: [view[one.start : one.stop] for one in wanted]  # noqa: E731
@@ -236,7 +245,14 @@ def _look_into(look: _Look, scan: ObjectScan) -> None:
     if depth == "receipts":
         return
     valid = tuple(slice(0, s.stop - s.start, 1) for s in array.meta.grid.region_of(coords))
-    look.at(bound, read, size, valid, ())
+    look.rest = partial(look.at, bound, read, size, valid, ())
+
+
+def _whole(store: Store, key: str, nbytes: int) -> Buffer | None:
+    """Return the first bytes of a value, which stay valid if other values are read meanwhile."""
+    if store.coalescing.max_concurrent_requests == 1:
+        return get_start(store, key, nbytes)
+    return store.get_ranges([(key, BoundedRange(0, nbytes))])[0]
 
 
 def _sized(array: Array, coords: Shape, key: str) -> tuple[int | None, _Read]:
@@ -285,6 +301,24 @@ class _Look:
         self.nbytes = 0
         self.summed: StoredObject | None = None
         self.findings: list[Finding] = []
+        self.rest: Callable[[], object] | None = None
+        """Check of the bytes that have been read, if it is still to be made."""
+
+    def finish(self) -> None:
+        """Check what remains to be checked."""
+        rest, self.rest = self.rest, None
+        if rest is not None:
+            with self.blaming_damage():
+                rest()
+
+    @contextmanager
+    def blaming_damage(self) -> Iterator[None]:
+        """Record that the store has found the value damaged, if it raises that."""
+        try:
+            yield
+        except DamagedValueError as error:
+            state: State = "checksum" if error.by_checksum else "undecodable"
+            self.blame(state, (), str(error))
 
     def blame(self, state: State, inside: tuple[Shape, ...], reason: str) -> State:
         """Record a problem with the object, or with a chunk inside it."""
