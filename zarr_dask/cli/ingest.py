@@ -112,7 +112,7 @@ def ingest(
     verify: bool,
     **options: Any,
 ) -> None:
-    """Write many NetCDF, HDF5, GRIB or other files into one store.
+    """Write many NetCDF, HDF5, GRIB or Zarr files into one store.
 
     FILES are paths, URLs, patterns, folders, or @LIST for a file with one of these on each line;
     DST is the location of the store. All headers are read first, and differences between files are

@@ -147,6 +147,21 @@ class DatasetStore(ReadOnlyKeys):
 
     # --- keys -------------------------------------------------------------------------------------
 
+    def check_hierarchies(self) -> None:
+        """Raise if a source that is no single file is not the one that was surveyed.
+
+        That takes a listing of each, so it is done when a job begins, and when a process opens one;
+        a file is checked for each of its chunks.
+
+        Raises
+        ------
+        IngestError
+            If values were added, removed or changed.
+        """
+        for number in range(len(self.headers)):
+            if self.file(number).place.is_hierarchy:
+                self.file(number).check()
+
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
         document = self.documents.get(key)

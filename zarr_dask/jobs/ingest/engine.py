@@ -1,10 +1,11 @@
-"""Files that an engine of xarray reads: GRIB, HDF4, Zarr, and whatever else has one."""
+"""Files that an engine of xarray reads: GRIB, HDF4, and whatever else has one; and Zarr."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import numpy as np
 from zarr_dask.errors import IngestError, MissingDependencyError
 from zarr_dask.jobs.ingest.hdf5 import pieces
 from zarr_dask.jobs.ingest.header import Variable, encoded
+from zarr_dask.jobs.ingest.source_file import SourceFile
 
-__all__ = ["Opened", "open_with"]
+__all__ = ["ZARR", "Opened", "open_with"]
 
 _FAILURES: tuple[type[Exception], ...] = (
     OSError,
@@ -26,8 +28,12 @@ _FAILURES: tuple[type[Exception], ...] = (
 """Exceptions of engines about files."""
 
 
+ZARR = "zarr_dask"
+"""The engine of this package."""
+
+
 class Opened:
-    """A file that xarray has opened; read by one thread at a time.
+    """A file that xarray has opened.
 
     Parameters
     ----------
@@ -35,12 +41,19 @@ class Opened:
         The dataset, without the conventions applied.
     failures
         Exceptions of the engine.
+    lock
+        Held while values are read.
     """
 
-    def __init__(self, dataset: Any, failures: tuple[type[Exception], ...]) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        failures: tuple[type[Exception], ...],
+        lock: AbstractContextManager[Any],
+    ) -> None:
         self._dataset = dataset
         self._failures = failures
-        self._lock = threading.Lock()
+        self._lock = lock
 
     def header(self) -> tuple[dict[str, dict[str, Any]], dict[str, Variable]]:
         """Return the attributes of the root group, and the variables."""
@@ -62,10 +75,10 @@ class Opened:
             raise OSError(str(error)) from error
         if values.dtype.kind in "mM":
             return values.astype(f"{values.dtype.kind}8[ns]").view("i8")
-        return values.astype(object) if values.dtype.kind == "U" else values
+        return values.astype(object) if values.dtype.kind in "TU" else values
 
 
-def open_with(engine: str, url: str) -> Opened:
+def open_with(engine: str, place: SourceFile) -> Opened:
     """Return a file opened by an engine of xarray.
 
     Parameters
@@ -73,8 +86,8 @@ def open_with(engine: str, url: str) -> Opened:
     engine
         Name of the engine, perhaps with options: ``"cfgrib:typeOfLevel=surface,level=0"``. Those of
         cfgrib are keys of messages.
-    url
-        Path or URL of the file.
+    place
+        Location of the file.
 
     Raises
     ------
@@ -83,6 +96,7 @@ def open_with(engine: str, url: str) -> Opened:
     IngestError
         If the engine cannot read it.
     """
+    url = place.url
     try:
         import xarray as xr
     except ImportError:
@@ -96,7 +110,9 @@ def open_with(engine: str, url: str) -> Opened:
             f"{url} needs xarray's engine {name!r}, which is not installed{extra}; there are "
             f"{', '.join(xr.backends.list_engines())}."
         )
-    hint, failures = "", _FAILURES
+    hint, failures, lock = "", _FAILURES, threading.Lock() if name != ZARR else nullcontext()
+    if name == ZARR:
+        options = {"storage_options": dict(place.options), **options}
     if name == "cfgrib":  # by default it leaves out what does not fit, and only logs that
         from gribapi.errors import GribInternalError
 
@@ -114,7 +130,7 @@ def open_with(engine: str, url: str) -> Opened:
         raise IngestError(
             f"{url}: xarray's engine {name!r} cannot read it ({error}).{hint}"
         ) from error
-    return Opened(found, failures)
+    return Opened(found, failures, lock)
 
 
 def _parsed(engine: str) -> tuple[str, dict[str, Any]]:
@@ -144,7 +160,7 @@ def _variable(one: Any) -> Variable:
     if dtype.kind in "mM":
         attrs["units"] = "nanoseconds since 1970-01-01" if dtype.kind == "M" else "nanoseconds"
         text = "<i8"
-    elif dtype.kind in "OU":
+    elif dtype.kind in "OTU":
         text = "string"
     elif dtype.kind in "iufcbS":
         text = dtype.str

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +28,7 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.detect import DEFAULT_FORMAT
 from zarr_dask.grid.grid import Cells
 from zarr_dask.jobs.ingest import hdf5, netcdf3
-from zarr_dask.jobs.ingest.engine import Opened, open_with
+from zarr_dask.jobs.ingest.engine import ZARR, Opened, open_with
 from zarr_dask.jobs.ingest.hdf5_file import opened_hdf5
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded
 from zarr_dask.jobs.ingest.source_file import SourceFile
@@ -256,7 +255,7 @@ class FileArrays(ReadOnlyKeys):
             If the file does not hold them any more.
         """
         one = self.header.variables[path]
-        if self.place.path is not None:
+        if self.place.path is not None and not self.place.is_hierarchy:
             self.check()
         if one.layout == "values":
             return encode_block(self.values(path, _region(one, coords)), one, one.chunks)
@@ -411,7 +410,9 @@ class _OpenFiles:
         with self._lock:
             found = self._open.get(name)
             if found is None:
-                found = self._open[name] = open_with(file.header.kind, file.place.url)
+                if file.place.is_hierarchy:
+                    file.check()  # once, since it takes a listing
+                found = self._open[name] = open_with(file.header.kind, file.place)
                 while len(self._open) > self.most:
                     self._open.popitem(last=False)  # closed when the last thread lets go of it
             self._open.move_to_end(name)
@@ -432,6 +433,8 @@ def kind_of(place: SourceFile, size: int) -> str:
     IngestError
         If they are of no known kind.
     """
+    if place.is_hierarchy:
+        return ZARR
     (start,) = place.read([Range(0, min(8, size))])
     begin = bytes(start)
     if begin == hdf5.SIGNATURE:
@@ -440,11 +443,13 @@ def kind_of(place: SourceFile, size: int) -> str:
         return "netcdf3"
     if begin[:4] == b"GRIB":
         return "cfgrib"
+    if begin[:4] == b"PK\x03\x04" and place.path is not None:
+        return ZARR
     if size > hdf5.USER_BLOCK and _has_user_block(place, size):
         return "hdf5"
     raise IngestError(
-        f"{place.url} is neither NetCDF nor HDF5 nor GRIB: it begins with {begin!r}. Give the "
-        "engine of xarray that reads it, engine='...', or leave the file out."
+        f"{place.url} is neither NetCDF nor HDF5 nor GRIB nor an archive of Zarr: it begins with "
+        f"{begin!r}. Give the engine of xarray that reads it, engine='...', or leave the file out."
     )
 
 
@@ -462,8 +467,7 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
     """Return the header of a file; one with an `error` if it cannot be read."""
     size, tag = 0, ""
     try:
-        if engine is None or place.path is None or Path(place.path).is_file():
-            size, tag = place.size(), place.tag()
+        size, tag = place.size(), place.tag()
         kind = engine or kind_of(place, size)
         if kind == "netcdf3":
             groups, variables = _netcdf3_header(place, size)
@@ -477,7 +481,7 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
                 }
                 FileArrays(place, Header(place.url, size, tag)).keep(small)
         else:
-            groups, variables = open_with(kind, place.url).header()
+            groups, variables = open_with(kind, place).header()
     except MissingDependencyError:
         raise
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:

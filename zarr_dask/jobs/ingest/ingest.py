@@ -219,6 +219,7 @@ class IngestPlan(Priced):
         broken = self.source.broken
         if broken is not None and not resume:
             broken.clear()
+        self.source.check_hierarchies()
         if self.copy is not None:
             copied = self.copy.run(client, progress, resume=resume, journal=journal, verify=verify)
             facts = {one.name: getattr(copied, one.name) for one in fields(copied)}
@@ -292,8 +293,10 @@ def plan_ingest(
     Parameters
     ----------
     files
-        NetCDF, HDF5 or GRIB files: a path or URL, a pattern such as ``"run/*.nc"``, a folder,
-        ``"@list.txt"`` for a file that has one of these on each line, or a list of them.
+        NetCDF, HDF5 or GRIB files, or Zarr hierarchies: a path or URL, a pattern such as
+        ``"run/*.nc"``, a folder, ``"@list.txt"`` for a file that has one of these on each line, or
+        a list of them. A URL that ends in ``.zarr`` is one of a hierarchy, whose root group is
+        read.
     url, path
         Location of the store. If it has the first of the files already, the others are appended.
     concat

@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from glob import glob, has_magic
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from zarr_dask.errors import IngestError, StoreError
-from zarr_dask.stores.base import Buffer, Range, Store, etag_of, list_sizes
+from zarr_dask.formats.detect import FORMATS
+from zarr_dask.stores.base import Buffer, Range, Store, etag_of
 from zarr_dask.stores.open import open_store
+from zarr_dask.stores.put_tags import versions_below
 
 __all__ = ["PositionedFile", "SourceFile", "find_files", "natural"]
 
@@ -31,13 +34,14 @@ SUFFIXES = (
     ".grib",
     ".grb",
     ".grib2",
+    ".zarr",
 )
-"""Endings of the files that are taken from a folder."""
+"""Endings of the files and hierarchies that are taken from a folder."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """The location of one file."""
+    """The location of one file, or of one Zarr hierarchy."""
 
     url: str
     """Absolute path, or URL."""
@@ -70,6 +74,20 @@ class SourceFile:
         """Its path if it is a local file."""
         return None if "://" in self.url else self.url
 
+    @cached_property
+    def is_hierarchy(self) -> bool:
+        """True for a Zarr hierarchy: a local folder, or a URL that ends in ``.zarr``."""
+        return self.url.endswith(".zarr") if self.path is None else os.path.isdir(self.path)
+
+    def _stored(self) -> dict[str, tuple[int, Hashable]]:
+        """Return the values of a hierarchy, with what changes when they do."""
+        if self.path is None:
+            found = versions_below(open_store(self.url, dict(self.options)), "")
+            return {key: (one.nbytes, one.tag) for key, one in found.items()}
+        walked = os.walk(self.path)
+        files = [os.path.join(folder, name) for folder, _, names in walked for name in names]
+        return {one: (os.stat(one).st_size, os.stat(one).st_mtime_ns) for one in files}
+
     def size(self) -> int:
         """Return its bytes.
 
@@ -78,6 +96,8 @@ class SourceFile:
         IngestError
             If it is not there.
         """
+        if self.is_hierarchy:
+            return sum(nbytes for nbytes, _ in self._stored().values())
         size = self.store.size(self._split[1])
         if size is None:
             raise IngestError(f"{self.url} is not there, or is a folder.")
@@ -85,6 +105,8 @@ class SourceFile:
 
     def tag(self) -> str:
         """Return what changes when the file does: times of a local file, a tag of a remote one."""
+        if self.is_hierarchy:
+            return sha256(repr(sorted(self._stored().items())).encode()).hexdigest()[:24]
         if self.path is not None:
             status = os.stat(self.path)
             return f"{status.st_mtime_ns}"
@@ -201,7 +223,7 @@ class _Remote(PositionedFile):
 
 
 def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str]:
-    """Return paths and URLs of files, in the order given; those of a pattern by name.
+    """Return paths and URLs of files and hierarchies, in the order given; of a pattern by name.
 
     Parameters
     ----------
@@ -249,7 +271,7 @@ def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
         return [url for line in lines if line.strip() for url in _matches(line.strip(), options)]
     if "://" in item:
         return _remote_matches(item, options) if has_magic(item) else [item]
-    if os.path.isdir(item) and not item.endswith(".zarr"):
+    if os.path.isdir(item) and not _is_node(item):
         names = [name for name in os.listdir(item) if name.lower().endswith(SUFFIXES)]
         found = [os.path.join(item, name) for name in names]
     elif has_magic(item) and not os.path.exists(item):
@@ -264,22 +286,34 @@ def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
     return sorted((os.path.abspath(one) for one in found), key=natural)
 
 
+def _is_node(folder: str) -> bool:
+    keys = [key for known in FORMATS for key in known.node_keys("")]
+    return folder.endswith(".zarr") or any(os.path.exists(os.path.join(folder, k)) for k in keys)
+
+
 def _remote_matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
     scheme, _, rest = item.partition("://")
     fixed = rest[: re.search(r"[*?\[]", rest).start()].rpartition("/")[0]  # type: ignore[union-attr]
     base = f"{scheme}://{fixed}"
     store = open_store(base, dict(options or {}))
     try:
-        keys = [key for key, _ in list_sizes(store)]
+        keys = _names_at(store, rest[len(fixed) + 1 :].count("/"))
     except StoreError as error:
         raise IngestError(f"{item!r}: the files cannot be listed ({error})") from error
     pattern = rest[len(fixed) + 1 :]
-    found = [
-        key for key in keys if fnmatchcase(key, pattern) and key.count("/") == pattern.count("/")
-    ]
+    found = [key for key in keys if fnmatchcase(key, pattern)]
     if not found:
         raise IngestError(f"{item!r} matches no file. Check the pattern and the folder.")
     return [f"{base}/{key}" for key in sorted(found, key=natural)]
+
+
+def _names_at(store: Store, depth: int, prefix: str = "") -> list[str]:
+    """Return the files that many folders down, and the folders that end in ``.zarr``."""
+    listing = store.list_dir(prefix)
+    if depth:
+        return [one for below in listing.prefixes for one in _names_at(store, depth - 1, below)]
+    folders = [one.removesuffix("/") for one in listing.prefixes]
+    return listing.keys + [one for one in folders if one.endswith(".zarr")]
 
 
 def natural(name: str) -> list[Any]:
