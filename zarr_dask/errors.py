@@ -59,7 +59,7 @@
     ├── WriterNotFoundError      (FileNotFoundError)  no simulation output at that location
     ├── PlanError                (ValueError)         a file without a plan that can be executed
     ├── SchedulerError           (ConnectionError)    no scheduler responds, or it is lost
-    ├── WorkerLostError          (RuntimeError)       workers died of the same task
+    ├── WorkerLostError          (RuntimeError)       workers died of a task, or none came back
     ├── WorkerSetupError         (RuntimeError)       workers that cannot run the job
     ├── DaskBackendError         (RuntimeError)       dask arrays of a kind without layers
     └── MissingDependencyError   (ImportError)        an optional package is not installed
@@ -733,7 +733,7 @@ class SchedulerError(ZarrDaskError, ConnectionError):
 
 
 class WorkerLostError(ZarrDaskError, RuntimeError):
-    """Workers died repeatedly of the same task, so it was given up."""
+    """Workers died repeatedly of the same task, or there were none for minutes."""
 
 
 class WorkerSetupError(ZarrDaskError, RuntimeError):

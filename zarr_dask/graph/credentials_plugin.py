@@ -7,6 +7,7 @@ while there is a client.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,6 +19,10 @@ from distributed import Client, WorkerPlugin
 from zarr_dask.stores.secrets import keep_credentials, known_credentials, references_of
 
 __all__ = ["share_references", "share_with_client"]
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE = 30.0
+"""Maximum seconds to wait for workers to take credentials."""
 
 
 class _CredentialsPlugin(WorkerPlugin):
@@ -65,10 +70,23 @@ def share_references(client: Client, references: Iterable[str]) -> None:
         if not secrets:
             continue  # this process does not have them either
         plugin = _CredentialsPlugin(secrets)
-        done = client.register_plugin(plugin, name=f"zarr-dask-credentials-{reference}")
-        if client.asynchronous:
-            client.loop.add_callback(lambda done=done: done)
+        _register(client, plugin, f"zarr-dask-credentials-{reference}")
         _SHARED.note(client, reference)
+
+
+def _register(client: Client, plugin: WorkerPlugin, name: str) -> None:
+    if client.asynchronous:
+        done = client.register_plugin(plugin, name=name)
+        client.loop.add_callback(lambda: done)
+        return
+    try:
+        client.sync(client.register_plugin, plugin, name=name, callback_timeout=_PATIENCE)
+    except TimeoutError:
+        _LOG.warning(
+            "a worker of %r has not taken credentials within %.0f s; its host may be out of reach",
+            client,
+            _PATIENCE,
+        )
 
 
 def share_with_client(value: Any) -> None:

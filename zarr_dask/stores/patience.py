@@ -129,12 +129,14 @@ class Services:
         self._lock = threading.Lock()
         self._known: set[Hashable] = set()
         self._warned = float("-inf")
+        self.wanted = ""
+        """The thing that is waited for."""
         self._began: float | None = None
         self._ends = float("-inf")
 
     @property
     def waiting(self) -> float:
-        """Seconds that requests have been waiting for a service; 0 if none does."""
+        """Seconds that requests have been waiting for a service, or a job for workers; else 0."""
         now, began = time.monotonic(), self._began
         return 0.0 if began is None or now > self._ends else now - began
 
@@ -157,17 +159,28 @@ class Services:
             f"waiting for a service: {str(error).rstrip('.')} ({attempts} attempts in "
             f"{passed:.1f} s; the next one in {waiting:.1f} s)"
         )
-        if passed + waiting < _SILENT or not self._note_wait(passed, waiting):
+        if passed + waiting < _SILENT or not self.note_wait(passed, waiting):
             _LOG.debug("%s", said)
             return
         _LOG.warning("%s", said)
         if self.forward is not None:
             self.forward(said, passed)
 
-    def _note_wait(self, passed: float, waiting: float) -> bool:
-        """Note that a request waits; return True if it is time for a warning."""
+    def note_wait(self, passed: float, waiting: float, wanted: str = "a service") -> bool:
+        """Note that something is waited for; return True if it is time for a warning.
+
+        Parameters
+        ----------
+        passed
+            Seconds since the wait began.
+        waiting
+            Seconds until the next attempt.
+        wanted
+            What is waited for.
+        """
         with self._lock:
             now = time.monotonic()
+            self.wanted = wanted
             self._began = now - passed if self._began is None else min(self._began, now - passed)
             self._ends = max(self._ends, now + waiting + _LASTS)
             is_due = now - self._warned >= _WARN_EVERY
@@ -190,7 +203,7 @@ class Services:
         """Take up what another process of a job has forwarded."""
         if not said:
             self._began = None
-        elif self._note_wait(passed, 0.0):
+        elif self.note_wait(passed, 0.0):
             _LOG.warning("in a worker: %s", said)
 
 

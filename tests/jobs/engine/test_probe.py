@@ -130,7 +130,7 @@ def test_workers_that_do_not_answer(client, tmp_path, monkeypatch):
     monkeypatch.setattr(probe, "_PATIENCE", 0.2)
     monkeypatch.setattr(probe, "local_path", lambda *_: None)
     monkeypatch.setattr(probe, "_look", lambda *_: time.sleep(2))
-    with pytest.warns(ZarrDaskWarning, match="of 2 workers not all answered within 0 s"):
+    with pytest.warns(ZarrDaskWarning, match="2 of 2 workers have not answered within 0 s: tcp"):
         probe.check_workers(client, [(LocalStore(str(tmp_path)), "")])
 
 

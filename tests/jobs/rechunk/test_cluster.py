@@ -206,6 +206,9 @@ def test_the_window_follows_the_workers(monkeypatch):
         def nthreads(self):
             return {"a": self.threads}
 
+        def sync(self, function, callback_timeout):
+            return function()
+
     cluster = Cluster()
     now = 0.0
     monkeypatch.setattr("zarr_dask.jobs.engine.cluster.monotonic", lambda: now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from secrets import token_hex
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, WorkerLostError, WorkerSetupError
 from zarr_dask.jobs.engine.credentials import share_graph
-from zarr_dask.jobs.engine.workers import Workers
+from zarr_dask.jobs.engine.worker_watch import WorkerWatch, watch_workers
+from zarr_dask.jobs.engine.workers import Workers, ask_workers, few
 from zarr_dask.journal import Journal
 from zarr_dask.journal.receipts import GATHERED, Batch, take_gathered
 from zarr_dask.stores.patience import SERVICES
@@ -39,6 +40,12 @@ _ENDED = {"memory", "error", "released", "forgotten"}
 """States of finished tasks that a worker still keeps."""
 _PATIENCE = 60.0
 """Maximum seconds to wait for workers to end tasks of a failed job."""
+_ANSWER = 30.0
+"""Maximum seconds to wait for the answer of a worker."""
+_LOOK = 1.0
+"""Seconds between two checks of the workers."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def run_window(
@@ -66,9 +73,10 @@ def run_window(
     first = [start(argument) for argument in islice(arguments, window.tasks())]
     running = _as_completed(client, first)
     try:
-        with _hearing_waits(client):
+        with _waiting(client, running.futures) as watch:
             for future, result in running:
-                on_result(result if future.status == "finished" else _result(future, client))
+                watch.check()
+                on_result(result if future.status == "finished" else _result(future, client, watch))
                 future.release()
                 for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
                     running.add(start(argument))
@@ -84,8 +92,8 @@ def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) ->
     share_graph(client, collection)
     future = client.compute(collection)
     try:
-        with _hearing_waits(client):
-            return _result(future, client)
+        with _waiting(client, [future]) as watch:
+            return _result(future, client, watch)
     except BaseException as error:
         client.cancel([future], reason="the job failed or was stopped")
         if isinstance(error, Exception) and not isinstance(error, SchedulerError):
@@ -113,8 +121,10 @@ def take_receipts(journal: Journal, client: Client) -> set[str]:
         The addresses of the workers that have handed over theirs. Those of other ones are lost.
     """
     job = journal.batch_key
-    answers = client.sync(client.run, take_gathered, job, on_error="return")
+    answers = ask_workers(client, take_gathered, job, seconds=_ANSWER)
     found = {at: batch for at, batch in answers.items() if isinstance(batch, Batch)}
+    if lost := answers.keys() - found.keys():
+        _LOG.warning("receipts of workers that do not answer are written again: %s", few(lost))
     for batch in found.values():
         GATHERED.keep(job, batch)
     return {*found}
@@ -127,9 +137,19 @@ def _wait_for_workers(client: Client, *names: str) -> None:
     """
     deadline = monotonic() + _PATIENCE
     quiet = 0
-    while quiet < 2 and monotonic() < deadline:
-        answers = client.run(_has_tasks, names=names, on_error="ignore")
-        quiet = 0 if any(answers.values()) else quiet + 1
+    while quiet < 2:
+        left = deadline - monotonic()
+        try:
+            answers = ask_workers(client, _has_tasks, names=names, seconds=max(left, _LOOK))
+        except OSError as error:
+            _LOG.warning("workers may still run tasks of the failed job: %s", error)
+            return
+        # one that does not answer in time may have tasks; one out of reach has died
+        busy = [at for at, one in answers.items() if one is True or isinstance(one, TimeoutError)]
+        if busy and left < 0:
+            _LOG.warning("workers that may still run tasks of the failed job: %s", few(busy))
+            return
+        quiet = 0 if busy else quiet + 1
         sleep(0.02)  # there is no notification when a cancelled task ends, so poll
 
 
@@ -141,13 +161,19 @@ def _has_tasks(dask_worker: Worker, names: Sequence[str]) -> bool:
     )
 
 
-def _result(future: Any, client: Client) -> Any:
+def _result(future: Any, client: Client, watch: WorkerWatch) -> Any:
     """Return the result of a task; raise cluster failures as errors of this package."""
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
+    from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
     try:
         return future.result()
+    except (NoValidWorkerError, NoWorkerError) as error:
+        raise WorkerLostError(
+            f"{error} Start workers, and make the same call again: if it was and is made with "
+            "resume=True, only missing objects are written."
+        ) from error
     except KilledWorker as error:
         raise WorkerLostError(
             f"several workers died of the task {error.task!r}, the last one "
@@ -155,6 +181,7 @@ def _result(future: Any, client: Client) -> Any:
             "memory: lower max_mem, or raise the workers' limit, and look into their logs."
         ) from error
     except FutureCancelledError as error:
+        watch.check()
         raise SchedulerError(
             f"the scheduler {client.scheduler.address if client.scheduler else ''} was lost while "
             f"the job was running ({error})."
@@ -203,11 +230,19 @@ _WAITS = "zarr-dask-waits"
 
 
 @contextmanager
-def _hearing_waits(client: Client) -> Iterator[None]:
-    """Log what workers tell about waits for services, and show it in progress bars."""
+def _waiting(client: Client, futures: Iterable[Any]) -> Iterator[WorkerWatch]:
+    """Tell about waits of workers for services, and of futures for workers, while there are any.
+
+    The futures are cancelled if workers do not come back.
+    """
+
+    async def cancel() -> None:
+        await client.cancel([*futures], reason="no worker runs tasks")
+
     client.subscribe_topic(_WAITS, lambda event: SERVICES.hear(*event[1]))
     try:
-        yield
+        with watch_workers(client, cancel) as watch:
+            yield watch
     finally:
         client.unsubscribe_topic(_WAITS)
         SERVICES.hear("", 0.0)
@@ -250,10 +285,6 @@ def ask_scheduler(operation: str, **message: Any) -> Any:
 
 PER_THREAD = 8
 """Number of tasks for each thread: enough that no thread waits for the client."""
-_LOOK = 1.0
-"""Seconds between two checks of the workers."""
-
-_LOG = logging.getLogger(__name__)
 
 
 class SubmissionWindow:
@@ -283,7 +314,9 @@ class SubmissionWindow:
         if monotonic() > self._looked + _LOOK:
             # without workers the tasks wait for the next ones
             before = self._threads
-            self._threads = sum(self._client.nthreads().values()) or before
+            with suppress(TimeoutError):  # of silent schedulers `watch_workers` tells
+                found = self._client.sync(self._client.nthreads, callback_timeout=_ANSWER)
+                self._threads = sum(found.values()) or before
             if self._threads != before:
                 _LOG.debug("window: the cluster has %d threads now", self._threads)
             self._looked = monotonic()

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["connect"]
 
+_COMES_BACK = "10 minutes"
+"""Time for a new process to start in place of one that has died. With dask's 15 s, a cluster on a
+busy machine ends that process while it is still importing packages, and goes on without it."""
+
 
 @contextmanager
 def connect(
@@ -85,9 +89,11 @@ def _require_distributed() -> None:
 
 
 def _local_cluster(workers: int) -> Iterator[Client]:
+    import dask
     from distributed import Client, LocalCluster
 
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": _COMES_BACK}),
         LocalCluster(
             n_workers=workers,
             threads_per_worker=1,

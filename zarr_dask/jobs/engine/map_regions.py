@@ -21,8 +21,7 @@ import numpy as np
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.array.array import Array
 from zarr_dask.grid.grid import Dimension, Fixed, Grid, Region, Shape
-from zarr_dask.jobs.engine import find_workers, run_tasks
-from zarr_dask.jobs.engine.credentials import share_graph
+from zarr_dask.jobs.engine import compute, find_workers, run_tasks
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -232,7 +231,6 @@ def _run_dask(
 
     known = checked_array(array)
     gather = write_array(known, _Gather(function, other), (0,) * known.ndim, token_hex(8))
-    if client is not None:
-        share_graph(client, gather)
-    results: list[Any] = gather.compute() if client is None else client.compute(gather).result()
+    layers = [name for name in gather.__dask_graph__().layers if name.startswith("zarr-write-")]
+    results: list[Any] = compute(gather, find_workers(client), layers)
     return results

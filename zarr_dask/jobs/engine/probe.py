@@ -10,19 +10,18 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import WorkerSetupError
 from zarr_dask.jobs.engine.plan import format_bytes
-from zarr_dask.jobs.engine.workers import runs_elsewhere
+from zarr_dask.jobs.engine.workers import ask_workers, few, runs_elsewhere
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import local_path
 
@@ -33,8 +32,6 @@ __all__ = ["check_workers"]
 
 _PATIENCE = 30.0
 """Seconds within which every worker must have answered."""
-_NAMED = 3
-"""Maximum number of workers that a message names."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,7 @@ def check_workers(
     facts = {(address, fact) for address in workers for fact in asked}
     if _PROBED.knows(client, facts):
         return
-    answers = _ask(client, folders, packages, workers)
+    answers = _ask(client, folders, packages)
     if not answers:
         return
     _check_package(answers)
@@ -164,29 +161,18 @@ def check_workers(
         seen = {at: one.folders[number] for at, one in answers.items()}
         _check_folder(folder, _look_at(folder), seen)
         _warn_if_full(folder, seen, nbytes, files)
-    _PROBED.note(client, facts)
+    _PROBED.note(client, {(address, fact) for address in answers for fact in asked})
 
 
-def _ask(
-    client: Client,
-    folders: tuple[str, ...],
-    packages: tuple[str, ...],
-    workers: Mapping[str, Any],
-) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = client.sync(
-            client.run, _look, folders, packages, on_error="return", callback_timeout=_PATIENCE
-        )
-    except TimeoutError:
-        since = time() - _PATIENCE / 3
-        old = [at for at, one in workers.items() if one.get("last_seen", since) < since]
+def _ask(client: Client, folders: tuple[str, ...], packages: tuple[str, ...]) -> dict[str, Any]:
+    found = ask_workers(client, _look, folders, packages, seconds=_PATIENCE)
+    late = {at for at, one in found.items() if isinstance(one, TimeoutError)}
+    if late:
         warn(
-            f"of {len(workers)} workers not all answered within {_PATIENCE:.0f} s"
-            + (f"; the scheduler last heard long ago of {_few(old)}" if old else "")
-            + ". Their hosts may be out of reach. The job begins on the others; its tasks wait as "
-            "long as the scheduler believes that all are there."
+            f"{len(late)} of {len(found)} workers have not answered within {_PATIENCE:.0f} s: "
+            f"{few(late)}. Their hosts may be out of reach. The job begins on the others; its "
+            "tasks wait as long as the scheduler believes that all are there."
         )
-        return {}
     # a worker that has just died is no matter: its tasks go to others
     return {at: one for at, one in found.items() if not isinstance(one, OSError)}
 
@@ -197,7 +183,7 @@ def _check_package(answers: Mapping[str, Any]) -> None:
         first = next(iter(failed.values()))
         raise WorkerSetupError(
             f"{len(failed)} of {len(answers)} workers cannot run tasks of zarr_dask: "
-            f"{_few(failed)} said {type(first).__name__}: {first}. Nothing was written; install "
+            f"{few(failed)} said {type(first).__name__}: {first}. Nothing was written; install "
             f"zarr-dask {_release()} where the workers run."
         ) from first
     own = _release()
@@ -205,7 +191,7 @@ def _check_package(answers: Mapping[str, Any]) -> None:
     if others:
         raise WorkerSetupError(
             f"{len(others)} of {len(answers)} workers have another version of zarr-dask: "
-            f"{_few(others)} {next(iter(others.values()))}, this process {own}. Nothing was "
+            f"{few(others)} {next(iter(others.values()))}, this process {own}. Nothing was "
             "written; install the same version everywhere."
         )
     lacking = {at: one.lacking for at, one in answers.items() if one.lacking}
@@ -213,7 +199,7 @@ def _check_package(answers: Mapping[str, Any]) -> None:
         names = ", ".join(sorted({name for one in lacking.values() for name in one}))
         raise WorkerSetupError(
             f"{len(lacking)} of {len(answers)} workers cannot import {names}, of which functions "
-            f"in the graph are: {_few(lacking)}. Nothing was written; install it where the workers "
+            f"in the graph are: {few(lacking)}. Nothing was written; install it where the workers "
             "run, or send it to them with client.upload_file."
         )
 
@@ -223,14 +209,14 @@ def _check_folder(folder: str, own: _Folder, answers: Mapping[str, _Folder]) -> 
     if lacking:
         raise WorkerSetupError(
             f"{len(lacking)} of {len(answers)} workers do not see the folder {own.seen}, in which "
-            f"the target is to be: {_few(lacking)}. Nothing was written; choose a folder on a file "
+            f"the target is to be: {few(lacking)}. Nothing was written; choose a folder on a file "
             "system that all hosts share, or an object store."
         )
     refused = {at: one for at, one in answers.items() if not one.writable}
     if refused:
         raise WorkerSetupError(
             f"{len(refused)} of {len(answers)} workers may not write to {folder}: "
-            f"{_few(refused)}. Nothing was written; change the permissions, or the user that runs "
+            f"{few(refused)}. Nothing was written; change the permissions, or the user that runs "
             "the workers."
         )
 
@@ -248,10 +234,3 @@ def _warn_if_full(folder: str, answers: Mapping[str, _Folder], nbytes: int, file
             f"{folder} has room for {left:,} files, and {files:,} stored objects will be written "
             "there: choose shards, or larger chunks."
         )
-
-
-def _few(addresses: Iterable[str]) -> str:
-    """Return the first addresses, for messages."""
-    every: Sequence[str] = sorted(addresses)
-    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return ", ".join(every[:_NAMED]) + more

@@ -1,4 +1,4 @@
-"""Progress bars of jobs, on a terminal or in a notebook; they say if a service is waited for."""
+"""Progress bars of jobs, on a terminal or in a notebook; they say what a job waits for."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def byte_bars(console: Console, **options: Any) -> Bars:
 
 
 def _wait_column() -> Any:
-    """Return a column with the time that requests have been waiting for a service."""
+    """Return a column with the time that a job has been waiting for a service or workers."""
     from rich.progress import ProgressColumn
     from rich.text import Text
 
     class WaitColumn(ProgressColumn):
         def render(self, task: Any) -> Text:
             seconds = 0.0 if task.finished else SERVICES.waiting
-            return Text(f"waiting {seconds:.0f} s for a service" if seconds else "")
+            return Text(f"waiting {seconds:.0f} s for {SERVICES.wanted}" if seconds else "")
 
     return WaitColumn()

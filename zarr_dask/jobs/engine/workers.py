@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Workers",
+    "ask_workers",
     "check_reachable_from_workers",
     "configured_scheduler",
+    "few",
     "find_workers",
     "forks_for",
     "runs_elsewhere",
     "runs_processes",
 ]
 
+_LOG = logging.getLogger(__name__)
 _PATIENCE = 60.0
 """Maximum seconds to wait for workers that are starting."""
+_NAMED = 3
+"""Maximum number of workers that a message names."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +184,7 @@ def _cluster_workers(client: Client) -> Workers:
 
 def _first_workers(client: Client) -> dict[str, Any]:
     """Wait for workers that are still starting."""
+    _LOG.info("the scheduler has no workers yet; some are waited for, at most %.0f s", _PATIENCE)
     try:
         client.wait_for_workers(1, timeout=_PATIENCE)
     except TimeoutError as error:
@@ -186,6 +194,71 @@ def _first_workers(client: Client) -> dict[str, Any]:
         ) from error
     found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     return found
+
+
+def ask_workers(
+    client: Client, function: Callable[..., Any], *args: Any, seconds: float, **kwargs: Any
+) -> dict[str, Any]:
+    """Call a function on every worker of a cluster; return the answers by address.
+
+    Each is asked by itself, so that one that does not answer keeps no others' answers back.
+
+    Parameters
+    ----------
+    client
+        Client of the cluster.
+    function
+        Function that can be pickled.
+    *args, **kwargs
+        Its arguments.
+    seconds
+        Maximum time that a worker may take.
+
+    Returns
+    -------
+    dict[str, Any]
+        Results; instead of a result the error that was raised, or that the worker is out of reach:
+        `OSError`, or `TimeoutError` if it has not answered in time.
+
+    Raises
+    ------
+    SchedulerError
+        If the scheduler does not answer in time.
+    """
+
+    async def ask(worker: str) -> Any:
+        # on the event loop a client's methods return coroutines
+        asked: Any = client.run(function, *args, workers=[worker], on_error="return", **kwargs)
+        try:
+            return (await asyncio.wait_for(asked, seconds))[worker]
+        except TimeoutError as error:
+            return error
+
+    async def ask_all() -> dict[str, Any]:
+        try:
+            known = await asyncio.wait_for(client.scheduler.identity(), seconds)
+        except TimeoutError as error:
+            raise SchedulerError(
+                f"the scheduler of {client!r} has not answered within {seconds:.0f} s."
+            ) from error
+        workers = list(known["workers"])
+        return dict(zip(workers, await asyncio.gather(*map(ask, workers)), strict=True))
+
+    found: dict[str, Any] = client.sync(ask_all)
+    return found
+
+
+def few(addresses: Iterable[str]) -> str:
+    """Return the first addresses, for messages.
+
+    Examples
+    --------
+    >>> few(["d", "c", "b", "a"])
+    'a, b, c and 1 more'
+    """
+    every: Sequence[str] = sorted(addresses)
+    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return ", ".join(every[:_NAMED]) + more
 
 
 def _local_workers() -> Workers:
