@@ -31,6 +31,7 @@ __all__ = [
     "cpu_count",
     "has_overlap_work",
     "imap_unbuffered",
+    "is_pool_thread",
     "map_waiting",
     "most_requests",
     "overlap_with_wait",
@@ -336,6 +337,11 @@ def run_concurrently(*functions: Callable[[], Any]) -> list[Any]:
     with ThreadPoolExecutor(len(functions), "zarr_dask-abreast") as threads:
         futures = [threads.submit(copy_context().run, function) for function in functions]
     return [future.result() for future in futures]
+
+
+def is_pool_thread() -> bool:
+    """True if this thread is one of several in `parallel_for`, or works for it alone."""
+    return _THREAD.is_ours
 
 
 def parallel_for(function: Callable[[T], object], items: Iterable[T], threads: int | None) -> None:

@@ -445,10 +445,10 @@ class Reader:
     @cached_property
     def _hurries(self) -> bool:
         """True if a chunk is decoded in less time than threads need to hand on the interpreter."""
-        from zarr_dask.codecs.throughput import speeds_of
+        from zarr_dask.codecs.throughput import WORTH_A_THREAD, speeds_of
 
         nbytes = prod(self._meta.chunk_shape) * self._dtype.itemsize
-        return nbytes < _WORTH_A_THREAD * speeds_of(self._meta.codecs).decode
+        return nbytes < WORTH_A_THREAD * speeds_of(self._meta.codecs).decode
 
     # --- one object -------------------------------------------------------------------------------
 
@@ -824,12 +824,6 @@ _BATCH = 1024
 """Maximum number of objects that one thread reads concurrently before it takes others."""
 _WORTH_A_CALL = 8
 """Number of objects from which it pays to request them while others are still on their way."""
-_WORTH_A_THREAD = 50e-6
-"""Seconds of decoding from which a chunk gains by another thread.
-
-Reading a chunk takes 30 us with the interpreter held, which threads pass to each other 5 times in
-that; for chunks of 128 kB of lz4, two threads take 1.6 times the CPU of one, and as long.
-"""
 _WORTH_PROVIDING = 1 << 20
 """Size in bytes from which the system takes longer to provide memory than to get a response."""
 _MORE_FROM_AFAR = 2  # further attempts to read an object that still does not decode

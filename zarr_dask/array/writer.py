@@ -125,7 +125,10 @@ def write_parts(
 
     def put(part: Part, *, shared: bool = False) -> None:
         nonlocal has_emptied
-        if not write_object_part(array, part, values, confirm=confirm, fence=fence, shared=shared):
+        written = write_object_part(
+            array, part, values, confirm=confirm, fence=fence, shared=shared, threads=threads
+        )
+        if not written:
             has_emptied = True
 
     with concurrent_puts(array.store):
@@ -166,6 +169,7 @@ def write_object_part(
     fence: Callable[[], None] | None = None,
     *,
     shared: bool = False,
+    threads: int | None = 1,
 ) -> bool:
     """Write a part of a region to one stored object.
 
@@ -190,6 +194,8 @@ def write_object_part(
         True if others may be writing other parts of the object, so that it is put on the condition
         that it has not changed since it was read. It is not removed then, because another writer
         may be about to put it back. The store must have conditional writes.
+    threads
+        Threads that may encode the chunks of a shard that is written as a whole; see `write_parts`.
 
     Returns
     -------
@@ -210,7 +216,7 @@ def write_object_part(
     elements = view_region(values, part.out)
     bound = array.meta.bound(part.coords)
     if elements.shape == bound.spec.shape:
-        return write_object(array, part.coords, elements, note, waiting, fence)
+        return write_object(array, part.coords, elements, note, waiting, fence, threads)
     if shared:
         return _write_shared(array, part, elements, note, confirm, fence)
     key = array.key(part.coords)
@@ -223,7 +229,7 @@ def write_object_part(
         return True
     chunk = decoded(array.meta, part.coords, stored, array.where, key)
     chunk[part.inside] = elements
-    return write_object(array, part.coords, chunk, note, waiting, fence)
+    return write_object(array, part.coords, chunk, note, waiting, fence, threads)
 
 
 def write_object(
@@ -233,6 +239,7 @@ def write_object(
     note: Callable[[Buffer], None] | None = None,
     waiting: AbstractContextManager[None] | None = None,
     fence: Callable[[], None] | None = None,
+    threads: int | None = 1,
 ) -> bool:
     """Write as `write_object_part`, given all elements of an object, beyond the array too.
 
@@ -244,7 +251,7 @@ def write_object(
             fence()
         remove(array.store, key)
         return False
-    pieces = array.meta.bound(coords).pieces(elements)
+    pieces = array.meta.bound(coords).pieces(elements, threads)
     put_stream(array.store, key, pieces, note, waiting, fence)
     return True
 

@@ -392,8 +392,16 @@ class BoundSerializer(ABC):
     def encode(self, array: np.ndarray) -> list[Buffer]:
         """Return the bytes of a chunk, in pieces that are stored one after the other."""
 
-    def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
-        """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
+    def pieces(
+        self,
+        array: np.ndarray,
+        threads: int | None = 1,  # noqa: ARG002  (only what holds chunks of its own can use more)
+    ) -> list[Buffer] | Iterator[Buffer]:
+        """Return the same as `encode`, or yield pieces, each valid until the next one is taken.
+
+        At most `threads` threads encode the chunks of a shard; None for one per core where that
+        takes less time.
+        """
         return self.encode(array)
 
     def updated(

@@ -294,10 +294,10 @@ class BoundCodecChain:
         array = self._changed(array)
         return self._compressed(array) if self._bytes else self._serializer.encode(array)
 
-    def pieces(self, array: np.ndarray) -> list[Buffer] | Iterator[Buffer]:
-        """Return the same as `encode`, or yield pieces, each valid until the next one is taken."""
+    def pieces(self, array: np.ndarray, threads: int | None = 1) -> list[Buffer] | Iterator[Buffer]:
+        """See `BoundSerializer.pieces`."""
         array = self._changed(array)
-        return self._compressed(array) if self._bytes else self._serializer.pieces(array)
+        return self._compressed(array) if self._bytes else self._serializer.pieces(array, threads)
 
     def updated(
         self, buffer: Buffer, region: Region, elements: np.ndarray

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from math import prod
 from operator import attrgetter, itemgetter
@@ -20,7 +20,7 @@ import numpy as np
 
 from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask._util.json_fields import is_codec_list, is_ints, is_one_of
-from zarr_dask._util.threads import parallel_for
+from zarr_dask._util.threads import cpu_count, is_pool_thread, parallel_for
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
     ABSENT_PLACE,
@@ -60,6 +60,8 @@ Coords = tuple[int, ...]
 _ABSENT = ABSENT_PLACE
 _INDEX_DTYPE = np.dtype("uint64")
 _MAX_KEPT_PARTS = 1 << 16
+_FAST_ENCODER = 1.5e9
+"""Bytes per second from which a second encoder would wait for memory and for the file, too."""
 _WORTH_THREADS = 1 << 21
 """Decoded bytes of a shard from which a second thread saves more than it takes to wake it."""
 
@@ -197,6 +199,7 @@ class _BoundSharding(BoundSerializer):
         self.spec = spec
         self._grid = Grid.regular(spec.shape, codec.chunk_shape)
         self._inner = codec.codecs.bind(spec.with_shape(codec.chunk_shape))
+        self._codecs = codec.codecs
         self._index_spec = _index_spec(spec.shape, codec.chunk_shape)
         self._index = codec.index_codecs.bind(self._index_spec)
         self._index.counted = 0  # it holds no elements
@@ -244,9 +247,9 @@ class _BoundSharding(BoundSerializer):
                 gathered.add(piece)
         return gathered.buffers()
 
-    def pieces(self, array: np.ndarray) -> Iterator[Buffer]:
+    def pieces(self, array: np.ndarray, threads: int | None = 1) -> Iterator[Buffer]:
         index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
-        return self._with_index(self._chunks(array, index), index)
+        return self._with_index(self._chunks(array, index, threads), index)
 
     def _with_index(self, chunks: Iterator[Buffer], index: np.ndarray) -> Iterator[Buffer]:
         """Yield the bytes of chunks and of their index, which is complete when they are."""
@@ -265,29 +268,65 @@ class _BoundSharding(BoundSerializer):
         """Offset of the first chunk."""
         return self._index_size if self._index_first else 0
 
-    def _chunks(self, array: np.ndarray, index: np.ndarray) -> Iterator[Buffer]:
+    def _chunks(
+        self, array: np.ndarray, index: np.ndarray, threads: int | None
+    ) -> Iterator[Buffer]:
         """Yield the bytes of the stored chunks in order, and note their positions in the index."""
         places, offset = index.reshape(-1, 2), self._first_byte
-        for number, chunk in self._stored_chunks(array):
-            start = offset
-            for piece in self._inner.pieces(chunk):
-                offset += len(piece)
-                yield piece
-            places[number] = start, offset - start
+        runs = iter_chunk_batches(array, self._inner.spec.shape)
+        if self._worth_encoding_abreast(array, threads):
+            encoded = self._encoded_abreast(runs, threads)
+        else:
+            encoded = ((len(run), self._encoded(run)) for run in runs)
+        first = 0
+        for count, chunks in encoded:
+            for number, pieces in chunks:
+                start = offset
+                for piece in pieces:
+                    offset += len(piece)
+                    yield piece
+                places[first + number] = start, offset - start
+            first += count
 
-    def _stored_chunks(self, array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the stored chunks with their numbers, each valid until the next one is taken."""
-        fill, packs, first = self.spec.fill_value, self._inner.encodes_from_memory, 0
-        for run in iter_chunk_batches(array, self._inner.spec.shape):
-            numbers: Sequence[int] = range(len(run))
-            if fill is not None:
-                absent = which_are_full_of(run, fill)
-                numbers = [number for number in numbers if not absent[number]]
-            if numbers:
-                with contiguous_batch(run) if packs else nullcontext(run) as chunks:
-                    for number in numbers:
-                        yield first + number, chunks[number, ...]
-            first += len(run)
+    def _worth_encoding_abreast(self, array: np.ndarray, threads: int | None) -> bool:
+        """True if several threads encode a shard, whose bytes are then in memory of their own."""
+        large = array.nbytes >= _WORTH_THREADS and self._inner.encodes_from_memory
+        if threads == 1 or not large or is_pool_thread():
+            return False
+        if threads is not None:
+            return True
+        from zarr_dask.codecs.throughput import WORTH_A_THREAD, speeds_of
+
+        speed = speeds_of(self._codecs).encode
+        return speed < _FAST_ENCODER and self._inner.spec.nbytes >= WORTH_A_THREAD * speed
+
+    def _encoded_abreast(
+        self, runs: Iterator[np.ndarray], threads: int | None
+    ) -> Iterator[tuple[int, _EncodedChunks]]:
+        """Yield the numbers of chunks of runs, and those that are stored; some runs at a time."""
+        count = min(threads or cpu_count(), cpu_count())
+        count *= max(1, _ABREAST // max(self._inner.spec.nbytes, LARGEST_RUN))
+        while taken := list(islice(runs, count)):
+            found: list[_EncodedChunks] = [()] * len(taken)
+            parallel_for(partial(self._encode_run, taken, found), range(len(taken)), threads)
+            yield from zip(map(len, taken), found, strict=True)
+
+    def _encode_run(
+        self, taken: Sequence[np.ndarray], found: list[_EncodedChunks], at: int
+    ) -> None:
+        found[at] = [(number, list(pieces)) for number, pieces in self._encoded(taken[at])]
+
+    def _encoded(self, run: np.ndarray) -> _EncodedChunks:
+        """Yield the stored chunks of a run, each valid until the next one is taken."""
+        fill, packs = self.spec.fill_value, self._inner.encodes_from_memory
+        numbers: Sequence[int] = range(len(run))
+        if fill is not None:
+            absent = which_are_full_of(run, fill)
+            numbers = [number for number in numbers if not absent[number]]
+        if numbers:
+            with contiguous_batch(run) if packs else nullcontext(run) as chunks:
+                for number in numbers:
+                    yield number, self._inner.pieces(chunks[number, ...])
 
     # --- changing some chunks -------------------------------------------------------------------
 
@@ -621,6 +660,12 @@ class _BoundSharding(BoundSerializer):
             raise error.inside(chunk.coords) from error
         if not present:
             raise _removed().inside(chunk.coords)
+
+
+_EncodedChunks = Iterable[tuple[int, Iterable[Buffer]]]
+"""Numbers of chunks in a run, and their bytes."""
+_ABREAST = 1 << 21
+"""Bytes of elements that each thread encodes before what is encoded is written."""
 
 
 class _Chunk(NamedTuple):
