@@ -31,6 +31,8 @@ from zarr_dask.jobs.write import target
 from zarr_dask.journal import NodeClaim, claim_node, lock
 from zarr_dask.ome.image_lifecycle import PyramidJob
 from zarr_dask.stores import open_store
+from zarr_dask.stores.backends import obstore_requests
+from zarr_dask.stores.backends.obstore_requests import ObstoreRequests
 
 HELD = "__append/held"
 
@@ -603,6 +605,30 @@ def test_what_was_stopped_while_it_removes_or_copies_leaves_a_later_job_alone(
     group = zd.open_group(url, storage_options=options)
     assert list(group) == ["g"]
     np.testing.assert_array_equal(group["g/b"][...], np.arange(3))
+
+
+@pytest.mark.parametrize("change", [delete_group, replace_group, rename_group, write_group])
+def test_what_was_stopped_between_two_batches_of_deletes_leaves_a_later_job_alone(
+    change, server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys were listed before the later job put its own objects there."""
+    url, options = f"s3://bucket/batch-{change.__name__}.zarr", server.options
+    zd.create_group(url, "g", storage_options=options)
+    zd.to_zarr(values(1), f"{url}/g/a", storage_options=options)
+    monkeypatch.setattr(obstore_requests, "_BATCH", 2)
+    delete = ObstoreRequests._delete_all
+
+    def delete_late(self: Any, prefix: str, keys: Any) -> None:
+        delete(self, prefix, keys)
+        monkeypatch.setattr(ObstoreRequests, "_delete_all", delete)
+        zd.write_dataset(later, f"{url}/g", mode="w", storage_options=options)
+
+    later = xr.Dataset({"a": (("y", "x"), values(2).compute())}).chunk(y=1)
+    monkeypatch.setattr(ObstoreRequests, "_delete_all", delete_late)
+    with pytest.raises(JobReplacedError):
+        change(url, options)
+    group = zd.open_group(url, storage_options=options)
+    np.testing.assert_array_equal(group["g/a"][...], values(2))
 
 
 @pytest.mark.parametrize("kind", ["create", *JOBS])

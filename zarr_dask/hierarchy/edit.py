@@ -62,6 +62,7 @@ from zarr_dask.journal import (
 from zarr_dask.journal.location import check_no_link
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
+from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.real_location import blocking_file
@@ -487,22 +488,20 @@ def delete_node(store: Store, path: str) -> None:
         if not formats_at(store, path):
             _refuse_nothing(store, path)  # another process has been faster
         end_claims_below(store, path)
-        remove_node(store, path, is_claimed=True, fence=claims.fence)
+        with fenced_deletes(claims.fence):
+            remove_node(store, path, is_claimed=True)
     for node_format in present:
         warn_stale_consolidated(store, path, node_format)
 
 
-def remove_node(
-    store: Store, path: str, *, is_claimed: bool = False, fence: Callable[[], None] = lambda: None
-) -> None:
+def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
     """Delete a node and everything below it, its metadata first; keep files of no node.
 
     Concurrent readers then find no node rather than one with missing chunks. Nodes below an array,
-    which the drafts allow, are kept. A caller that has claimed the location is asked in between
-    whether it still has (`fence`).
+    which the drafts allow, are kept. A caller that has claimed the location (`is_claimed`) looks
+    before each request whether it still has (`fenced_deletes`).
     """
     present = formats_at(store, path)
-    fence()
     if not is_claimed:
         discard_journals(store, path)
     for candidate, _ in present:
@@ -510,7 +509,6 @@ def remove_node(
     if is_claimed:  # with the claim: who has it next finds no node
         discard_journals(store, path, is_claimed=True)
     for candidate, meta in present:
-        fence()
         if isinstance(meta, ArrayMeta):
             _remove_objects(store, path, candidate, meta)
         else:
@@ -634,7 +632,8 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
             discard_journals(store, old, is_claimed=True)
         else:
             _copy_node(store, old, new, present, claims.fence)
-            remove_node(store, old, is_claimed=True, fence=claims.fence)
+            with fenced_deletes(claims.fence):
+                remove_node(store, old, is_claimed=True)
         node = opened()
     for node_format in present:
         warn_stale_consolidated(store, old, node_format)

@@ -27,6 +27,7 @@ from zarr_dask.journal import (
 )
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
+from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.open import local_path
 
 __all__ = ["creating", "editing", "removing"]
@@ -63,7 +64,7 @@ def creating(
     if claim is None:
         yield prefetch_location(store, path, below=below), None
         return
-    with releasing(claim):
+    with releasing(claim), fenced_deletes(claim.fence):
         yield prefetch_location(store, path, below=below, own=claim.key), claim
 
 

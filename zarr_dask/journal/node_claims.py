@@ -13,7 +13,8 @@ condition that it has not changed, and waits as long as the earlier one may rely
 it (`zarr_dask.journal.lock.wait_out`). Only then does it look at the location and make room.
 
 * A job has seen its claim within `zarr_dask.journal.lock.INTERVAL` seconds before each object that
-  it puts. If the claim is another one's, it stops with `JobReplacedError`.
+  it puts, and before each request that deletes (`zarr_dask.stores.fenced_deletes`). If the claim
+  is another one's, it stops with `JobReplacedError`.
 * A job succeeds only if it has seen its claim within that time when its metadata have been put. A
   later one that has taken the claim over since is still waiting then, and comes after it.
 

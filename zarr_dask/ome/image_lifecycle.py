@@ -55,6 +55,7 @@ from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import PyramidRecords
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.open import Location, canonical_location
 from zarr_dask.stores.put_tags import versions_below
 
@@ -205,7 +206,8 @@ def _anew(
         _check_places(plan, overwrite=plan.overwrite, left=left)
     claims = _claimed(plan, token_hex(16) if opened is None else opened.run_id)
     try:
-        _replace(plan, where(plan.store, plan.path), found)
+        with fenced_deletes(claims.fence):
+            _replace(plan, where(plan.store, plan.path), found)
         keeps_one = is_required or (place is not None and capabilities_of(place.store).append)
         if opened is None or not keeps_one:
             return PyramidJob(plan, None, keeps_receipts=False, claims=claims)

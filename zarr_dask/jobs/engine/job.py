@@ -518,8 +518,7 @@ class BoundJob:
         JobReplacedError
             If another process has ended the job, or has begun anew.
         """
-        for claim in self._claims:
-            claim.fence()  # says more than that receipts are missing
+        self.fence()  # says more than that receipts are missing
         self.check_complete()
         self._fence()
         self.plan.publish(self.jobs)
@@ -536,11 +535,15 @@ class BoundJob:
     def _claims(self) -> list[NodeClaim]:
         return [claim for claim in self.claims if claim is not None]
 
+    def fence(self) -> None:
+        """Raise if a later job has taken the location of a target over; see `NodeClaim.fence`."""
+        for claim in self._claims:
+            claim.fence()
+
     def _fence(self) -> None:
         if self.journal is not None and not self._claims:
             self.journal.fence()
-        for claim in self._claims:
-            claim.fence()
+        self.fence()
 
     def claimed(self) -> tuple[BoundJob, bool]:
         """Claim the locations of the targets in remote stores.

@@ -36,6 +36,7 @@ from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import Finished, record_of
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
+from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.open import Location, local_path
 
 __all__ = ["alone", "alone_at", "finished", "go_on", "job_lock", "join_job", "resume", "start_job"]
@@ -83,7 +84,8 @@ def _started(plan: ArraysPlan, job: BoundJob, journal: Location | None) -> Bound
         if record.kind == plan.kind:
             plan.bound(record.run_id, other).remove_intermediates()
         other.remove()
-    plan.make_room(None if others else sites, keep_journals=False)
+    with fenced_deletes(job.fence):
+        plan.make_room(None if others else sites, keep_journals=False)
     if place is None:
         return job
     kept = _journal(plan, place)

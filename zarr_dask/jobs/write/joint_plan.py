@@ -23,6 +23,7 @@ from zarr_dask.jobs.write.running import make_finalizer, run_plans
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal import NodeClaim
+from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ class JointWritePlan(Priced, InWords):
         if not is_as_seen:
             plans = tuple(replace(plan, site=None) for plan in plans)
         try:
-            commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)
+            with fenced_deletes(None if group is None else group.fence):
+                commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)
             yield plans, group
         except BaseException:
             # where tasks may run on, whoever comes next waits for them

@@ -70,6 +70,7 @@ from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.capabilities import capabilities_of
+from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.streaming_put import room_within
 
@@ -492,7 +493,8 @@ class WritePlan(Priced, InWords):
         node, is_as_seen = self._claimed_node(token)
         own, claim = None, Claim()
         try:
-            self._make_room(is_as_seen=is_as_seen, is_claimed=node is not None)
+            with fenced_deletes(None if node is None else node.fence):
+                self._make_room(is_as_seen=is_as_seen, is_claimed=node is not None)
             own, claim = self._claimed_place(token) if held else (None, Claim())
             begun = self._started(end, token, topic, node, ends=ends, held=held, client=client)
         except BaseException:

@@ -88,6 +88,7 @@ from zarr_dask.stores.error_mapping import (
     statuses_of,
     words_of,
 )
+from zarr_dask.stores.fenced_deletes import check_may_delete
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
     WEB,
@@ -591,13 +592,18 @@ class FsspecStore(HoldsCredentials):
         check_key(key)
         if self.size(key) is not None:  # a folder is not a value
             path = join(root, key)
-            self._do("delete", key, lambda: _call(self.file_system(), "rm_file", path))
+            self._do("delete", key, lambda: self._delete_one(path))
+
+    def _delete_one(self, path: str) -> None:
+        check_may_delete()
+        _call(self.file_system(), "rm_file", path)
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
         fs, root = self._writable(prefix)
         if not is_s3(fs):
             folder = join(root, prefix.rstrip("/"))
+            check_may_delete()
             self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
             return
         paths = [join(root, key) for key in self.list(prefix)]
@@ -606,6 +612,7 @@ class FsspecStore(HoldsCredentials):
             self._do("delete", prefix, partial(self._delete_several, some))
 
     def _delete_several(self, paths: Sequence[str]) -> None:
+        check_may_delete()
         _call(self.file_system(), "bulk_delete", paths)
 
     def _writable(self, key: str) -> tuple[Any, str]:

@@ -57,6 +57,7 @@ from zarr_dask.stores.error_mapping import (
     denied_error,
     permanent_reason,
 )
+from zarr_dask.stores.fenced_deletes import check_may_delete
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.put_tags import note_tag
 from zarr_dask.stores.retry import (
@@ -306,11 +307,12 @@ class ObstoreRequests(ConditionalGetMixin):
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        self._do(
-            "delete",
-            key,
-            lambda: self._asked(key, lambda obs, client, at: obs.delete(client, at)),
-        )
+
+        def delete(obs: Any, client: Any, at: str) -> None:
+            check_may_delete()
+            obs.delete(client, at)
+
+        self._do("delete", key, lambda: self._asked(key, delete))
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
@@ -321,6 +323,7 @@ class ObstoreRequests(ConditionalGetMixin):
     def _delete_all(self, prefix: str, keys: Sequence[str]) -> None:
         def delete() -> bool:
             obs, client, root = self.client()
+            check_may_delete()
             try:
                 obs.delete(client, [join(root, key) for key in keys])
             except FileNotFoundError:  # some services fail for a key that is gone already
