@@ -65,7 +65,7 @@ def creating(
         yield prefetch_location(store, path, below=below), None
         return
     with releasing(claim), fenced_deletes(claim.fence):
-        yield prefetch_location(store, path, below=below, own=claim.key), claim
+        yield prefetch_location(store, path, below=below, own=(claim.key,)), claim
 
 
 @contextmanager

@@ -15,7 +15,7 @@ same order.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -243,7 +243,7 @@ class PrefetchedLocation:
 
 
 def prefetch_location(
-    store: Store, path: str, *, below: bool = True, own: str = ""
+    store: Store, path: str, *, below: bool = True, own: Collection[str] = ()
 ) -> PrefetchedLocation:
     """Prefetch the checks of a location, if that saves time.
 
@@ -255,7 +255,7 @@ def prefetch_location(
         True if it matters what lies below the location. If finding out would take a walk through
         all of it, it is left to the checks, which need it only if there are no metadata.
     own
-        The key of the caller's claim beside the hierarchy, if there is one.
+        The keys of the caller's claims beside the hierarchy, if there are any.
     """
     from zarr_dask.journal import no_open_journals
     from zarr_dask.stores.wrappers.prefetched import prefetching

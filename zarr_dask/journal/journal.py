@@ -26,11 +26,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
 from zarr_dask.journal.lock import (
@@ -45,7 +46,7 @@ from zarr_dask.journal.lock import (
 from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, collect, parse_receipts
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.posix_io import forget_folders
-from zarr_dask.stores.base import Buffer, Store, append_or_none
+from zarr_dask.stores.base import Buffer, Store, append_or_none, is_remote
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, remove_empty
@@ -405,10 +406,24 @@ class Journal:
     def remove(self) -> None:
         """End the job: remove the journal, and folders that have become empty."""
         GATHERED.take(self.batch_key)
-        self.store.delete(f"{self.prefix}{_DOCUMENT}")
-        with suppress(StoreError):  # a late task may add to it; the job is over anyway
-            self.store.delete_prefix(self.prefix)
+        document = f"{self.prefix}{_DOCUMENT}"
+        is_alone = False
+        if is_remote(self.store):  # in one round trip, if there are no receipts
+            delete = partial(self.store.delete, document)
+            is_alone = run_concurrently(delete, partial(self._has_only, document))[1]
+        else:
+            self.store.delete(document)
+        if not is_alone:
+            with suppress(StoreError):  # a late task may add to it; the job is over anyway
+                self.store.delete_prefix(self.prefix)
         remove_empty_folders(self.store, self.prefix)
+
+    def _has_only(self, document: str) -> bool:
+        """True if it is known that nothing lies beside the description of the job."""
+        try:
+            return all(key == document for key in self.store.list(self.prefix))
+        except StoreError:
+            return False
 
 
 def job_at(store: Store, prefix: str) -> JobRecord | None:

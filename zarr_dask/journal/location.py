@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -334,10 +334,10 @@ def discard_journals(
     remove_empty_folders(place.store, place.prefix)
 
 
-def no_open_journals(store: Store, path: str, own: str = "") -> bool:
+def no_open_journals(store: Store, path: str, own: Collection[str] = ()) -> bool:
     """True if it is known that nothing is stored beside the hierarchy of an existing or new node.
 
-    Nothing but the key of the caller's claim (`own`), that is.
+    Nothing but the keys of the caller's claims (`own`), that is.
 
     Then there are neither journals at the default locations of its nodes nor open outputs. For
     remote stores the location and its content are looked up concurrently, because hardly any store
@@ -350,14 +350,14 @@ def no_open_journals(store: Store, path: str, own: str = "") -> bool:
     return is_free if place == likely else _is_bare(place, own)
 
 
-def _is_bare(place: JournalLocation | None, own: str) -> bool:
+def _is_bare(place: JournalLocation | None, own: Collection[str]) -> bool:
     """True if nothing is stored beside the hierarchy of a location; False if that is not known."""
     if place is None:
         return True
     beside = prefix_of(place.prefix.partition("/")[0])
     try:
         if own:
-            return all(key == own for key in place.store.list(beside))
+            return all(key in own for key in place.store.list(beside))
         return not any(place.store.list_dir(beside))
     except StoreError:
         return False  # a caller that must know requests it again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
@@ -157,6 +158,34 @@ def test_s3_copies_within_a_bucket():
         assert report.requests["copy"] == seen.count("PUT")
         found = zd.open_array(copied, storage_options=options)
         np.testing.assert_array_equal(found[...], expected())
+
+
+def test_listings_of_a_copy():
+    """What is known is not asked for again: each of them takes a round trip."""
+    with s3_server() as server, fault_proxy(server.endpoint) as proxy:
+        client = {"endpoint_url": proxy.endpoint, "region_name": "us-east-1"}
+        options = {**server.options, "client_kwargs": client}
+        both = {"storage_options": options, "target_options": options}
+        old, new = (f"listed-{next(NUMBERS)}" for _ in range(2))
+        array = zd.create_array(
+            f"s3://bucket/{old}", shape=64, chunks=4, dtype="i4", storage_options=options
+        )
+        array[:] = VALUES
+        zd.copy(f"s3://bucket/{old}", f"s3://bucket/{new}-before", **both)  # tries conditions
+        proxy.faults.counted()
+        with dask.config.set(scheduler="sync"):
+            zd.copy(f"s3://bucket/{old}", f"s3://bucket/{new}", **both)
+        listed = Counter(
+            one.path.partition("prefix=")[2].partition("__job")[0]
+            for one in proxy.faults.counted()
+            if "list-type" in one.path
+        )
+        assert listed == {
+            f"{old}/c/": 1,
+            f"{new}/": 3,  # planned, begun, ended
+            f"{new}/c/": 1,  # the sizes of what the service has copied
+            f"{new}.zarr-dask/": 4,  # planned and begun; receipts, and what is to be removed
+        }
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.array.array import Array
 from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
 from zarr_dask.formats.consolidated import consolidated_holder, without_consolidated
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.hierarchy.locate import options_of_both
+from zarr_dask.hierarchy.locate import options_of_both, prefetch_location
 from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherited_format
 from zarr_dask.jobs.copy.plan import CopyPlan
@@ -34,7 +36,7 @@ from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
-from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.open import Location, open_with_options_of
 from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.real_location import locations_overlap
@@ -219,7 +221,13 @@ def plan_copy(
     at_a_time = min(
         listing_concurrency(root.store), resources.max_mem // (2 * LARGEST)
     )  # they sample
-    members = map_concurrently(lambda one: work.member(*one), arrays.items(), max(at_a_time, 1))
+    plan_members = partial(
+        map_concurrently, lambda one: work.member(*one), arrays.items(), max(at_a_time, 1)
+    )
+    if is_remote(store):  # the target is looked at while the source is listed
+        members, site = run_concurrently(plan_members, partial(prefetch_location, store, below))
+    else:
+        members, site = plan_members(), None
     made = dict(zip(arrays, members, strict=True))
     for name, node in nodes.items():
         work.add(name, node, made.get(name))
@@ -239,7 +247,7 @@ def plan_copy(
         notes=tuple(dict.fromkeys(work.notes)),
         model=resources.model,
     )
-    plan.check_room()
+    plan.check_room(None if site is None else (site,))
     return plan
 
 

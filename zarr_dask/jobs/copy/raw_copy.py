@@ -518,6 +518,11 @@ class RawCopyJob(ArrayJob):
         tasks = range(plan.tasks) if within is None else within
         own = (key for number in tasks for key in plan.keys(number))
         done = self.done(stage, receipts, None if within is None else own)
+        ncells = plan.target.meta.grid.ncells
+        if len(done) == ncells:
+            return ()
+        if plan.objects == ncells and not len(done):  # each task has some, whatever has gone
+            return tasks
         # among few objects in a large grid, listing all is less than looking at each cell
         if plan.listed and (within is None or len(tasks) * plan.batch > plan.objects):
             key = plan.target.meta.chunk_key_encoding.key

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from functools import partial as bind
@@ -19,6 +19,7 @@ from itertools import accumulate, pairwise
 from secrets import token_hex
 from typing import Any, TypeVar
 
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.hierarchy.edit import rollback_metadata
 from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_location
 from zarr_dask.jobs.engine.array_job import (
@@ -229,10 +230,15 @@ class ArraysPlan(Priced, ABC):
 
     # --- starting and ending; see `zarr_dask.jobs.engine.lifecycle` -------------------------------
 
-    def inspect(self) -> Sequence[PrefetchedLocation]:
-        """Return each target as it is now; all are looked at concurrently."""
+    def inspect(self, own: Collection[str] = ()) -> Sequence[PrefetchedLocation]:
+        """Return each target as it is now; all are looked at concurrently.
+
+        A caller that has claimed them gives the keys of its claims (`own`).
+        """
         at_a_time = max(listing_concurrency(store) for store, _ in self.targets)
-        return map_concurrently(lambda one: prefetch_location(*one), self.targets, at_a_time)
+        return map_concurrently(
+            lambda one: prefetch_location(*one, own=own), self.targets, at_a_time
+        )
 
     @abstractmethod
     def check_room(self, sites: Sequence[PrefetchedLocation] | None = None) -> None:
@@ -518,8 +524,8 @@ class BoundJob:
         JobReplacedError
             If another process has ended the job, or has begun anew.
         """
-        self.fence()  # says more than that receipts are missing
-        self.check_complete()
+        # of two errors, that of a claim is raised: it says more than that receipts are missing
+        run_concurrently(self.fence, self.check_complete)
         self._fence()
         self.plan.publish(self.jobs)
         self.remove_intermediates()
@@ -530,6 +536,11 @@ class BoundJob:
             claim.release()
 
     # --- the locations of the targets -------------------------------------------------------------
+
+    @property
+    def claim_keys(self) -> list[str]:
+        """Keys of the claims to the locations of the targets."""
+        return [claim.key for claim in self._claims]
 
     @property
     def _claims(self) -> list[NodeClaim]:

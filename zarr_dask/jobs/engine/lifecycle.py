@@ -69,7 +69,7 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
 def _started(plan: ArraysPlan, job: BoundJob, journal: Location | None) -> BoundJob:
     """Return a new job that has claimed its targets, after making room there."""
     place = _place(plan, journal)
-    sites = plan.inspect()
+    sites = plan.inspect(job.claim_keys)
     plan.check_room(sites)
     is_bare = journal is None and all(site.free_beside for site in sites)
     try:
