@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -29,10 +30,12 @@ from zarr_dask.hierarchy import create_node, edit
 from zarr_dask.jobs.engine.job import BoundJob
 from zarr_dask.jobs.write import target
 from zarr_dask.journal import NodeClaim, claim_node, lock
+from zarr_dask.journal.claims import ClaimRecord, EndedAppend
 from zarr_dask.ome.image_lifecycle import PyramidJob
 from zarr_dask.stores import open_store
 from zarr_dask.stores.backends import obstore_requests
 from zarr_dask.stores.backends.obstore_requests import ObstoreRequests
+from zarr_dask.stores.process_identity import Owner
 
 HELD = "__append/held"
 
@@ -542,6 +545,70 @@ def test_values_of_a_create_are_not_put_among_those_of_a_later_job(
     with pytest.raises(JobReplacedError):
         zd.create_array(url, data=np.ones((N, 4)), chunks=(1, 4), storage_options=options)
     assert stored(url, options) == {2.0}
+
+
+# --- claims of dead jobs --------------------------------------------------------------------------
+
+DEAD = replace(Owner.here(locked=False), began="1")
+ELSEWHERE = replace(DEAD, host="elsewhere")
+LONG_AGO = "2001-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("record", "becomes"),
+    [
+        (ClaimRecord(("t",), owner=DEAD, makes=True), "removed"),
+        (ClaimRecord(("t",), owner=ELSEWHERE, makes=True, given_up=True), "removed"),
+        (ClaimRecord(("t",), owner=DEAD, begun=LONG_AGO), "removed"),
+        (ClaimRecord(("t",), owner=DEAD), "named"),
+        (ClaimRecord(("t",), owner=ELSEWHERE, makes=True), "named"),
+        (ClaimRecord(("t",), makes=True), "kept"),
+        (ClaimRecord(("t",), ended=EndedAppend((3,), LONG_AGO, {}, DEAD), owner=DEAD), "kept"),
+    ],
+)
+def test_claims_of_dead_jobs_are_swept(
+    record: ClaimRecord, becomes: str, server: S3Server, clock: Clock
+) -> None:
+    url, options = "s3://bucket/swept.zarr", server.options
+    zd.create_array(url, "a", shape=4, dtype="i4", overwrite=True, storage_options=options)
+    store = open_store(f"{url}.zarr-dask", options)
+    store.set(f"a/{HELD}", [record.to_json()])
+    assert zd.verify(url, storage_options=options).ok
+    for path in ("a", ""):
+        store.set(f"a/{HELD}", [record.to_json()])
+        report = zd.verify(url, path, storage_options=options, sweep=True)
+        assert [str(DEAD) in one or record.given_up for one in report.claims] == [True] * (
+            becomes == "removed"
+        )
+        assert [one.key for one in report.findings] == [f"{store.url}/a/{HELD}"] * (
+            becomes == "named"
+        )
+        assert (store.get(f"a/{HELD}") is None) == (becomes == "removed")
+        assert all(one in str(report) for one in report.claims)
+    assert sum(clock.waited) >= 6 or becomes != "removed"
+
+
+def test_claims_beside_a_journal_and_those_of_later_jobs_are_not_swept(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = "s3://bucket/resumable.zarr", server.options
+    store = open_store(f"{url}.zarr-dask", options)
+    zd.create_array(url, "a", shape=4, dtype="i4", overwrite=True, storage_options=options)
+    record = ClaimRecord(("t",), owner=DEAD, makes=True)
+    store.set(f"a/{HELD}", [record.to_json()])
+    store.set("a/__job-1/job.json", [b"{}"])
+    assert zd.verify(url, storage_options=options, sweep=True).claims == ()
+    store.delete("a/__job-1/job.json")
+
+    def take_over(_: float) -> None:
+        claimed(server, "resumable.zarr", "later")
+
+    monkeypatch.setattr(lock, "_wait", take_over)
+    zd.verify(url, storage_options=options, sweep=True)
+    found = ClaimRecord.parsed(store.get(f"a/{HELD}"))
+    assert found is not None
+    assert found.tokens == ("later",)
+    store.delete(f"a/{HELD}")
 
 
 # --- above and below ------------------------------------------------------------------------------

@@ -43,6 +43,10 @@ def test_the_checker_finds_what_no_order_explains():
     half = event("read", time=(0, 9), answer=[{"id": 1}, [3, 3, 4, 4]])
     writes = [event("write", n, 3 + n, time=(2, 3)) for n in (0, 1)]
     assert explained([made, *writes, half])
+    refused = event("rename", "b", time=(3, 4), error="NodeExistsError")
+    for began, is_right in ((2, True), (5, False)):  # is there something of a node in the making?
+        making = event("swap", 9, path="b", time=(began, 6))
+        assert explained([made, refused, making]) == is_right
 
 
 def check_histories(

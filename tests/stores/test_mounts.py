@@ -163,9 +163,18 @@ def test_a_number_of_a_process_that_came_again(tmp_path):
     assert not here.is_gone()
     if here.began:
         assert later.is_gone()
-    if here.kernel:
+    if here.kernel and here.machine:
         assert rebooted.is_gone()
     assert not ELSEWHERE.is_gone()
+
+
+@pytest.mark.parametrize("machine", ["", "another"])
+def test_a_process_of_another_host_of_the_same_name_is_not_taken_for_dead(machine):
+    """Machines that are all called localhost; it may be the number of no process here, too."""
+    here = json.loads(Owner.here(locked=False).to_json())
+    there = Owner(**{**here, "kernel": "another", "machine": machine, "pid": 1 << 22})
+    assert not there.is_gone()
+    assert not there.is_running()
 
 
 ENDLESS = ELSEWHERE.to_json().replace(b'"pid": 1', b'"pid": Infinity')

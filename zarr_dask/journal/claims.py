@@ -15,9 +15,10 @@ An append with ``resume=`` leaves the record when it ends, with its report (`End
 process may be killed after the journal has gone, and the same call must not append once more then.
 The record goes with the next change of the length, and when its process ends in good order.
 
-Object stores create the record on the condition that there is none. Nobody can tell whether its
-process lives: it stays until the append has ended, by success or by an error, or goes on
-(``resume=``), or until somebody removes it. Arrays in memory are claimed in the process.
+Object stores create the record on the condition that there is none. On another host nobody can tell
+whether its process lives: it stays until the append has ended, by success or by an error, or goes
+on (``resume=``), or until it is removed, by hand or by ``verify(sweep=True)`` on its host
+(`zarr_dask.journal.node_claims.sweep_remote_claims`). Arrays in memory are claimed in the process.
 
 Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
 that may not be written to, on file systems without locks, and in stores without conditions. There,
@@ -30,7 +31,6 @@ import atexit
 import errno
 import json
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -132,8 +132,8 @@ class ClaimRecord:
     """Of the jobs; the last one has the claim."""
     job: str = ""
     """Tells what is appended (`JobRecord.content_token`), if the job can be resumed."""
-    host: str = field(default_factory=socket.gethostname)
-    process: int = field(default_factory=os.getpid)
+    owner: Owner = field(default_factory=lambda: Owner.here(locked=False))
+    """The process that has begun it."""
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     ended: EndedAppend | None = None
     """Its end, if it may be called again; whoever comes next has the claim then."""
@@ -148,7 +148,7 @@ class ClaimRecord:
         return self.given_up or self.ended is not None
 
     def __str__(self) -> str:
-        return f"process {self.process} on {self.host} since {self.begun}"
+        return f"{self.owner} since {self.begun}"
 
     def to_json(self) -> bytes:
         """Return the record as a JSON text."""
@@ -163,13 +163,16 @@ class ClaimRecord:
             document = json.loads(bytes(text))
             if document.pop("format") != _FORMAT:
                 return None
-            told = {name: str(document[name]) for name in ("job", "host", "begun")}
+            told = {name: str(document[name]) for name in ("job", "begun")}
+            owner = Owner.parse(json.dumps(document["owner"]).encode())
+            if owner is None:
+                return None
             tokens = tuple(map(str, document["tokens"]))
             ended = EndedAppend.parsed(document.get("ended"))
             makes, given_up = (document.get(name) is True for name in ("makes", "given_up"))
             return ClaimRecord(
                 tokens,
-                process=int(document["process"]),
+                owner=owner,
                 ended=ended,
                 makes=makes,
                 given_up=given_up,

@@ -38,7 +38,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from secrets import token_hex
+from typing import NamedTuple
 
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import (
@@ -50,9 +52,10 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import Limits, read_documents, where
 from zarr_dask.journal.claims import ClaimRecord
-from zarr_dask.journal.location import CLAIM, default_place
+from zarr_dask.journal.location import CLAIM, JOB, JournalLocation, default_place
 from zarr_dask.journal.lock import HELD, LOOKS, wait_out
 from zarr_dask.stores.base import Store, is_remote
+from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
 from zarr_dask.stores.wrapper import forkable
 
@@ -64,8 +67,10 @@ __all__ = [
     "claiming_nodes",
     "end_claims_below",
     "releasing",
+    "sweep_remote_claims",
 ]
 
+_HOUR = 3600.0
 _ATTEMPTS = 20
 """Times that a claim may come and go while a job tries to have it."""
 
@@ -89,7 +94,8 @@ class NodeClaim:
         return self.store.url, self.key, self.token
 
     @property
-    def _text(self) -> bytes:
+    def text(self) -> bytes:
+        """Return the claim as it is stored."""
         return ClaimRecord((self.token,), makes=True).to_json()
 
     def take(self) -> bool:
@@ -121,7 +127,7 @@ class NodeClaim:
             If a job has claimed a node above.
         """
         at = LOOKS.now()
-        if not as_cas_store(self.store).set_if(self.key, [self._text], None):
+        if not as_cas_store(self.store).set_if(self.key, [self.text], None):
             return False
         LOOKS.note(self._name, at)
         try:
@@ -154,7 +160,7 @@ class NodeClaim:
         has_taken_over = False
         for _ in range(_ATTEMPTS):
             at = LOOKS.now()
-            if tagged.set_if(self.key, [self._text], None):
+            if tagged.set_if(self.key, [self.text], None):
                 LOOKS.note(self._name, at)
                 return has_taken_over
             value, tag = tagged.get_tagged(self.key)
@@ -166,7 +172,7 @@ class NodeClaim:
                 continue  # it has just ended
             if has_taken_over:
                 raise self._replaced(found)
-            if tagged.set_if(self.key, [self._text], tag):
+            if tagged.set_if(self.key, [self.text], tag):
                 has_taken_over = not self._is_mine(found)
                 if found is None or not found.is_free:
                     wait_out()
@@ -372,6 +378,86 @@ def end_claims_below(store: Store, path: str) -> None:
     parallel_for(place.store.delete, keys, None)
     if any(one is not None and one.makes and not one.is_free for one in found):
         wait_out()
+
+
+# --- claims of dead jobs --------------------------------------------------------------------------
+
+
+class LeftClaims(NamedTuple):
+    """Claims in a remote store that no job has a journal beside."""
+
+    removed: list[str]
+    """Descriptions of those that were removed."""
+    unknown: dict[str, str]
+    """Descriptions of those of which nobody here knows whether their jobs run, by key."""
+
+
+def sweep_remote_claims(store: Store, path: str) -> LeftClaims:
+    """Remove claims of dead jobs at and below a node in a remote store.
+
+    A job is dead if it has given its claim up, or if its process was one of this host and is gone.
+    An append looks at its claim less often, and may have workers elsewhere: its claim is removed an
+    hour after it began. Claims of jobs with a journal stay with it, and so do records of appends
+    that have ended.
+
+    Each one is taken over, as by a later job (`NodeClaim`), waited out, and released.
+    """
+    left = LeftClaims([], {})
+    place = default_place(store, path) if is_remote(store) else None
+    if place is None or not capabilities_of(place.store).conditional_put:
+        return left
+    taken: list[NodeClaim] = []
+    tagged = as_cas_store(place.store)
+    for key in _without_journals(place):
+        value, tag = tagged.get_tagged(key)
+        found = ClaimRecord.parsed(value)
+        if found is None or found.ended is not None:
+            continue
+        at = f"{place.store.url}/{key}"
+        if _is_dead(found):
+            own = NodeClaim(place.store, key, token_hex(16), at)
+            if tagged.set_if(key, [own.text], tag):
+                taken.append(own)
+                left.removed.append(f"the claim {at} ({found})")
+        elif not found.owner.is_running():
+            left.unknown[at] = str(found)
+    if taken:
+        wait_out()
+    for own in taken:
+        with suppress(JobReplacedError):  # a later job has it by now
+            own.check()
+            own.store.delete(own.key)
+    return left
+
+
+def _without_journals(place: JournalLocation) -> list[str]:
+    """Return the keys of claims that no journal lies beside."""
+    name = f"{CLAIM}{HELD}"
+    try:
+        keys = list(place.store.list(place.prefix))
+    except ListingError:
+        return []
+    nodes = {key: key.removesuffix(name) for key in keys if key.endswith(name)}
+    return [
+        key
+        for key, node in nodes.items()
+        if not any(other.startswith(f"{node}{JOB}") for other in keys)
+    ]
+
+
+def _is_dead(found: ClaimRecord) -> bool:
+    if found.given_up:
+        return True
+    return found.owner.is_gone() and (found.makes or _age(found) > _HOUR)
+
+
+def _age(found: ClaimRecord) -> float:
+    """Return the seconds since a claim began, by the clock of this host, which has made it."""
+    try:
+        begun = datetime.fromisoformat(found.begun)
+        return (datetime.now(UTC) - begun).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0
 
 
 def _records(store: Store, keys: Sequence[str]) -> dict[str, ClaimRecord | None]:

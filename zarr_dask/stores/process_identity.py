@@ -2,6 +2,8 @@
 
 A process is told by its host, the run of the kernel, the table of processes (containers of one host
 have several) and the moment it began: numbers of processes come again, and so do names of hosts.
+Of a host with this name and another run of the kernel, only its machine id tells whether it is this
+one, started anew, or another one.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ class Owner:
     """When, as the kernel counts; empty where that is not known."""
     token: str
     """Random: tells one record of a process from all others."""
+    machine: str = ""
+    """Tells hosts of one name apart; empty where that is not known."""
     locked: bool = False
     """True if it holds a lock as well, which all who see its file system on a host share."""
 
@@ -52,6 +56,7 @@ class Owner:
                 **{name: str(fields[name]) for name in ("host", "kernel", "table", "began")},
                 pid=int(fields["pid"]),
                 token=str(fields["token"]),
+                machine=str(fields.get("machine", "")),
                 locked=bool(fields["locked"]),
             )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
@@ -79,7 +84,8 @@ class Owner:
         if self.host != host:
             return None
         if self.kernel and kernel and self.kernel != kernel:
-            return False  # the host was started anew
+            is_same = bool(self.machine) and self.machine == _machine()
+            return False if is_same else None  # this host was started anew, or it is another one
         if self.table != table or sys.platform == "win32" or self.pid <= 0:
             return None
         try:
@@ -149,7 +155,13 @@ def _locked_owner(pid: int) -> Owner:
 
 
 def _owner(pid: int, *, locked: bool) -> Owner:
-    return Owner(*_surroundings(), pid, _own_beginning(pid), os.urandom(8).hex(), locked)
+    token = os.urandom(8).hex()
+    return Owner(*_surroundings(), pid, _own_beginning(pid), token, _machine(), locked)
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    return _text("/etc/machine-id")
 
 
 @lru_cache(maxsize=1)

@@ -238,9 +238,28 @@ class _Place:
     """Steps of the stage, as bits."""
 
 
+def _is_in_the_way(event: Event, events: Sequence[Event]) -> bool:
+    """True if a rename was refused while another operation makes a node at its target.
+
+    What that one has put there, which is no node yet, is left alone, too.
+    """
+    if (event.name, event.error) != ("rename", "NodeExistsError"):
+        return False
+    return any(
+        other.name in {"create", "replace", "swap"}
+        and other.path == event.args[0]
+        and other.began < event.ended
+        and event.began < other.ended
+        for other in events
+    )
+
+
 def explained(events: Sequence[Event], *, renames_at_once: bool = True) -> bool:
     """True if some order of the operations gives their answers."""
-    plans = [stages_of(event, renames_at_once=renames_at_once) for event in events]
+    plans = [
+        [] if _is_in_the_way(event, events) else stages_of(event, renames_at_once=renames_at_once)
+        for event in events
+    ]
     first = tuple(_Place() for _ in events)
     seen: set[tuple[tuple[_Place, ...], State]] = set()
     waiting: list[tuple[tuple[_Place, ...], State]] = [(first, ())]

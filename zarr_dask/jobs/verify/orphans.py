@@ -25,6 +25,7 @@ from zarr_dask.formats.detect import formats_at
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.verify.scan import Finding
 from zarr_dask.journal.claims import sweep_claims
+from zarr_dask.journal.node_claims import LeftClaims, sweep_remote_claims
 from zarr_dask.journal.swap import left_beside
 from zarr_dask.stores.archives import archive_file
 from zarr_dask.stores.base import Store
@@ -137,6 +138,8 @@ class Leftovers(NamedTuple):
     """Number of those that were removed."""
     dead: int = 0
     """Number of temporary files of processes that are known to be gone."""
+    claims: tuple[str, ...] = ()
+    """Descriptions of claims that were removed."""
 
 
 def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
@@ -145,6 +148,10 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
     A file that a dead process had not renamed yet is in nobody's way, and no finding.
     """
     found, swept = _find_uploads(store, prefix_of(path)) if sweep else ([], 0)
+    claims = sweep_remote_claims(store, path) if sweep else LeftClaims([], {})
+    for key, job in claims.unknown.items():
+        reason = f"the claim of a job, {job}, {_LEFT['unknown']}"
+        found.append(Finding("temporary", path, key, reason=reason))
     while isinstance(store, StoreWrapper) and not hasattr(store, "prefix"):
         store = store.store
     archive = archive_file(store)
@@ -152,7 +159,7 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
     if archive is not None:  # its writer puts them beside it
         store, folder = folder_store(str(Path(archive).parent)), None
     if not isinstance(store, FileStore):
-        return Leftovers(found, swept)
+        return Leftovers(found, swept, claims=tuple(claims.removed))
     files = _find_files(store, path, folder, sweep=sweep)
     found, swept = found + files.findings, swept + files.swept
     for left in left_beside(*os.path.split(os.path.realpath(store.root))):

@@ -119,6 +119,8 @@ class VerifyReport(Measured, InWords):
     """True if the store can list its keys; without listing, orphans cannot be found."""
     swept: int = 0
     """Number of temporary files that were removed."""
+    claims: tuple[str, ...] = ()
+    """Descriptions of the claims of dead jobs that were removed."""
     leftovers: int = 0
     """Number of temporary files of processes that have died, which ``sweep=True`` removes; not a
     problem."""
@@ -168,9 +170,10 @@ class VerifyReport(Measured, InWords):
         -------
         dict
             ``verify_version`` (1), ``where``, ``deep``, ``ok``, ``listed``, ``swept`` and
-            ``leftovers`` (numbers), ``objects`` and ``chunks`` (numbers by state), ``unpublished``
-            (a number), ``counts`` (findings by kind), ``seconds``, ``requests`` (numbers by kind),
-            ``retried``, ``waited``, ``arrays`` and ``findings`` (lists of objects).
+            ``leftovers`` (numbers), ``claims`` (texts), ``objects`` and ``chunks`` (numbers by
+            state), ``unpublished`` (a number), ``counts`` (findings by kind), ``seconds``,
+            ``requests`` (numbers by kind), ``retried``, ``waited``, ``arrays`` and
+            ``findings`` (lists of objects).
         """
         return {
             "verify_version": 1,
@@ -179,6 +182,7 @@ class VerifyReport(Measured, InWords):
             "ok": self.ok,
             "listed": self.listed,
             "swept": self.swept,
+            "claims": list(self.claims),
             "leftovers": self.leftovers,
             "objects": self.objects,
             "chunks": self.chunks,
@@ -231,6 +235,7 @@ class VerifyReport(Measured, InWords):
             lines.append("  the store cannot list: keys that belong to nothing are not known")
         if self.swept:
             lines.append(f"  {pluralize(self.swept, 'temporary file')} removed")
+        lines += [f"  {claim} of a job that has died was removed" for claim in self.claims]
         if self.objects["absent"] and not self.receipts:
             lines.append(
                 f"  {pluralize(self.objects['absent'], 'object')} absent: without receipts "

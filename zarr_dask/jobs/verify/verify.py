@@ -228,6 +228,7 @@ class _VerificationState:
     """For arrays with objects outside: the dimension along which an open output grows, or -1."""
     listed: bool = True
     swept: int = 0
+    claims: tuple[str, ...] = ()
     leftovers: int = 0
     journal: Location | None = None
     """Location of journals of jobs and outputs that are not beside the hierarchy."""
@@ -553,13 +554,14 @@ class _VerificationState:
         """Remove leftovers of jobs and writers; return True if there are or were any."""
         self.find_open_jobs(sweep=True)
         self.find_leftovers(sweep=True)
-        return bool(self.swept or self.findings)
+        return bool(self.swept or self.claims or self.findings)
 
     def find_leftovers(self, *, sweep: bool) -> None:
         """Report leftovers of killed writers."""
         left = find_leftovers(self.store, self.path, sweep=sweep)
         self.swept += left.swept
         self.leftovers = left.dead
+        self.claims = left.claims
         for finding in left.findings:
             self.add(finding)
 
@@ -588,6 +590,7 @@ class _VerificationState:
             dict(self.counts),
             self.listed,
             self.swept,
+            self.claims,
             self.leftovers,
         )
 
