@@ -441,6 +441,15 @@ def test_plan_draws(maps, target, tmp_path):
 # --- rechunk --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", [["copy"], ["rechunk"], ["ingest"]])
+def test_a_store_cannot_be_written_to_standard_output(maps, command, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    refused = run(*command, maps, "-", code=2)
+    assert "cannot be written to standard output" in refused.stderr
+    assert not list(Path.cwd().iterdir())
+
+
 def test_rechunk(maps, target):
     result = run("rechunk", maps, target, "--chunks", "time=-1,lat=5,lon=5", "--max-mem", "50MB")
     made = zd.open_array(target)

@@ -9,7 +9,14 @@ import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.files import check_outside
-from zarr_dask.cli.options import FORMAT, CodecsType, GridType, SizeType, run_options
+from zarr_dask.cli.options import (
+    FORMAT,
+    CodecsType,
+    GridType,
+    SizeType,
+    TargetType,
+    run_options,
+)
 from zarr_dask.cli.output import answer, echo, say_report, terminal_safe, write_output
 from zarr_dask.cli.price import price_option, say_price
 from zarr_dask.cli.progress import image_progress, rechunk_progress
@@ -50,7 +57,7 @@ The same command with more files appends these.
 """
 )
 @click.argument("files", nargs=-1, required=True)
-@click.argument("dst")
+@click.argument("dst", type=TargetType())
 @click.option(
     "--concat",
     metavar="NAME",

@@ -24,6 +24,7 @@ __all__ = [
     "LabelsType",
     "RegionType",
     "SizeType",
+    "TargetType",
     "array_options",
     "encoding_options",
     "job_options",
@@ -232,9 +233,26 @@ class SizeType(click.ParamType[int]):
             self.fail(f"{value!r} is not a size: expected bytes, or 256MB, 2GiB ...", param, ctx)
 
 
+class TargetType(click.ParamType[Any]):
+    """The location of a new store: not ``-``, since standard output can hold none."""
+
+    name = "URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See `click.ParamType.convert`."""
+        if value == "-":
+            self.fail(
+                "a store cannot be written to standard output: name a folder, a URL, or an archive "
+                "such as out.zip. A folder called - is ./-.",
+                param,
+                ctx,
+            )
+        return str(value)
+
+
 _JOB_OPTIONS = [
     click.argument("src"),
-    click.argument("dst"),
+    click.argument("dst", type=TargetType()),
     click.option(
         "--chunks",
         type=GridType(),

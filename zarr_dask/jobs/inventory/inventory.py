@@ -492,7 +492,7 @@ def _of_array(found: NodeInventory, meta: ArrayMeta) -> NodeInventory:
         shape=meta.shape,
         chunks=meta.chunk_shape,
         write_chunks=meta.grid.largest_cell,
-        data_type=meta.data_type.name,
+        data_type=meta.data_type.label,
         codecs=tuple(_codec_names(meta.codecs.codecs)),
         expected_objects=meta.grid.ncells,
         decoded_bytes=None
