@@ -250,7 +250,9 @@ def test_a_stopped_worker_keeps_no_others_answers_back(client, monkeypatch, capl
     assert len(GATHERED.take(("a job",)).lines) == 1
 
 
-def test_a_stopped_scheduler(client):
+def test_a_stopped_scheduler(client, monkeypatch, tmp_path):
+    monkeypatch.setattr("zarr_dask.jobs.engine.workers._ANSWER", 0.2)
+
     async def nothing(*_, **__):
         import asyncio
 
@@ -259,7 +261,11 @@ def test_a_stopped_scheduler(client):
     handlers = client.cluster.scheduler.handlers
     identity, handlers["identity"] = handlers["identity"], nothing
     try:
-        with pytest.raises(SchedulerError, match="has not answered within 0 s"):
-            ask_workers(client, os.getpid, seconds=0.2)
+        for ask in (
+            lambda: ask_workers(client, os.getpid, seconds=20),
+            lambda: zd.to_zarr(da.ones(4, chunks=2), tmp_path / "x"),
+        ):
+            with pytest.raises(SchedulerError, match="has not answered within 0 s"):
+                ask()
     finally:
         handlers["identity"] = identity

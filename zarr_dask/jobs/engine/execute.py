@@ -29,7 +29,7 @@ from zarr_dask.jobs.engine.report import (
     StageEstimate,
     TaskStatistics,
 )
-from zarr_dask.jobs.engine.workers import runs_processes
+from zarr_dask.jobs.engine.workers import known_workers, runs_processes
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
 from zarr_dask.journal.finished import put_record
 from zarr_dask.stores.capabilities import capabilities_of
@@ -315,7 +315,7 @@ class _Run:
         client, journal = self.workers.client, self.job.journal
         if client is None or journal is None or not journal.gathers:
             return set()
-        return {*client.scheduler_info(n_workers=-1)["workers"]}
+        return {*known_workers(client)}
 
     def _take_receipts(self) -> set[str]:
         """Take over the receipts that workers have gathered; return the addresses of these."""

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import WorkerSetupError
 from zarr_dask.jobs.engine.plan import format_bytes
-from zarr_dask.jobs.engine.workers import ask_workers, few, runs_elsewhere
+from zarr_dask.jobs.engine.workers import ask_workers, few, known_workers, runs_elsewhere
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import local_path
 
@@ -147,7 +147,7 @@ def check_workers(
         return
     places = (local_path(store, path) for store, path in targets)
     folders = tuple(dict.fromkeys(str(Path(place).parent) for place in places if place))
-    workers = client.scheduler_info(n_workers=-1).get("workers") or {}
+    workers = known_workers(client)
     packages = tuple(packages)
     asked = [*(folders or ("",)), *(f"import {name}" for name in packages)]
     facts = {(address, fact) for address in workers for fact in asked}

@@ -26,6 +26,7 @@ __all__ = [
     "few",
     "find_workers",
     "forks_for",
+    "known_workers",
     "runs_elsewhere",
     "runs_processes",
 ]
@@ -33,6 +34,8 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _PATIENCE = 60.0
 """Maximum seconds to wait for workers that are starting."""
+_ANSWER = 30.0
+"""Maximum seconds to wait for the answer of a scheduler."""
 _NAMED = 3
 """Maximum number of workers that a message names."""
 
@@ -146,8 +149,7 @@ def runs_elsewhere(client: Client | None) -> bool:
     client = client or _current_client()
     if client is None:
         return runs_processes()
-    workers = client.scheduler_info(n_workers=-1).get("workers") or {}
-    return any(not address.startswith("inproc://") for address in workers)
+    return any(not address.startswith("inproc://") for address in known_workers(client))
 
 
 def forks_for(stores: Iterable[Store], client: Client | None = None) -> SessionForks | None:
@@ -172,11 +174,7 @@ def forks_for(stores: Iterable[Store], client: Client | None = None) -> SessionF
 
 
 def _cluster_workers(client: Client) -> Workers:
-    workers = client.scheduler_info(n_workers=-1).get("workers")
-    if workers is None:
-        raise SchedulerError(f"the scheduler of {client!r} is gone. Connect to another one.")
-    if not workers:
-        workers = _first_workers(client)
+    workers = known_workers(client) or _first_workers(client)
     threads = [worker["nthreads"] for worker in workers.values()]
     limits = [worker["memory_limit"] for worker in workers.values() if worker["memory_limit"]]
     return Workers(client, sum(threads), max(threads), min(limits, default=None))
@@ -192,7 +190,35 @@ def _first_workers(client: Client) -> dict[str, Any]:
             f"the scheduler at {client.scheduler.address if client.scheduler else '?'} has no "
             f"workers, and none came within {_PATIENCE:.0f} s. Start some with 'dask worker'."
         ) from error
-    found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+    return known_workers(client)
+
+
+def known_workers(client: Client) -> dict[str, Any]:
+    """Return the workers of a cluster by address, as its scheduler describes them now.
+
+    Raises
+    ------
+    SchedulerError
+        If the scheduler is gone, or does not answer.
+    """
+    found: dict[str, Any]
+    if client.asynchronous:  # it may be asked from its own event loop: as it was known last
+        found = client.scheduler_info().get("workers") or {}
+        return found
+
+    async def ask() -> Any:
+        if client.scheduler is None:
+            raise ConnectionError("the client is closed")
+        return await asyncio.wait_for(client.scheduler.identity(), _ANSWER)
+
+    try:
+        found = client.sync(ask)["workers"]
+    except OSError as error:
+        late = f"has not answered within {_ANSWER:.0f} s"
+        said = late if isinstance(error, TimeoutError) else f"is gone ({error})"
+        raise SchedulerError(
+            f"the scheduler of {client!r} {said}. Connect to another one."
+        ) from error
     return found
 
 
@@ -223,8 +249,9 @@ def ask_workers(
     Raises
     ------
     SchedulerError
-        If the scheduler does not answer in time.
+        If the scheduler is gone, or does not answer.
     """
+    workers = known_workers(client)
 
     async def ask(worker: str) -> Any:
         # on the event loop a client's methods return coroutines
@@ -234,18 +261,10 @@ def ask_workers(
         except TimeoutError as error:
             return error
 
-    async def ask_all() -> dict[str, Any]:
-        try:
-            known = await asyncio.wait_for(client.scheduler.identity(), seconds)
-        except TimeoutError as error:
-            raise SchedulerError(
-                f"the scheduler of {client!r} has not answered within {seconds:.0f} s."
-            ) from error
-        workers = list(known["workers"])
-        return dict(zip(workers, await asyncio.gather(*map(ask, workers)), strict=True))
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*map(ask, workers))
 
-    found: dict[str, Any] = client.sync(ask_all)
-    return found
+    return dict(zip(workers, client.sync(ask_all), strict=True))
 
 
 def few(addresses: Iterable[str]) -> str:
