@@ -95,14 +95,20 @@ def test_a_paused_worker_that_runs_a_task_is_waited_for():
     watch.check()
 
 
-def test_one_of_several_workers_is_not_heard_of(caplog):
+@pytest.mark.parametrize(
+    ("other", "state"),
+    [(lambda _: worker(), "not heard of"), (lambda now: worker("paused", now), "paused, as")],
+)
+def test_one_of_several_workers_runs_nothing(caplog, other, state):
+    caplog.set_level(logging.INFO, WATCH)
     watch = WorkerWatch("tcp://s:1", limit=60)
     for now in range(0, 200, 2):
-        watch.see({"tcp://a:1": worker(last_seen=now), "tcp://b:2": worker()}, now)
+        watch.see({"tcp://a:1": worker(last_seen=now), "tcp://b:2": other(now)}, now)
+    watch.see({"tcp://a:1": worker(last_seen=200)}, 200)
     watch.check()
-    (told,) = warnings_in(caplog)
-    assert "tcp://b:2" in told
-    assert "tcp://a:1" not in told
+    told, gone = (one.getMessage() for one in caplog.records)
+    assert f"nothing for 30 s, and may have tasks: tcp://b:2 ({state}" in told
+    assert gone == "workers have gone, 1 left: tcp://b:2"
 
 
 def test_the_time_is_an_option_of_dask():

@@ -282,16 +282,19 @@ def test_a_task_that_is_told_to_stop_ends_with_the_object_at_hand(source, tmp_pa
 
 
 def test_a_second_caller_waits_for_the_first_and_returns_its_report(source, tmp_path, monkeypatch):
-    waits, lock, count = Event(), lifecycle.folder_lock, 0
+    waits, told, lock, count = Event(), [], lifecycle.folder_lock, 0
 
     def entered(folder):
         nonlocal count
         count += 1
-        if count == 2:
-            waits.set()
         return lock(folder)
 
+    def warn(*said):
+        told.append(said)
+        waits.set()
+
     monkeypatch.setattr(lifecycle, "folder_lock", entered)
+    monkeypatch.setattr(lifecycle._LOG, "warning", warn)
 
     def rechunk(progress=None):
         return zd.rechunk(source, tmp_path / "b.zarr", resume=True, progress=progress, **STAGED)
@@ -301,11 +304,15 @@ def test_a_second_caller_waits_for_the_first_and_returns_its_report(source, tmp_
 
         def begin_another(_) -> None:
             if not second:
+                monkeypatch.setattr(lifecycle, "_SILENT", 0.0)  # for the second one
                 second.append(pool.submit(rechunk))
                 assert waits.wait(60)
 
         first = rechunk(begin_another)
         later = second[0].result()
+    assert count == 2
+    ((_, said),) = told
+    assert said == f"{tmp_path / 'b.zarr'}: waiting for the process that works on the same job"
     assert sum(stage.tasks for stage in first.stages) == first.tasks
     assert later.tasks == 0
     assert later.stored == first.stored

@@ -7,11 +7,13 @@ plan's token. A plan that is `bound` to a journal is a job (`BoundJob`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from threading import Timer
 from time import monotonic, sleep
 
 from zarr_dask.errors import (
@@ -44,6 +46,8 @@ __all__ = ["alone", "alone_at", "finished", "go_on", "job_lock", "join_job", "re
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
 _POLL = 0.1  # there is no notification, so poll
+_SILENT = 5.0  # seconds of waiting for another process that are worth a warning
+_LOG = logging.getLogger(__name__)
 
 
 def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
@@ -201,7 +205,7 @@ def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     job = go_on(plan.bound(plan.run_id, kept))
     if not job.is_ours():
         raise NodeExistsError(
-            f"{plan.where} was created by somebody else since this plan was begun. Delete it, or "
+            f"{plan.where} was created by another job since this plan was begun. Delete it, or "
             "make a plan for another target."
         )
     return job
@@ -230,12 +234,12 @@ def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
     """Work on a resumable job as the only process that runs all of it; wait for another one.
 
     Yields True if another process was at work on it, which has ended or died. That can be told
-    only of journals in local files; elsewhere nobody waits.
+    only of journals in local files; elsewhere there is no wait. A wait of seconds is logged.
 
     Raises
     ------
     JobRunningError
-        If nobody can tell whether the process that works on it is still running.
+        If it cannot be told whether the process that works on it is still running.
     """
     place = _place(plan, journal)
     if place is None:
@@ -264,11 +268,12 @@ def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
     try:
         with ExitStack() as stack:
             try:
-                stack.enter_context(folder_lock(str(folder)))
+                with _telling(f"{where}: waiting for the process that works on the same job"):
+                    stack.enter_context(folder_lock(str(folder)))
             except ConditionalWriteError as error:
                 raise JobRunningError(
-                    f"the same job is at work on {where} in another process, and nobody here "
-                    f"can tell whether that is still running: {error}"
+                    f"the same job is at work on {where} in another process, of which it cannot "
+                    f"be told here whether it is still running: {error}"
                 ) from error
             except OSError:
                 pass  # no folder can be made here: starting the job says why
@@ -276,6 +281,18 @@ def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
     finally:
         with suppress(OSError):  # another process waits in it, and removes it later
             folder.rmdir()
+
+
+@contextmanager
+def _telling(said: str) -> Iterator[None]:
+    """Log a text if a ``with`` statement takes seconds."""
+    timer = Timer(_SILENT, _LOG.warning, ("%s", said))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check_alone(plan: ArraysPlan, place: JournalLocation | None) -> None:

@@ -1,7 +1,7 @@
 """Requests of plans and reports: their prices, and what a call took in time and requests.
 
 `PRICES` are list prices for the standard class of storage, in US dollars for 1,000 requests, as
-they were published in 2025. They differ by region and contract, so anybody may give others. Bytes
+they were published in 2025. They differ by region and contract, so callers may give others. Bytes
 that are stored, or sent out of a region, are not priced here. A value that is sent in parts counts
 as one request.
 """

@@ -235,9 +235,9 @@ def plan_resume(
     swap
         How the array replaces another one, if it does.
     free_beside
-        Whether it is known that no job keeps a journal beside the hierarchy.
+        True if it is known that no job keeps a journal beside the hierarchy.
     waits
-        Whether appends that processes work on are waited for.
+        True if appends that processes work on are waited for.
     anew
         True if a job that has ended is done once more.
     unfinished

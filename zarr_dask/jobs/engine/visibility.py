@@ -2,7 +2,7 @@
 
 A new array has no document before it is whole, so that its tasks have nothing to look for but the
 journal. A worker with a file system of its own would make the folders of the array there, and
-report stored objects that nobody else sees.
+report stored objects that no other process sees.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def check_array_seen(array: Array) -> None:
     if not _is_shown(array):
         raise StoreOutOfReachError(
             f"{array.where} was written, but {this_process()} does not see it: its document is "
-            "not there. The workers have another file system, or somebody has removed it. Give "
+            "not there. The workers have another file system, or it has been removed. Give "
             "all processes the same file system, or write to an object store."
         )
 

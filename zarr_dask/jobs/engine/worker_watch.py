@@ -2,15 +2,15 @@
 
 A scheduler keeps tasks for as long as no worker can run them, and says nothing to the client. Here
 the client looks at the workers every few seconds: it logs that none can run tasks, shows it in
-progress bars, and after a while gives up. A worker that is not heard of is named, too; dask itself
-gives its tasks to others later (``distributed.scheduler.worker-ttl``).
+progress bars, and after a while gives up. One of several workers that is paused, or not heard of,
+is named; of the latter dask gives the tasks to others later (``distributed.scheduler.worker-ttl``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ _LOOK_EACH = 0.03
 _SILENT = 5.0
 """Seconds without workers that are worth a warning; the next ones come after twice the time."""
 _QUIET = 30.0
-"""Seconds after which a worker is named that has not been heard of."""
+"""Seconds after which a worker is named that is paused, or has not been heard of."""
 _ANSWER = 10.0
 """Seconds within which a scheduler answers."""
 
@@ -77,7 +77,8 @@ class WorkerWatch:
         """The reason to give up; None as long as there is none."""
         self._scheduler = scheduler
         self._limit = limit
-        self._heard: dict[str, tuple[float, float]] = {}  # as the scheduler says, and our time
+        # when each was last known to be able to run tasks, as the scheduler says, and our time
+        self._heard: dict[str, tuple[float, float]] = {}
         self._quiet: set[str] = set()
         self._since: float | None = None
         self._next_warning = _SILENT
@@ -116,17 +117,18 @@ class WorkerWatch:
     def _some_can_run(self, workers: Seen, now: float) -> bool:
         """True if a worker can begin tasks, or runs one; workers that are quiet are named once."""
         for at, worker in workers.items():
-            if self._heard.get(at, (None, now))[0] != worker["last_seen"]:
+            is_news = self._heard.get(at, (None, now))[0] != worker["last_seen"]
+            if at not in self._heard or (is_news and _can_run(worker)):
                 self._heard[at] = (worker["last_seen"], now)
         if workers:  # else the last ones are remembered
+            if gone := self._heard.keys() - workers.keys():
+                _LOG.info("workers have gone, %d left: %s", len(workers), few(gone))
             self._heard = {at: self._heard[at] for at in workers}
         quiet = {at for at in workers if now - self._heard[at][1] >= _QUIET}
-        if quiet - self._quiet:
-            _LOG.warning(
-                "workers that have not been heard of for %.0f s, and may have tasks: %s",
-                _QUIET,
-                few(quiet - self._quiet),
-            )
+        if new := quiet - self._quiet:
+            states = _states(workers[at] for at in new)
+            said = "workers have run nothing for %.0f s, and may have tasks: %s (%s)"
+            _LOG.warning(said, _QUIET, few(new), states)
         self._quiet = quiet
         return any(_can_run(worker) for at, worker in workers.items() if at not in quiet)
 
@@ -143,10 +145,9 @@ class WorkerWatch:
         if not workers:
             last = f" (the last ones: {few(self._heard)})" if self._heard else ""
             return f"the scheduler {self._scheduler} has had no workers for {passed:.0f} s{last}"
-        states = {_state(at in self._quiet, worker) for at, worker in workers.items()}
         return (
             f"no worker of the scheduler {self._scheduler} has run tasks for {passed:.0f} s: "
-            f"{few(workers)} ({', '.join(sorted(states))})"
+            f"{few(workers)} ({_states(workers.values())})"
         )
 
 
@@ -155,11 +156,10 @@ def _can_run(worker: Mapping[str, Any]) -> bool:
     return worker["status"] == "running" or bool(counts.get("executing"))
 
 
-def _state(is_quiet: bool, worker: Mapping[str, Any]) -> str:
-    if is_quiet:
-        return "not heard of"
-    status: str = worker["status"]
-    return "paused, as their memory is full" if status == "paused" else status
+def _states(workers: Iterable[Mapping[str, Any]]) -> str:
+    """Return the states of workers that run nothing, for messages."""
+    said = {"running": "not heard of", "paused": "paused, as their memory is full"}
+    return ", ".join(sorted({said.get(one["status"], one["status"]) for one in workers}))
 
 
 @contextmanager

@@ -199,7 +199,7 @@ def check_fits_budget(found: Sequence[Regrouping], budget: JobBudget, where: str
     Raises
     ------
     MemoryBudgetError
-        If no way fits, unless the blocks are written as they are and nobody has given a budget.
+        If no way fits, unless the blocks are written as they are and no budget was given.
     """
     best = found[0]
     if best.process <= budget.max_mem or (best.way == "direct" and not budget.given):

@@ -198,7 +198,7 @@ class ArrayTarget:
     confirms: bool = False
     """True to ask the store for the size of each object after it was put."""
     end: ArrayEnd | None = None
-    """Of an array that grows: what tasks claim that run where nobody else has done so for them."""
+    """Of an array that grows: what tasks claim that run where no process has done so for them."""
     leaves: bool = False
     """True if the last task gives the claim back; otherwise the process that waits for it does."""
     deferred: bool = False
@@ -579,7 +579,7 @@ class ArrayTarget:
             raise StoreOutOfReachError(
                 f"{where} has {pluralize(found, 'stored object')}, as {this_process()} sees it, "
                 f"but tasks have reported {result.objects}: some worker does not see the same file "
-                "system, or somebody has removed what it wrote. The array was not made visible. "
+                "system, or what it wrote has been removed. The array was not made visible. "
                 "Give all workers the same file system, and write it again."
             )
 
@@ -612,8 +612,8 @@ class ArrayTarget:
         if any(array.store.get(key) != text for key, text in documents.items()):
             raise ResumeError(
                 f"{array.where} was removed, or written anew by another job, while this one was "
-                "writing it: its journal has gone, so that nobody knows whether its objects are "
-                "still there. Nothing of it was made visible; write it again, one job at a time."
+                "writing it: its journal has gone, so that its objects may be gone as well. "
+                "Nothing of it was made visible; write it again, one job at a time."
             )
 
     def _grow(self, before: ArrayMeta, job: JobRecord | None) -> None:
