@@ -13,6 +13,7 @@ import numpy as np
 import obstore.fsspec
 import obstore.store
 import pytest
+from aiobotocore.session import AioSession, get_session
 from fsspec.implementations.dirfs import DirFileSystem
 from obstore.auth.boto3 import Boto3CredentialProvider
 
@@ -24,6 +25,7 @@ from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.memory import MemoryStore
 from zarr_dask.stores.backends.obstore import ObstoreStore
+from zarr_dask.stores.locations import without_session
 
 NUMBERS = count()
 
@@ -83,6 +85,13 @@ def of_a_folder_of_fsspec(server, prefix):
     )
 
 
+def of_a_session_of_s3fs(server, prefix):
+    session = session_of_aiobotocore(server)
+    client = server.options["client_kwargs"]
+    fs = fsspec.filesystem("s3", session=session, client_kwargs=client, skip_instance_cache=True)
+    return fs.get_mapper(f"bucket/{prefix}")
+
+
 def of_a_session(server, prefix):
     session = boto3.Session(aws_access_key_id=server.key, aws_secret_access_key=server.secret)
     return obstore.store.S3Store(
@@ -96,7 +105,15 @@ def of_a_session(server, prefix):
     )
 
 
-PLACES = [of_a_folder_of_fsspec, of_a_session, of_obstore, of_obstore_fsspec, of_fsspec, of_upath]
+PLACES = [
+    of_a_folder_of_fsspec,
+    of_a_session,
+    of_a_session_of_s3fs,
+    of_obstore,
+    of_obstore_fsspec,
+    of_fsspec,
+    of_upath,
+]
 
 
 @pytest.mark.parametrize("make", PLACES)
@@ -114,6 +131,40 @@ def test_what_names_a_place_is_the_place(server, prefix, make, monkeypatch):
     assert store.url == f"s3://bucket/{prefix}"
     assert server.secret.encode() not in pickle.dumps(store)
     assert np.array_equal(array.to_dask().compute(scheduler="threads"), [1, 2, 3, 4])
+
+
+def session_of_aiobotocore(server):
+    session = get_session()
+    session.set_credentials(server.key, server.secret)
+    return session
+
+
+def session_of_boto3(server):
+    return boto3.Session(aws_access_key_id=server.key, aws_secret_access_key=server.secret)
+
+
+@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
+@pytest.mark.parametrize("make", [session_of_aiobotocore, session_of_boto3])
+def test_a_session_is_its_keys(server, prefix, make, backend):
+    options = {**server.options, "session": make(server), "backend": backend}
+    del options["key"], options["secret"]
+    url = f"s3://bucket/{prefix}"
+    array = zd.create_array(url, shape=4, dtype="i4", chunks=2, storage_options=options)
+    array[...] = [1, 2, 3, 4]
+    assert zd.open_array(url, storage_options=server.options)[...].tolist() == [1, 2, 3, 4]
+    assert server.secret.encode() not in pickle.dumps(array)
+
+
+def test_a_session_without_keys_is_its_profile(monkeypatch, tmp_path):
+    (tmp_path / "config").write_text("[profile other]\nregion = us-west-2\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for session in (AioSession(profile="other"), boto3.Session(profile_name="other")):
+        assert without_session({"session": session, "anon": False}) == {
+            "profile": "other",
+            "anon": False,
+        }
+    assert without_session({"session": get_session()}) == {}
+    assert without_session({"session": 3}) == {"session": 3}
 
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])

@@ -29,6 +29,7 @@ __all__ = [
     "path_on",
     "unwrapped",
     "values_of_obstore",
+    "without_session",
 ]
 
 
@@ -244,6 +245,26 @@ def _keys_of_session(provider: Any) -> dict[str, str] | None:
         return None
     keys = {"key": found.access_key, "secret": found.secret_key, "token": found.token}
     return {name: value for name, value in keys.items() if value}
+
+
+def without_session(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the keys or the profile of a session of boto3 or aiobotocore instead.
+
+    A session itself belongs to one process. One that was given neither finds its credentials in the
+    environment, as other processes do.
+    """
+    left = dict(options)
+    session: Any = left.get("session")
+    session = getattr(session, "_session", session)  # boto3's wraps one of botocore
+    if type(session).__module__ not in {"aiobotocore.session", "botocore.session"}:
+        return left
+    del left["session"]
+    # its method is a coroutine in aiobotocore, and may ask a service
+    found = getattr(session, "_credentials", None)
+    if found is not None and found.method == "explicit":
+        keys = {"key": found.access_key, "secret": found.secret_key, "token": found.token}
+        return {**left, **{name: value for name, value in keys.items() if value}}
+    return {**left, "profile": session.profile} if session.profile else left
 
 
 def _options(store: Any, config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

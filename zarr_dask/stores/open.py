@@ -31,6 +31,7 @@ from zarr_dask.stores.locations import (
     path_on,
     unwrapped,
     values_of_obstore,
+    without_session,
 )
 from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 from zarr_dask.stores.wrappers.base import PrefixStore
@@ -96,7 +97,7 @@ def open_store(url: Location, storage_options: Mapping[str, Any] | None = None) 
         raise LocationTypeError(
             f"storage_options={_shortened(storage_options)}: expected a mapping."
         )
-    options = dict(storage_options or {})
+    options = without_session(storage_options or {})
     if not isinstance(url, str):
         named = named_place(url)
         if named is not None:
@@ -260,8 +261,9 @@ def _mapped(mapping: Any) -> Store | None:
     from zarr_dask.stores.backends.fsspec import FsspecStore
 
     try:
-        check_options(url, fs.storage_options)
-        return FsspecStore.from_url(url, fs.storage_options)
+        options = without_session(fs.storage_options)
+        check_options(url, options)
+        return FsspecStore.from_url(url, options)
     except StoreError:  # it has options that cannot be pickled, or must not be shown
         return None
 

@@ -41,6 +41,11 @@ _HINT = (
     "(zarr.storage.FsspecStore, ObjectStore)."
 )
 
+_INSTEAD = {
+    "session": "Give a session of boto3 or aiobotocore, profile=, or key=, secret= and token=.",
+}
+"""Replacements for options that are objects of other libraries."""
+
 
 def check_options(url: str, options: Mapping[str, Any], where: str = "storage_options") -> None:
     """Raise if an option is of a type that no store accepts.
@@ -129,8 +134,10 @@ def _check_value(url: str, at: str, value: Any) -> None:
         for number, one in enumerate(value):
             _check_value(url, f"{at}[{number}]", one)
     elif value is not None and not isinstance(value, str | int | float):
+        name = at.rpartition("[")[2].strip("']")
         raise StoreError(
-            f"{url}: {at} is of type {type(value).__qualname__}, which cannot travel. {_HINT}"
+            f"{url}: {at} is of type {type(value).__qualname__}, which cannot be sent to other "
+            f"processes. {_INSTEAD.get(name, _HINT)}"
         )
 
 
