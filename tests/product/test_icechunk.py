@@ -215,3 +215,36 @@ def test_branches_tags_and_snapshots_have_urls(tmp_path):
         zd.open(f"icechunk://{tmp_path}/nothing")
     with pytest.raises(StoreError, match="unknown storage_options secret_access_key"):
         zd.open("icechunk+s3://b/repo", storage_options={"secret_access_key": "hidden"})
+
+
+def test_plans_keep_the_snapshot_of_a_url(tmp_path):
+    """Also if the branch has moved when the plan is run, in another process."""
+    folder = tmp_path / "repo"
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder)))
+    snapshots = []
+    for number in (1, 2):
+        session = repository.writable_session("main")
+        zd.to_zarr(da.full((4, 4), number, chunks=2), session.store, "x", overwrite=True)
+        snapshots.append(session.commit(str(number)))
+        if number == 1:
+            array = zd.open_array(f"icechunk://{folder}", "x")
+            plan = zd.plan_rechunk(array, tmp_path / "copy.zarr", chunks=(4, 1))
+            (tmp_path / "plan.json").write_text(plan.to_json())
+    assert array.store.url == f"icechunk://{folder}@{snapshots[0]}"
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["run", str(tmp_path / "plan.json")])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["finish", str(tmp_path / "plan.json")])
+    assert zd.open_array(tmp_path / "copy.zarr")[...].tolist() == [[1] * 4] * 4
+
+
+@pytest.mark.parametrize("command", ["info", "tree", "ls", "verify", "inventory", "digest"])
+def test_commands_take_urls(tmp_path, command, capsys):
+    folder = tmp_path / "repo"
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(folder)))
+    session = repository.writable_session("main")
+    zd.to_zarr(da.ones((4, 4), chunks=2), session.store, "x")
+    repository.create_tag("v1", snapshot_id=session.commit("1"))
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([command, f"icechunk://{folder}@tag.v1"])
+    assert "IcechunkStore" not in capsys.readouterr().out

@@ -32,10 +32,13 @@ __all__ = ["DescribedStore", "from_config", "to_config"]
 
 _PUBLIC = {
     "account_name",
+    "allow_http",
     "anon",
+    "anonymous",
     "bucket_key_enabled",
     "client_kwargs",
     "endpoint_url",
+    "force_path_style",
     "fsync",
     "host",
     "port",

@@ -1,23 +1,26 @@
 """Repositories of Icechunk by URL, for reading: a branch, a tag or a snapshot.
 
 ``icechunk:///data/repo@branch.main``, ``icechunk+s3://bucket/repo@tag.v1``, ``@<snapshot id>``;
-the branch main without any of them.
+the branch main without any of them. An open store is named by its snapshot, which plans keep.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from zarr_dask.errors import MissingDependencyError, StoreError
-from zarr_dask.stores.backends.zarr_python import store_of_zarr_python
+from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.wrappers.base import ReadOnly
 
 if TYPE_CHECKING:
     from icechunk import Storage
 
-__all__ = ["IcechunkURL"]
+__all__ = ["IcechunkURL", "IcechunkVersion"]
 
 _S3_OPTIONS = ("region", "endpoint_url", "allow_http", "force_path_style", "requester_pays")
 _ANONYMOUS = "anonymous"
@@ -55,10 +58,44 @@ class IcechunkURL:
                 f"{url} cannot be opened: {str(error).splitlines()[0]}. Expected a repository, and "
                 "@branch.NAME, @tag.NAME or @SNAPSHOT behind it."
             ) from error
-        store = store_of_zarr_python(session)
-        if store is None:
-            raise StoreError(f"{url}: this Icechunk has no store that can be read.")
-        return store
+        text = json.dumps(dict(storage_options), sort_keys=True)
+        return ReadOnly(IcechunkVersion(session.store, place if at else url, text))
+
+
+@dataclass(frozen=True, eq=False)
+class IcechunkVersion(ZarrPythonStore):
+    """The content of a repository in one snapshot.
+
+    Parameters
+    ----------
+    store
+        The store of a session for reading.
+    place
+        URL of the repository.
+    options
+        Storage options, as JSON text.
+    """
+
+    place: str = ""
+    options: str = "{}"
+
+    @property
+    def url(self) -> str:
+        """The URL of the snapshot: a branch may have another one later."""
+        return f"{self.place}@{self.store.session.snapshot_id}"
+
+    @property
+    def identity(self) -> str:
+        """The URL of the snapshot, which never changes."""
+        return self.url
+
+    def description(self) -> dict[str, Any]:
+        """See `zarr_dask.stores.config.DescribedStore`; there are no secrets among the options."""
+        options = json.loads(self.options)
+        return {"url": self.url, **({"options": options} if options else {})}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IcechunkVersion, (self.store, self.place, self.options)
 
 
 def _version(reference: str) -> dict[str, Any]:
