@@ -59,6 +59,19 @@ def distrust(monkeypatch, folder) -> None:
 # --- which mounts ---------------------------------------------------------------------------------
 
 
+def test_only_file_systems_of_this_host_are_behind_no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(exclusive, "_NEAR", {})
+    device, mount = tmp_path.stat().st_dev, Mount("nfs4", frozenset())
+    monkeypatch.setattr(exclusive, "_mount_of", lambda _: mount)
+    assert not exclusive.is_on_this_host(str(tmp_path))
+    assert {device: False} == exclusive._NEAR
+    mount = Mount("ext4", frozenset())
+    assert not exclusive.is_on_this_host(str(tmp_path))  # which is looked up once
+    exclusive._NEAR.clear()
+    assert exclusive.is_on_this_host(str(tmp_path))
+    assert not exclusive.is_on_this_host(str(tmp_path / "absent"))
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "shared"),
     [

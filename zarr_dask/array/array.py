@@ -515,7 +515,8 @@ class Array(ArrayNames):
         values
             Values of the region's shape.
         threads
-            1 for the calling thread only; by default all threads of this process, one per core.
+            1 for the calling thread only; by default one per core, or the calling one where chunks
+            are so small that others would not help.
         """
         checked = checked_region(region, self.shape)
         shape = tuple(len(range(s.start, s.stop, s.step)) for s in checked)

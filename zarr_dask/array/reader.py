@@ -33,7 +33,7 @@ from zarr_dask._util.arguments import check_count
 from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
 from zarr_dask.array.revalidate import Standing
-from zarr_dask.codecs.base import ChunkRead, DecodeOptions
+from zarr_dask.codecs.base import WORTH_A_THREAD, ChunkRead, DecodeOptions
 from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk, largest_partial_read
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
 from zarr_dask.errors import (
@@ -445,7 +445,7 @@ class Reader:
     @cached_property
     def _hurries(self) -> bool:
         """True if a chunk is decoded in less time than threads need to hand on the interpreter."""
-        from zarr_dask.codecs.throughput import WORTH_A_THREAD, speeds_of
+        from zarr_dask.codecs.throughput import speeds_of
 
         nbytes = prod(self._meta.chunk_shape) * self._dtype.itemsize
         return nbytes < WORTH_A_THREAD * speeds_of(self._meta.codecs).decode

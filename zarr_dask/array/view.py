@@ -298,7 +298,8 @@ def write_selection(
     value
         Values, broadcast to the selection's shape.
     threads
-        1 for the calling thread only; by default all threads of this process, one per core.
+        1 for the calling thread only; by default one per core, or the calling one where chunks are
+        so small that others would not help.
     """
     values = assignable(array.cast(value), transform.shape)
     if not transform.size:
@@ -477,7 +478,8 @@ class View(MadeBy):
         out
             Array to read into; it must have the view's shape and the array's data type.
         threads
-            1 for the calling thread only; by default all threads of this process, one per core.
+            1 for the calling thread only; by default one per core, or the calling one where chunks
+            are so small that others would not help.
 
         Raises
         ------

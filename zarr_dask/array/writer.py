@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -20,13 +21,14 @@ import numpy as np
 from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.revalidate import Confirmation
-from zarr_dask.codecs.base import DecodeOptions
+from zarr_dask.codecs.base import WORTH_A_THREAD, DecodeOptions
+from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
-from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, remove
+from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, puts_wait, remove
 
 __all__ = [
     "OpenedArray",
@@ -101,7 +103,8 @@ def write_parts(
     values
         Values of the whole region.
     threads
-        1 for the calling thread only; by default all threads of this process, one per core.
+        1 for the calling thread only; by default all threads of this process, one per core, or the
+        calling one where chunks are so small that others would not help.
     visible
         Grid of the array as others see it, if it has grown since; see `is_shared`.
     fence
@@ -131,6 +134,8 @@ def write_parts(
         if not written:
             has_emptied = True
 
+    if threads is None and _hurries(array):
+        threads = 1
     with concurrent_puts(array.store):
         parallel_for(write, parts(), threads)
     confirm.check_written(
@@ -139,6 +144,17 @@ def write_parts(
             or any(array.store.size(array.key(part.coords)) is not None for part in parts())
         )
     )
+
+
+def _hurries(array: WrittenArray) -> bool:
+    """True if a chunk is encoded and put in less time than threads need to hand on the interpreter.
+
+    Where puts wait for something, the threads wait together.
+    """
+    meta = array.meta
+    nbytes = prod(meta.chunk_shape) * meta.dtype.itemsize
+    is_short = nbytes < WORTH_A_THREAD * speeds_of(meta.codecs).encode
+    return is_short and not puts_wait(array.store)
 
 
 def is_shared(array: WrittenArray, coords: Sequence[int], visible: Grid) -> bool:

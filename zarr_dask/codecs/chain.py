@@ -140,7 +140,7 @@ class CodecChain:
         return bound
 
     def __getstate__(self) -> dict[str, Any]:
-        worked_out = {"_bound", "skipped"}
+        worked_out = {"_bound", "_speeds", "skipped"}
         return {name: value for name, value in self.__dict__.items() if name not in worked_out}
 
 

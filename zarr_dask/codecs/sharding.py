@@ -24,6 +24,7 @@ from zarr_dask._util.threads import cpu_count, is_pool_thread, parallel_for
 from zarr_dask.codecs.arrays import Bytes
 from zarr_dask.codecs.base import (
     ABSENT_PLACE,
+    WORTH_A_THREAD,
     BoundSerializer,
     ChunkRead,
     ChunkSpec,
@@ -46,6 +47,7 @@ from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.codecs.fetch import Fetch, check_length, fetch_within, interleave
 from zarr_dask.codecs.index_codecs import DEFAULT_INDEX_CODECS
 from zarr_dask.codecs.registry import inner_chain, with_codec_defaults
+from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.dtypes import data_type_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Part, Region, Shape, view_region
@@ -198,8 +200,8 @@ class _BoundSharding(BoundSerializer):
     def __init__(self, codec: Sharding, spec: ChunkSpec) -> None:
         self.spec = spec
         self._grid = Grid.regular(spec.shape, codec.chunk_shape)
-        self._inner = codec.codecs.bind(spec.with_shape(codec.chunk_shape))
         self._codecs = codec.codecs
+        self._inner = codec.codecs.bind(spec.with_shape(codec.chunk_shape))
         self._index_spec = _index_spec(spec.shape, codec.chunk_shape)
         self._index = codec.index_codecs.bind(self._index_spec)
         self._index.counted = 0  # it holds no elements
@@ -295,8 +297,6 @@ class _BoundSharding(BoundSerializer):
             return False
         if threads is not None:
             return True
-        from zarr_dask.codecs.throughput import WORTH_A_THREAD, speeds_of
-
         speed = speeds_of(self._codecs).encode
         return speed < _FAST_ENCODER and self._inner.spec.nbytes >= WORTH_A_THREAD * speed
 

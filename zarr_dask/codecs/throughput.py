@@ -18,18 +18,11 @@ from zarr_dask.codecs.base import Codec, Speeds
 from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.compress.compressor import Compressor
 
-__all__ = ["WORTH_A_THREAD", "speeds_of"]
-
-WORTH_A_THREAD = 50e-6
-"""Seconds of decoding or encoding from which a chunk gains by another thread.
-
-Reading a chunk takes 30 us with the interpreter held, which threads pass to each other 5 times in
-that; for chunks of 128 kB of lz4, two threads take 1.6 times the CPU of one, and as long.
-"""
+__all__ = ["speeds_of"]
 
 
 def speeds_of(chain: CodecChain) -> Speeds:
-    """Return the throughput of a chain of codecs; for a shard, of the codecs of its chunks.
+    """Return the throughput of a chain of codecs; for a shard, of the codecs of its chunks. Cached.
 
     Examples
     --------
@@ -39,11 +32,14 @@ def speeds_of(chain: CodecChain) -> Speeds:
     >>> speeds
     Speeds(decode=900000000.0, encode=600000000.0)
     """
-    each = [codec.speeds() for codec in _working(chain)]
-    return Speeds(
-        1 / sum(1 / speeds.decode for speeds in each),
-        1 / sum(1 / speeds.encode for speeds in each),
-    )
+    found: Speeds | None = chain.__dict__.get("_speeds")  # which the chain leaves out elsewhere
+    if found is None:
+        each = [codec.speeds() for codec in _working(chain)]
+        found = chain.__dict__["_speeds"] = Speeds(
+            1 / sum(1 / speeds.decode for speeds in each),
+            1 / sum(1 / speeds.encode for speeds in each),
+        )
+    return found
 
 
 def _working(chain: CodecChain) -> Iterator[Codec]:

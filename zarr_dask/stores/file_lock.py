@@ -49,6 +49,7 @@ __all__ = [
     "Record",
     "RecordTakenError",
     "has_shared_locks",
+    "is_on_this_host",
     "lock",
     "make_record",
     "owner_of",
@@ -321,10 +322,15 @@ class Mount:
     """Those of the mount and of the file system."""
 
     @property
+    def is_local(self) -> bool:
+        """True if the file system is one of this host, behind no network."""
+        return self.kind in _LOCAL
+
+    @property
     def has_shared_locks(self) -> bool:
         """True if locks hold between all processes that see the files, on whatever host."""
         options = self.options
-        if self.kind in _LOCAL or self.kind == "ceph":
+        if self.is_local or self.kind == "ceph":
             return True
         if self.kind in {"nfs", "nfs4"}:
             return not options & {"nolock", "local_lock=all", "local_lock=flock"}
@@ -352,17 +358,45 @@ def has_shared_locks(descriptor: int) -> bool:
 _KNOWN: dict[int, bool] = {}
 
 
+def is_on_this_host(folder: str) -> bool:
+    """True if a folder lies in a file system that is known to be one of this host.
+
+    The answer is kept for the device.
+    """
+    try:
+        device = os.stat(folder).st_dev  # noqa: PTH116  (each write asks)
+        found = _NEAR.get(device)
+        if found is None:
+            descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            try:
+                mount = _mount_of(descriptor)
+            finally:
+                os.close(descriptor)
+            found = _NEAR[device] = mount is not None and mount.is_local
+    except OSError:
+        return False
+    return found
+
+
+_NEAR: dict[int, bool] = {}
+
+
 def _looked_up(descriptor: int) -> bool:
-    if sys.platform != "linux" or not HAS_LOCKS:
-        return False  # records stand in for locks, which are not asked about
+    mount = _mount_of(descriptor) if HAS_LOCKS else None
+    return mount is not None and mount.has_shared_locks
+
+
+def _mount_of(descriptor: int) -> Mount | None:
+    """Return the mount that an open file lies in, if the system tells."""
+    if sys.platform != "linux":
+        return None  # records stand in for locks, which are not asked about
     try:
         with Path(f"/proc/self/fdinfo/{descriptor}").open(encoding="ascii") as lines:
             number = next(line.split()[1] for line in lines if line.startswith("mnt_id:"))
         text = Path(_MOUNTS).read_text(encoding="utf-8", errors="surrogateescape")
-        mount = parse_mounts(text).get(int(number))
+        return parse_mounts(text).get(int(number))
     except (OSError, StopIteration, ValueError, IndexError):
-        return False
-    return mount is not None and mount.has_shared_locks
+        return None
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,68 @@
+"""Which threads write: the calling one alone where others would not help."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.codecs.chain import BoundCodecChain
+from zarr_dask.stores import LocalStore, MemoryStore, file_lock
+from zarr_dask.stores.base import ReadPolicy
+
+CHUNKS = 16
+VALUES = np.arange(CHUNKS * 1000, dtype="f4").reshape(CHUNKS, 1000)
+
+
+class Waiting(MemoryStore):
+    """A store whose requests take their time."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+
+def threads_that_encode(monkeypatch, abreast=1):
+    """Return a list of the threads that encode chunks of 1000 elements; so many must at once."""
+    found, meeting = [], threading.Barrier(abreast)
+    pieces = BoundCodecChain.pieces
+
+    def noted(self, *arguments):
+        if self.spec.shape == (1, 1000):
+            if threading.get_ident() not in found:
+                meeting.wait(timeout=20)
+            found.append(threading.get_ident())
+        return pieces(self, *arguments)
+
+    monkeypatch.setattr(BoundCodecChain, "pieces", noted)
+    monkeypatch.setattr("zarr_dask._util.threads.cpu_count", lambda: 2)
+    return found
+
+
+def array_in(store, **options) -> zd.Array:
+    return zd.create_array(store, "a", shape=VALUES.shape, dtype="f4", chunks=(1, 1000), **options)
+
+
+@pytest.mark.parametrize("shards", [None, (4, 1000)])
+@pytest.mark.parametrize("where", ["folder", "memory"])
+def test_small_chunks_are_written_by_the_calling_thread(tmp_path, monkeypatch, where, shards):
+    monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: True})
+    array = array_in(LocalStore(tmp_path) if where == "folder" else MemoryStore(), shards=shards)
+    found = threads_that_encode(monkeypatch)
+    array[...] = VALUES
+    assert found == [threading.get_ident()] * CHUNKS
+    np.testing.assert_array_equal(array[...], VALUES)
+
+
+@pytest.mark.parametrize("why", ["another host", "fsync", "requests", "slow codec", "asked for"])
+def test_threads_write_together_where_they_wait_or_compute(tmp_path, monkeypatch, why):
+    monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: why != "another host"})
+    store = Waiting() if why == "requests" else LocalStore(tmp_path, fsync=why == "fsync")
+    array = array_in(store, codecs=["gzip" if why == "slow codec" else "zstd"])
+    found = threads_that_encode(monkeypatch, abreast=2)
+    if why == "asked for":
+        array.write((slice(CHUNKS), slice(1000)), VALUES, threads=2)
+    else:
+        array[...] = VALUES
+    assert len(set(found)) == 2
+    np.testing.assert_array_equal(array[...], VALUES)
