@@ -15,6 +15,7 @@ import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.backends.fsspec import FsspecStore
+from zarr_dask.stores.base import ReadPolicy
 
 NODE_MEMBERS = {
     "path",
@@ -218,6 +219,36 @@ def test_no_chunk_is_read_and_all_is_listed_once(shelf):
     assert len(listed) == len(set(listed))
     assert not any("/v/" in key or "/big/" in key for key in listed)
     assert len(found.arrays) == 3
+
+
+class Far(MemoryStore):
+    """A store whose requests take long."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+    @staticmethod
+    def of(folder):
+        files = (one for one in folder.rglob("*") if one.is_file())
+        return Far({one.relative_to(folder).as_posix(): one.read_bytes() for one in files})
+
+
+def test_a_far_store_is_asked_for_each_document_of_the_newest_format_once():
+    store = Far()
+    group = zd.create_group(store, format="v3")
+    for name in ("a", "b/c", "b/d"):
+        group.create_array(name, shape=4, dtype="i2", chunks=2)[...] = 1
+    recorded = Recording(store)
+    assert len(zd.inventory(recorded).nodes) == 5
+    asked = [one.key for one in recorded.requests if one.method == "get"]
+    documents = sorted(key for key in store.values if key.endswith("zarr.json"))
+    assert sorted(key for key in asked if key.partition("/")[0] != "c") == documents
+
+
+def test_a_far_store_holds_the_same(shelf):
+    zd.migrate(shelf / "2024/01/run.zarr")  # beside which the old documents stay
+    near, far = (zd.inventory(store).to_json() for store in (LocalStore(str(shelf)), Far.of(shelf)))
+    assert far["nodes"] == near["nodes"]
+    assert any(one["warnings"] for one in far["nodes"])
 
 
 def test_sizes_come_with_the_listing_where_the_store_has_them(shelf):

@@ -44,9 +44,10 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.walk import walk
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.stores.base import Store, join, list_sizes
+from zarr_dask.stores.base import Buffer, Range, Store, is_remote, join, list_sizes
 from zarr_dask.stores.open import Location, canonical_location, substore
 from zarr_dask.stores.patience import in_job
+from zarr_dask.stores.wrapper import StoreWrapper
 
 __all__ = ["Inventory", "NodeInventory", "inventory"]
 
@@ -216,12 +217,40 @@ def inventory(
     [('a/b', 'v3', 1, 2)]
     """
     store, path = resolve_node(url, path, storage_options)
-    found = _find(store, path, ReadOptions.given(read))
-    nodes, others = _with_sizes(store, path, found)
+    options = ReadOptions.given(read)
+    if not is_remote(store):
+        nodes, others = _with_sizes(store, path, _find(store, path, options), options)
+    else:
+        found = _find(_NewestFirst(store), path, options)
+        nodes, others = _with_sizes(store, path, found, options)
     return Inventory(where(store, path), nodes, others.objects, others.nbytes)
 
 
 # --- finding nodes --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _NewestFirst(StoreWrapper):
+    """A store that is asked for documents of other formats only where the newest has none.
+
+    A node has documents of one format but in rare cases, which the listing shows afterwards.
+    """
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        newest, *_ = FORMATS
+        folders = [key.rpartition("/")[0] for key, _ in requests]
+        first = {key for folder in {*folders} for key in newest.node_keys(folder)}
+        asked = [one for one in requests if one[0] in first]
+        found = dict(zip(asked, self.store.get_ranges(asked), strict=True))
+        settled = {key.rpartition("/")[0] for (key, _), value in found.items() if value is not None}
+        rest = [
+            one
+            for one, folder in zip(requests, folders, strict=True)
+            if one not in found and folder not in settled
+        ]
+        found |= dict(zip(rest, self.store.get_ranges(rest), strict=True))
+        return [found.get(one) for one in requests]
 
 
 @dataclass
@@ -530,7 +559,7 @@ def _packages(meta: ArrayMeta) -> Iterator[str]:
 
 
 def _with_sizes(
-    store: Store, path: str, nodes: Sequence[_Node]
+    store: Store, path: str, nodes: Sequence[_Node], options: ReadOptions
 ) -> tuple[tuple[NodeInventory, ...], _ObjectTotals]:
     """Return the nodes with their stored objects, and the objects of no node, from one listing."""
     arrays = {
@@ -550,8 +579,37 @@ def _with_sizes(
         if node is None or not node.count(key[len(prefix or "") :], nbytes):
             others.add(nbytes)
     start = len(path) + 1 if path else 0
-    surveys = (_counted(store, node, seen) for node in nodes)
+    mixed = _mixed(store, nodes, seen, options)
+    surveys = (_counted(store, mixed.get(node.path, node), seen) for node in nodes)
     return tuple(replace(one, path=one.path[start:]) for one in surveys), others
+
+
+def _mixed(
+    store: Store, nodes: Sequence[_Node], seen: Collection[str], options: ReadOptions
+) -> dict[str, _Node]:
+    """Return the nodes with documents of several formats, read once more with all of these.
+
+    Only of remote stores: of others all have been read.
+    """
+    newest, *others = FORMATS
+    paths = [
+        node.path
+        for node in nodes
+        if node.node_format == newest
+        and any(key in seen for one in others for key in one.node_keys(node.path))
+    ]
+    found = _NodeFindings()
+    if not paths or not is_remote(store):
+        return {}
+    _read_all(store, paths, _AnyFormat(FORMATS, found), options)
+    return {
+        node.path: replace(
+            node,
+            survey=replace(node.survey, warnings=tuple(found.warnings[node.path])),
+        )
+        for node in nodes
+        if node.path in found.warnings
+    }
 
 
 def _document_keys(node: _Node) -> Iterator[str]:
