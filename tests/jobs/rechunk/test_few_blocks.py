@@ -89,6 +89,15 @@ def test_what_is_held_of_a_chunk(tmp_path, box):
     assert plan.memory(2) <= 2 * plan.peak
 
 
+def test_pieces_of_a_small_chunk_are_no_more_than_the_chunk(tmp_path):
+    """Two pieces of a MiB would be more than these chunks, and than the budget of each task."""
+    local = zd.create_array(tmp_path, shape=(250_000,), dtype="f4", codecs=[blosc()])
+    source = layout_of(local)
+    plan = StagePlan(source, layout_of(zd.create_array({}, shape=(250_000,), dtype="f4")), (2000,))
+    assert plan.sparing
+    assert plan.memory(2) <= 2 * plan.peak
+
+
 class Decoding:
     """How many threads hold the bytes of whole chunks at a time."""
 

@@ -341,7 +341,8 @@ class StagePlan:
         writing = target.workspace_nbytes - target.chunk_bytes * target.fits_into(box)
         encoded = self._encoded(box)
         if part is not None:
-            reading, encoded = part, 2 * max(source.partial_decode_nbytes, PIECE)
+            pieces = 2 * max(source.partial_decode_nbytes, PIECE)
+            reading, encoded = part, min(pieces, encoded)  # a small chunk has no more
         encoded = max(encoded, target.waiting)  # these use the same memory, one after the other
         room = max(reading, writing, 0)
         # an object in the other data type, and one padded beyond the edge of the array
