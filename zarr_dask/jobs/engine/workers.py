@@ -36,6 +36,8 @@ _PATIENCE = 60.0
 """Maximum seconds to wait for workers that are starting."""
 _ANSWER = 30.0
 """Maximum seconds to wait for the answer of a scheduler."""
+_ABREAST = 64
+"""Workers that are asked at a time: each takes a connection to the scheduler."""
 _NAMED = 3
 """Maximum number of workers that a message names."""
 
@@ -252,14 +254,16 @@ def ask_workers(
         If the scheduler is gone, or does not answer.
     """
     workers = known_workers(client)
+    abreast = asyncio.Semaphore(_ABREAST)
 
     async def ask(worker: str) -> Any:
-        # on the event loop a client's methods return coroutines
-        asked: Any = client.run(function, *args, workers=[worker], on_error="return", **kwargs)
-        try:
-            return (await asyncio.wait_for(asked, seconds))[worker]
-        except TimeoutError as error:
-            return error
+        async with abreast:
+            # on the event loop a client's methods return coroutines
+            asked: Any = client.run(function, *args, workers=[worker], on_error="return", **kwargs)
+            try:
+                return (await asyncio.wait_for(asked, seconds))[worker]
+            except TimeoutError as error:
+                return error
 
     async def ask_all() -> list[Any]:
         return await asyncio.gather(*map(ask, workers))
