@@ -19,6 +19,7 @@ import pytest
 import zarr_dask as zd
 from zarr_dask.errors import SchedulerError, WorkerLostError
 from zarr_dask.jobs.engine import cluster as engine
+from zarr_dask.jobs.engine.cluster import SubmissionWindow, run_window
 from zarr_dask.jobs.engine.progress_bars import _wait_column
 from zarr_dask.jobs.engine.worker_watch import WorkerWatch, no_workers_timeout
 from zarr_dask.jobs.engine.workers import ask_workers
@@ -190,6 +191,29 @@ def test_workers_that_a_local_cluster_gives_up(soon, tmp_path):
         with pytest.raises(WorkerLostError, match=NOBODY):
             zd.to_zarr(x.map_blocks(kills, meta=np.empty((0, 0))), tmp_path / "x")
     zd.to_zarr(x, tmp_path / "x")
+
+
+def test_a_result_that_was_lost_with_a_worker_after_it_came(client, monkeypatch):
+    """It is not waited for once more: there may be no worker that would make it again."""
+    as_completed = engine._as_completed
+
+    class Losing:
+        def __init__(self, *given):
+            self._completed = as_completed(*given)
+
+        def __getattr__(self, name):
+            return getattr(self._completed, name)
+
+        def __iter__(self):
+            for future, result in self._completed:
+                future._state.reset()  # as the scheduler's news of the worker do
+                yield future, result
+
+    monkeypatch.setattr(engine, "_as_completed", Losing)
+    found: list[int] = []
+    window = SubmissionWindow(client, 2)
+    run_window(abs, iter([-1, 2, -3]), client, window, found.append, "made", {})
+    assert sorted(found) == [1, 2, 3]
 
 
 def test_a_write_whose_only_worker_dies_of_it(alone, soon, tmp_path):

@@ -76,7 +76,9 @@ def run_window(
         with _waiting(client, running.futures) as watch:
             for future, result in running:
                 watch.check()
-                on_result(result if future.status == "finished" else _result(future, client, watch))
+                # else the result is here, also if the worker that has it has died since
+                has_failed = future.status in {"error", "cancelled"}
+                on_result(_result(future, client, watch) if has_failed else result)
                 future.release()
                 for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
                     running.add(start(argument))
