@@ -444,11 +444,16 @@ class Reader:
 
     @cached_property
     def _hurries(self) -> bool:
-        """True if a chunk is decoded in less time than threads need to hand on the interpreter."""
+        """True if a chunk is decoded in less time than threads need to hand on the interpreter.
+
+        Threads that wait for a network file system wait together.
+        """
         from zarr_dask.codecs.throughput import speeds_of
+        from zarr_dask.stores.file_backed import is_behind_network
 
         nbytes = prod(self._meta.chunk_shape) * self._dtype.itemsize
-        return nbytes < WORTH_A_THREAD * speeds_of(self._meta.codecs).decode
+        is_short = nbytes < WORTH_A_THREAD * speeds_of(self._meta.codecs).decode
+        return is_short and not is_behind_network(self._store)
 
     # --- one object -------------------------------------------------------------------------------
 

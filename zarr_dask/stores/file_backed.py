@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.wrapper import unwrap
 
-__all__ = ["FileStore"]
+__all__ = ["FileStore", "is_behind_network"]
 
 
 class FileStore(Store):
@@ -34,3 +35,11 @@ class FileStore(Store):
     @abstractmethod
     def failed(self, doing: str, key: str, error: OSError, hint: str = "") -> StoreError:
         """Return the error of the store for one of the operating system."""
+
+
+def is_behind_network(store: Store) -> bool:
+    """True if a store is a folder in a network file system, or in one that is not known."""
+    from zarr_dask.stores.file_lock import is_on_this_host
+
+    inner = unwrap(store)
+    return isinstance(inner, FileStore) and not is_on_this_host(inner.root)

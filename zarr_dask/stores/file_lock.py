@@ -359,10 +359,13 @@ _KNOWN: dict[int, bool] = {}
 
 
 def is_on_this_host(folder: str) -> bool:
-    """True if a folder lies in a file system that is known to be one of this host.
+    """True if a folder lies in a file system of this host, so that no network is waited for.
 
+    Of a file system that is not known, False; True on systems other than Linux, which do not tell.
     The answer is kept for the device.
     """
+    if sys.platform != "linux":
+        return True
     try:
         device = os.stat(folder).st_dev  # noqa: PTH116  (each write asks)
         found = _NEAR.get(device)

@@ -29,7 +29,7 @@ from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
 from zarr_dask._util.threads import waiting_threads
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.file_backed import FileStore
+from zarr_dask.stores.file_backed import is_behind_network
 from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
@@ -331,11 +331,7 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
 
 def puts_wait(store: Store) -> bool:
     """True if puts wait for a network or a disk, so that several at a time take less time."""
-    from zarr_dask.stores.file_lock import is_on_this_host
-
-    inner = unwrap(store)
-    is_elsewhere = isinstance(inner, FileStore) and not is_on_this_host(inner.root)
-    return is_elsewhere or is_remote(store) or _waits_for_disk(store)
+    return is_remote(store) or _waits_for_disk(store) or is_behind_network(store)
 
 
 def _waits_for_disk(store: Store) -> bool:

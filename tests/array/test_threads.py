@@ -1,4 +1,4 @@
-"""Which threads write: the calling one alone where others would not help."""
+"""Which threads read and write: the calling one alone where others would not help."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Waiting(MemoryStore):
     coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
 
 
-def threads_that_encode(monkeypatch, abreast=1):
-    """Return a list of the threads that encode chunks of 1000 elements; so many must at once."""
+def threads_at_work(monkeypatch, method, abreast=1):
+    """Return a list of the threads that work on chunks of 1000 elements; so many must at once."""
     found, meeting = [], threading.Barrier(abreast)
-    pieces = BoundCodecChain.pieces
+    original = getattr(BoundCodecChain, method)
 
     def noted(self, *arguments):
         if self.spec.shape == (1, 1000):
             if threading.get_ident() not in found:
                 meeting.wait(timeout=20)
             found.append(threading.get_ident())
-        return pieces(self, *arguments)
+        return original(self, *arguments)
 
-    monkeypatch.setattr(BoundCodecChain, "pieces", noted)
+    monkeypatch.setattr(BoundCodecChain, method, noted)
     monkeypatch.setattr("zarr_dask._util.threads.cpu_count", lambda: 2)
     return found
 
@@ -48,7 +48,7 @@ def array_in(store, **options) -> zd.Array:
 def test_small_chunks_are_written_by_the_calling_thread(tmp_path, monkeypatch, where, shards):
     monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: True})
     array = array_in(LocalStore(tmp_path) if where == "folder" else MemoryStore(), shards=shards)
-    found = threads_that_encode(monkeypatch)
+    found = threads_at_work(monkeypatch, "pieces")
     array[...] = VALUES
     assert found == [threading.get_ident()] * CHUNKS
     np.testing.assert_array_equal(array[...], VALUES)
@@ -59,10 +59,21 @@ def test_threads_write_together_where_they_wait_or_compute(tmp_path, monkeypatch
     monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: why != "another host"})
     store = Waiting() if why == "requests" else LocalStore(tmp_path, fsync=why == "fsync")
     array = array_in(store, codecs=["gzip" if why == "slow codec" else "zstd"])
-    found = threads_that_encode(monkeypatch, abreast=2)
+    found = threads_at_work(monkeypatch, "pieces", abreast=2)
     if why == "asked for":
         array.write((slice(CHUNKS), slice(1000)), VALUES, threads=2)
     else:
         array[...] = VALUES
     assert len(set(found)) == 2
     np.testing.assert_array_equal(array[...], VALUES)
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_small_chunks_are_read_together_behind_a_network(tmp_path, monkeypatch, is_near):
+    monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: is_near})
+    array = array_in(LocalStore(tmp_path))
+    array[...] = VALUES
+    found = threads_at_work(monkeypatch, "decode", abreast=1 if is_near else 2)
+    np.testing.assert_array_equal(array[...], VALUES)
+    assert len(set(found)) == (1 if is_near else 2)
+    assert len(found) == CHUNKS
