@@ -39,6 +39,11 @@ def threads_at_work(monkeypatch, method, abreast=1):
     return found
 
 
+def as_if_near(monkeypatch, *, is_near) -> None:
+    """Let folders lie in a file system of this host, or of another one."""
+    monkeypatch.setattr(file_lock, "is_on_this_host", lambda _: is_near)
+
+
 def array_in(store, **options) -> zd.Array:
     return zd.create_array(store, "a", shape=VALUES.shape, dtype="f4", chunks=(1, 1000), **options)
 
@@ -46,7 +51,7 @@ def array_in(store, **options) -> zd.Array:
 @pytest.mark.parametrize("shards", [None, (4, 1000)])
 @pytest.mark.parametrize("where", ["folder", "memory"])
 def test_small_chunks_are_written_by_the_calling_thread(tmp_path, monkeypatch, where, shards):
-    monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: True})
+    as_if_near(monkeypatch, is_near=True)
     array = array_in(LocalStore(tmp_path) if where == "folder" else MemoryStore(), shards=shards)
     found = threads_at_work(monkeypatch, "pieces")
     array[...] = VALUES
@@ -56,7 +61,7 @@ def test_small_chunks_are_written_by_the_calling_thread(tmp_path, monkeypatch, w
 
 @pytest.mark.parametrize("why", ["another host", "fsync", "requests", "slow codec", "asked for"])
 def test_threads_write_together_where_they_wait_or_compute(tmp_path, monkeypatch, why):
-    monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: why != "another host"})
+    as_if_near(monkeypatch, is_near=why != "another host")
     store = Waiting() if why == "requests" else LocalStore(tmp_path, fsync=why == "fsync")
     array = array_in(store, codecs=["gzip" if why == "slow codec" else "zstd"])
     found = threads_at_work(monkeypatch, "pieces", abreast=2)
@@ -70,7 +75,7 @@ def test_threads_write_together_where_they_wait_or_compute(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("is_near", [True, False])
 def test_small_chunks_are_read_together_behind_a_network(tmp_path, monkeypatch, is_near):
-    monkeypatch.setattr(file_lock, "_NEAR", {tmp_path.stat().st_dev: is_near})
+    as_if_near(monkeypatch, is_near=is_near)
     array = array_in(LocalStore(tmp_path))
     array[...] = VALUES
     found = threads_at_work(monkeypatch, "decode", abreast=1 if is_near else 2)

@@ -60,6 +60,7 @@ def distrust(monkeypatch, folder) -> None:
 
 
 def test_only_file_systems_of_this_host_are_behind_no_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(exclusive, "_NEAR", {})
     device, mount = tmp_path.stat().st_dev, Mount("nfs4", frozenset())
     monkeypatch.setattr(exclusive, "_mount_of", lambda _: mount)
