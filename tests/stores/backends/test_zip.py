@@ -16,11 +16,14 @@ import zlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import zarr_dask as zd
 from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores import LocalStore, MemoryStore, Range, Store, ZipStore, open_store
 from zarr_dask.stores.backends import zip as zip_module
+from zarr_dask.stores.backends.zip_format import read_directory
 
 VALUES = {
     "a/b/1": b"0123456789",
@@ -236,6 +239,72 @@ def test_zip64_and_data_before_the_archive(tmp_path):
             file.writestr(str(i), b"")
     assert ZipStore.from_path(str(path)).get("big") == b"0123456789"
     assert ZipStore.from_path(str(tmp_path / "many.zip")).size("69999") == 0
+
+
+@given(
+    st.dictionaries(
+        st.text("ab/é日k ", min_size=1, max_size=9), st.binary(max_size=40), max_size=5
+    ),
+    st.binary(max_size=30), st.binary(max_size=30), st.booleans(),
+)  # fmt: skip
+def test_the_directory_is_that_which_python_reads(values, before, comment, deflates):
+    file = io.BytesIO(before)
+    file.seek(len(before))
+    method = zipfile.ZIP_DEFLATED if deflates else zipfile.ZIP_STORED
+    with zipfile.ZipFile(file, "a", method) as archive:
+        for name, value in values.items():
+            archive.writestr(name, value)
+        archive.comment = comment
+    text = file.getvalue()
+    with zipfile.ZipFile(file) as archive:
+        found = read_directory(lambda at, count: text[at : at + count], len(text))
+        assert found.start == archive.start_dir
+        assert [
+            (one.name, one.offset, one.size, one.stored, one.crc, one.method, one.flags)
+            for one in found.entries
+        ] == [
+            (one.filename, one.header_offset, one.file_size, one.compress_size, one.CRC,
+             one.compress_type, one.flag_bits)
+            for one in archive.infolist()
+        ]  # fmt: skip
+
+
+def test_a_name_in_an_extra_field(tmp_path):
+    """As Info-ZIP writes it beside one in the code of its machine."""
+    name, real = b"k\x94ln", "k\xf6ln"
+    field = struct.pack("<BI", 1, zlib.crc32(name)) + real.encode()
+    extra = struct.pack("<2H", 0x7075, len(field)) + field
+    entry = struct.pack(
+        "<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 33, 0, 0, 0, len(name), len(extra), 0, 0, 0, 0, 0
+    )  # fmt: skip
+    text = entry + name + extra
+    text += struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, len(text), 0, 0)
+    (found,) = read_directory(lambda at, count: text[at : at + count], len(text)).entries
+    assert found.name == real
+
+
+@pytest.mark.parametrize("cut", [1, 30, 70, 120])
+def test_a_directory_that_is_cut_off(tmp_path, cut):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("a", b"")
+        archive.writestr("b", b"")
+    text = (tmp_path / "x.zip").read_bytes()
+    (tmp_path / "y.zip").write_bytes(text[: -22 - cut] + text[-22:])
+    with pytest.raises(StoreError, match="is no zip archive that can be read"):
+        ZipStore.from_path(str(tmp_path / "y.zip"))
+
+
+def test_a_directory_of_many_empty_entries_takes_no_second(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for n in range(15_000):
+            archive.writestr(f"a/c/{n}", b"")
+    seconds = []
+    for _ in range(3):
+        begun = time.process_time()
+        ZipStore.from_path(str(tmp_path / "x.zip"))
+        seconds.append(time.process_time() - begun)
+        zip_module._directory.cache_clear()
+    assert min(seconds) < 0.2
 
 
 def test_an_archive_that_was_streamed(tmp_path):

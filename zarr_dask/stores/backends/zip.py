@@ -17,12 +17,13 @@ import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from operator import attrgetter
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from zarr_dask.errors import DamagedValueError, ReadOnlyError, StoreError, StoreKeyError
 from zarr_dask.stores.backends.posix_io import close_read, read_at, write_at
+from zarr_dask.stores.backends.zip_format import ZipDirectory, ZipEntry, read_directory
 from zarr_dask.stores.base import WHOLE, Buffer, Listing, Range, ReadPolicy, check_key
 from zarr_dask.stores.key_names import is_document
 from zarr_dask.stores.listing import build_tree, list_from_tree
@@ -37,16 +38,6 @@ _ENCRYPTED = 0x1
 _FED = 1 << 14  # bytes inflated at a time
 _MOST_INFLATED = 1040  # upper bound of the compression ratio of deflate, which is 1032
 _NOT_DATA = "__MACOSX/"  # added to archives by macOS
-
-
-class _Entry(NamedTuple):
-    offset: int  # of the local header
-    stored: int  # bytes in the archive
-    size: int
-    method: int
-    flags: int
-    crc: int
-    shares: bool  # its bytes are also those of another entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +161,15 @@ class ZipStore:
         entry = self.entry(key)
         return None if entry is None else (self.stamp, entry)
 
+    def members(self) -> Sequence[ZipEntry]:
+        """Return all entries of the archive, those outside its folder and repeated ones too."""
+        with self._opened() as source:
+            return _read_directory(self.root, source).entries
+
     def copy_entries(self, descriptor: int) -> int:
         """Copy everything before the directory to the start of a file; return its bytes."""
         with self._opened() as source:
-            with open(source, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
-                length = archive.start_dir
-            done = 0
+            length, done = _read_directory(self.root, source).start, 0
             while done < length:
                 piece = read_at(source, done, min(_PIECE, length - done))
                 write_at(descriptor, [piece], done)
@@ -184,10 +178,10 @@ class ZipStore:
 
     # --- one entry --------------------------------------------------------------------------------
 
-    def _entries(self) -> Mapping[str, _Entry]:
+    def _entries(self) -> Mapping[str, ZipEntry]:
         return {} if self.stamp is None else _directory(self.root, self.stamp).entries
 
-    def entry(self, key: str) -> _Entry | None:
+    def entry(self, key: str) -> ZipEntry | None:
         """Return the entry of a value; None if there is none."""
         check_key(key)
         return self._entries().get(self.folder + key)
@@ -197,7 +191,7 @@ class ZipStore:
         with _opened(self.root, self.stamp) as descriptor:
             yield descriptor
 
-    def _part(self, descriptor: int, key: str, entry: _Entry, wanted: Range) -> Buffer:
+    def _part(self, descriptor: int, key: str, entry: ZipEntry, wanted: Range) -> Buffer:
         self._check(key, entry)
         start = self._start(descriptor, key, entry)
         if entry.method == _DEFLATED:
@@ -211,7 +205,7 @@ class ZipStore:
             raise self._broken(key, "its checksum does not fit", by_checksum=True)
         return value
 
-    def _check(self, key: str, entry: _Entry) -> None:
+    def _check(self, key: str, entry: ZipEntry) -> None:
         """Raise for entries that cannot be read, and for impossible sizes."""
         if entry.flags & _ENCRYPTED:
             raise self._broken(key, "it is encrypted")
@@ -229,7 +223,7 @@ class ZipStore:
                 "storage_options={'largest': ...} sets another bound",
             )
 
-    def _start(self, descriptor: int, key: str, entry: _Entry) -> int:
+    def _start(self, descriptor: int, key: str, entry: ZipEntry) -> int:
         """Return the offset of the bytes of an entry."""
         header = read_at(descriptor, entry.offset, _LOCAL_HEADER.size)
         if len(header) < _LOCAL_HEADER.size or not header.startswith(_SIGNATURE):
@@ -238,11 +232,11 @@ class ZipStore:
         start = entry.offset + _LOCAL_HEADER.size + int(name) + int(extra)
         if start + entry.stored > (self.stamp or (0, 0))[0]:
             raise self._broken(key, "the archive ends before it does")
-        if entry.shares:
+        if self.folder + key in _directory(self.root, self.stamp or (0, 0)).sharing:
             raise self._broken(key, "its bytes are those of another entry as well; pack it again")
         return start
 
-    def _inflated(self, key: str, entry: _Entry, data: Buffer, most: int) -> bytes | memoryview:
+    def _inflated(self, key: str, entry: ZipEntry, data: Buffer, most: int) -> bytes | memoryview:
         """Return the first bytes of an entry; the checksum is checked only for the whole.
 
         This is done in steps, because zlib itself takes twice the memory of its output.
@@ -285,7 +279,9 @@ class ZipStore:
 
 @dataclass(frozen=True)
 class _Directory:
-    entries: dict[str, _Entry] = field(default_factory=dict)
+    entries: dict[str, ZipEntry] = field(default_factory=dict)
+    sharing: frozenset[str] = frozenset()
+    """Entries whose bytes are also those of another one."""
 
     @cached_property
     def below(self) -> dict[str, set[str]]:
@@ -297,43 +293,42 @@ class _Directory:
 def _directory(path: str, stamp: tuple[int, int]) -> _Directory:
     """Return the entries of an archive by name; if a name is repeated, the last one."""
     with _opened(path, stamp) as descriptor:
-        try:
-            with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
-                found = archive.infolist()
-        except (zipfile.BadZipFile, ValueError, RuntimeError, OverflowError) as error:
-            raise StoreError(
-                f"{path} is no zip archive that can be read, or a part of it is missing: {error}."
-            ) from error
-    sharing, entries = _sharing(found), {}
-    for info in found:
-        if info.filename.endswith("/") or info.filename.startswith(_NOT_DATA):
+        found = _read_directory(path, descriptor).entries
+    entries: dict[str, ZipEntry] = {}
+    for entry in found:
+        name = entry.name
+        if name.endswith("/") or name.startswith(_NOT_DATA):
             continue
         try:
-            check_key(info.filename)
+            check_key(name)
         except StoreKeyError as error:
             raise StoreKeyError(f"{path} has an entry that leads elsewhere: {error}") from error
-        entries[info.filename] = _Entry(
-            info.header_offset,
-            info.compress_size,
-            info.file_size,
-            info.compress_type,
-            info.flag_bits,
-            info.CRC,
-            id(info) in sharing,
-        )
-    return _Directory(entries)
+        entries[name] = entry
+    sharing = _sharing(found)
+    return _Directory(
+        entries, frozenset(k for k, one in entries.items() if sharing and one in sharing)
+    )
 
 
-def _sharing(found: Sequence[zipfile.ZipInfo]) -> set[int]:
-    """Return the identities of entries that begin before another one has ended.
+def _read_directory(path: str, descriptor: int) -> ZipDirectory:
+    try:
+        return read_directory(partial(read_at, descriptor), os.fstat(descriptor).st_size)
+    except ValueError as error:
+        raise StoreError(
+            f"{path} is no zip archive that can be read, or a part of it is missing: {error}."
+        ) from error
+
+
+def _sharing(found: Sequence[ZipEntry]) -> set[ZipEntry]:
+    """Return the entries that begin before another one has ended.
 
     With such entries a small archive could hold any number of large values.
     """
-    stop, sharing = 0, set[int]()
-    for info in sorted(found, key=attrgetter("header_offset")):
-        if info.header_offset < stop:
-            sharing.add(id(info))
-        stop = max(stop, info.header_offset + _LOCAL_HEADER.size + info.compress_size)
+    stop, sharing = 0, set[ZipEntry]()
+    for entry in sorted(found, key=attrgetter("offset")):
+        if entry.offset < stop:
+            sharing.add(entry)
+        stop = max(stop, entry.offset + _LOCAL_HEADER.size + entry.stored)
     return sharing
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
+
+from zarr_dask.stores.base import Buffer
 
 __all__ = [
     "MINIMUM_PADDING",
+    "ZipDirectory",
     "ZipEntry",
     "directory",
     "end_of_directory",
     "local_header",
-    "member_of",
+    "read_directory",
 ]
 
 _LOCAL = struct.Struct("<4s5H3I2H")  # 4.3.7
@@ -31,6 +35,7 @@ _UTF_8 = 1 << 11
 _NO_TIME = (0, 0x21)  # the first of January 1980
 _A_FILE = 0o100644 << 16
 _ZIP64 = 1  # the extra field of large numbers, 4.5.3
+_NAME = 0x7075  # the extra field of a name in UTF-8, 4.6.9
 _PADDING = 0xD935  # an extra field that means nothing, as aligned archives have it
 MINIMUM_PADDING = 4
 
@@ -51,20 +56,100 @@ class ZipEntry(NamedTuple):
     attributes: int = _A_FILE
 
 
-def member_of(info: zipfile.ZipInfo) -> ZipEntry:
-    """Return an entry of an existing archive."""
-    year, month, day, hour, minute, second = info.date_time
-    time = (hour << 11 | minute << 5 | second // 2, max(year - 1980, 0) << 9 | month << 5 | day)
-    return ZipEntry(
-        info.filename,
-        info.header_offset,
-        info.file_size,
-        info.compress_size,
-        info.CRC,
-        info.compress_type,
-        info.flag_bits,
-        time,
-        info.external_attr,
+class ZipDirectory(NamedTuple):
+    """The directory of an archive."""
+
+    start: int
+    """Its offset, where the entries have ended."""
+    entries: list[ZipEntry]
+
+
+def read_directory(read: Callable[[int, int], Buffer], nbytes: int) -> ZipDirectory:
+    """Read the directory of an archive, which may lie behind other data.
+
+    Parameters
+    ----------
+    read
+        Returns bytes of the file, from an offset on.
+    nbytes
+        Bytes of the file.
+
+    Raises
+    ------
+    ValueError
+        If the file is no archive, or a part of the directory is missing.
+    """
+    before = max(nbytes - _END.size - _MOST_16, 0)
+    tail = bytes(read(before, nbytes - before))
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or at + _END.size > len(tail):
+        raise ValueError("it has no directory at its end")
+    *_, size, start, _ = _END.unpack_from(tail, at)
+    end = before + at
+    if tail[max(at - _LOCATOR_64.size, 0) : at].startswith(b"PK\x06\x07"):
+        end -= _LOCATOR_64.size + _END_64.size
+        record = bytes(read(end, _END_64.size)) if end >= 0 else b""
+        if len(record) < _END_64.size or not record.startswith(b"PK\x06\x06"):
+            raise ValueError("the end of its directory, of a large archive, is missing")
+        *_, size, start = _END_64.unpack(record)
+    first = end - size
+    if first < 0:
+        raise ValueError("its directory would begin before the file does")
+    data = bytes(read(first, size))
+    if len(data) < size:
+        raise ValueError("its directory is cut off")
+    return ZipDirectory(first, list(_entries(data, first - start)))
+
+
+def _entries(data: bytes, shift: int) -> Iterator[ZipEntry]:
+    """Yield the entries of a directory, whose offsets are too small by `shift`."""
+    at, unpack = 0, _CENTRAL.unpack_from
+    while at < len(data):
+        if at + _CENTRAL.size > len(data) or not data.startswith(b"PK\x01\x02", at):
+            raise ValueError(f"its directory is damaged at byte {at}")
+        (
+            *_, flags, method, clock, day, crc, stored, size,
+            name_length, extra_length, comment, _, _, attributes, offset,
+        ) = unpack(data, at)  # fmt: skip
+        start = at + _CENTRAL.size
+        stop = start + name_length
+        at = stop + extra_length + comment
+        if at > len(data):
+            raise ValueError("its directory is cut off within an entry")
+        encoded = data[start:stop]
+        name = encoded.decode("utf-8" if flags & _UTF_8 else "cp437")
+        entry = ZipEntry(
+            name, offset + shift, size, stored, crc, method, flags, (clock, day), attributes
+        )
+        if extra_length:
+            entry = _with_extra(entry, encoded, data[stop : stop + extra_length], shift)
+        yield entry
+
+
+def _with_extra(entry: ZipEntry, encoded: bytes, extra: bytes, shift: int) -> ZipEntry:
+    """Return an entry with what its extra fields say: large numbers, and a name of another code."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, at)
+        body = extra[at + 4 : at + 4 + length]
+        at += 4 + length
+        if len(body) < length:
+            raise ValueError(f"the entry {entry.name!r} has a damaged extra field")
+        if kind == _ZIP64:
+            entry = _with_large(entry, body, shift)
+        elif kind == _NAME and body[:5] == struct.pack("<BI", 1, zlib.crc32(encoded)):
+            entry = entry._replace(name=body[5:].decode() or entry.name)
+    return entry
+
+
+def _with_large(entry: ZipEntry, body: bytes, shift: int) -> ZipEntry:
+    numbers = {"size": entry.size, "stored": entry.stored, "offset": entry.offset - shift}
+    large = [name for name, number in numbers.items() if number == _MOST_32]
+    if len(body) < 8 * len(large):
+        raise ValueError(f"the entry {entry.name!r} lacks its large numbers")
+    numbers |= dict(zip(large, struct.unpack_from(f"<{len(large)}Q", body), strict=True))
+    return entry._replace(
+        size=numbers["size"], stored=numbers["stored"], offset=numbers["offset"] + shift
     )
 
 

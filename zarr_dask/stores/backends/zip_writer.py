@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +37,6 @@ from zarr_dask.stores.backends.zip_format import (
     directory,
     end_of_directory,
     local_header,
-    member_of,
 )
 from zarr_dask.stores.base import (
     WHOLE,
@@ -470,8 +468,7 @@ class ZipWriter:
         """Return the entries of the old archive by key, including those outside its folder."""
         if self._old.stamp is None:
             return ()
-        with zipfile.ZipFile(self.root) as archive:
-            members = [member_of(info) for info in archive.infolist()]
+        members = self._old.members()
         front = self._old.folder
         return tuple(
             (one.name[len(front) :] if one.name.startswith(front) else f"/{one.name}", one)
