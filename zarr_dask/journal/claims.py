@@ -397,25 +397,34 @@ class ArrayEnd:
         with folder_in(store.root, self.prefix.rstrip("/"), make=True):
             pass  # which is behind no link
         while True:
-            with folder_lock(folder):
-                descriptor = open_in(store.root, self._key, flags)
-                try:
-                    found = _record_in(descriptor)
-                    is_new = self._is_new(() if found is None else found.tokens)
-                    if not is_new or _is_nobodys(descriptor):
-                        if is_new:
-                            _write(descriptor, self._behind(found))
-                        lock(descriptor, shared=True, wait=True)
-                        return Claim(JobLock(descriptor).close, is_new=is_new)
-                except BaseException:
+            descriptor = -1
+            try:
+                with folder_lock(folder):
+                    descriptor = open_in(store.root, self._key, flags)
+                    found, is_new, is_ours = self._taken(descriptor)
+            except BaseException:  # also if the lock of the folder cannot be given back
+                if descriptor >= 0:
                     close_read(descriptor)
-                    raise
+                raise
+            if is_ours:
+                return Claim(JobLock(descriptor).close, is_new=is_new)
             try:
                 if on_conflict == "error":
                     raise self._conflict(found, lives=True)
                 lock(descriptor, wait=True)  # until all who work on it have let go
             finally:
                 close_read(descriptor)
+
+    def _taken(self, descriptor: int) -> tuple[ClaimRecord | None, bool, bool]:
+        """Lock the record; return what it said, and whether the claim is new, and taken."""
+        found = _record_in(descriptor)
+        is_new = self._is_new(() if found is None else found.tokens)
+        if is_new:
+            if not _is_nobodys(descriptor):
+                return found, True, False
+            _write(descriptor, self._behind(found))
+        lock(descriptor, shared=True, wait=True)
+        return found, is_new, True
 
     def _is_new(self, tokens: tuple[str, ...]) -> bool:
         """Return True if the append does not have the claim yet; raise if it has it no more."""

@@ -56,6 +56,7 @@ from zarr_dask.jobs.ingest.source_file import find_files
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.write import plan_write
+from zarr_dask.journal.incomplete import jobs_creating
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store, sibling_location
 from zarr_dask.stores.patience import in_job
@@ -371,6 +372,8 @@ def plan_ingest(
             facts = described((store, kept), combination, settled, variables)
             source = replace(source, described=facts)
     there = None if overwrite else _existing(url, path, target_options)
+    if there is not None and resume and _is_in_the_making(there, combination):
+        there = None
     names = tuple(one.url for one in combination.headers)
     if there is not None:
         return _append_plan(
@@ -497,6 +500,12 @@ def _existing(url: Location, path: str, options: Mapping[str, Any] | None) -> Gr
         return open_group(url, path, "r+", storage_options=options)
     except NodeNotFoundError:
         return None
+
+
+def _is_in_the_making(there: Group, found: Combination) -> bool:
+    """True if the group or an array is not visible yet, and a job that makes it has not ended."""
+    is_whole = not there.meta.implicit and all(path in there for path in found.arrays)
+    return not is_whole and next(jobs_creating(there.store, there.path), None) is not None
 
 
 def _held_besides(found: Combination, *, decodes: bool) -> int:
