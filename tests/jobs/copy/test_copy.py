@@ -38,6 +38,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.journal import Journal
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
 from zarr_dask.stores.base import list_sizes
 
@@ -686,6 +687,34 @@ def test_a_job_that_died_at_each_document_is_ended_by_the_same_call(tmp_path, mo
         report = zd.copy(tmp_path / "a.zarr", target, resume="run-7" if dying % 2 else True)
         assert report.tasks == 0
         assert_same_files(tmp_path / "a.zarr", target)
+
+
+def test_ending_a_visible_copy_reads_its_journal_as_often_for_many_arrays(tmp_path, monkeypatch):
+    """The job died when only its journal was left to remove; it was read anew for each array."""
+    reads, receipts = [], Journal.receipts
+    for count in (2, 12):
+        source, target = tmp_path / f"a{count}.zarr", tmp_path / f"b{count}.zarr"
+        for number in range(count):
+            zd.create_array(source, f"g/{number}", shape=(4,), dtype="i4", chunks=(4,))[...] = 1
+
+        def remove(self):
+            raise StopError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "remove", remove)
+            with pytest.raises(StopError):
+                zd.copy(source, target)
+        reads.append(0)
+
+        def counted(self):
+            reads[-1] += 1
+            return receipts(self)
+
+        monkeypatch.setattr(Journal, "receipts", counted)
+        assert zd.copy(source, target, resume=True).tasks == 0
+        monkeypatch.undo()
+        same(source, target)
+    assert 0 < reads[0] == reads[1]
 
 
 def test_what_a_dead_job_left_is_no_value_of_absent_chunks(tmp_path):

@@ -254,11 +254,16 @@ class ArrayJob(ABC):
                 break  # its sources are no longer needed
         return found
 
-    def is_ours(self) -> bool:
+    def is_ours(self, receipts: Sequence[Receipt] | None = None) -> bool:
         """True if no other job has put anything at the target since this job started.
 
         The target of this job may exist: if all tasks are done, the job died after making it
         visible. If some are not, but its document is the job's own, a power cut has taken objects.
+
+        Parameters
+        ----------
+        receipts
+            Receipts in the journal, if they were read already.
         """
         target = self.plan.target
         if can_create(target.store, target.path, target.node_format):
@@ -266,7 +271,7 @@ class ArrayJob(ABC):
         if not self.plan.is_finished():
             return False
         ours = target.node_format.documents(target.meta, target.path)
-        return not self.missing(self.stages - 1) or are_stored(target.store, ours)
+        return not self.missing(self.stages - 1, receipts) or are_stored(target.store, ours)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -462,7 +462,7 @@ class BoundJob:
     def is_ours(self) -> bool:
         """True if no other job has put anything at the targets since this job started."""
         return self.plan.is_ours() and all(
-            self._of_each(lambda job, _: job.is_ours(), self.receipts())
+            self._of_each(lambda job, own: job.is_ours(own), self.receipts())
         )
 
     def stored(self) -> list[int]:
