@@ -106,7 +106,12 @@ def _layout(draw, shape, itemsize):
     tables = draw(st.sampled_from([0, 5000]))
     kind = draw(st.sampled_from(["one", "other"]))  # an object in the other type is held besides
     return Layout(
-        Grid.regular(shape, stored), chunk, itemsize, encoder_state_nbytes=tables, kind=kind
+        Grid.regular(shape, stored),
+        chunk,
+        itemsize,
+        workspace_nbytes=draw(st.sampled_from([0, prod(chunk) * itemsize])),
+        encoder_state_nbytes=tables,
+        kind=kind,
     )
 
 
@@ -120,7 +125,7 @@ def budget_of(source, target, share):
         -(-n // size) * size for n, size in zip(source.grid.shape, target.object_shape, strict=True)
     )
     most = StagePlan(source, target, whole).peak
-    return int(least + share * (most - least)) + 1
+    return int(least + share * max(most - least, 0)) + 1
 
 
 @given(layouts(), BUDGETS, st.integers(1, 8))
@@ -134,9 +139,18 @@ def test_promises_of_every_plan(pair, share, threads):
     for earlier, later in pairwise(stages):
         assert earlier.target == later.source
     for stage in stages:
-        assert stage.peak <= budget
+        assert stage.peak == stage.memory(1) <= budget
+        assert stage.memory(threads) <= threads * budget
         assert_boxes_are_whole_objects(stage)
         assert_boxes_cover_once(stage)
+
+
+def test_boxes_that_do_not_exist_hold_nothing():
+    """Boxes of three rows end with the array: there are none of the rest."""
+    source = Layout(Grid.regular((21, 17), (15, 1)), (15, 1), 1, 15)
+    target = Layout(Grid.regular((21, 17), (3, 1)), (3, 1), 8, 24)
+    stage = StagePlan(source, target, (3, 1))
+    assert stage.memory(1) == stage.peak
 
 
 def assert_boxes_are_whole_objects(stage: StagePlan) -> None:

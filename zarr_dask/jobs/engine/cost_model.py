@@ -428,7 +428,8 @@ def _most_frequent(dimension: Dimension, most: int) -> list[tuple[int, int]]:
     """Return the largest lengths of groups along a dimension, each with its number of groups."""
     if isinstance(dimension, Fixed):
         whole, rest = divmod(dimension.extent, dimension.size)
-        return [(length, count) for length, count in ((dimension.size, whole), (rest, 1)) if count]
+        found = ((dimension.size, whole), (rest, 1))
+        return [(length, count) for length, count in found if length and count]
     counts = Counter(dimension.lengths)
     return sorted(counts.items(), reverse=True)[: min(most, _MOST_LENGTHS)]
 
