@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -728,3 +730,48 @@ def test_what_a_job_has_written_is_no_leftover_once_it_has_ended(
     with pytest.raises(NodeExistsError):
         zd.create_array(url, shape=(N, 4), dtype="f8", chunks=(1, 4), **options)
     assert stored(url, server.options) == {1.0}
+
+
+# --- looks of many threads ------------------------------------------------------------------------
+
+
+class Look:
+    """A look that ends when `free` is set."""
+
+    def __init__(self, error=None):
+        self.error, self.begun = error, 0
+        self.entered, self.free = threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.begun += 1
+        self.entered.set()
+        assert self.free.wait(20)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, JobReplacedError("later")])
+def test_threads_share_a_look_and_its_error(error):
+    looks, look = lock.JobLooks(), Look(error)
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(looks.now_and_then, ("job",), look)
+        assert look.entered.wait(20)
+        others = [pool.submit(looks.now_and_then, ("job",), look) for _ in range(7)]
+        wait(others, timeout=0.2)  # in which each would have begun a look of its own
+        assert look.begun == 1
+        look.free.set()
+        assert {one.exception(20) for one in (first, *others)} == {error}
+
+
+def test_a_look_that_began_long_before_is_no_look(monkeypatch):
+    looks, look, times = lock.JobLooks(), Look(), iter([0.0, 5.0])
+    monkeypatch.setattr(lock, "_now", lambda: next(times))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(looks.now_and_then, ("job",), look)
+        assert look.entered.wait(20)
+        second = pool.submit(looks.now_and_then, ("job",), look)
+        wait([second], timeout=0.1)
+        look.free.set()
+        first.result(20)
+        second.result(20)
+    assert look.begun == 2

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from secrets import token_hex
 from typing import Protocol
@@ -206,6 +207,8 @@ class JobLooks:
         """Reset; the new lock is free, also in a forked process, which has looked at nothing."""
         self._lock = threading.Lock()
         self._times: dict[tuple[str, ...], float] = {}
+        self._begun: dict[tuple[str, ...], tuple[float, Future[None]]] = {}
+        """Looks that have not ended: when each began, and its end."""
 
     def now(self) -> float:
         """Return the time, to be noted if the look that begins now finds nothing wrong."""
@@ -221,6 +224,8 @@ class JobLooks:
     def now_and_then(self, job: tuple[str, ...], check: Callable[[], None]) -> None:
         """Call the check of a job, unless this process has done so a moment ago.
 
+        Threads for which it is due at the same time share one look, and its error.
+
         Parameters
         ----------
         job
@@ -228,10 +233,30 @@ class JobLooks:
         check
             Raises if another job has taken its place.
         """
-        before, last = _now(), self._times.get(job)
-        if last is None or before - last > INTERVAL:
-            check()
+        before = _now()
+        while self._is_due(job, before):
+            with self._lock:
+                begun, look = self._begun.setdefault(job, (before, Future[None]()))
+                is_own = look.set_running_or_notify_cancel() if not look.running() else False
+            if not is_own:
+                look.result()
+                if before - begun <= INTERVAL:
+                    return
+                continue  # it was older than that
+            try:
+                check()
+            except BaseException as error:
+                del self._begun[job]
+                look.set_exception(error)
+                raise
             self.note(job, before)
+            del self._begun[job]
+            look.set_result(None)
+            return
+
+    def _is_due(self, job: tuple[str, ...], now: float) -> bool:
+        last = self._times.get(job)
+        return last is None or now - last > INTERVAL
 
 
 class Fence(Protocol):
