@@ -185,8 +185,8 @@ def test_more_blocks_than_dask_can_list(edges):
 
 
 def test_more_runs_than_anyone_needs():
-    with pytest.raises(MetadataError, match="at most 1048576 items"):
-        zd.open(store_of(document([6], [[1] * ((1 << 20) + 1)])))
+    with pytest.raises(MetadataError, match="at most 262144 items, together"):
+        zd.open(store_of(document([6, 6], [[1] * (1 << 17), [1] * ((1 << 17) + 1)])))
 
 
 def test_a_million_cells_are_fast_and_small():

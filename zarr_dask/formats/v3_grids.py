@@ -41,8 +41,8 @@ __all__ = [
 
 
 _LONGEST = 1 << 63
-_MOST_RUNS = 1 << 20
-"""Maximum number of runs of equal cells along a dimension; real arrays have thousands."""
+_MOST_RUNS = 1 << 18
+"""Maximum number of runs of equal cells, along all dimensions; real arrays have thousands."""
 
 _is_length = is_int_in(range(1, _LONGEST))
 
@@ -125,6 +125,11 @@ def _rectilinear(configuration: FieldReader, shape: Sequence[int] | None) -> Gri
     if len(edges) != len(shape):
         configuration.blame("chunk_shapes", edges, f"{len(shape)} items, one per dimension", "grid")
         return None
+    many = sum(len(item) for item in edges if isinstance(item, list))
+    if many > _MOST_RUNS:
+        expected = f"lists of at most {_MOST_RUNS} items, together"
+        configuration.blame("chunk_shapes", f"{many} items", expected, "grid")
+        return None
     made = [
         _dimension(configuration, f"chunk_shapes[{axis}]", item, extent)
         for axis, (item, extent) in enumerate(zip(edges, shape, strict=True))
@@ -136,9 +141,8 @@ def _rectilinear(configuration: FieldReader, shape: Sequence[int] | None) -> Gri
 def _dimension(configuration: FieldReader, place: str, item: Any, extent: int) -> Dimension | None:
     if _is_length(item):
         return Fixed(item, extent)
-    if not isinstance(item, list) or len(item) > _MOST_RUNS:
-        expected = f"a length of at least 1, or a list of at most {_MOST_RUNS} items"
-        configuration.blame(place, item, expected, "grid")
+    if not isinstance(item, list):
+        configuration.blame(place, item, "a length of at least 1, or a list of them", "grid")
         return None
     runs = []
     for position, run in enumerate(item):

@@ -20,6 +20,7 @@ import numcodecs
 import numpy as np
 
 import zarr_dask as zd
+import zarr_dask.ome
 from tests.support.fuzz import stored
 from tests.support.fuzz.child import in_good_time, limit_memory
 from tests.support.fuzz.targets import streaming_zstd
@@ -335,6 +336,12 @@ for what, changes in {
             "configuration": {"kind": "inline", "chunk_shapes": [[[1, 1 << 62]]]},
         }
     },
+    "a rectilinear grid of a million sizes": {
+        "chunk_grid": {
+            "name": "rectilinear",
+            "configuration": {"kind": "inline", "chunk_shapes": [[1] * 1_000_000]},
+        }
+    },
     "a rectilinear grid of chunks of 2^62": {
         "chunk_grid": {
             "name": "rectilinear",
@@ -356,6 +363,19 @@ for what, text in {
     case(f"v3 with {what}", document("zarr.json", text.encode()))
 twice = json.dumps(V3)[:-1] + ', "shape": [5]}'
 case("v3 with a member that stands twice", document("zarr.json", twice.encode()))
+CHANNELS = {
+    "multiscales": [{"axes": [{"name": "x"}], "datasets": [{"path": "0"}]}],
+    "omero": {"channels": [{"color": "00FF00", "window": {"start": 0}}] * 100_000},
+}
+GROUP = {
+    "zarr_format": 3,
+    "node_type": "group",
+    "attributes": {"ome": {"version": "0.5"} | CHANNELS},
+}
+case(
+    "display settings of 10^5 channels",
+    lambda: zd.ome.open(MemoryStore({"zarr.json": json.dumps(GROUP).encode()})),
+)
 case("everything of an array of 2^62 elements", lambda: everything_of([1 << 62], [1]))
 case("everything of an array of 2^40 elements", lambda: everything_of([1 << 40], [1 << 20]))
 
