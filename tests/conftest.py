@@ -139,6 +139,7 @@ IN_CI_ONLY = (
     "tests/xarray/test_kills.py",
     "tests/xarray/test_kills_s3.py",
     "tests/xarray/test_random_datasets.py",
+    "tests/xarray/test_write.py::test_datasets_have_the_accessor_once_both_packages_are_imported",
 )
 
 # Worker processes are forked from one that has imported what they need: started one by one, they
