@@ -67,8 +67,12 @@ def test_tables_of_packages_name_their_modules():
     assert not found
 
 
+MAP = ("reads", "writes", "jobs", "images", "limits")
+
+
 def test_the_map_names_modules_and_folders_that_exist():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    pages = ("architecture", *(f"developers/{name}" for name in MAP))
+    text = "".join((ROOT / "docs" / f"{one}.md").read_text(encoding="utf-8") for one in pages)
     named = re.findall(r"`([\w/]+(?:\.py|/))`", text)
     assert len(named) > 50
     below = [f"/{path.relative_to(PACKAGE).as_posix()}" for path in PACKAGE.rglob("*")]
