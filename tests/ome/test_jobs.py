@@ -27,7 +27,7 @@ from zarr_dask.errors import (
     ResumeError,
     StoreOutOfReachError,
 )
-from zarr_dask.journal import default_place, open_journals
+from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.wrappers.base import Recording
 
@@ -157,8 +157,46 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert not journals(url)
     plan = zd.ome.plan_write(values, tmp_path / "other", axes="yx", chunks=16, levels=3)
     check_levels(url, plan, values)
-    with pytest.raises(NodeExistsError):
+
+
+def test_a_finished_job_answers_the_same_call(tmp_path):
+    values, url = pixels(64, 64) + 1, tmp_path / "image"
+    options = {"axes": "yx", "chunks": 16, "levels": 2, "labels": {"a": values}}
+    first = zd.ome.write(values, url, **options, resume=True)
+    again = zd.ome.write(values, url, **options, resume=True)
+    assert again.already_done
+    assert (again.objects, again.nbytes) == (first.objects, first.nbytes)
+    with pytest.raises(NodeExistsError):  # another job
+        zd.ome.write(values + 1, url, **options, resume=True)
+    with pytest.raises(NodeExistsError):  # one that is not resumed
         zd.ome.write(values, url, **options)
+    zd.ome.write(values + 1, url, **options, overwrite=True)
+    with pytest.raises(NodeExistsError):  # what the first has written is gone
+        zd.ome.write(values, url, **options, resume=True)
+    assert not zd.ome.write(values, url, **options, resume=True, overwrite=True).already_done
+    zd.delete(url)
+    assert not zd.ome.write(values, url, **options, resume=True).already_done
+
+
+@pytest.mark.parametrize("last", ["removes its journal", "removes its last file"])
+def test_a_job_that_died_after_its_end(tmp_path, monkeypatch, last):
+    values, url = pixels(64, 64) + 1, tmp_path / "image"
+    options = {"axes": "yx", "chunks": 16, "levels": 2, "resume": True}
+
+    def die(journal):
+        if last == "removes its last file":
+            removed(journal)
+        raise FailedError
+
+    removed = Journal.remove
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "remove", die)
+        with pytest.raises(FailedError):
+            zd.ome.write(values, url, **options)
+    report = zd.ome.write(values, url, **options)
+    assert bool(report.already_done) == (last == "removes its last file")
+    np.testing.assert_array_equal(zd.ome.open(url).level(0)[...], values)
+    assert not journals(url)
 
 
 def test_a_job_that_died_at_its_end(tmp_path):
@@ -229,10 +267,9 @@ def play(root: Path, seed: int, *, shares: bool) -> None:
         if journals(root / "image") and not document.exists():
             with pytest.raises(NodeNotFoundError, match="resume=True"):
                 zd.open_group(root / "image")
-        if journals(root / "image") or not document.exists():
-            client = start(write_image, str(root), shares)
-            client.join(PATIENCE)
-            assert client.exitcode == 0
+        client = start(write_image, str(root), shares)
+        client.join(PATIENCE)
+        assert client.exitcode == 0
     finally:
         kill(client)
     assert before <= computed(root) <= BLOCKS + before

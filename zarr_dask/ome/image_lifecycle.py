@@ -2,7 +2,8 @@
 
 One journal beside the new node holds the receipts of all levels of all images; each super-cell
 leaves one receipt. A resumed job therefore repeats only the super-cells that have a stored object
-without a valid receipt. Metadata are written at the end, those of the outermost group last.
+without a valid receipt. Metadata are written at the end, those of the outermost group last. A new
+image that was made with ``resume=`` leaves a record of its end, by which the same call is answered.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from zarr_dask.journal import (
     new_journal,
     open_journals,
 )
+from zarr_dask.journal.finished import Finished, finished_job, record_end
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import PyramidRecords
@@ -77,6 +79,8 @@ class PyramidJob:
     is_resumed: bool = False
     claims: NodeClaims = field(default_factory=NodeClaims)
     """Claims to the locations of the new nodes, in a remote store."""
+    finished: Finished | None = None
+    """The record of the same job, if it has ended and there is nothing to do."""
 
     @property
     def records(self) -> PyramidRecords | None:
@@ -96,8 +100,13 @@ class PyramidJob:
             return None
         return self.journal.valid_receipts(versions_below(plan.store, prefix_of(plan.path)))
 
-    def finish(self) -> None:
+    def finish(self, report: Mapping[str, Any]) -> None:
         """Make the images visible, and finish the job.
+
+        Parameters
+        ----------
+        report
+            Fields of the job's report, for the record of its end.
 
         Raises
         ------
@@ -105,6 +114,7 @@ class PyramidJob:
             If another job has started to write to the same location, or something is missing.
         """
         plan = self.plan
+        job = None
         self.claims.fence()
         if self.journal is not None:
             job = self.journal.job()
@@ -129,6 +139,8 @@ class PyramidJob:
         for path in sorted(plan.consolidated, key=len, reverse=True):
             consolidate_group(plan.store, path, plan.node_format)
         if self.journal is not None:
+            described = None if job is None else replace(job, documents=_outermost(plan))
+            record_end(self.journal, described, report)
             self.journal.remove()
         self.claims.release()
 
@@ -188,7 +200,17 @@ def start_or_resume(
             return resumed
     elif resume:
         _refuse_other(at, found)
+        if plan.creates and not plan.overwrite and place is not None:
+            described = replace(job, documents=_outermost(plan))
+            ended = finished_job(place.store, place.prefix, plan.store, described)
+            if ended is not None:
+                return PyramidJob(plan, None, keeps_receipts=False, finished=ended)
     return _anew(plan, job, place, found, is_required=required)
+
+
+def _outermost(plan: PyramidJobPlan) -> dict[str, str]:
+    """Return the metadata of the node that a job makes, which are written last."""
+    return {key: text.decode() for key, text in plan.documents[plan.path].items()}
 
 
 def _anew(

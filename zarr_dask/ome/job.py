@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from secrets import token_hex
 from threading import Lock
@@ -75,19 +75,19 @@ def run_plan(
     _check_memory(plan, workers)
     check_reachable_from_workers(plan.store, client)
     job = start_or_resume(plan, resume, journal)
+    if job.finished is not None:
+        return WriteReport.of_record(job.finished)
     try:
-        reports = _run_job(job, workers, progress)
+        return _run_job(job, workers, progress, begun)
     except BaseException:
         if workers.client is None:  # where tasks may run on, whoever comes next waits for them
             job.give_up()
         raise
-    total = merged(reports)
-    return _report(total, plan.nbytes, perf_counter() - begun)
 
 
 def _run_job(
-    job: PyramidJob, workers: Workers, progress: ImageProgress | None
-) -> list[PyramidTaskReport]:
+    job: PyramidJob, workers: Workers, progress: ImageProgress | None, begun: float
+) -> WriteReport:
     """Run the tasks that are left of a job, and end it."""
     plan = job.plan
     done = job.receipts()
@@ -102,8 +102,9 @@ def _run_job(
             stack.push(partial(_withdraw, plan))
             reports = _run_stages(plan, job.records, done, workers, steps)
             steps.end()
-        job.finish()
-    return reports
+        report = _report(merged(reports), plan.nbytes, perf_counter() - begun)
+        job.finish(asdict(report))
+    return report
 
 
 def _report(total: PyramidTaskReport, nbytes: int, seconds: float) -> WriteReport:

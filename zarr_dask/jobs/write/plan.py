@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate, groupby, pairwise
 from math import prod
@@ -798,19 +798,13 @@ class WritePlan(Priced, InWords):
         origin = tuple(s.start for s in self.region)
         write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
         journal = None if found is None else found[0]
-        finished = None
-        if (record := self.resume.finished) is not None:
-            said = {one.name: record.report.get(one.name) for one in fields(WriteReport)}
-            plain = asdict(WriteReport())
-            known = {name: value for name, value in said.items() if _is_like(value, plain[name])}
-            members: dict[str, Any] = {**known, "already_done": record.ended}
-            finished = WriteReport(**members)
+        record = self.resume.finished
         return StartedWrite(
             write,
             journal,
             self.nbytes,
             swap=self.swap,
-            finished=finished,
+            finished=None if record is None else WriteReport.of_record(record),
             appended=self._appended,
         )
 
@@ -926,13 +920,3 @@ def _in_common(sizes: Iterable[int], others: Iterable[int]) -> int:
 def _intervals(sizes: Iterable[int]) -> set[tuple[int, int]]:
     borders = list(accumulate(sizes, initial=0))
     return set(pairwise(borders))
-
-
-def _is_like(value: Any, plain: Any) -> bool:
-    """True if a value that a stranger may have put is of the kind of a member of a report."""
-    if isinstance(plain, dict):
-        return isinstance(value, dict) and all(_is_like(number, 0) for number in value.values())
-    if isinstance(plain, str):
-        return isinstance(value, str)
-    kinds = (int, float) if isinstance(plain, float) else (int,)
-    return type(value) in kinds and 0 <= value < 1 << 63

@@ -66,7 +66,7 @@ from zarr_dask.journal import (
     SeenFolder,
     open_journals,
 )
-from zarr_dask.journal.finished import record_end, was_ended
+from zarr_dask.journal.finished import Finished, record_end, was_ended
 from zarr_dask.journal.lock import LOOKS
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
@@ -115,6 +115,15 @@ class WriteReport(Priced, InWords):
     ``delete``. Repeated requests count again; files have none.
     """
 
+    @staticmethod
+    def of_record(record: Finished) -> WriteReport:
+        """Return the report of a job that ended earlier, as far as its record has it."""
+        plain = asdict(WriteReport())
+        said = {name: record.report.get(name) for name in plain}
+        known = {name: value for name, value in said.items() if _is_like(value, plain[name])}
+        members: dict[str, Any] = {**known, "already_done": record.ended}
+        return WriteReport(**members)
+
     def with_waits(self, counted: Retries) -> WriteReport:
         """Return the report with the retries of requests that the tasks have not sent."""
         waited = self.waited + counted.seconds
@@ -150,6 +159,16 @@ class WriteReport(Priced, InWords):
             f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
             f"({format_bytes(self.stored)}), {self.empty} left out as fill values{again}"
         )
+
+
+def _is_like(value: Any, plain: Any) -> bool:
+    """True if a value that a stranger may have put is of the kind of a member of a report."""
+    if isinstance(plain, dict):
+        return isinstance(value, dict) and all(_is_like(number, 0) for number in value.values())
+    if isinstance(plain, str):
+        return isinstance(value, str)
+    kinds = (int, float) if isinstance(plain, float) else (int,)
+    return type(value) in kinds and 0 <= value < 1 << 63
 
 
 @dataclass(frozen=True)
