@@ -20,6 +20,7 @@ import zarr_dask as zd
 from zarr_dask.errors import CorruptObjectError, IngestError
 from zarr_dask.jobs.ingest import survey as surveying
 from zarr_dask.jobs.ingest.netcdf3 import read_header
+from zarr_dask.jobs.write.target import ArrayTarget
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("netCDF4")
@@ -510,6 +511,31 @@ def test_files_that_arrive_later_are_appended(tmp_path):
     dataset(20, 4).to_netcdf(files[2])
     with pytest.raises(IngestError, match="it was not made of the first of these files"):
         zd.ingest(files, target, concat="time")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_an_append_that_died_between_two_lengths_is_ended(tmp_path, monkeypatch, resume):
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    zd.ingest(files[:1], target, concat="time", chunks={"time": 2}, resume=resume)
+    shown = []
+
+    def show(one):
+        if shown:
+            raise OSError(28, "no space left")
+        shown.append(real(one))
+
+    real = ArrayTarget.show
+    with monkeypatch.context() as patched:
+        patched.setattr(ArrayTarget, "show", show)
+        with pytest.raises(OSError, match="no space left"):
+            zd.ingest(files[:2], target, concat="time", resume=resume)
+    lengths = {array.shape[0] for _, array in zd.open_group(target).arrays() if array.ndim == 3}
+    assert lengths | {zd.open(f"{target}/time").shape[0]} == {5, 8}
+    zd.ingest(files[:2], target, concat="time", resume=resume)
+    check(files[:2], target)
+    zd.ingest(files, target, concat="time", resume=resume, verify=True)
+    check(files, target)
+    assert not list(tmp_path.rglob("commit*"))
 
 
 def test_the_survey_reads_new_files_only(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +56,9 @@ from zarr_dask.jobs.ingest.file_store import FORMAT
 from zarr_dask.jobs.ingest.source_file import find_files
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.verify.compare import compare
-from zarr_dask.jobs.write.write import plan_write
+from zarr_dask.jobs.write.commit import GroupCommit, finish_commit
+from zarr_dask.jobs.write.request import WriteRequest
+from zarr_dask.jobs.write.write import plan_several
 from zarr_dask.journal.incomplete import jobs_creating
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store, sibling_location
@@ -291,6 +294,8 @@ def plan_ingest(
 ) -> IngestPlan:
     """Plan how to write many files into one store; nothing is written but the survey.
 
+    If an append to the store died while it changed lengths, the rest of these are changed, too.
+
     Parameters
     ----------
     files
@@ -372,6 +377,8 @@ def plan_ingest(
             facts = described((store, kept), combination, settled, variables)
             source = replace(source, described=facts)
     there = None if overwrite else _existing(url, path, target_options)
+    if there is not None:
+        finish_commit(there.store, there.path, there.node_format)
     if there is not None and resume and _is_in_the_making(there, combination):
         there = None
     names = tuple(one.url for one in combination.headers)
@@ -632,7 +639,16 @@ def _append_plan(
                 )
                 values.append(array.to_dask(chunks=blocks)[region])
                 into.append(targets[path])
-        plan = plan_write(values, into, append=concat, resume=resume)
+        requests = [WriteRequest(url=one, mode="r+", append=concat, resume=resume) for one in into]
+        job = repr([(one.url, one.size, one.tag) for one in found.headers])
+        commit = GroupCommit(
+            store=there.store,
+            path=there.path,
+            node_format=there.node_format,
+            appends=True,
+            job=sha256(job.encode()).hexdigest(),
+        )
+        plan = plan_several(values, requests, commit)
     return IngestPlan(
         source=files,
         concat=concat,
