@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -162,6 +163,17 @@ def test_compressed_documents_are_read(tmp_path, monkeypatch, way):
     path.write_bytes(compress(b" " * 101 + b"{}"))
     with pytest.raises(StoreError, match="more than 100 bytes"):
         zd.open_array(f"reference::{path}", "a")
+
+
+def test_a_long_template_that_is_named_often_fills_no_memory():
+    refs = {"version": 1, "templates": {"u": "x" * 1_000_000}, "refs": {"a": ["{{u}}" * 1000]}}
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match="characters"):
+            reference_options("", {"fo": refs})
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_texts_in_base64_have_the_size_of_their_bytes():

@@ -80,11 +80,11 @@ class Template:
         ValueError
             If an expression is none of those that are meant.
         """
-        text = "".join(
-            part if isinstance(part, str) else str(_value(part, names)) for part in self.parts
-        )
-        if len(text) > _LONGEST_RESULT:
-            raise ValueError(f"{text[:_LONGEST]!r}... has {len(text)} characters")
+        text = ""
+        for part in self.parts:
+            text += part if isinstance(part, str) else str(_value(part, names))
+            if len(text) > _LONGEST_RESULT:
+                raise ValueError(f"{text[:_LONGEST]!r}... has at least {len(text)} characters")
         return text
 
 
