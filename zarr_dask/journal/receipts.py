@@ -222,8 +222,9 @@ class ObjectDigest:
     >>> noting = ObjectDigest()
     >>> noting(b"1234")
     >>> noting(b"56789")
-    >>> noting.of("c/0")
-    StoredObject(key='c/0', nbytes=9, crc32c=3808858755, sha256=None, crc32=3421780262)
+    >>> found = noting.of("c/0")
+    >>> found.key, found.nbytes, found.crc32c, found.crc32
+    ('c/0', 9, 3808858755, 3421780262)
     """
 
     def __init__(self, *, checksum: bool = True, with_sha256: bool = False) -> None:
