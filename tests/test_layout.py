@@ -67,7 +67,7 @@ def test_tables_of_packages_name_their_modules():
     assert not found
 
 
-MAP = ("reads", "writes", "jobs", "images", "limits")
+MAP = ("decisions", "images", "jobs", "limits", "reads", "writes")
 
 
 def test_the_map_names_modules_and_folders_that_exist():
