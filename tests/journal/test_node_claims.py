@@ -418,10 +418,10 @@ def test_what_lands_on_objects_with_receipts_is_found_and_written_anew(
         where = PyramidJob if kind == "image" else BoundJob
         finish = where.finish
 
-        def finish_late(job: Any) -> None:
+        def finish_late(job: Any, *report: Any) -> None:
             keys = [key for key in store.list() if "c/" in key]
             store.set(keys[-1], [bytes(store.size(keys[-1]))])
-            finish(job)
+            finish(job, *report)
 
         patch.setattr(where, "finish", finish_late)
         with pytest.raises(ResumeError, match="not complete"):

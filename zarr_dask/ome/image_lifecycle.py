@@ -209,8 +209,8 @@ def start_or_resume(
 
 
 def _outermost(plan: PyramidJobPlan) -> dict[str, str]:
-    """Return the metadata of the node that a job makes, which are written last."""
-    return {key: text.decode() for key, text in plan.documents[plan.path].items()}
+    """Return the metadata of the node that a job makes, which are written last; none if it adds."""
+    return {key: text.decode() for key, text in plan.documents.get(plan.path, {}).items()}
 
 
 def _anew(
