@@ -77,12 +77,16 @@ LONG = (
 # services, examples, pages; many processes, much memory, large inputs, of which other tests have
 # small ones.
 IN_CI_ONLY = (
+    "tests/array/test_large_chunks.py::test_large_chunks_are_what_numpy_has",
     "tests/benchmarks/",
     "tests/cli/test_cli.py::test_a_second_signal_ends_a_job_at_once",
     "tests/cli/test_cli.py::test_rechunk_on_local_processes",
+    "tests/cli/test_doctor.py::test_bash_completes",
     "tests/cli/test_plan_file.py::test_a_signal_ends_a_comparison_too",
     "tests/cli/test_plan_file.py::test_sigterm_finishes_the_object_at_hand",
     "tests/cli/test_plan_file.py::test_stages_in_parts_by_several_processes",
+    "tests/cli/test_plan_file.py::test_the_status_is_watched_until_the_end",
+    "tests/cli/test_settings.py::test_a_plan_in_a_pipe",
     "tests/codecs/compress/test_compress.py::test_ever_so_many_streams",
     "tests/codecs/compress/test_compress.py::test_large_streams_are_decoded_in_place",
     "tests/examples/",
@@ -92,6 +96,7 @@ IN_CI_ONLY = (
     "tests/graph/test_schedulers.py::test_after_a_fork",
     "tests/grid/test_rectilinear.py::test_a_million_cells_are_fast_and_small",
     "tests/jobs/copy/test_copy_s3.py",
+    "tests/jobs/engine/test_connect.py::test_jobs_and_ranks_run_without_extras",
     "tests/jobs/engine/test_credentials.py",
     "tests/jobs/engine/test_in_flight.py",
     "tests/jobs/engine/test_resume.py::test_tokens_are_the_same_in_every_process",
@@ -103,6 +108,8 @@ IN_CI_ONLY = (
     "tests/jobs/engine/test_workers.py::test_a_script_without_guard_writes_once",
     "tests/jobs/ingest/test_ingest.py::test_files_of_every_writer_are_what_xarray_reads",
     "tests/jobs/migrate/test_migrate.py::test_interrupted_migrations_of_drafts",
+    "tests/jobs/rechunk/test_casting.py"
+    "::test_both_data_types_are_counted_and_what_lies_between_is_narrow",
     "tests/jobs/rechunk/test_cluster.py::test_all_to_all_in_workers_of_350_mib",
     "tests/jobs/rechunk/test_cluster.py::test_the_scheduler_knows_of_few_tasks_at_a_time",
     "tests/jobs/rechunk/test_cluster.py::test_workers_come_and_go",
@@ -112,6 +119,9 @@ IN_CI_ONLY = (
     "tests/jobs/simulation/test_processes.py",
     "tests/jobs/test_two_stores.py::test_commands_take_both",
     "tests/jobs/test_two_stores.py::test_each_store_has_its_options",
+    "tests/jobs/verify/test_verify.py::test_memory_of_many_nodes_is_little",
+    "tests/jobs/write/test_plan.py::test_pictures_of_any_shape",
+    "tests/jobs/write/test_running.py::test_a_failure_on_a_cluster_is_waited_for",
     "tests/journal/test_node_claims.py::test_of_two_jobs_at_once_the_later_one_has_the_array",
     "tests/journal/test_stopped_jobs.py",
     "tests/ome/test_jobs.py::test_memory",
@@ -127,9 +137,12 @@ IN_CI_ONLY = (
     "tests/product/test_icechunk_cluster.py",
     "tests/product/test_memory.py",
     "tests/product/test_ome_peers.py",
+    "tests/product/test_project.py::test_workflows_of_hosted_ci_are_valid",
     "tests/product/test_rechunk_memory.py",
+    "tests/product/test_remote_requests.py::test_assignments_look_for_an_open_output_now_and_then",
     "tests/product/test_servers.py",
     "tests/product/test_slurm.py",
+    "tests/product/test_write_losses.py::test_nothing_is_lost_on_processes",
     "tests/product/test_write_races.py::test_nothing_is_lost_on_processes",
     "tests/product/test_xarray_suite.py",
     "tests/product/test_xarray_write_suite.py",
@@ -145,6 +158,7 @@ IN_CI_ONLY = (
     "tests/xarray/test_kills_s3.py",
     "tests/xarray/test_random_datasets.py",
     "tests/xarray/test_write.py::test_datasets_have_the_accessor_once_both_packages_are_imported",
+    "tests/xarray/test_xarray.py::test_small_objects_are_merged_alike_in_all_variables",
 )
 
 # Worker processes are forked from one that has imported what they need: started one by one, they
