@@ -234,7 +234,7 @@ class FileArrays(ReadOnlyKeys):
         IngestError
             If its size or time differs.
         """
-        if self.place.size() != self.header.size or self.place.tag() != self.header.tag:
+        if self.place.version() != (self.header.size, self.header.tag):
             raise IngestError(
                 f"{self.url} has changed since it was surveyed. Run the call again: it surveys "
                 "files that have changed."
@@ -467,7 +467,7 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
     """Return the header of a file; one with an `error` if it cannot be read."""
     size, tag = 0, ""
     try:
-        size, tag = place.size(), place.tag()
+        size, tag = place.version()
         kind = engine or kind_of(place, size)
         if kind == "netcdf3":
             groups, variables = _netcdf3_header(place, size)

@@ -97,7 +97,7 @@ class SourceFile:
             If it is not there.
         """
         if self.is_hierarchy:
-            return sum(nbytes for nbytes, _ in self._stored().values())
+            return self.version()[0]
         size = self.store.size(self._split[1])
         if size is None:
             raise IngestError(f"{self.url} is not there, or is a folder.")
@@ -106,11 +106,25 @@ class SourceFile:
     def tag(self) -> str:
         """Return what changes when the file does: times of a local file, a tag of a remote one."""
         if self.is_hierarchy:
-            return sha256(repr(sorted(self._stored().items())).encode()).hexdigest()[:24]
+            return self.version()[1]
         if self.path is not None:
             status = os.stat(self.path)
             return f"{status.st_mtime_ns}"
         return repr(etag_of(self.store, self._split[1]))
+
+    def version(self) -> tuple[int, str]:
+        """Return `size` and `tag`, which for a hierarchy takes one listing.
+
+        Raises
+        ------
+        IngestError
+            If it is not there.
+        """
+        if not self.is_hierarchy:
+            return self.size(), self.tag()
+        stored = self._stored()
+        digest = sha256(repr(sorted(stored.items())).encode()).hexdigest()[:24]
+        return sum(nbytes for nbytes, _ in stored.values()), digest
 
     def read(self, ranges: Sequence[Range]) -> list[Buffer]:
         """Return parts of the file.

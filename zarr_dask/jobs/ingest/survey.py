@@ -107,7 +107,7 @@ def survey_files(
 
 def _is_same(place: SourceFile, header: Header) -> bool:
     try:
-        return place.size() == header.size and place.tag() == header.tag
+        return place.version() == (header.size, header.tag)
     except (OSError, ValueError):
         return False
 
