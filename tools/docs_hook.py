@@ -2,7 +2,7 @@
 
 ``::: zarr_dask.to_zarr`` becomes the directive for the module that defines the function, under the
 public name, so that pages stay right when modules move. ``<!-- commands -->`` becomes the commands
-of the command line with their options.
+of the command line with their options. Pictures of tutorials are made by running the tutorials.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from inspect import cleandoc, ismodule
 from typing import Any
 
 import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 
 import zarr_dask as zd
+from tools import docs_pictures
 from zarr_dask.cli import main
 from zarr_dask.stores import Store
 
@@ -69,6 +72,13 @@ def _option(param: click.Parameter, context: click.Context) -> str:
         return ""
     names, meaning = (" ".join(text.split()) for text in record)
     return f"| `{names}` | {meaning.replace('<', '&lt;').replace('|', '&#124;')} |"
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Return the files of the site with the pictures of the tutorials; called by mkdocs."""
+    for name, content in docs_pictures.made().items():
+        files.append(File.generated(config, f"assets/{name}", content=content))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -48,6 +48,7 @@ ELSEWHERE_IN = {"howto/unreliable-network.md": {"s3://bucket/": "memory://docs/"
 
 _FENCE = re.compile(r"(?ms)^(?P<indent> *)```(?P<kind>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$")
 _HEADING = re.compile(r"(?m)^#{1,6} (.*)$")
+_PICTURE = re.compile(r"!\[[^\]]*\]\((?:\.\./)*assets/([\w-]+\.png)\)")
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ def blocks(text: str) -> Iterator[Block]:
             above[-1] if above else "",
             text.count("\n", 0, match.start()) + 1,
         )
+
+
+def pictures(text: str) -> list[str]:
+    """Return the pictures that a page shows and makes: files in the folder where it runs."""
+    return _PICTURE.findall(text)
 
 
 def commands(block: Block) -> Iterator[str]:

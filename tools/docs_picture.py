@@ -122,12 +122,12 @@ def speed(table: str) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def write() -> None:
-    """Write both pictures."""
+def drawings() -> dict[str, str]:
+    """Return both as SVG, by the names of their files."""
     table = (DOCS / "developers" / "performance.md").read_text(encoding="utf-8")
-    for name, drawn in {"blocks": picture(), "speed": speed(table)}.items():
-        (DOCS / "assets" / f"{name}.svg").write_text(drawn, encoding="utf-8")
+    return {"blocks.svg": picture(), "speed.svg": speed(table)}
 
 
 if __name__ == "__main__":
-    write()
+    for name, drawn in drawings().items():
+        (DOCS / "assets" / name).write_text(drawn, encoding="utf-8")

@@ -9,7 +9,8 @@ import pytest
 from tests.support.object_stores import installed
 from tests.support.paths import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 
 
 def text(name):
@@ -70,6 +71,27 @@ def test_every_extra_for_users_is_documented():
 def test_links_of_project_files_hold(name):
     for link in re.findall(r"\]\(([^)#\s]+)", text(name)):
         assert "://" in link or (ROOT / link).exists(), link
+
+
+def test_links_of_the_readme_hold_where_packages_are_shown():
+    shown = text("README.md")
+    for one in PYPROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"][
+        "substitutions"
+    ]:
+        shown = re.sub(one["pattern"], one["replacement"], shown)
+    site, repository = PROJECT["urls"]["Documentation"], PROJECT["urls"]["Homepage"]
+    raw = repository.replace("github.com", "raw.githubusercontent.com")
+    pages = 0
+    for link in re.findall(r"\]\(([^)]+)\)", shown):
+        if link.startswith(site):
+            path = link.removeprefix(f"{site}latest/").partition("#")[0].rstrip("/")
+            assert any((ROOT / f"docs/{path}{end}").exists() for end in (".md", "/index.md")), link
+            pages += 1
+        else:
+            path = link.removeprefix(f"{repository}/blob/main/").removeprefix(f"{raw}/main/")
+            assert path != link, link
+            assert (ROOT / path).exists(), link
+    assert pages >= 10
 
 
 def test_limits_of_the_checks_add_up():
