@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.sweep`` runs it and prints the cells in which a peer is ahead.
 
-The contenders of a cell take turns, begun by another one each time. Each turn gives CPU time (of
+Each contender of a cell has a process of its own, so that CPU time has no part of the idle threads
+of another library. They take turns, begun by another one each time. Each turn gives CPU time (of
 all threads of the process) and wall time; the ratio to a peer is the median over the turns of our
 time to its time in the same turn. Writes with fsync are compared with writes with fsync only:
 tensorstore syncs by default and this package does not, so both are measured both ways.
@@ -13,13 +14,16 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import product
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -181,51 +185,107 @@ QUICK = [
 # --- measuring ------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Turns:
-    """One contender of a cell."""
+@dataclass(frozen=True)
+class _Use:
+    """What one contender does in a cell, in its own process."""
 
-    peer: Peer
     prepare: Callable[[], None]
     run: Callable[[], object]
     check: Callable[[object], bool]
+
+    def is_right(self) -> bool:
+        self.prepare()
+        return self.check(self.run())
+
+    def times(self, repeats: int) -> tuple[float, float]:
+        """Return CPU time and wall time of a run."""
+        self.prepare()
+        gc.collect(0)
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(repeats):
+            self.run()
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        return cpu / repeats, wall / repeats
+
+
+def _serve(pipe: Connection, cell: Cell, peer: Peer, root: Path, side: int) -> None:
+    """Run a contender as often as its pipe says, until it says None."""
+    use = _use(cell, peer, root, side)
+    pipe.send(use.is_right())
+    while (repeats := pipe.recv()) is not None:
+        pipe.send(use.times(repeats))
+
+
+@dataclass
+class _Contender:
+    """One contender of a cell, seen from the process that measures."""
+
+    peer: Peer
+    pipe: Connection
+    is_right: bool
     cpu: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
 
+    def take_turn(self, repeats: int) -> tuple[float, float]:
+        self.pipe.send(repeats)
+        cpu, wall = self.pipe.recv()
+        return cpu, wall
 
-def _contenders(cell: Cell, root: Path, side: int) -> Iterator[_Turns]:
-    layout = cell.layout(side)
+
+def _processes() -> Any:
+    """Return how processes are begun: forked from one that has imported all peers, if possible."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([Peer.__module__])
+    return context
+
+
+def _started(
+    cell: Cell, peer: Peer, root: Path, side: int, processes: Any, exits: ExitStack
+) -> _Contender:
+    """Begin the process of a contender, which ends with `exits`."""
+    near, far = processes.Pipe()
+    process = processes.Process(target=_serve, args=(far, cell, peer, root, side))
+    process.start()
+    far.close()
+    exits.callback(process.join)
+    exits.enter_context(near)
+    exits.callback(near.send, None)
+    return _Contender(peer, near, near.recv())
+
+
+def _can(cell: Cell, peer: Peer, side: int) -> bool:
+    if peer.synced and cell.kind == "read":
+        return False
     accesses = _accesses(cell, side) if cell.kind in {"read", "write"} else []
     accessor = accesses[0].accessor if accesses else ""
+    return peer.can(cell.interface, cell.kind, cell.layout(side), accessor)
+
+
+def _use(cell: Cell, peer: Peer, root: Path, side: int) -> _Use:
+    layout = cell.layout(side)
+    if cell.kind in {"create", "append"}:
+        return _growing(cell, peer, root / peer.name.replace(" ", "-") / "array", layout)
+    accesses = _accesses(cell, side)
     if cell.kind == "write" and cell.access in {"points-300", "row"} and layout.shards:
         accesses = accesses[:2]
     old = _values(cell, layout.shape)
-    zarr_path = root / "array.zarr"
-    PEERS[0].create(zarr_path, layout)
-    if old.size:
-        PEERS[0].open(zarr_path, layout)[...] = old
-    for peer in PEERS:
-        writes = cell.kind != "read"
-        if (peer.synced and not writes) or not peer.can(
-            cell.interface, cell.kind, layout, accessor
-        ):
-            continue
-        path = root / peer.name.replace(" ", "-") / "array"
-        if cell.kind == "read":
-            if peer.reads_zarr:
-                path = zarr_path
-            else:
-                peer.write(peer.create(path, layout), Access(...), old)
-            yield _reading(cell, peer, path, layout, accesses, old)
-        elif cell.kind == "write":
-            yield _writing(cell, peer, path, layout, accesses, old)
-        else:
-            yield _growing(cell, peer, path, layout)
+    path = root / peer.name.replace(" ", "-") / "array"
+    if cell.kind == "write":
+        return _writing(cell, peer, path, layout, accesses, old)
+    if not peer.reads_zarr:
+        peer.write(peer.create(path, layout), Access(...), old)
+        return _reading(cell, peer, path, layout, accesses, old)
+    path = root / "array.zarr"  # made by the first contender, which is this package
+    if not path.exists():
+        PEERS[0].create(path, layout)[...] = old
+    return _reading(cell, peer, path, layout, accesses, old)
 
 
 def _reading(
     cell: Cell, peer: Peer, path: Path, layout: Layout, accesses: list[Access], old: np.ndarray
-) -> _Turns:
+) -> _Use:
     array = peer.open(path, layout)
 
     def run() -> object:
@@ -238,7 +298,7 @@ def _reading(
     def check(found: Any) -> bool:
         return all(map(np.array_equal, found, [_taken(old, access) for access in accesses]))
 
-    return _Turns(peer, lambda: None, run if cell.interface == "array" else lazily, check)
+    return _Use(lambda: None, run if cell.interface == "array" else lazily, check)
 
 
 def _taken(values: np.ndarray, access: Access) -> np.ndarray:
@@ -247,7 +307,7 @@ def _taken(values: np.ndarray, access: Access) -> np.ndarray:
 
 def _writing(
     cell: Cell, peer: Peer, path: Path, layout: Layout, accesses: list[Access], old: np.ndarray
-) -> _Turns:
+) -> _Use:
     new = _values(cell, layout.shape, 1)
     pieces = [np.array(_taken(new, access)) for access in accesses]
     expected = old.copy()
@@ -278,10 +338,10 @@ def _writing(
     def check(array: Any) -> bool:
         return np.array_equal(peer.read(array, Access(...)), expected)
 
-    return _Turns(peer, prepare, run if cell.interface == "array" else lazily, check)
+    return _Use(prepare, run if cell.interface == "array" else lazily, check)
 
 
-def _growing(cell: Cell, peer: Peer, path: Path, layout: Layout) -> _Turns:
+def _growing(cell: Cell, peer: Peer, path: Path, layout: Layout) -> _Use:
     rows = _values(cell, (20, *layout.shape[1:]), 1) if cell.kind == "append" else None
     arrays: list[Any] = []
 
@@ -305,34 +365,31 @@ def _growing(cell: Cell, peer: Peer, path: Path, layout: Layout) -> _Turns:
             return tuple(array.shape) == layout.shape
         return np.array_equal(peer.read(array, Access(...)), rows)
 
-    return _Turns(peer, prepare, create if rows is None else append, check)
+    return _Use(prepare, create if rows is None else append, check)
 
 
-def _measure(cell: Cell, root: Path, side: int, rounds: int, seconds: float) -> dict[str, Any]:
-    contenders = list(_contenders(cell, root, side))
-    wrong = []
-    for one in contenders:
-        one.prepare()
-        if not one.check(one.run()):
-            wrong.append(one.peer.name)
-    repeats = 1
-    if cell.kind == "read":  # a run that writes begins with a prepared array, so it is run once
-        begun = time.perf_counter()
-        contenders[0].run()
-        repeats = min(100, int(seconds / (time.perf_counter() - begun)) + 1)
-    for turn in range(rounds):
-        first = turn % len(contenders)
-        for one in [*contenders[first:], *contenders[:first]]:
-            one.prepare()
-            gc.collect(0)
-            wall, cpu = time.perf_counter(), time.process_time()
-            for _ in range(repeats):
-                one.run()
-            one.cpu.append((time.process_time() - cpu) / repeats)
-            one.wall.append((time.perf_counter() - wall) / repeats)
+def _measure(
+    cell: Cell, root: Path, side: int, rounds: int, seconds: float, processes: Any
+) -> dict[str, Any]:
+    with ExitStack() as exits:
+        contenders = [
+            _started(cell, peer, root, side, processes, exits)
+            for peer in PEERS
+            if _can(cell, peer, side)
+        ]
+        repeats = 1
+        if cell.kind == "read":  # a run that writes begins with a prepared array: it is run once
+            _, once = contenders[0].take_turn(1)
+            repeats = min(100, int(seconds / once) + 1)
+        for turn in range(rounds):
+            first = turn % len(contenders)
+            for one in [*contenders[first:], *contenders[:first]]:
+                cpu, wall = one.take_turn(repeats)
+                one.cpu.append(cpu)
+                one.wall.append(wall)
     return {
         "name": cell.name,
-        "wrong": wrong,
+        "wrong": [one.peer.name for one in contenders if not one.is_right],
         "contenders": [
             {
                 "name": one.peer.name,
@@ -397,11 +454,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     rounds = options.rounds or (1 if options.quick else 7)
     side, seconds = (SIDE // 2, 0.0) if options.quick else (SIDE, 0.02)
+    processes = _processes()
     results = []
     print("ours / peer, CPU time / wall time, medians of pairs")
     for cell in cells:
         with tempfile.TemporaryDirectory(prefix="zarr-dask-sweep-", dir=options.dir) as folder:
-            results.append(_measure(cell, Path(folder), side, rounds, seconds))
+            place = Path(folder)
+            results.append(_measure(cell, place, side, rounds, seconds, processes))
         print(_line(results[-1]), flush=True)
     for unit in ("cpu", "wall"):
         behind = {found["name"]: who for found in results if (who := ahead(found, unit))}

@@ -21,9 +21,13 @@ def test_the_quick_form_runs_and_results_are_right(tmp_path, capsys):
     assert "a peer is ahead by more than 10 % in cpu time" in capsys.readouterr().out
 
 
+def _wrong_value(array, access):
+    return 1e9
+
+
 def test_wrong_results_are_said(monkeypatch, capsys):
     peer = next(peer for peer in PEERS if peer.name == "zarr-python")
-    monkeypatch.setattr(peer, "read", lambda array, access: 1e9, raising=False)
+    monkeypatch.setattr(peer, "read", _wrong_value, raising=False)
     words = "read element array 32-in-64"
     assert sweep.main(["--quick", "--only", words]) == 1
     assert "WRONG: zarr-python" in capsys.readouterr().out
