@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 import zarr_dask as zd
 from tools import docs_pictures
+from zarr_dask._util.lazy_names import hidden_names
 from zarr_dask.cli import main
 from zarr_dask.stores import Store
 
@@ -35,6 +36,8 @@ def _directive(match: re.Match[str]) -> str:
     lines += [f"      toc_label: {match[1]}"]
     if module or (found is not Store and hasattr(found, "get_ranges")):
         lines += ["      members: false"]  # the methods of a store stand at zarr_dask.stores.Store
+    elif isinstance(found, type) and (hidden := sorted(hidden_names(found))):
+        lines += [f'      filters: ["!^_", "!^({"|".join(hidden)})$"]']
     return "\n".join(lines)
 
 

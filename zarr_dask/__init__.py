@@ -54,7 +54,13 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.engine.credentials import credentials_initializer, share_credentials
     from zarr_dask.jobs.engine.predict import CostModel
     from zarr_dask.jobs.engine.report import JointReport, Progress, RechunkReport
-    from zarr_dask.jobs.ingest.ingest import ingest, plan_ingest
+    from zarr_dask.jobs.ingest.ingest import (
+        AppendReport,
+        IngestPlan,
+        IngestReport,
+        ingest,
+        plan_ingest,
+    )
     from zarr_dask.jobs.ingest.reference import reference
     from zarr_dask.jobs.inventory.inventory import Inventory, inventory
     from zarr_dask.jobs.migrate.migrate import migrate, plan_migration
@@ -81,12 +87,14 @@ if TYPE_CHECKING:
     from zarr_dask.stores.secrets import CredentialsInitializer
     from zarr_dask.xarray import open_dataset, open_datatree
     from zarr_dask.xarray.find_regions import find_region, regions
+    from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
     from zarr_dask.xarray.read import open_mfdataset, open_zarr
     from zarr_dask.xarray.write import create_dataset, plan_dataset, write_dataset
 
     __version__: str
 
 __all__ = [
+    "AppendReport",
     "Array",
     "ArrayComparison",
     "Comparison",
@@ -95,9 +103,13 @@ __all__ = [
     "CredentialsInitializer",
     "DaskRechunkPlan",
     "DaskRechunkReport",
+    "DatasetPlan",
+    "DatasetReport",
     "Decomposition",
     "Finding",
     "Group",
+    "IngestPlan",
+    "IngestReport",
     "Inventory",
     "JointRechunkPlan",
     "JointReport",
@@ -234,9 +246,14 @@ _LATER = {
     "digest": "zarr_dask.jobs.verify.digest",
     "Writer": "zarr_dask.jobs.simulation.rank_writer",
     "from_zarr": "zarr_dask.jobs.read",
+    "AppendReport": "zarr_dask.jobs.ingest.ingest",
+    "IngestPlan": "zarr_dask.jobs.ingest.ingest",
+    "IngestReport": "zarr_dask.jobs.ingest.ingest",
     "ingest": "zarr_dask.jobs.ingest.ingest",
     "migrate": "zarr_dask.jobs.migrate.migrate",
     "plan_ingest": "zarr_dask.jobs.ingest.ingest",
+    "DatasetPlan": "zarr_dask.xarray.plan",
+    "DatasetReport": "zarr_dask.xarray.plan",
     "create_dataset": "zarr_dask.xarray.write",
     "open_dataset": "zarr_dask.xarray",
     "plan_dataset": "zarr_dask.xarray.write",

@@ -259,6 +259,14 @@ def test_messages_name_options():
     assert said == (
         "raise --max-mem; pass --overwrite, or --resume, or --anon; /data/dst/max_mem=3 stays"
     )
+    said = as_options(
+        "Give the region by storage_options={'client_kwargs': {'region_name': ...}}, AWS_REGION in "
+        "the environment, or a profile; a service other than AWS by 'endpoint_url'."
+    )
+    assert said == (
+        "Give the region by --region, AWS_REGION in the environment, or a profile; a service "
+        "other than AWS by --endpoint-url."
+    )
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,15 @@ def test_crc32c_of_a_flipped_bit():
         Crc32c().decode(bytes(encoded), EncodedSize.of(3))
 
 
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [(EncodedSize.of(3), "have 7$"), (EncodedSize(None, 100), "have from 4 to 104$")],
+)
+def test_a_number_of_bytes_that_no_checksum_can_end(size, says):
+    with pytest.raises(CorruptObjectError, match=f"it has 2 bytes, .* {says}"):
+        Crc32c().decode(b"ab", size)
+
+
 @given(data=st.binary(max_size=300), cut=st.integers(0, 300))
 def test_crc32c_is_the_same_from_every_library(data, cut):
     google, fastest = checksum._with_google, checksum._fastest()

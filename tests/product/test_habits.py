@@ -366,6 +366,12 @@ ANSWERED = {
     "a.to_zarr('n.zarr')": (AttributeError, r"zarr_dask\.copy\(array, url\)"),
     "a.open()": (AttributeError, "It is open"),
     "zd.copy('g.zarr', 'n.zarr', log=print)": (TypeError, "getLogger"),
+    "zd.copy('g.zarr', 'n.zarr', drop=['temp'])": (TypeError, "path= names one node"),
+    "zd.to_zarr(x, 'n.zarr', client=None)": (TypeError, r"distributed\.Client that was made"),
+    "zd.to_zarr(x, 'n.zarr', read=None)": (TypeError, r"from_zarr\(url, read="),
+    "zd.to_zarr(dask.delayed(abs)(3), 'n.zarr')": (TypeError, r"dask\.array\.from_delayed"),
+    "zd.to_zarr(np.array([{}, 3], object), 'n.zarr')": (TypeError, "fill what is missing"),
+    "zd.compare('g.zarr', ds)": (TypeError, r"dataset\.zd\.compare\(url\)"),
 }
 
 

@@ -26,6 +26,8 @@ import xarray as xr
 import zarr
 
 import zarr_dask as zd
+from zarr_dask._util.display import InWords
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.jobs.write.request import WriteKeywords, WriteOptions
 from zarr_dask.jobs.write.zarr_python_kwargs import ZarrPythonOptions
 from zarr_dask.ome.write import ImageKeywords
@@ -79,6 +81,38 @@ def test_results_are_one_line_in_a_console_and_text_in_a_notebook(tmp_path):
         assert len(repr(one)) < 200
         assert str(one).splitlines()[0][:20] in repr(one)
         assert one._repr_html_().startswith("<")
+
+
+def results_of_public_functions():
+    """Yield the name of each class of this package that a public function is said to return."""
+    for module in (zd, zd.ome):
+        for name in module.__all__:
+            returned = getattr(getattr(module, name), "__annotations__", {}).get("return", "")
+            for word in re.findall(r"\w+(?:Plan|Report|Migration)\b", str(returned)):
+                if word != "AnyPlan":
+                    yield word
+
+
+def test_results_of_public_functions_are_public_and_short():
+    found = set(results_of_public_functions())
+    assert {"IngestPlan", "AppendReport", "DatasetPlan", "ImageWritePlan", "OmeMigration"} <= found
+    for name in found:
+        of_images = name.startswith(("Image", "Ome"))
+        assert issubclass(getattr(zd.ome if of_images else zd, name), InWords), name
+
+
+def test_completion_shows_what_users_need(tmp_path):
+    x = da.ones((4, 4), chunks=2)
+    plan, array = zd.plan_write(x, tmp_path / "a.zarr"), zd.array([1])
+    shown = {name for name in dir(plan) if not name.startswith("_")}
+    assert {"run", "explain", "memory", "tasks", "requests", "price", "to_json"} <= shown
+    assert not shown & {"at_once", "withdraw", "panel", "site", "begun"}
+    shown = {name for name in dir(array) if not name.startswith("_")}
+    assert {"shape", "attrs", "to_dask", "append", "oindex"} <= shown
+    assert not shown & {"check_no_output", "reading_from", "source", "token", "reader", "cast"}
+    assert array.token  # hidden, not removed
+    with pytest.raises(AttributeError, match="absent"):
+        hides("absent")(type(plan))
 
 
 # --- handles follow their node --------------------------------------------------------------------

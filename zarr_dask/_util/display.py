@@ -1,4 +1,4 @@
-"""A hierarchy for display: lines of text, or nested lists in a notebook."""
+"""The looks of plans, reports and nodes: short forms, tables, trees."""
 
 from __future__ import annotations
 

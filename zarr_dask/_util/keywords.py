@@ -93,7 +93,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
 
 _ABSENT: Mapping[str, str] = {
     **dict.fromkeys(
-        ("arrays", "exclude", "include", "only"),
+        ("arrays", "drop", "drop_variables", "exclude", "include", "only"),
         "path= names one node, and rechunk takes a mapping from arrays to chunks",
     ),
     **dict.fromkeys(
@@ -152,6 +152,8 @@ _ABSENT: Mapping[str, str] = {
     "variables": "a dataset is indexed, as in dataset[['t']], and reads no more than that",
     "lock": "every stored object has one writing task, so that no lock is needed",
     "num_workers": "dask.config.set(num_workers=4), or a cluster, says how many run at a time",
+    "client": "a distributed.Client that was made is used, or that of client.as_current()",
+    "read": "zarr_dask.from_zarr(url, read=...) reads, and what it gives is written",
     "scheduler": "dask.config.set(scheduler=...), or an active distributed.Client, decides",
     "threads": "dask.config.set(num_workers=4), or a cluster, says how many tasks run at a time",
     "dtype": "array.astype(...) converts a dask array before it is written or after it is read",

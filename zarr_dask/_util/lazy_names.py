@@ -1,13 +1,15 @@
-"""Names of a package that are imported when they are first used."""
+"""The names that a package and a class show: imported when first used, or left out."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["lazy_names"]
+__all__ = ["hidden_names", "hides", "lazy_names"]
+
+T = TypeVar("T")
 
 
 def lazy_names(
@@ -52,3 +54,41 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return find, names
+
+
+def hides(*names: str) -> Callable[[type[T]], type[T]]:
+    """Leave names out of completion and of the reference: this package uses them, users need not.
+
+    Raises
+    ------
+    AttributeError
+        If the class has no such name.
+
+    Examples
+    --------
+    >>> @hides("journal")
+    ... class Plan:
+    ...     def run(self): "Run the plan."
+    ...     def journal(self): "Return the journal."
+    >>> [name for name in dir(Plan()) if not name.startswith("_")]
+    ['run']
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        known = {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}
+        if absent := sorted(set(names) - known):
+            raise AttributeError(f"{cls.__name__} has no {absent}, which it would hide")
+        hidden = {*names, *hidden_names(cls)}
+        setattr(cls, _HIDDEN, frozenset(hidden))
+        setattr(cls, "__dir__", lambda self: sorted(set(object.__dir__(self)) - hidden))  # noqa: B010
+        return cls
+
+    return decorate
+
+
+def hidden_names(cls: type) -> frozenset[str]:
+    """Return the names of a class that `hides` leaves out."""
+    return frozenset(getattr(cls, _HIDDEN, ()))
+
+
+_HIDDEN = "_hidden_names"

@@ -19,6 +19,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_bools, check_choice, check_unmasked
 from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.attributes import Attributes, fixed
 from zarr_dask.array.common_names import ArrayNames, assigns_attrs
 from zarr_dask.array.reader import Reader
@@ -46,6 +47,23 @@ if TYPE_CHECKING:
 __all__ = ["Array", "object_sizes"]
 
 
+@hides(
+    "as_long_as_it_is",
+    "cast",
+    "check_no_output",
+    "confirmation",
+    "facts",
+    "follow",
+    "put_shape",
+    "reader",
+    "reading_from",
+    "shown",
+    "source",
+    "stored_keys",
+    "token",
+    "user_attributes",
+    "where",
+)
 @assigns_attrs
 @dataclass(frozen=True, eq=False)
 class Array(ArrayNames):

@@ -164,7 +164,15 @@ def given_values(data: Any) -> tuple[np.ndarray, Any]:
     values = np.asarray(data)
     if values.dtype.kind in "US" and not hasattr(data, "dtype"):
         values = values.astype(object)  # texts in a list have any length
-    return values, data_type_of_objects(values) if values.dtype == object else values.dtype
+    if values.dtype != object:
+        return values, values.dtype
+    try:
+        return values, data_type_of_objects(values)
+    except TypeError as error:
+        raise DataTypeError(
+            f"the values are Python objects, and neither texts nor byte strings only ({error}): "
+            "fill what is missing, or convert with astype."
+        ) from error
 
 
 def shape_of_values(values: np.ndarray, shape: Any) -> Shape:

@@ -397,6 +397,8 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 _PHRASES = {
     'storage_options={"anon": True}': "--anon",
     "or open it with mode='r+' to write into it": "or choose another location",
+    "storage_options={'client_kwargs': {'region_name': ...}}": "--region",
+    "by 'endpoint_url'": "by --endpoint-url",
     "zarr_dask.consolidate": "zarr-dask consolidate",
     "; open_array opens it": "",
     "; open_group opens it, and path= names an array": "; PATH, after URL, names an array",

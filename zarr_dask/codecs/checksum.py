@@ -123,7 +123,8 @@ class Crc32c(BytesCodec):
         expected = size.plus(4)
         if len(view) < 4 or len(view) > expected.most or len(view) != (expected.exact or len(view)):
             raise CorruptObjectError(
-                f"it has {len(view)} bytes, but a chunk and its crc32c have {expected.most}"
+                f"it has {len(view)} bytes, but a chunk and its crc32c have "
+                f"{expected.exact or f'from 4 to {expected.most}'}"
             )
         body = view[:-4]
         stored, actual = int.from_bytes(view[-4:], "little"), crc32c(body)

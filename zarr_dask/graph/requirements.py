@@ -15,6 +15,7 @@ from cloudpickle import list_registry_pickle_by_value
 from dask.array.core import Array as LayeredArray
 from dask.array.utils import meta_from_array
 from dask.blockwise import Blockwise
+from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from zarr_dask.errors import DaskBackendError, DataTypeError, GridError
@@ -68,6 +69,8 @@ def checked_array(array: Any) -> da.Array:
         hint = "dask.array.from_array makes one of what has a shape, a data type and elements."
         if isinstance(getattr(array, "data", None), da.Array):  # xarray's
             hint = "its .data is one."
+        elif isinstance(array, Delayed):  # before others: it has any attribute that is asked for
+            hint = "dask.array.from_delayed(value, shape, dtype) makes one of it."
         elif hasattr(array, "data_vars"):
             hint = "zarr_dask.write_dataset writes it; here the .data of one variable is written."
         elif isinstance(array, str | PathLike):

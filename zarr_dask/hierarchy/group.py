@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from zarr_dask._util.arguments import check_bools, check_count
 from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.lazy_names import hides
 from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.array.attributes import Attributes, fixed
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["Group", "as_array", "as_group", "create_group", "node_of"]
 
 
+@hides("follow", "listed", "where")
 @assigns_attrs
 @dataclass(frozen=True, eq=False)
 class Group(NodeNames, MutableMapping[str, "Array | Group"]):

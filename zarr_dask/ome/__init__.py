@@ -32,6 +32,7 @@ from zarr_dask.ome.migrate_hierarchy import (
     plan_migration,
 )
 from zarr_dask.ome.model import Metadata, detect_version, from_attributes
+from zarr_dask.ome.plan import ImageUpdatePlan, ImageWritePlan
 from zarr_dask.ome.plates import Plate, Well, open_plate
 from zarr_dask.ome.read import Image, Level, open  # noqa: A004  (zd.ome.open, as zd.open)
 from zarr_dask.ome.rules import Violation
@@ -43,6 +44,8 @@ from zarr_dask.ome.write_plates import plan_write_plate, write_plate
 
 __all__ = [
     "Image",
+    "ImageUpdatePlan",
+    "ImageWritePlan",
     "LabelImage",
     "Level",
     "LiveImage",

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import InWords
 from zarr_dask.errors import (
     MetadataError,
     MigrationError,
@@ -69,8 +70,8 @@ if TYPE_CHECKING:
 __all__ = ["OmeMigration", "OmeMigrationReport", "migrate", "plan_migration"]
 
 
-@dataclass(frozen=True, slots=True)
-class OmeMigrationReport(Priced):
+@dataclass(frozen=True, slots=True, repr=False)
+class OmeMigrationReport(Priced, InWords):
     """Result of an OME-Zarr migration."""
 
     metadata: MigrationReport
@@ -93,8 +94,8 @@ class OmeMigrationReport(Priced):
         return f"{self.metadata}{anew}{files}; {self.seconds:.1f} s in all"
 
 
-@dataclass(frozen=True)
-class OmeMigration(Priced):
+@dataclass(frozen=True, repr=False)
+class OmeMigration(Priced, InWords):
     """Everything that an OME-Zarr migration will do; made by `plan_migration`."""
 
     old: str

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import InWords
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.formats.base import where
 from zarr_dask.grid.grid import Shape
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["ImageUpdatePlan", "ImageWritePlan", "claim_images"]
 
 
-@dataclass(frozen=True, eq=False)
-class _Described(PyramidJobPlan):
+@dataclass(frozen=True, eq=False, repr=False)
+class _Described(InWords, PyramidJobPlan):
     """A plan as text and JSON."""
 
     title: str = "write"
@@ -84,7 +86,7 @@ class _Described(PyramidJobPlan):
         }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageUpdatePlan(_Described):
     """The plan of what brings coarser levels up to date; made by `zarr_dask.ome.plan_update`."""
 
@@ -133,7 +135,10 @@ def claim_images(store: Store, paths: Sequence[str], on_conflict: OnConflict) ->
         yield
 
 
-@dataclass(frozen=True, eq=False)
+@hides(
+    "amends", "consolidated", "creates", "documents", "facts", "first", "groups", "total", "waiting"
+)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageWritePlan(_Described):
     """The plan of a job; made by `zarr_dask.ome.plan_write` and others."""
 

@@ -334,7 +334,7 @@ def _remote(url: str, options: dict[str, Any], policy: RetryPolicy) -> Store:
     _explain_fsspec(url, options, is_chosen=chosen is not None)
     try:
         return FsspecStore.from_url(url, options, policy)
-    except MissingDependencyError as error:
+    except (MissingDependencyError, StoreArgumentError) as error:
         if chosen is None and in_reach_of_obstore(url):
             raise _neither(url, options, error) from error
         raise
@@ -365,13 +365,19 @@ def _explain_fsspec(url: str, options: Mapping[str, Any], *, is_chosen: bool) ->
         )
 
 
-def _neither(url: str, options: Mapping[str, Any], error: MissingDependencyError) -> Exception:
-    """Return the error for a service that neither obstore nor fsspec can serve here."""
+def _neither(url: str, options: Mapping[str, Any], error: Exception) -> Exception:
+    """Return the error for a service that neither obstore nor fsspec can serve here.
+
+    obstore's reason comes first: it says which option is missing, in the words of our docs.
+    """
     from zarr_dask.stores.option_mapping import place_of, refusal
     from zarr_dask.stores.url_secrets import redact_url
 
     package = _FSSPEC_PACKAGES.get(place_of(url).scheme, "fsspec")
+    absent = isinstance(error, MissingDependencyError)
     if find_spec("obstore") is None:
+        if not absent:
+            return error
         return MissingDependencyError(
             f"{redact_url(url)} needs obstore, which is not installed: pip install "
             f"'zarr-dask[obstore]' (or {package}: pip install "
@@ -380,9 +386,10 @@ def _neither(url: str, options: Mapping[str, Any], error: MissingDependencyError
     reason = refusal(url, options)
     if not reason:
         return error
-    return StoreError(
-        f"{redact_url(url)} cannot be opened: {reason}. (Nor by {package}, which is not installed.)"
-    )
+    if absent:
+        others = f"Nor by {package}, which is not installed."
+        return StoreError(f"{redact_url(url)} cannot be opened: {reason}. ({others})")
+    return StoreArgumentError(f"{redact_url(url)} cannot be opened: {reason}. ({package}: {error})")
 
 
 _FSSPEC_PACKAGES = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.display import InWords
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
@@ -80,6 +81,7 @@ class DatasetReport(Priced, InWords):
         return "\n".join([total, *(f"  {name}: {one}" for name, one in self.variables.items())])
 
 
+@hides("at_once", "forget", "has_ended", "without_commit")
 @dataclass(frozen=True, eq=False, repr=False)
 class DatasetPlan(Priced, InWords):
     """Everything that writing a dataset will do; made by `plan_dataset`."""

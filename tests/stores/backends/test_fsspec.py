@@ -282,3 +282,11 @@ def test_a_remote_archive_of_another_kind(s3, tmp_path):
     assert as_bytes(store.get_ranges([("a/zarr.json", Range(3, 6))])[0]) == b"}{}"
     with pytest.raises(StoreError):
         store.get("../../outside")
+
+
+def test_what_is_missing_is_said_in_our_words_where_fsspec_serves(monkeypatch):
+    pytest.importorskip("adlfs")
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(StoreError, match=r"give storage_options=\{'account_name': .*\(adlfs: "):
+        open_store("az://c/a")

@@ -17,6 +17,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords, escape_control_chars, html_table
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import NodeExistsError, PlanError
 from zarr_dask.formats.base import (
     Format,
@@ -56,6 +57,29 @@ if TYPE_CHECKING:
 __all__ = ["CopyPlan"]
 
 
+@hides(
+    "as_job",
+    "bound",
+    "check_room",
+    "comparisons",
+    "consolidated",
+    "described",
+    "documents",
+    "home",
+    "inspect",
+    "is_ours",
+    "kind",
+    "make_room",
+    "memory_line",
+    "publish",
+    "run_id",
+    "title",
+    "token",
+    "totals",
+    "where",
+    "withdraw",
+    "writes_to",
+)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CopyPlan(InWords, Plan):
     """Everything that a copy will do; made by `zarr_dask.plan_copy`."""

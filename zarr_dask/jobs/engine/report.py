@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from zarr_dask._util.display import InWords, escape_control_chars
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.jobs.engine.plan import CopyResult, Costs, ProcessMemory, format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Priced
 
@@ -123,6 +124,7 @@ class StageReport:
         ]
 
 
+@hides("further_tables", "names")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReportBase(Priced, InWords):
     """Measurements of a job's tasks, beside the predictions."""

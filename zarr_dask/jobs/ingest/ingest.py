@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.display import InWords
 from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     IngestError,
@@ -92,8 +94,9 @@ class IngestReport(JointReport):
         return {**JointReport.to_json(self), "broken": [asdict(one) for one in self.broken]}
 
 
-@dataclass(frozen=True)
-class AppendReport(Measured):
+@hides("traffic_lines", "traffic_to_json")
+@dataclass(frozen=True, repr=False)
+class AppendReport(Measured, InWords):
     """Result of an append of files; empty if all were there."""
 
     files: int
@@ -120,8 +123,8 @@ class AppendReport(Measured):
         return "\n".join((first, *map(str, self.broken)))
 
 
-@dataclass(frozen=True)
-class IngestPlan(Priced):
+@dataclass(frozen=True, repr=False)
+class IngestPlan(Priced, InWords):
     """Everything that an ingest will do; made by `zarr_dask.plan_ingest`."""
 
     source: DatasetStore

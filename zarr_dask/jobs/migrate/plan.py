@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 
 from zarr_dask._util.display import InWords
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import MetadataChangedError, MigrationError, StoreError, ValidationProblem
 from zarr_dask.formats.base import ArrayMeta, GroupMeta, read_documents, where
 from zarr_dask.formats.consolidated import consolidated_key, warn_stale_consolidated
@@ -41,6 +42,7 @@ _BYTES_AT_A_TIME = 1 << 27
 """Of stored objects that are copied at a time."""
 
 
+@hides("traffic_lines", "traffic_to_json")
 @dataclass(frozen=True, slots=True, repr=False)
 class MigrationReport(Measured, InWords):
     """Result of a migration."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.display import InWords, escape_control_chars
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.errors import PlanError, ResumeError, StoreError
@@ -108,6 +109,7 @@ class DaskRechunkReport(ReportBase):
         return {"nbytes": self.nbytes, "stored": self.stored, **ReportBase.to_json(self)}
 
 
+@hides("lends")
 @dataclass(frozen=True, eq=False, repr=False)
 class DaskRechunkPlan(Priced, InWords):
     """Everything that rechunking a dask array will do; made by `zarr_dask.plan_rechunk`."""

@@ -14,6 +14,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask._util.display import InWords, escape_control_chars
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.errors import PlanError
 from zarr_dask.formats.base import ReadOptions
@@ -57,6 +58,18 @@ READ_OPTIONS = ("missing", "v1_f_order", "dimension_separator", "fallback_dtypes
 """The `ReadOptions` that determine the values read; the others only allow or refuse reading."""
 
 
+@hides(
+    "as_job",
+    "bound",
+    "copy_stages",
+    "facts",
+    "how",
+    "matching",
+    "run_id",
+    "token",
+    "totals",
+    "where",
+)
 @dataclass(frozen=True, repr=False)
 class RechunkPlan(Priced, InWords):
     """Everything that a rechunking will do; made by `plan_rechunk`."""

@@ -21,6 +21,7 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.display import InWords
 from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
@@ -85,6 +86,7 @@ class ArrayComparison:
     """`zarr_dask.digest` of `a`, and of `b` if they are equal; None if it was not requested."""
 
 
+@hides("exit_code", "traffic_lines", "traffic_to_json")
 @dataclass(frozen=True, repr=False)
 class Comparison(Measured, InWords):
     """Result of a comparison; made by `zarr_dask.compare`. ``bool(result)`` is `equal`."""
@@ -223,6 +225,8 @@ def compare(
         If nothing exists at a location.
     NodeTypeError
         If one is an array and the other a group.
+    TypeError
+        If one is a dataset of xarray, which ``dataset.zd.compare(url)`` compares.
     CorruptObjectError
         If stored bytes cannot be decoded.
 
@@ -266,6 +270,11 @@ def compare(
 
 
 def _opened(one: Any, storage_options: Mapping[str, Any] | None, read: ReadOptions | None) -> Any:
+    if hasattr(one, "data_vars"):
+        raise TypeError(
+            "datasets of xarray are compared by dataset.zd.compare(url), stored ones by their "
+            "locations: zarr_dask.compare(url, other)."
+        )
     if isinstance(one, Array | Group | np.ndarray) or is_dask(one):
         return one
     if isinstance(one, np.generic) and not isinstance(one, np.str_):  # a location

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask._util.display import InWords
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Shape
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
@@ -100,6 +101,7 @@ def _binned(image: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return image
 
 
+@hides("exit_code", "traffic_lines", "traffic_to_json")
 @dataclass(frozen=True, repr=False)
 class VerifyReport(Measured, InWords):
     """Result for everything below a location; made by `zarr_dask.verify`.

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes
 from zarr_dask.jobs.engine.prices import Priced
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["JointWritePlan"]
 
 
+@hides("at_once", "commit")
 @dataclass(frozen=True, eq=False, repr=False)
 class JointWritePlan(Priced, InWords):
     """Several writes by one graph, without a stored object in common; made by `plan_write`."""

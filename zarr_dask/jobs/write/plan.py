@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 
 from zarr_dask._util.display import InWords, html_table
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import Shown
 from zarr_dask.array.writer import is_shared
@@ -90,6 +91,36 @@ _MOST_LISTED = 1000
 """Maximum number of objects written in part that the JSON of a plan lists."""
 
 
+@hides(
+    "again",
+    "anew",
+    "at_once",
+    "before",
+    "begun",
+    "begun_behind",
+    "between",
+    "check_window",
+    "copied",
+    "deferred",
+    "facts",
+    "group_claim",
+    "has_ended",
+    "in_one_graph",
+    "is_between",
+    "panel",
+    "plan_blocks",
+    "reuse_prefetched_place",
+    "site",
+    "staged",
+    "staged_way",
+    "staged_within",
+    "swap",
+    "ways_within",
+    "with_array_between",
+    "withdraw",
+    "work_nbytes",
+    "written",
+)
 @dataclass(frozen=True, eq=False, repr=False)
 class WritePlan(Priced, InWords):
     """Everything that a write will do; made by `plan_write`."""

@@ -17,6 +17,7 @@ import numpy as np
 from zarr_dask._util.arguments import to_numpy
 from zarr_dask._util.buffers import malloc_keep_freed
 from zarr_dask._util.display import InWords
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array, object_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
 from zarr_dask.array.writer import is_shared, write_object_part
@@ -88,6 +89,7 @@ from zarr_dask.stores.streaming_put import concurrent_puts
 __all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
 
 
+@hides("of_record", "with_waits")
 @dataclass(frozen=True, slots=True, repr=False)
 class WriteReport(Priced, InWords):
     """Result of a write."""

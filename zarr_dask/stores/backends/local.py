@@ -587,6 +587,9 @@ class LocalStore(FileStore):
             errno.ENOSPC: " Free some space and run the job again.",
             errno.EACCES: " Check the permissions of the file and of its folders.",
             errno.ENOTDIR: " Something above it is a file, not a folder: choose another place.",
+            errno.ENOENT: " The folder may have been removed meanwhile, or its file system takes "
+            "no files: choose another place.",
+            errno.EROFS: " Its file system is mounted read-only: choose another place.",
             errno.EMFILE: " Raise the limit of open files (ulimit -n).",
         }.get(error.errno or 0, "")
         kind = AccessDeniedError if isinstance(error, PermissionError) else StoreError
