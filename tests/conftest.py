@@ -137,6 +137,8 @@ IN_CI_ONLY = (
     "tests/product/test_icechunk_cluster.py",
     "tests/product/test_memory.py",
     "tests/product/test_ome_peers.py",
+    "tests/product/test_power_cuts.py::test_after_some_power_cuts_the_same_call_ends_the_job",
+    "tests/product/test_power_cuts.py::test_what_was_acknowledged_with_fsync_survives_a_power_cut",
     "tests/product/test_project.py::test_workflows_of_hosted_ci_are_valid",
     "tests/product/test_rechunk_memory.py",
     "tests/product/test_remote_requests.py::test_assignments_look_for_an_open_output_now_and_then",

@@ -1,174 +1,117 @@
 """States that a power cut may leave: the same call always resumes or begins anew.
 
-A job runs in a child process that ends at its n-th renaming of a file. What the disk may hold then
-follows from what was synced before: a file whose content was not is empty, and one whose name
-was not is missing.
+Without ``fsync``, data of a job that has ended may be lost, as those of any program. With it, what
+is visible after a power cut is whole, and what a call has acknowledged is there.
 """
 
 import json
-import os
-from multiprocessing import get_context
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import dask
-import dask.array as da
-import numpy as np
 import pytest
 
-import zarr_dask as zd
+from tests.support.power_cuts import LOSSES, cut, has_forgotten_job, lose
+from tests.support.small_jobs import JOBS
 
-VALUES = np.arange(1, 97, dtype="i4").reshape(12, 8)
-DONE = 7
-
-
-class Disk:
-    """Records what of a folder is on the disk, and ends the process at a renaming."""
-
-    def __init__(self, folder: Path, last: int, log: Path) -> None:
-        self.folder, self.last, self.log = str(folder), last, log
-        self.contents: set[str] = set()
-        self.pending: dict[str, dict] = {}
-        self.renamed = 0
-        self.fsync, self.replace = os.fsync, os.replace
-        os.fsync, os.replace = self.synced, self.moved
-
-    def synced(self, descriptor) -> None:
-        self.fsync(descriptor)
-        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
-        if Path(path).is_dir():
-            for name in [one for one in self.pending if one.rpartition("/")[0] == path]:
-                self.pending[name]["named"] = True
-        else:
-            self.contents.add(path)
-
-    def moved(self, source, target, *, src_dir_fd=None, dst_dir_fd=None) -> None:
-        if dst_dir_fd is not None:
-            target = f"{Path(f'/proc/self/fd/{dst_dir_fd}').readlink()}/{target}"
-        existed = Path(target).exists()
-        self.replace(source, target, src_dir_fd=src_dir_fd)
-        if target.startswith(self.folder):
-            self.pending[target] = {
-                "whole": source in self.contents,
-                "named": False,
-                "existed": existed,
-            }
-            self.renamed += 1
-            if self.renamed == self.last:
-                self.log.write_text(json.dumps(self.pending))
-                os._exit(DONE)
+pytestmark = pytest.mark.filterwarnings("ignore")
+SYNCED = {"fsync": True}
 
 
-def new(path):
-    return zd.to_zarr(da.from_array(VALUES, chunks=(3, 8)), path, resume=True, chunks=(3, 8))
-
-
-def append(path):
-    more = da.from_array(VALUES[6:], chunks=(3, 8))
-    return zd.to_zarr(more, path, append_dim=0, resume=True)
-
-
-def replaced(path):
-    values = da.from_array(VALUES, chunks=(3, 8))
-    return zd.to_zarr(values, path, mode="w", resume=True, chunks=(3, 8))
-
-
-def rechunked(path):
-    source = path.parent / "source"
-    return zd.rechunk(source, path, chunks=(12, 2), resume=True)
-
-
-def half(path):
-    zd.create_array(path, shape=(6, 8), dtype="i4", chunks=(3, 8))[...] = VALUES[:6]
-
-
-def other(path):
-    zd.create_array(path, shape=(5, 5), dtype="i2", chunks=(3, 3))[...] = 1
-
-
-def source(path):
-    zd.create_array(path.parent / "source", shape=(12, 8), dtype="i4", chunks=(3, 8))[...] = VALUES
-
-
-JOBS = {new: None, append: half, replaced: other, rechunked: source}
-
-
-def child(job, path, last, log):
+@pytest.fixture(autouse=True)
+def one_thread():
     with dask.config.set(scheduler="sync"):
-        Disk(path.parent, last, log)
-        job(path)
+        yield
 
 
-def ended_at(job, path, last, log) -> bool:
-    """Run a job to its n-th renaming; False if it has ended before."""
-    process = get_context("fork").Process(target=child, args=(job, path, last, log))
-    process.start()
-    process.join()
-    assert process.exitcode in {0, DONE}
-    return process.exitcode == DONE
+def replay(folder: Path, name: str, loss: str, lasts) -> None:
+    """Cut the power at some changes of names, and repeat the call each time.
 
-
-def lose(log: Path, loss: str) -> None:
-    """Take from the disk what was not on it for sure."""
-    for name, state in json.loads(log.read_text()).items():
-        file = Path(name)
-        if not file.exists():
-            continue
-        if loss == "empty" and not state["whole"]:
-            file.write_bytes(b"")
-        elif loss == "missing" and not state["named"] and not state["existed"]:
-            file.unlink()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", ["empty", "missing"])
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__)
-def test_after_a_power_cut_the_same_call_ends_the_job(tmp_path, job, loss):
-    _replay(tmp_path, job, loss, [2, 3, 5])
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", ["empty", "missing"])
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__)
-def test_after_every_power_cut_the_same_call_ends_the_job(tmp_path, job, loss):
-    _replay(tmp_path, job, loss, range(1, 60))
-
-
-def _replay(folder, job, loss, lasts):
-    tried = 0
+    Values are there then unless they had been visible before, and were lost.
+    """
+    job, tried = JOBS[name], 0
     for last in lasts:
-        path = folder / str(last) / "a.zarr"
-        path.parent.mkdir()
-        if JOBS[job]:
-            JOBS[job](path)
-        log = folder / f"{last}.json"
-        if not ended_at(job, path, last, log):
+        place, log = folder / str(last), folder / f"{last}.json"
+        job.prepare(place)
+        if not cut(job.run, place, last, log) or has_forgotten_job(log):
             break
-        lose(log, loss)
-        with dask.config.set(scheduler="sync"):
-            job(path)
-        assert np.array_equal(zd.open_array(path)[...], VALUES), last
+        was_visible = job.is_visible(place)
+        lose(place, log, loss, seed=last)
+        job.run(place)
+        if not was_visible:
+            job.check_values(place)
         tried += 1
     assert tried
 
 
-@pytest.mark.filterwarnings("ignore")
+def replay_synced(folder: Path, name: str, loss: str, lasts) -> None:
+    """The same with fsync, up to the end of the call; what a reader sees is whole each time."""
+    job = JOBS[name]
+    run = partial(job.run, options=SYNCED)
+    for last in lasts:
+        place, log = folder / str(last), folder / f"{last}.json"
+        job.prepare(place)
+        has_ended = not cut(run, place, last, log)
+        lose(place, log, loss, seed=last)
+        if has_ended:
+            job.check_values(place)
+            return
+        job.check_nothing_half_done(place)
+        run(place)
+        job.check_values(place)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_after_a_power_cut_the_same_call_ends_the_job(tmp_path, name):
+    replay(tmp_path, name, "names", [1, 9])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", JOBS)
+def test_after_some_power_cuts_the_same_call_ends_the_job(tmp_path, name, loss):
+    replay(tmp_path, name, loss, [1, 5, 10, 13])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(550)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", JOBS)
+def test_after_every_power_cut_the_same_call_ends_the_job(tmp_path, name, loss):
+    replay(tmp_path, name, loss, count(1))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", JOBS)
+def test_what_was_acknowledged_with_fsync_survives_a_power_cut(tmp_path, name, loss):
+    replay_synced(tmp_path, name, loss, [4, 1000])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(550)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", JOBS)
+def test_with_fsync_no_power_cut_leaves_what_is_half_done(tmp_path, name, loss):
+    replay_synced(tmp_path, name, loss, count(1))
+
+
 @pytest.mark.parametrize("text", [b"", b'{"format": "zarr-dask job 1", "kind": "wr', b"\0" * 300])
 def test_a_record_of_a_job_that_a_power_cut_has_emptied_needs_no_hand(tmp_path, text):
-    path, log = tmp_path / "a.zarr", tmp_path / "log.json"
-    assert ended_at(new, path, 4, log)
+    place = tmp_path / "1"
+    JOBS["write"].prepare(place)
+    assert cut(JOBS["write"].run, place, 4, tmp_path / "log.json")
     (record,) = tmp_path.rglob("job.json")
     record.write_bytes(text)
-    with dask.config.set(scheduler="sync"):
-        new(path)
-    assert np.array_equal(zd.open_array(path)[...], VALUES)
+    JOBS["write"].run(place)
+    JOBS["write"].check_values(place)
 
 
 def test_metadata_and_records_of_jobs_are_synced_and_data_are_not(tmp_path):
-    path, log = tmp_path / "a.zarr", tmp_path / "log.json"
-    assert ended_at(new, path, 4, log)
-    found = json.loads(log.read_text())
-    assert {Path(name).suffix == ".json" for name, one in found.items() if one["whole"]} == {True}
-    assert {Path(name).suffix == ".json" for name, one in found.items() if not one["whole"]} == {
-        False
-    }
+    place, log = tmp_path / "1", tmp_path / "log.json"
+    JOBS["write"].prepare(place)
+    assert cut(JOBS["write"].run, place, 8, log)
+    known = json.loads(log.read_text())
+    files = [path for path in place.rglob("*") if path.is_file() and path.suffix != ".tmp"]
+    synced = {path for path in files if path.stat().st_ino in known["whole"]}
+    assert {path.suffix for path in synced} == {".json"}
+    assert {path.suffix == ".json" for path in {*files} - synced} == {False}

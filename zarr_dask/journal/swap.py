@@ -167,9 +167,8 @@ class AtomicReplace:
                 for one in (self.beside, self.place):
                     forget_folders(one)
                 forget_reached()
-            if self.fsync:  # before the old array goes
-                for one in (self.beside, self.place):
-                    fsync_folder(str(Path(one).parent))
+            for one in (self.beside, self.place):  # before the old array goes
+                fsync_folder(str(Path(one).parent))
         except OSError as error:
             raise StoreError(
                 f"{self.beside} could not take the place of {self.place}: {error.strerror}. Both "

@@ -278,14 +278,21 @@ def _may_go_on(job: PyramidJob) -> bool:
     """True if no other writer has created a node at the location since the job started.
 
     If all work of the job is done, only its journal was left, and the job can be resumed as well.
+    So can one whose images are visible, if a power cut took some of their objects.
     """
     plan = job.plan
     try:
         _check_places(plan, overwrite=False)
     except NodeExistsError:
         valid = job.receipts()
-        return valid is not None and len(valid) == plan.objects
+        return (valid is not None and len(valid) == plan.objects) or _is_shown(plan)
     return True
+
+
+def _is_shown(plan: PyramidJobPlan) -> bool:
+    """True if the metadata of new images are there: another job would have taken the journal."""
+    keys = {key: text for documents in plan.documents.values() for key, text in documents.items()}
+    return plan.creates and read_documents(plan.store, [*keys], Limits()) == keys
 
 
 def _left_behind(plan: PyramidJobPlan, jobs: Sequence[JobRecord]) -> frozenset[str]:

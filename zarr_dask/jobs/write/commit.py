@@ -78,7 +78,7 @@ __all__ = [
 ]
 
 _FORMAT = "zarr-dask commit 1"
-_NAME = "__append/commit"
+_NAME = "__append/commit.json"
 
 
 @dataclass(frozen=True)
