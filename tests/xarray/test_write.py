@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,15 +29,18 @@ from zarr_dask.errors import (
     DatasetMismatchError,
     DataTypeError,
     LabelNotFoundError,
+    ManifestMismatchError,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
     PartialWriteError,
     ResumeError,
     SourceIsTargetError,
+    StoreError,
     ZarrDaskWarning,
 )
 from zarr_dask.stores import MemoryStore, Recording
+from zarr_dask.stores.wrapper import StoreWrapper
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.coding.common.SerializationWarning"),
@@ -267,6 +271,38 @@ def test_plan_writes_nothing_and_tells_each_array(tmp_path):
     assert len(json.loads(plan.to_json())["arrays"]) == 5
     assert plan.run().nbytes == plan.nbytes
     identical(tmp_path / "a", steps(0, 4))
+
+
+def test_manifests_tell_what_has_become_of_stored_objects(tmp_path):
+    place, read = tmp_path / "a", zd.ReadOptions(verify=True)
+    zd.write_dataset(steps(0, 4), place, manifest=True, sha256=True)
+    steps(4, 8).zd.to_zarr(place, append_dim="time", manifest=True)
+    assert zd.verify(place, deep="receipts", manifest=True).ok
+    xr.testing.assert_identical(zd.open_zarr(place, read=read).load(), steps(0, 8).load())
+    older, damaged = (next((place / "t").rglob(f"c/{n}/0/0")) for n in (0, 3))
+    damaged.write_bytes(older.read_bytes())
+    assert not zd.verify(place, deep="receipts", manifest=True).ok
+    with pytest.raises(ManifestMismatchError, match="is not what its manifest says"):
+        zd.open_zarr(place, read=read).load()
+    with pytest.raises(ValueError, match="each variable of a dataset"):
+        zd.write_dataset(steps(0, 4), tmp_path / "b", manifest="b.manifest")
+
+
+@dataclass(frozen=True)
+class Forgetful(StoreWrapper):
+    """A store that acknowledges values of one array, and keeps none."""
+
+    def set(self, key, buffers):
+        if not key.startswith("t/c/"):
+            self.store.set(key, buffers)
+
+
+def test_objects_that_the_store_has_lost_are_told_on_demand():
+    store = Forgetful(MemoryStore())
+    with pytest.raises(StoreError, match="no such object"):
+        zd.write_dataset(steps(1, 4), store, confirm=True)
+    with pytest.raises(NodeNotFoundError):
+        zd.open_dataset(store)
 
 
 @pytest.mark.parametrize(

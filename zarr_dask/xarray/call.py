@@ -45,9 +45,11 @@ class DatasetPlanOptions(TypedDict, total=False):
     casting: Casting
     chunks: Any
     codecs: Any
+    confirm: bool
     consolidated: bool | None
     format: str | None
     journal: Location | None
+    manifest: Literal[True] | None
     max_mem: str | int | None
     missing: Missing
     on_conflict: OnConflict
@@ -56,6 +58,7 @@ class DatasetPlanOptions(TypedDict, total=False):
     partial: Partial | None
     region: Any
     resume: Resume
+    sha256: bool
     shards: Any
     storage_options: Mapping[str, Any] | None
     temp: Location | None
@@ -96,6 +99,9 @@ class Call:
     casting: Casting
     on_conflict: OnConflict
     resume: ResumeOptions
+    manifest: Literal[True] | None = None
+    sha256: bool = False
+    confirm: bool = False
     max_mem: str | int | None = None
     temp: Location | None = None
     job: str = ""
@@ -110,6 +116,11 @@ class Call:
             check_choice("others", self.others, Others)
         check_choice("overlap", self.overlap, Overlap)
         check_choice("missing", self.missing, Missing)
+        if self.manifest not in (None, True):
+            raise ValueError(
+                f"manifest must be True or None, got {self.manifest!r}: each variable of a dataset "
+                "has a manifest of its own, which is kept beside it."
+            )
         self.resume.check()
         if not (isinstance(self.region, str) and self.region == "auto"):
             self.check_one_place()  # labels are looked for first: the error names those not there

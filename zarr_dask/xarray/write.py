@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import xarray as xr
 
@@ -71,6 +71,9 @@ def plan_dataset(
     on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
+    manifest: Literal[True] | None = None,
+    sha256: bool = False,
+    confirm: bool = False,
     max_mem: str | int | None = None,
     temp: Location | None = None,
     write_inherited_coords: bool = False,
@@ -122,8 +125,11 @@ def plan_dataset(
     consolidated
         True to write consolidated metadata of the root, False not to. None does so for a new root;
         those that there are, are kept up to date in any case.
-    casting, resume, journal, max_mem, temp
+    casting, resume, journal, sha256, confirm, max_mem, temp
         As for `zarr_dask.plan_write`.
+    manifest
+        True to keep the checksums of all stored objects beside the hierarchy, where
+        `ReadOptions.verify` and ``zarr_dask.verify(url, manifest=True)`` find them.
     on_conflict
         What an append does while another one to the same group is under way.
     write_inherited_coords
@@ -171,6 +177,9 @@ def plan_dataset(
         casting=casting,
         on_conflict=on_conflict,
         resume=ResumeOptions(resume, journal),
+        manifest=manifest,
+        sha256=sha256,
+        confirm=confirm,
         max_mem=max_mem,
         temp=temp,
     )
@@ -207,6 +216,9 @@ def write_dataset(
     on_conflict: OnConflict = "error",
     resume: Resume = False,
     journal: Location | None = None,
+    manifest: Literal[True] | None = None,
+    sha256: bool = False,
+    confirm: bool = False,
     progress: WriteProgress | None = None,
     window: int | None = None,
     client: Any = None,
@@ -228,8 +240,8 @@ def write_dataset(
         As for `plan_dataset`.
     others, overlap, missing, partial, consolidated, casting, on_conflict, resume, journal
         As for `plan_dataset`.
-    max_mem, temp
-        As for `zarr_dask.plan_write`.
+    manifest, sha256, confirm, max_mem, temp
+        As for `plan_dataset`.
     progress, window, client
         As for `WritePlan.run`.
     compute
@@ -282,6 +294,9 @@ def write_dataset(
         casting=casting,
         on_conflict=on_conflict,
         resume=ResumeOptions(resume, journal),
+        manifest=manifest,
+        sha256=sha256,
+        confirm=confirm,
         max_mem=max_mem,
         temp=temp,
     )
