@@ -130,6 +130,7 @@ IN_CI_ONLY = (
     "tests/product/test_dask_suite.py",
     "tests/product/test_docs.py::test_a_page_runs_from_top_to_bottom",
     "tests/product/test_docs_failures.py",
+    "tests/product/test_docs_needs.py",
     "tests/product/test_docs_s3.py",
     "tests/product/test_foreign_packages.py",
     "tests/product/test_fuzz.py::test_some_hostile_inputs_for_every_decoder",
