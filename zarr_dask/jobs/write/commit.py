@@ -281,15 +281,15 @@ class GroupCommit:
     def consolidate(self, *, with_root: bool = False) -> None:
         """Write consolidated metadata anew, where there are some and where they are wanted.
 
-        Those of a new root may have been written together with its document (`with_root`).
+        Those of a new root have been written together with its document (`with_root`).
         """
         if not has_consolidated(self.node_format) or puts_metadata_first(self.store):
             return
+        if with_root and any(group.creates and not group.path for group in self.groups):
+            return  # nothing lies above a root
         below = join(self.path, "-")  # consolidated metadata of the group itself are told of, too
         present = set(consolidated_groups(self.store, below, self.node_format))
-        if with_root and any(group.creates and not group.path for group in self.groups):
-            present.discard("")
-        elif self.consolidated:
+        if self.consolidated:
             present.add("")
         for path in sorted(present, key=lambda one: one.count("/") + bool(one), reverse=True):
             consolidate_group(self.store, path, self.node_format)
