@@ -188,6 +188,14 @@ def test_lists_do_not_alias_what_was_given():
     assert transform.maps[0].positions.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("shape", [(7,), (0,), (3, 4), (3, 0, 2), (2, 3, 4)])
+@pytest.mark.parametrize("arranged", [np.asarray, np.asfortranarray, np.flip])
+def test_masks_select_what_is_true(shape, arranged):
+    mask = arranged(np.random.default_rng(0).random(shape) < 0.5)
+    found = [np.broadcast_to(one.positions, mask.sum()) for one in parse_numpy((mask,), shape).maps]
+    assert [one.tolist() for one in found] == [one.tolist() for one in mask.nonzero()]
+
+
 @pytest.mark.parametrize(
     ("parse", "key", "words"),
     [

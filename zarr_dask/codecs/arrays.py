@@ -245,8 +245,9 @@ class _BoundBytes(BoundSerializer):
             self.byteswapped_dtype = self._memory
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
-        contiguous = np.ascontiguousarray(array.view(self._memory), dtype=self._stored)
-        return [contiguous.reshape(-1).view(np.uint8).data]
+        if not (self.is_memory_layout and array.flags.c_contiguous):
+            array = np.ascontiguousarray(array.view(self._memory), dtype=self._stored)
+        return [array.reshape(-1).view(np.uint8).data]
 
     def decode(
         self,

@@ -210,6 +210,8 @@ class BoundCodecChain:
             sizes.append(bytes_codec.size(sizes[-1]))
         self.size: EncodedSize = sizes[-1]
         self._bytes = chain.bytes
+        self._encodes_at_once = all(codec.may_alias for codec in chain.bytes[:-1])
+        """True if the last codec may be given the array's memory, which it must not keep."""
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
         pointwise = all(codec.pointwise for codec in chain.arrays)
         self.partial = self._serializer.partial and not chain.bytes and pointwise
@@ -316,12 +318,11 @@ class BoundCodecChain:
     def _compressed(self, array: np.ndarray) -> list[Buffer]:
         buffer = concat_buffers(self._serializer.encode(self._contiguous(array)))
         itemsize = self._encoded.data_type.itemsize
-        *first, last = self._bytes
-        for bytes_codec in first:
+        for bytes_codec in self._bytes[:-1]:
             buffer = bytes_codec.encode(buffer, itemsize)
-        if all(bytes_codec.may_alias for bytes_codec in first):  # the array's memory is not kept
-            return [last.encode(buffer, itemsize)]
-        return last.encode_pieces(buffer, itemsize)
+        if self._encodes_at_once:
+            return [self._bytes[-1].encode(buffer, itemsize)]
+        return self._bytes[-1].encode_pieces(buffer, itemsize)
 
     def _contiguous(self, array: np.ndarray) -> np.ndarray:
         """Return the elements in C order, in memory of this thread if possible."""

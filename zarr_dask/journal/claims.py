@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from random import uniform
 from secrets import token_hex
 from time import monotonic, sleep
@@ -117,7 +118,7 @@ class EndedAppend:
         """Return what a record says of the end; None if it says nothing that this may have put."""
         if not isinstance(fields, dict):
             return None
-        owner = Owner.parse(json.dumps(fields.get("owner")).encode())
+        owner = Owner.of(fields.get("owner"))
         report = fields["report"]
         if owner is None or not isinstance(report, dict):
             return None
@@ -152,7 +153,10 @@ class ClaimRecord:
 
     def to_json(self) -> bytes:
         """Return the record as a JSON text."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}).encode()
+        fields = {"format": _FORMAT, **vars(self), "owner": vars(self.owner)}
+        if self.ended is not None:
+            fields["ended"] = asdict(self.ended)
+        return json.dumps(fields).encode()
 
     @staticmethod
     def parsed(text: Buffer | None) -> ClaimRecord | None:
@@ -164,7 +168,7 @@ class ClaimRecord:
             if document.pop("format") != _FORMAT:
                 return None
             told = {name: str(document[name]) for name in ("job", "begun")}
-            owner = Owner.parse(json.dumps(document["owner"]).encode())
+            owner = Owner.of(document["owner"])
             if owner is None:
                 return None
             tokens = tuple(map(str, document["tokens"]))
@@ -644,7 +648,7 @@ def _is_nobodys(descriptor: int) -> bool:
 
 def _trusts_locks(root: str) -> bool:
     """True if locks below a folder, which may still be to be made, hold between all hosts."""
-    place = next(filter(os.path.isdir, (root, *folders_around(root))))
+    place = next(filter(os.path.isdir, chain([root], folders_around(root))))
     try:
         descriptor = os.open(place, os.O_RDONLY)
     except OSError:

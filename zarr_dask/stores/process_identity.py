@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Owner", "is_number_of_gone", "number_of_process"]
 
@@ -51,7 +52,14 @@ class Owner:
     def parse(text: bytes) -> Owner | None:
         """Return the owner that a record names; None if it names none (yet)."""
         try:
-            fields = json.loads(text)
+            return Owner.of(json.loads(text))
+        except (ValueError, RecursionError):
+            return None
+
+    @staticmethod
+    def of(fields: Any) -> Owner | None:
+        """Return the owner of these fields of a record; None if they name none."""
+        try:
             return Owner(
                 **{name: str(fields[name]) for name in ("host", "kernel", "table", "began")},
                 pid=int(fields["pid"]),
@@ -59,7 +67,7 @@ class Owner:
                 machine=str(fields.get("machine", "")),
                 locked=bool(fields["locked"]),
             )
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             return None
 
     def to_json(self) -> bytes:

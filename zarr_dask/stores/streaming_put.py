@@ -98,12 +98,12 @@ def put_stream(
     fence
         Called right before the value gets its name; what it raises keeps it from that.
     """
-    streams = supports_streaming_put(store)
-    if streams and _QUEUE.get() is not None:
+    is_queued = _QUEUE.get() is not None
+    streams = is_queued or not isinstance(pieces, list) or _any_large(pieces)
+    streams = streams and supports_streaming_put(store)
+    if streams and is_queued:
         pieces = _small(pieces)
         streams = not isinstance(pieces, list)
-    elif streams:
-        streams = not isinstance(pieces, list) or _any_large(pieces)
     if streams:
         known = isinstance(pieces, list)
         noted = _noted(pieces if known else _together(pieces), note)

@@ -310,7 +310,10 @@ def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
     raw = np.frombuffer(buffer, np.uint8)
     if itemsize > BLOSC_LARGEST_TYPESIZE or raw.size % itemsize:
         return raw
-    return raw.view(f"u{itemsize}" if itemsize in {1, 2, 4, 8} else f"V{itemsize}")
+    return raw if itemsize == 1 else raw.view(_UNITS.get(itemsize) or f"V{itemsize}")
+
+
+_UNITS = {size: np.dtype(f"u{size}") for size in (2, 4, 8)}
 
 
 def _blosc_nbytes(buffer: Buffer, size: EncodedSize) -> int:
