@@ -22,11 +22,12 @@ from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.revalidate import Confirmation
 from zarr_dask.codecs.base import WORTH_A_THREAD, DecodeOptions
+from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
-from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
+from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, get_start
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
 from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, puts_wait, remove
 
@@ -236,7 +237,7 @@ def write_object_part(
     if shared:
         return _write_shared(array, part, elements, note, confirm, fence)
     key = array.key(part.coords)
-    (stored,) = [None] if part.whole else array.store.get_ranges([(key, bound.wanted)])
+    stored = None if part.whole else _stored(array.store, key, bound)
     if stored is None and not part.whole and confirm is not None:
         confirm()
     pieces = None if stored is None else updated(array, part, elements, stored)
@@ -246,6 +247,14 @@ def write_object_part(
     chunk = decoded(array.meta, part.coords, stored, array.where, key)
     chunk[part.inside] = elements
     return write_object(array, part.coords, chunk, note, waiting, fence, threads)
+
+
+def _stored(store: Store, key: str, bound: BoundCodecChain) -> Buffer | None:
+    """Return the bytes of an object; those of a chunk are valid until the thread borrows memory."""
+    if not bound.partial:  # decoded at once, where a shard's are copied into the new one
+        return get_start(store, key, bound.size.most + 1)
+    (stored,) = store.get_ranges([(key, bound.wanted)])
+    return stored
 
 
 def write_object(
@@ -430,10 +439,11 @@ def decoded(
         If it does not decode.
     """
     bound = meta.bound(coords)
-    chunk = meta.full_of_fill(bound.spec.shape)
-    if stored is not None:
-        try:
-            bound.decode(stored, None, chunk, DecodeOptions())
-        except CorruptObjectError as error:
-            raise error.at(where, key, tuple(coords)) from error
+    if stored is None:
+        return meta.full_of_fill(bound.spec.shape)
+    chunk = np.empty(bound.spec.shape, meta.dtype)
+    try:
+        bound.decode(stored, None, chunk, DecodeOptions())
+    except CorruptObjectError as error:
+        raise error.at(where, key, tuple(coords)) from error
     return chunk
