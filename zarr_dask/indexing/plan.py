@@ -302,6 +302,8 @@ class SelectionPlan:
         dimensions = [grid.dimensions[dim] for dim in group.dims]
 
         def along_axis(positions: np.ndarray) -> np.ndarray:
+            if len(self.groups) == 1:
+                return positions  # which have no other axis
             lengths = [1] * len(self.groups)
             lengths[number] = positions.size
             return positions.reshape(lengths)
