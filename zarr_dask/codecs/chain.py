@@ -210,8 +210,6 @@ class BoundCodecChain:
             sizes.append(bytes_codec.size(sizes[-1]))
         self.size: EncodedSize = sizes[-1]
         self._bytes = chain.bytes
-        self._encodes_at_once = all(codec.may_alias for codec in chain.bytes[:-1])
-        """True if the last codec may be given the array's memory, which it must not keep."""
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
         pointwise = all(codec.pointwise for codec in chain.arrays)
         self.partial = self._serializer.partial and not chain.bytes and pointwise
@@ -323,6 +321,11 @@ class BoundCodecChain:
         if self._encodes_at_once:
             return [self._bytes[-1].encode(buffer, itemsize)]
         return self._bytes[-1].encode_pieces(buffer, itemsize)
+
+    @cached_property
+    def _encodes_at_once(self) -> bool:
+        """True if the last codec may be given the array's memory, which it must not keep."""
+        return all(codec.may_alias for codec in self._bytes[:-1])
 
     def _contiguous(self, array: np.ndarray) -> np.ndarray:
         """Return the elements in C order, in memory of this thread if possible."""
