@@ -9,8 +9,8 @@ import dask
 import xarray as xr
 
 from zarr_dask._util.keywords import takes_habits
+from zarr_dask.jobs.write.dataset_keywords import DatasetPlanOptions, DatasetWriteOptions
 from zarr_dask.xarray import open_dataset
-from zarr_dask.xarray.call import DatasetPlanOptions, DatasetWriteOptions
 from zarr_dask.xarray.plan import DatasetPlan
 from zarr_dask.xarray.write import plan_dataset, write_dataset
 

@@ -28,6 +28,7 @@ from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
 from zarr_dask.jobs.engine.zip_targets import Archives
 from zarr_dask.jobs.write.commit import finish_commit, has_unfinished_commit
+from zarr_dask.jobs.write.dataset_keywords import DatasetMode, Missing, Others, Overlap
 from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.zarr_python_kwargs import target_of
@@ -35,7 +36,7 @@ from zarr_dask.journal import OnConflict, claimed
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
-from zarr_dask.xarray.call import Call, DatasetMode, Missing, Others, Overlap
+from zarr_dask.xarray.call import Call
 from zarr_dask.xarray.dataset_planner import Planner
 from zarr_dask.xarray.encode import values_of
 from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
