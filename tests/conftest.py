@@ -45,6 +45,7 @@ LONG = (
     "tests/jobs/rechunk/test_rechunk.py",
     "tests/cli/test_plan_file.py",
     "tests/jobs/simulation/test_processes.py",
+    "tests/product/test_typing.py",
     "tests/product/test_write_races.py",
     "tests/graph/test_index_prefetch.py",
     "tests/jobs/write/test_running.py",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from zarr_dask.ome.image_pixels import ImagePixels
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.ome_xml import ImageFacts, images_of_xml, plate_of_xml, unit_named
 from zarr_dask.ome.units import METRES
-from zarr_dask.ome.write import write
+from zarr_dask.ome.write import PassedImageKeywords, write
 from zarr_dask.ome.write_plates import write_plate
 from zarr_dask.stores.backends.tiff import open_tiff, tiff_store
 from zarr_dask.stores.open import Location
@@ -424,6 +424,15 @@ def _names(letters: str, given: str | None, array: Array, path: str) -> str:
     return names
 
 
+class ConvertKeywords(PassedImageKeywords, total=False):
+    """Keywords of `plan_write` and `plan_write_plate` that `convert` passes on."""
+
+    rows: Sequence[str] | None
+    columns: Sequence[str] | None
+    acquisitions: Sequence[Any] | None
+    positions: Mapping[str, Any] | None
+
+
 def convert(
     src: str | os.PathLike[str],
     url: Location | Group,
@@ -435,7 +444,7 @@ def convert(
     progress: ImageProgress | None = None,
     resume: bool | str = False,
     journal: Location | None = None,
-    **options: Any,
+    **options: Unpack[ConvertKeywords],
 ) -> WriteReport:
     """Write an image or a plate of a TIFF or OME-TIFF file as OME-Zarr, with all its levels.
 
@@ -493,9 +502,10 @@ def convert(
         "resume": resume,
         "journal": journal,
     }
+    given: dict[str, Any] = {**options}
     plate = tiff_plate(src, axes) if series is None else None
     if plate is not None:
         wells, layout = plate
-        return write_plate(wells, url, path, **how, **(layout | options))
+        return write_plate(wells, url, path, **how, **(layout | given))
     values, told = tiff_image(src, series, axes)
-    return write(values, url, path, **how, **(told | options))
+    return write(values, url, path, **how, **(told | given))

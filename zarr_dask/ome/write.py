@@ -266,10 +266,9 @@ def _name_of(store: Store, path: str) -> str:
     return last or "image"
 
 
-class ImageKeywords(TypedDict, total=False):
-    """Keywords of `plan_write` that `write` passes on."""
+class PassedImageKeywords(TypedDict, total=False):
+    """Keywords of `plan_write` that `convert` passes on."""
 
-    axes: Any
     scale: Any
     translation: Any
     units: Any
@@ -286,6 +285,12 @@ class ImageKeywords(TypedDict, total=False):
     overwrite: bool
     max_mem: str | int | None
     storage_options: Mapping[str, Any] | None
+
+
+class ImageKeywords(PassedImageKeywords, total=False):
+    """Keywords of `plan_write` that `write` passes on."""
+
+    axes: Any
 
 
 @takes_habits(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.jobs.engine.resume import Resume
@@ -17,9 +17,19 @@ __all__ = [
     "DatasetPlanOptions",
     "DatasetWriteOptions",
     "Missing",
+    "OfXarray",
     "Others",
     "Overlap",
 ]
+
+
+class OfXarray(Protocol):
+    """A dataset, an array or a tree of xarray."""
+
+    @property
+    def sizes(self) -> Mapping[Any, int]:
+        """Lengths by name of the dimension."""
+
 
 DatasetMode = Literal["w", "w-", "a", "a-", "r+"]
 """Ways to treat a store that is there, in the words of `xarray.Dataset.to_zarr`."""

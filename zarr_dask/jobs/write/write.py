@@ -56,6 +56,11 @@ from zarr_dask.jobs.write.checks import (
     partial_objects,
 )
 from zarr_dask.jobs.write.commit import GroupCommit
+from zarr_dask.jobs.write.dataset_keywords import (
+    DatasetPlanOptions,
+    DatasetWriteOptions,
+    OfXarray,
+)
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.regroup import (
@@ -108,6 +113,17 @@ _HABITS = {
 # --- making a plan --------------------------------------------------------------------------------
 
 
+@overload
+def plan_write(
+    arr: OfXarray,
+    url: Any,
+    component: str | None = None,
+    *,
+    mode: Any = None,
+    group: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
+    **options: Unpack[DatasetPlanOptions],
+) -> Any: ...
 @overload
 def plan_write(
     arr: Values,
@@ -548,6 +564,17 @@ def _swap(target: Array) -> AtomicReplace | None:
     return plan_swap(target.store, target.path, *formats)
 
 
+@overload
+def to_zarr(
+    arr: OfXarray,
+    url: Any,
+    component: str | None = None,
+    *,
+    mode: Any = None,
+    group: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
+    **options: Unpack[DatasetWriteOptions],
+) -> Any: ...
 @overload
 def to_zarr(
     arr: Sequence[da.Array | Array],
