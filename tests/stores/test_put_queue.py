@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -103,6 +105,35 @@ def test_a_put_that_fails_is_an_error_and_nothing_is_left_running(how):
     assert "c/7/0" not in store.values
     if how is not assigned:
         assert "zarr.json" not in store.values
+
+
+class EndsMeanwhile(Future):
+    """The future of a put that fails between two looks at it."""
+
+    looks = 0
+
+    def done(self):
+        self.looks += 1
+        return self.looks > 1
+
+
+def test_a_put_that_fails_between_two_looks_is_an_error(monkeypatch):
+    futures = [EndsMeanwhile(), Future()]
+    futures[0].set_exception(StoreError("no room"))
+    futures[1].set_result(None)
+    pool = SimpleNamespace(submit=lambda *_: futures.pop(0))
+    monkeypatch.setattr(streaming_put, "waiting_threads", lambda: pool)
+    monkeypatch.setattr(streaming_put, "_WAITING", streaming_put._Waiting())
+
+    def puts():
+        store = Far(wanted=1)
+        with concurrent_puts(store):
+            put(store, "c/0", [b"0"])
+            put(store, "c/1", [b"1"])
+
+    with pytest.raises(StoreError, match="no room"):
+        puts()
+    assert not futures
 
 
 def test_only_so_many_bytes_wait():

@@ -39,6 +39,7 @@ __all__ = [
     "request_slots",
     "run_concurrently",
     "slow_down",
+    "take_done",
     "waiting_threads",
 ]
 
@@ -245,6 +246,29 @@ def _results(futures: deque[Future[R]]) -> Iterator[R]:
     finally:
         for future in futures:
             future.cancel()  # after an error; calls that have begun continue
+
+
+def take_done(futures: list[Future[T]]) -> list[Future[T]]:
+    """Remove the futures that are done from a list, and return them.
+
+    Each is asked once. One that ends between two questions, such as a put that fails, would be
+    neither returned nor kept, and its error be lost.
+
+    Examples
+    --------
+    >>> from concurrent.futures import Future
+    >>> waits, ended = Future(), Future()
+    >>> ended.set_result(1)
+    >>> futures = [waits, ended]
+    >>> take_done(futures) == [ended], futures == [waits]
+    (True, True)
+    """
+    done: list[Future[T]] = []
+    left: list[Future[T]] = []
+    for one in futures:
+        (done if one.done() else left).append(one)
+    futures[:] = left
+    return done
 
 
 class _Meanwhile(threading.local):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from zarr_dask._util.threads import take_done
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     AppendConflictError,
@@ -257,8 +258,7 @@ class LiveImage:
         with self._lock:
             for one in self._looks:
                 one.cancel()  # which is in vain for one that has begun
-            ended = [one for one in self._looks if one.done()]
-            self._looks = [one for one in self._looks if not one.done()]
+            ended = take_done(self._looks)
             self._looks.append(self._pool.submit(self._advance))
         _raise_failure(ended)
 

@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Protocol, cast
 
 from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
-from zarr_dask._util.threads import waiting_threads
+from zarr_dask._util.threads import take_done, waiting_threads
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.file_backed import is_behind_network
@@ -265,8 +265,7 @@ class PutQueue:
 
     def _raise_failed(self) -> None:
         with self._lock:
-            ended = [one for one in self._futures if one.done()]
-            self._futures = [one for one in self._futures if not one.done()]
+            ended = take_done(self._futures)
         for one in ended:
             one.result()
 
