@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
 from itertools import groupby
@@ -180,6 +179,8 @@ def closest(name: object, known: Iterable[str], *, closeness: float = 0.6) -> st
     >>> closest("A", ["s", "a"]), closest("volume", ["pressure"])
     ('a', None)
     """
+    from difflib import get_close_matches
+
     text, names = str(name), list(known)
     folded = {other.casefold(): other for other in names}
     if text.casefold() in folded and text not in names:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -415,6 +414,8 @@ class Array(ArrayNames):
     @cached_property
     def token(self) -> str:
         """Token that identifies the array and its metadata."""
+        from hashlib import sha256  # which loads OpenSSL
+
         meta = self.meta
         facts = (self.store.identity, self.path, self.format, self.options, meta.grid)
         more = (meta.data_type, bits_of(meta.fill_value), meta.codecs, meta.chunk_key_encoding)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from html import escape
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from zarr_dask.formats.base import Format, NodeMeta, ReadOptions
@@ -152,6 +151,8 @@ class Attributes(MutableMapping[str, Any]):
         return repr(self.asdict())
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         return f"<pre>{escape(repr(self))}</pre>"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -315,6 +314,8 @@ def _rounded(number: float, dtype: np.dtype[Any]) -> np.ndarray:
 
 def _nearest(number: float, guess: np.ndarray) -> np.ndarray:
     """Return the float nearest to a number, among a guess and its two neighbours."""
+    from fractions import Fraction
+
     unsigned = f"u{guess.dtype.itemsize}"
     sign = 1 << (FLOAT_FORMATS[guess.dtype.name].bits - 1) if number < 0 else 0
     magnitude = int(guess.view(unsigned)) & ~sign

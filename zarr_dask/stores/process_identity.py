@@ -14,7 +14,6 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +137,8 @@ def is_number_of_gone(number: int) -> bool:
 @lru_cache(maxsize=1)
 def _place() -> int:
     """Return a digest of the host, the run of its kernel, and the table of processes."""
+    from hashlib import sha256  # which loads OpenSSL
+
     digest = sha256(repr(_surroundings()).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 32 - _PLACE_BITS
 
