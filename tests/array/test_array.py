@@ -1,13 +1,17 @@
 """Arrays: creating, opening, reading and writing, without dask."""
 
+import math
 import os
 import pickle
 import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import zarr_dask as zd
+from zarr_dask.array.cells import dividing_chunks
 from zarr_dask.errors import (
     ChunkMissingError,
     DataTypeError,
@@ -276,6 +280,19 @@ def test_automatic_chunks():
     assert sharded.chunks == (512, 512)
     assert zd.create_array({}, shape=(), dtype="f4").chunks == ()
     assert zd.create_array({}, shape=(0, 5), dtype="f4").chunks == (1, 5)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=3),
+    st.sampled_from([1, 2, 8]),
+    st.sampled_from([1 << 14, 1 << 20]),
+)
+def test_chunks_that_divide_shards_are_never_tiny(shards, itemsize, nbytes):
+    chunks = dividing_chunks(tuple(shards), itemsize, nbytes)
+    assert all(n % size == 0 for n, size in zip(shards, chunks, strict=True))
+    size = math.prod(chunks) * itemsize
+    assert size * 4096 >= min(nbytes, math.prod(shards) * itemsize)
 
 
 def test_default_codecs():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -180,16 +180,41 @@ def auto_chunks(shape: Shape, itemsize: int, nbytes: int) -> Shape:
 def dividing_chunks(shards: Shape, itemsize: int, nbytes: int) -> Shape:
     """Return the largest near-cubic chunks of about `nbytes` or less that divide the shards.
 
+    Lengths with few divisors, such as primes, may leave them far smaller than that. Then they grow
+    along the last axes, and are no longer near-cubic. Chunks of some elements would be worse than
+    large ones.
+
     Examples
     --------
     >>> dividing_chunks((256, 256, 256), 4, 1 << 20)
     (64, 64, 64)
+    >>> dividing_chunks((4001, 4001), 4, 1 << 20), dividing_chunks((1_000_003,), 4, 1 << 20)
+    ((1, 4001), (1000003,))
     """
     target = auto_chunks(shards, itemsize, nbytes)
-    return tuple(
-        max(d for d in range(1, limit + 1) if length % d == 0)
-        for length, limit in zip(shards, target, strict=True)
-    )
+    divisors = [_divisors(max(n, 1)) for n in shards]
+    found = [max(filter(limit.__ge__, ds)) for ds, limit in zip(divisors, target, strict=True)]
+    while (size := prod(found) * itemsize) * _FAR_SMALLER < nbytes:
+        most = nbytes if size * _TINY >= nbytes else size * max(shards)
+        for axis, ds in reversed([*enumerate(divisors)]):
+            longer = next((d for d in ds if d > found[axis]), 0)
+            if longer and size // found[axis] * longer <= most:
+                found[axis] = longer
+                break
+        else:
+            break
+    return tuple(found)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+_FAR_SMALLER = 8
+"""Times that a chunk may be smaller than it should be, before it is made longer."""
+_TINY = 4096
+"""The same, before it is made longer whatever its size is then."""
 
 
 def parse_chunks_argument(
