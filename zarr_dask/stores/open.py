@@ -384,8 +384,8 @@ def _neither(url: str, options: Mapping[str, Any], error: Exception) -> Exceptio
             f"'zarr-dask[{_EXTRAS.get(package, package)}]')"
         )
     reason = refusal(url, options)
-    if not reason:
-        return error
+    if not reason or (not absent and options):
+        return error  # which says more of options that are wrong
     if absent:
         others = f"Nor by {package}, which is not installed."
         return StoreError(f"{redact_url(url)} cannot be opened: {reason}. ({others})")

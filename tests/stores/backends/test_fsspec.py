@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import dask
@@ -282,6 +284,30 @@ def test_a_remote_archive_of_another_kind(s3, tmp_path):
     assert as_bytes(store.get_ranges([("a/zarr.json", Range(3, 6))])[0]) == b"}{}"
     with pytest.raises(StoreError):
         store.get("../../outside")
+
+
+def test_an_archive_is_asked_by_one_thread_at_a_time(folder, monkeypatch):
+    """In Python 3.13.0 two at a time read bytes of other chunks, whose checksums are right."""
+    store = open_store(f"zip::file://{folder}/x.zip", {})
+    busy, met = threading.Lock(), threading.Event()
+    original = type(store.file_system()).cat_file
+
+    def alone(self, *args, **kwargs):
+        if not busy.acquire(blocking=False):
+            met.set()
+            return original(self, *args, **kwargs)
+        met.wait(0.1)  # for a thread that does not wait for its turn
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            busy.release()
+
+    monkeypatch.setattr(type(store.file_system()), "cat_file", alone)
+    array = zd.open(f"zip::file://{folder}/x.zip")
+    with ThreadPoolExecutor(4) as threads:
+        rows = list(threads.map(lambda row: array[row], range(6)))
+    assert not met.is_set()
+    np.testing.assert_array_equal(rows, VALUES)
 
 
 def test_what_is_missing_is_said_in_our_words_where_fsspec_serves(monkeypatch):

@@ -43,6 +43,7 @@ from zarr_dask.stores.backends.fsspec_open_file import (
     is_read_only,
     read_file,
     reads_through_files,
+    turn_of,
 )
 from zarr_dask.stores.backends.fsspec_retries import leave_retries_to_us
 from zarr_dask.stores.backends.fsspec_s3 import (
@@ -644,7 +645,7 @@ class FsspecStore(HoldsCredentials):
         if is_s3(fs):
             return (key for key, _ in self.list_sizes(prefix))
         folder = join(root, prefix.rstrip("/"))
-        found: Sequence[str] = self._do("list", prefix, lambda: fs.find(folder)) or ()
+        found: Sequence[str] = self._do("list", prefix, lambda: _in_turn(fs, "find", folder)) or ()
         self._check_emptiness(prefix, found)
         return (path[len(root) :].lstrip("/") for path in found)
 
@@ -655,7 +656,7 @@ class FsspecStore(HoldsCredentials):
             return (entry for page in self._pages(prefix, deep=True) for entry in page.entries)
         folder = join(root, prefix.rstrip("/"))
         found: Mapping[str, Any] = (
-            self._do("list", prefix, lambda: fs.find(folder, detail=True)) or {}
+            self._do("list", prefix, lambda: _in_turn(fs, "find", folder, detail=True)) or {}
         )
         self._check_emptiness(prefix, found)
         sizes = ((p[len(root) :].lstrip("/"), entry["size"]) for p, entry in found.items())
@@ -669,7 +670,9 @@ class FsspecStore(HoldsCredentials):
             keys = [key for page in pages for key, _ in page.entries]
             return Listing(sorted(keys), sorted(one for page in pages for one in page.prefixes))
         folder = join(root, prefix.rstrip("/"))
-        entries = self._do("list", prefix, lambda: fs.ls(folder, detail=True, refresh=True))
+        entries = self._do(
+            "list", prefix, lambda: _in_turn(fs, "ls", folder, detail=True, refresh=True)
+        )
         if urlsplit(self.url).scheme in WEB:
             self._check_emptiness(prefix, entries or ())
         keys, prefixes = [], []
@@ -862,11 +865,16 @@ def _call(
     try:
         if _is_async(fs) and iscoroutinefunction(inner):
             return _run(fs, inner(*args, **kwargs), seconds)
-        return getattr(fs, method)(*args, **kwargs)
+        return _in_turn(fs, method, *args, **kwargs)
     except ValueError as error:
         if not str(error).startswith(_REFUSED):
             raise
         raise OSError(str(error)) from error
+
+
+def _in_turn(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+    with turn_of(fs):
+        return getattr(fs, method)(*args, **kwargs)
 
 
 def _is_async(fs: Any) -> bool:

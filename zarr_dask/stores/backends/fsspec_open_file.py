@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from zarr_dask.stores.error_mapping import library_errors
@@ -20,6 +21,7 @@ __all__ = [
     "is_read_only",
     "read_file",
     "reads_through_files",
+    "turn_of",
 ]
 
 _READ_ONLY = {"libarchive", "reference", "tar", "zip"}
@@ -50,6 +52,20 @@ class _ForkSafeLock:
 _TURN = _ForkSafeLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_TURN.renew)
+
+
+def turn_of(fs: Any) -> AbstractContextManager[Any]:
+    """Return what is held while a file system is asked: archives take one question at a time.
+
+    All threads of an archive's file system share one open file, and its position: in some versions
+    of Python `zipfile` then reads from where another thread has moved it. The table of its entries
+    is filled by the first question, and lacks entries meanwhile.
+    """
+    from fsspec.archive import AbstractArchiveFileSystem
+
+    while fs is not None and not isinstance(fs, AbstractArchiveFileSystem):
+        fs = getattr(fs, "fs", None)  # of caches and folders
+    return nullcontext() if fs is None else _TURN.lock
 
 
 def is_read_only(fs: Any) -> bool:
