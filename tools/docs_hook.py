@@ -10,17 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from inspect import cleandoc, ismodule
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
 
 import zarr_dask as zd
 from tools import docs_pictures
 from zarr_dask._util.lazy_names import hidden_names
 from zarr_dask.cli import main
 from zarr_dask.stores import Store
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
 _DIRECTIVE = re.compile(r"(?m)^::: zarr_dask\.([\w.]+)$")
 _COMMANDS = "<!-- commands -->"
@@ -79,6 +81,8 @@ def _option(param: click.Parameter, context: click.Context) -> str:
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Return the files of the site with the pictures of the tutorials; called by mkdocs."""
+    from mkdocs.structure.files import File  # which tests of the reference do without
+
     for name, content in docs_pictures.made().items():
         files.append(File.generated(config, f"assets/{name}", content=content))
     return files
