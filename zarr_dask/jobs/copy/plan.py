@@ -57,29 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["CopyPlan"]
 
 
-@hides(
-    "as_job",
-    "bound",
-    "check_room",
-    "comparisons",
-    "consolidated",
-    "described",
-    "documents",
-    "home",
-    "inspect",
-    "is_ours",
-    "kind",
-    "make_room",
-    "memory_line",
-    "publish",
-    "run_id",
-    "title",
-    "token",
-    "totals",
-    "where",
-    "withdraw",
-    "writes_to",
-)
+@hides("consolidated", "documents")
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CopyPlan(InWords, Plan):
     """Everything that a copy will do; made by `zarr_dask.plan_copy`."""

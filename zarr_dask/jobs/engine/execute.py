@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from zarr_dask._util.arguments import check_bools
+from zarr_dask._util.lazy_names import hides
 from zarr_dask._util.threads import cpu_count, parallel_for
 from zarr_dask.errors import JobReplacedError, MemoryBudgetError, StoreError, ZarrDaskError
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
@@ -52,6 +53,26 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 
+@hides(
+    "as_job",
+    "bound",
+    "check_room",
+    "comparisons",
+    "described",
+    "home",
+    "inspect",
+    "is_ours",
+    "kind",
+    "make_room",
+    "memory_line",
+    "publish",
+    "run_id",
+    "token",
+    "totals",
+    "where",
+    "withdraw",
+    "writes_to",
+)
 @dataclass(frozen=True, kw_only=True)
 class Plan(ArraysPlan):
     """The work on N arrays, as a value that can be run."""

@@ -12,7 +12,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords, escape_control_chars
-from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import PlanError
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.report import JointReport
@@ -27,27 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["JointRechunkPlan", "JointReport"]
 
 
-@hides(
-    "as_job",
-    "bound",
-    "check_room",
-    "comparisons",
-    "described",
-    "home",
-    "inspect",
-    "is_ours",
-    "kind",
-    "make_room",
-    "memory_line",
-    "publish",
-    "run_id",
-    "title",
-    "token",
-    "totals",
-    "where",
-    "withdraw",
-    "writes_to",
-)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JointRechunkPlan(InWords, SeparateArrays):
     """Rechunkings of several arrays; made by `zarr_dask.plan_rechunk` of a list of them."""
