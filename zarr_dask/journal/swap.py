@@ -43,7 +43,7 @@ from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.no_follow import folder_in, forget_reached, open_in
 from zarr_dask.stores.open import folder_store
-from zarr_dask.stores.process_identity import Owner
+from zarr_dask.stores.process_identity import Owner, is_number_of_gone, number_of_process
 
 __all__ = ["AtomicReplace", "SwapLeftover", "is_halfway", "left_beside", "plan_swap"]
 
@@ -127,8 +127,8 @@ class AtomicReplace:
             ) from error
 
     def _make(self, says: bytes, *, held: bool) -> BinaryIO | None:
-        making = f"{self.beside}{_MAKING}"
-        _remove(making)  # of the same job, which died here
+        making = f"{self.beside}{_MAKING}{number_of_process():010x}"
+        _remove(making)  # of an attempt of this process that has failed
         Path(making).mkdir()
         mark = self._hold(making, says, held=held)
         Path(making).rename(self.beside)  # so that every folder has its mark from the start
@@ -215,19 +215,20 @@ def left_beside(around: str, name: str) -> list[SwapLeftover]:
         The folder that contains the root, and the root's name.
     """
     pattern = re.compile(
-        rf"\.{re.escape(name)}{re.escape(_PART)}([0-9a-f]{{16}}){re.escape(_SUFFIX)}(\{_MAKING})?"
+        rf"\.{re.escape(name)}{re.escape(_PART)}([0-9a-f]{{16}}){re.escape(_SUFFIX)}"
+        rf"(?:\{_MAKING}([0-9a-f]{{10}}))?"
     )
     found = []
     with suppress(OSError):
         for folder in sorted(map(str, Path(around).iterdir())):
             match = pattern.fullmatch(Path(folder).name)
             if match is not None:
-                found.append(SwapLeftover(folder, _state(folder, match[1], making=bool(match[2]))))
+                found.append(SwapLeftover(folder, _state(folder, match[1], match[2])))
     return found
 
 
-def _state(folder: str, token: str, *, making: bool) -> State:
-    """True if a process writes the new array in a folder, or it is the old one after the end."""
+def _state(folder: str, token: str, maker: str | None) -> State:
+    """Return the state of a folder; `maker` is the process that had not given it its mark yet."""
     if Path(folder).is_symlink() or not Path(folder).is_dir():
         return "unknown"  # no job makes such
     if os.path.lexists(f"{folder}{_AWAY}"):
@@ -243,13 +244,17 @@ def _state(folder: str, token: str, *, making: bool) -> State:
             if journal and _is_open(os.fsdecode(journal)):
                 return "resumable"
             if owner is None:
-                return "unknown"
+                return "dead" if _has_gone(maker) else "unknown"
             had_lock = owner.locked and owner.is_here() and _trusts(mark)
             return "dead" if had_lock or owner.is_gone() else "unknown"
     except FileNotFoundError:
-        return "unknown" if making else "dead"
+        return "dead" if maker is None or _has_gone(maker) else "unknown"
     except OSError:
         return "unknown"
+
+
+def _has_gone(maker: str | None) -> bool:
+    return maker is not None and is_number_of_gone(int(maker, 16))
 
 
 def _place_of(journal: Journal) -> str:

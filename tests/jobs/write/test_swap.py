@@ -26,7 +26,7 @@ from zarr_dask.errors import (
 from zarr_dask.journal import Journal
 from zarr_dask.journal import swap as swap_module
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.process_identity import Owner
+from zarr_dask.stores.process_identity import Owner, number_of_process
 
 VALUES = np.arange(240, dtype="int32").reshape(12, 20)
 
@@ -195,6 +195,26 @@ def test_a_mark_tells_old_from_new_after_each_step(place):
         plan.swap.end()
         plan.swap.forget()
         assert_only(place, old + 1)
+
+
+NUMBER = """
+from zarr_dask.stores.process_identity import number_of_process
+print(number_of_process())
+"""
+
+
+@pytest.mark.parametrize("mark", [None, b""], ids=["no mark", "an empty mark"])
+def test_a_folder_of_a_job_that_died_before_it_wrote_its_mark_is_removed(place, mark):
+    gone, living = int(run_script(NUMBER)[1]), number_of_process()
+    folders = []
+    for number in (gone, living):
+        token = f"{number:016x}"
+        folders.append(place.parent / f".{place.name}.zarr-dask-{token}.swap.new{number:010x}")
+        folders[-1].mkdir()
+        if mark is not None:
+            Path(folders[-1], f".zarr-dask-{token}.tmp").write_bytes(mark)
+    zd.to_zarr(zd.from_zarr(place, "a") + 1, place, "a", mode="swap")
+    assert [folder.exists() for folder in folders] == [False, True]
 
 
 JOB = """
