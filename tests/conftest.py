@@ -141,6 +141,7 @@ IN_CI_ONLY = (
     "tests/ome/test_migrate.py::test_from_earlier_versions",
     "tests/ome/test_remote.py",
     "tests/product/interop/",
+    "tests/product/test_bindfs.py",
     "tests/product/test_dask_suite.py",
     "tests/product/test_docs.py::test_a_page_runs_from_top_to_bottom",
     "tests/product/test_docs_failure_rows.py::test_a_bucket_can_be_opened",

@@ -173,6 +173,21 @@ def test_validators_go_through_wrappers(tmp_path):
         assert etag_of(wrapper, "none") is None
 
 
+def test_a_file_that_fuse_says_nothing_of_has_no_validator(tmp_path, monkeypatch):
+    """One that was open when another process replaced it."""
+    store = open_store(tmp_path)
+    sharded(store)
+    settled(store)
+
+    def gone(descriptor):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local.os, "fstat", gone)
+        found = etag_of(store, KEY)
+    assert found is None
+
+
 def test_entries_of_archives_have_validators(tmp_path):
     import zipfile
 

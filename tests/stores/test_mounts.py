@@ -24,11 +24,13 @@ from tests.support.leftovers import left_in
 from tests.support.paths import ROOT
 from tests.support.scripts import Script
 from zarr_dask.errors import (
+    AppendConflictError,
     ConditionalWriteError,
     JobReplacedError,
     JobRunningError,
     RankError,
 )
+from zarr_dask.jobs.engine.resume import ResumePlan
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores import file_lock as exclusive
 from zarr_dask.stores.file_lock import (
@@ -395,6 +397,78 @@ def test_a_rechunking_that_wakes_after_another_has_ended_puts_nothing(tmp_path, 
         zd.rechunk(tmp_path / "s", tmp_path / "t", chunks=(4,), max_mem="10MB")
     assert asked
     np.testing.assert_array_equal(zd.open_array(tmp_path / "t")[...], 2)
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+APPEND = """
+import dask, numpy as np, zarr_dask as zd
+array = zd.open_array(sys.argv[1] + "/a", mode="r+")
+from zarr_dask.journal import claimed
+with claimed(array.store, array.path):
+    print("here", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_an_append_behind_another_mount_has_the_end_of_the_array(tmp_path, monkeypatch, trusts):
+    """Neither party sees the locks of the other one, but both see its record."""
+    array = zd.create_array(tmp_path / "a", shape=(4,), dtype="i4", chunks=(2,))
+    job = start(APPEND, tmp_path, trusts=trusts)
+    assert job.stdout.readline() == "here\n"
+    if trusts:
+        distrust(monkeypatch, tmp_path)
+    with pytest.raises(AppendConflictError, match=f"process {job.pid} on"):
+        array.append(np.ones(2, "i4"))
+    with pytest.raises(JobRunningError, match=f"process {job.pid} on"):
+        zd.to_zarr(da.ones(4, chunks=2, dtype="i4"), tmp_path / "a", mode="w")
+    assert zd.open_array(tmp_path / "a").shape == (4,)
+    job.kill()
+    job.close()
+    zd.open_array(tmp_path / "a", mode="r+").append(np.ones(2, "i4"))
+    assert zd.open_array(tmp_path / "a")[...].tolist() == [0, 0, 0, 0, 1, 1]
+    assert left_in(tmp_path) == {"a"}
+
+
+def test_a_claim_whose_maker_died_before_it_wrote_is_nobodys(tmp_path, monkeypatch):
+    array = zd.create_array(tmp_path / "a", shape=(2,), dtype="i4", chunks=(2,))
+    (tmp_path / "a.zarr-dask" / "__append").mkdir(parents=True)
+    (tmp_path / "a.zarr-dask" / "__append" / "held").touch()
+    distrust(monkeypatch, tmp_path)
+    array.append(np.ones(2, "i4"))
+    assert array[...].tolist() == [0, 0, 1, 1]
+    assert left_in(tmp_path) == {"a"}
+
+
+def test_a_new_array_is_begun_by_one_party_at_a_time(tmp_path, monkeypatch):
+    """Between a look for other jobs and the record of its own, a job has a claim."""
+    found = []
+    begin = ResumePlan.begin
+
+    def begin_and_look(self, *args, **options):
+        monkeypatch.setattr(ResumePlan, "begin", begin)
+        script = "import zarr_dask as zd, dask.array as da\n" + OTHER
+        with start(script, tmp_path, trusts=True) as other:
+            found.append(other.stdout.read())
+        return begin(self, *args, **options)
+
+    distrust(monkeypatch, tmp_path)
+    monkeypatch.setattr(ResumePlan, "begin", begin_and_look)
+    zd.to_zarr(da.ones(4, chunks=2, dtype="i4"), tmp_path / "a", mode="w")
+    assert found in (["JobRunningError\n"], ["AppendConflictError\n"])
+    assert zd.open_array(tmp_path / "a")[...].tolist() == [1] * 4
+    assert left_in(tmp_path) == {"a"}
+
+
+OTHER = """
+try:
+    zd.to_zarr(da.zeros(4, chunks=2, dtype="i4"), sys.argv[1] + "/a", mode="w")
+    print("done")
+except zd.errors.ZarrDaskError as error:
+    print(type(error).__name__)
+"""
 
 
 # --- ranks ----------------------------------------------------------------------------------------

@@ -11,6 +11,11 @@ kernel undoes that when a process dies: a claim that nobody holds is taken over 
 Each one adds itself to those who had the claim before, so that tasks which come late
 (``compute=False``) know that theirs was taken.
 
+A process whose mount keeps its locks to itself (`zarr_dask.stores.file_lock`) locks nothing: its
+record, made as in an object store, counts until that process is known to be gone. A record says
+which of the two it is (`Owner.locked`). So a record without a lock is never taken over because its
+file is not locked, and those who lock are seen by their records where locks are not.
+
 An append with ``resume=`` leaves the record when it ends, with its report (`EndedAppend`): its
 process may be killed after the journal has gone, and the same call must not append once more then.
 The record goes with the next change of the length, and when its process ends in good order.
@@ -77,6 +82,7 @@ __all__ = [
     "ClaimRecord",
     "EndedAppend",
     "OnConflict",
+    "check_no_job",
     "check_not_claimed",
     "claimed",
     "end_of_array",
@@ -147,6 +153,11 @@ class ClaimRecord:
     def is_free(self) -> bool:
         """True if whoever comes next has the claim."""
         return self.given_up or self.ended is not None
+
+    @property
+    def stands_alone(self) -> bool:
+        """True if the record counts though nobody holds its lock: its process has none to hold."""
+        return not (self.is_free or self.owner.locked or self.owner.is_gone())
 
     def __str__(self) -> str:
         return f"{self.owner} since {self.begun}"
@@ -292,8 +303,16 @@ class ArrayEnd:
             self._leave_file(self.store, alone=alone)
         else:
             with suppress(StoreError):  # the array is as it must be; whoever comes next is told
-                if cas_store_or_none(self.store, self._key) is not None:
+                if cas_store_or_none(self.store, self._key) is not None and self._has():
                     self.store.delete(self._key)
+            remove_empty_folders(self.store, self.prefix)
+
+    def _has(self) -> bool:
+        """True if the claim is this append's, as far as that is to be asked."""
+        if is_remote(self.store):
+            return True
+        found = ClaimRecord.parsed(self.store.get(self._key))
+        return found is None or found.tokens[-1:] == (self.token,)
 
     def note_ended(self, shape: tuple[int, ...], report: Mapping[str, Any]) -> None:
         """Record that the append has ended, in the place of its claim, which is free from then on.
@@ -400,6 +419,7 @@ class ArrayEnd:
         flags = os.O_RDWR | os.O_CREAT
         with folder_in(store.root, self.prefix.rstrip("/"), make=True):
             pass  # which is behind no link
+        deadline = monotonic() + _PATIENCE
         while True:
             descriptor = -1
             try:
@@ -413,18 +433,26 @@ class ArrayEnd:
             if is_ours:
                 return Claim(JobLock(descriptor).close, is_new=is_new)
             try:
-                if on_conflict == "error":
-                    raise self._conflict(found, lives=True)
+                unlocked = self._is_without_lock(found)
+                if on_conflict == "error" or (unlocked and monotonic() > deadline):
+                    raise self._conflict(found, lives=not unlocked)
                 lock(descriptor, wait=True)  # until all who work on it have let go
             finally:
                 close_read(descriptor)
+            if unlocked:
+                sleep(uniform(0, _LONGEST))  # noqa: S311  (it can only be asked for)
+
+    def _is_without_lock(self, found: ClaimRecord | None) -> bool:
+        """True if another append has the claim through a mount whose locks are not seen here."""
+        is_same = found is not None and bool(self.job) and found.job == self.job
+        return found is not None and found.stands_alone and not is_same
 
     def _taken(self, descriptor: int) -> tuple[ClaimRecord | None, bool, bool]:
         """Lock the record; return what it said, and whether the claim is new, and taken."""
         found = _record_in(descriptor)
         is_new = self._is_new(() if found is None else found.tokens)
         if is_new:
-            if not _is_nobodys(descriptor):
+            if not _is_nobodys(descriptor) or self._is_without_lock(found):
                 return found, True, False
             _write(descriptor, self._behind(found))
         lock(descriptor, shared=True, wait=True)
@@ -442,7 +470,7 @@ class ArrayEnd:
 
     def _behind(self, found: ClaimRecord | None) -> ClaimRecord:
         before = () if found is None or found.ended is not None else found.tokens
-        return ClaimRecord((*before, self.token), self.job)
+        return ClaimRecord((*before, self.token), self.job, Owner.here(locked=True))
 
     def _leave_file(self, store: FileStore, *, alone: bool) -> None:
         file = f"{store.root}/{self._key}"
@@ -470,6 +498,8 @@ class ArrayEnd:
         if found is not None and found.tokens[-1:] == (self.token,):
             return Claim()
         is_over = found is not None and found.is_free
+        if isinstance(self.store, FileStore):  # empty: its maker, which had a lock, died over it
+            is_over |= not value or (found is not None and found.owner.is_gone())
         same = found is not None and self.job and found.job == self.job
         if (is_over or same) and tagged.set_if(self._key, mine, tag):
             return Claim(is_new=True)
@@ -531,7 +561,7 @@ def claimed(
     store, path, on_conflict, job
         As for `end_of_array` and `ArrayEnd.claim`.
     removes
-        True if the array is removed: a claim that outlives its process keeps nobody away then.
+        True if the array is removed: a claim of an object store keeps nobody away then.
 
     Raises
     ------
@@ -540,7 +570,7 @@ def claimed(
     """
     asks = not (removes and is_remote(store))
     end = end_of_array(store, path, token_hex(8), job) if asks else None
-    if end is None or (removes and end.lasts):
+    if end is None:
         yield
         return
     claim = end.claim(on_conflict)
@@ -570,6 +600,15 @@ def check_not_claimed(place: JournalLocation | None, at: str) -> None:
     """
     if place is not None:
         check_not_locked(place.store, [f"{place.prefix}{CLAIM}{HELD}"], at)
+        check_no_job(place, at)
+
+
+def check_no_job(place: JournalLocation, at: str) -> None:
+    """Raise if a running process writes to a node, by its journals; see `check_not_claimed`."""
+    if isinstance(place.store, FileStore):
+        folders = place.store.list_dir(place.prefix).prefixes
+        jobs = (one for one in folders if one[len(place.prefix) :].startswith(JOB))
+        check_not_locked(place.store, [f"{one}{HELD}" for one in jobs], at)
 
 
 def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> EndedAppend | None:
@@ -625,7 +664,8 @@ def _sweep(store: FileStore, folder: str) -> None:
                 found = _record_in(descriptor)
                 has_ended = found is not None and found.ended is not None
                 # a process on another host may have it where locks are not shared
-                if not has_ended and has_shared_locks(descriptor) and _is_nobodys(descriptor):
+                counts = has_ended or (found is not None and found.stands_alone)
+                if not counts and has_shared_locks(descriptor) and _is_nobodys(descriptor):
                     os.unlink(f"{at}/{HELD}")  # noqa: PTH108
             finally:
                 close_read(descriptor)

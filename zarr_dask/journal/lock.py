@@ -10,6 +10,7 @@ for journals in local files; of other ones nobody can tell, and no job counts as
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from secrets import token_hex
 from typing import Protocol
 
 from zarr_dask.errors import JobRunningError
-from zarr_dask.stores.backends.posix_io import close_read
+from zarr_dask.stores.backends.posix_io import close_read, fresh_bytes
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import (
@@ -33,6 +34,7 @@ from zarr_dask.stores.file_lock import (
     unlock,
 )
 from zarr_dask.stores.no_follow import open_in
+from zarr_dask.stores.process_identity import Owner
 
 __all__ = [
     "HELD",
@@ -58,6 +60,11 @@ class JobLock:
     def __init__(self, descriptor: int | None, record: Record | None = None) -> None:
         self._descriptor = descriptor
         self._record = record
+
+    @property
+    def has_record(self) -> bool:
+        """True if a record shows the held job to those who do not see the lock, too."""
+        return self._record is not None
 
     def close(self) -> None:
         """Let go of it."""
@@ -112,11 +119,20 @@ def _held_by(store: FileStore, prefix: str) -> str | None:
             trusted = False
         finally:
             close_read(descriptor)
-    for record in _records(path):
-        owner = owner_of(record)
+    for record in (path, *_records(path)):
+        owner = _owner_of_claim(path) if record == path else owner_of(record)
         # where nobody has the lock, those who had it are gone
         if owner is not None and not (trusted and owner.locked) and not owner.is_gone():
             return record
+    return None
+
+
+def _owner_of_claim(path: str) -> Owner | None:
+    """Return the owner of a claim that has not ended (`zarr_dask.journal.claims`), if it is one."""
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        claim = json.loads(fresh_bytes(path) or b"")
+        if claim.get("ended") is None and claim.get("given_up") is not True:
+            return Owner.of(claim["owner"])
     return None
 
 
@@ -151,7 +167,7 @@ def check_not_locked(store: Store, keys: Iterable[str], what: str) -> None:
         found = _held_by(store, f"{folder}/")
         if found is None:
             continue
-        owner = owner_of(found)
+        owner = owner_of(found) or _owner_of_claim(found)
         who = (
             ""
             if owner is None

@@ -239,17 +239,20 @@ class _Place:
 
 
 def _is_in_the_way(event: Event, events: Sequence[Event]) -> bool:
-    """True if a rename was refused while another operation makes a node at its target.
+    """True if a rename was refused because of what is no node yet, or any more, at its target.
 
-    What that one has put there, which is no node yet, is left alone, too.
+    What another operation that makes a node there has put is left alone. So is what a write has
+    put that came too late: after the array that it had opened was moved or deleted, as it says.
     """
     if (event.name, event.error) != ("rename", "NodeExistsError"):
         return False
     return any(
-        other.name in {"create", "replace", "swap"}
-        and other.path == event.args[0]
+        other.path == event.args[0]
         and other.began < event.ended
-        and event.began < other.ended
+        and (
+            (other.name in {"create", "replace", "swap"} and event.began < other.ended)
+            or (other.name, other.error) == ("write", "NodeNotFoundError")
+        )
         for other in events
     )
 

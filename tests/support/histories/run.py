@@ -62,12 +62,19 @@ class Workers:
         self._processes = processes
 
     def run(
-        self, root: str, options: Mapping[str, Any], todo: Sequence[Sequence[Operation]]
+        self,
+        root: str | Sequence[str],
+        options: Mapping[str, Any],
+        todo: Sequence[Sequence[Operation]],
     ) -> list[Event]:
-        """Run operations of all processes at the same time; return what they say."""
+        """Run operations of all processes at the same time; return what they say.
+
+        All see the hierarchy at one root, or each at its own.
+        """
+        roots = [root] * len(todo) if isinstance(root, str) else root
         pipes = [(one.stdin, one.stdout) for one in self._processes]
-        for (stdin, _), mine in zip(pipes, todo, strict=True):
-            print(json.dumps([root, options, mine]), file=stdin)
+        for (stdin, _), at, mine in zip(pipes, roots, todo, strict=True):
+            print(json.dumps([at, options, mine]), file=stdin)
         for stdin, _ in pipes:
             stdin.flush()
         events: list[Event] = []

@@ -62,6 +62,7 @@ from zarr_dask.journal import (
     Journal,
     NodeClaim,
     SeenFolder,
+    check_no_job,
     claim_node,
     end_of_array,
     new_journal,
@@ -535,7 +536,21 @@ class WritePlan(Priced, InWords):
             if node is not None and node is not self.group_claim:
                 node.give_up(leaves_journal=bool(self.resume.options.resume))
             raise
+        if own is not None and self._is_seen_by_journal(begun):
+            own.leave()
+            claim.close()
+            return begun
         return begun if own is None else replace(begun, claim=claim, end=own)
+
+    def _is_seen_by_journal(self, begun: StartedWrite) -> bool:
+        """Return True if others see by the journal that this process makes the array.
+
+        One file stands for the job then, to be removed by hand where nobody knows of its process.
+        An array that is replaced at the end is there for appends, which do not look for journals.
+        """
+        is_beside = begun.journal is not None and self.resume.options.journal is None
+        has_record = any(isinstance(one, JobLock) and one.has_record for one in begun.held)
+        return self.swap is None and is_beside and has_record
 
     def _claimed_node(self, token: str) -> tuple[NodeClaim | None, bool]:
         """Claim the location of a new array in a remote store.
@@ -562,9 +577,11 @@ class WritePlan(Priced, InWords):
         own, target = self._claimable(token), self.target
         if own is None:
             return None, Claim()
-        with editing(target.store, target.path):
+        with editing(target.store, target.path) as place:
             claim = own.claim()
             try:
+                if place is not None and self.resume.resumed is None:
+                    check_no_job(place, target.where)  # which has given up its claim by now
                 if self.swap is None and self.resume.resumed is None:
                     clear_room(target.store, target.path, target.node_format, target.meta)
             except BaseException:
@@ -579,8 +596,7 @@ class WritePlan(Priced, InWords):
             return None
         if is_remote(self.target.store):
             return None
-        end = end_of_array(self.target.store, self.target.path, token)
-        return None if end is None or end.lasts else end
+        return end_of_array(self.target.store, self.target.path, token)
 
     def _started(
         self,

@@ -720,11 +720,15 @@ class _OpenFile:
         """See `zarr_dask.stores.base.RangeReader.validator`.
 
         A file that was changed just now has none: file system clocks tick a few hundred times a
-        second, and two changes in one tick look alike.
+        second, and two changes in one tick look alike. Nor has one that was removed meanwhile, of
+        which FUSE says nothing any more.
         """
         if self._descriptor is None:
             return None
-        status = os.fstat(self._descriptor)
+        try:
+            status = os.fstat(self._descriptor)
+        except OSError:
+            return None
         changed = max(status.st_mtime_ns, status.st_ctime_ns)
         if time.time_ns() - changed < _TICK_NS:
             return None
