@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as hnp
 import zarr_dask as zd
 from zarr_dask.cli import main
 from zarr_dask.errors import ManifestError, NodeTypeError
+from zarr_dask.jobs.engine.block_diff import mask_of_differences
 from zarr_dask.jobs.engine.map_regions import boxes_for
-from zarr_dask.jobs.verify.compare import mask_of_differences
 from zarr_dask.jobs.verify.digest import add_hashes, digest_text, sum_of
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.base import ReadPolicy

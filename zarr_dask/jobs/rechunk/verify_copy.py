@@ -20,11 +20,11 @@ from zarr_dask._util.buffers import task_memory_scope
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError, ValuesDifferError
 from zarr_dask.grid.grid import Grid, Region, Shape, translate_region
+from zarr_dask.jobs.engine.block_diff import BlockDiff, differing
 from zarr_dask.jobs.engine.cost_model import KEPT_AT_MOST, OVERHEAD, Layout, StagePlan
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import left_for_tasks, needed_for_tasks
 from zarr_dask.jobs.rechunk.copy_task import cast_to_target
-from zarr_dask.jobs.verify.compare import BlockDiff, differing
 from zarr_dask.stores.retry import counting_retries
 
 __all__ = ["CopyVerification", "RegionDiff", "boxes_to_match"]

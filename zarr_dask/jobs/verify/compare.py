@@ -10,7 +10,7 @@ of both signs are equal. Complex numbers are compared part by part, records fiel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -23,13 +23,13 @@ from zarr_dask._util.display import InWords
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
-from zarr_dask.dtypes import is_small
 from zarr_dask.errors import MetadataError, NodeTypeError, StoreError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.missing_values import FILL_VALUE
-from zarr_dask.grid.grid import Grid, Region, Shape, view_region
+from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open as open_node
+from zarr_dask.jobs.engine.block_diff import BlockDiff, differing
 from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, run_boxes, sampled
 from zarr_dask.jobs.engine.prices import Measured, Traffic, measuring
 from zarr_dask.jobs.verify.digest import Sum, add_hashes, digest_text, sum_of
@@ -42,18 +42,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayComparison",
-    "BlockDiff",
     "Comparison",
     "Difference",
     "compare",
-    "differing",
-    "mask_of_differences",
 ]
-
-_NAMED = 10
-"""Maximum number of differing elements of an array that are named."""
-_AT_A_TIME = 1 << 17
-"""Number of elements compared at a time: the mask of differences takes some bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -370,15 +362,15 @@ class _ComparisonState:
                 raise NodeTypeError("sample= chooses among stored blocks: a dask array has none.")
             if stored:
                 source = source.rechunk(stored[0].meta.grid.align(source.chunks))
-        found = BlockDiff()
+        found = _BoxDiff()
         shape = tuple(other.shape) if self.digest else None
         look = partial(_look, swapped=swapped, equal_nan=self.equal_nan, digest_shape=shape)
         run_boxes(look, source, boxes, found.add, self.client, "compare", numbers, other)
         text = None
         if self.digest and numbers is None:
             text = digest_text(a.shape, a.dtype, found.total)
-        first = tuple((at, x, y) for at, x, y in found.first)
-        return ArrayComparison(path, found.elements, found.differing, first, text)
+        first = tuple((at, x, y) for at, x, y in found.diff.first)
+        return ArrayComparison(path, found.diff.elements, found.diff.differing, first, text)
 
 
 class _Nothing:
@@ -428,20 +420,14 @@ def _family(dtype: np.dtype[Any]) -> str:
 
 
 @dataclass
-class BlockDiff:
-    """Differences found in one box or in all."""
+class _BoxDiff:
+    """Differences found in one box or in all, and the sum of the hashes of the elements."""
 
-    elements: int = 0
-    differing: int = 0
-    first: list[tuple[Shape, Any, Any]] = field(default_factory=list)
+    diff: BlockDiff = field(default_factory=BlockDiff)
     total: Sum = (0, 0)
 
-    def add(self, other: BlockDiff) -> None:
-        """Add the differences found in another box."""
-        self.elements += other.elements
-        self.differing += other.differing
-        if other.first:
-            self.first = sorted(self.first + other.first, key=lambda one: one[0])[:_NAMED]
+    def add(self, other: _BoxDiff) -> None:
+        self.diff.add(other.diff)
         self.total = add_hashes(self.total, other.total)
 
 
@@ -453,98 +439,12 @@ def _look(
     swapped: bool,
     equal_nan: bool,
     digest_shape: Shape | None,
-) -> BlockDiff:
+) -> _BoxDiff:
     """Compare a box of one array with the same box of the other; digest it with a whole shape."""
     pair = (values, others)
     a, b = reversed(pair) if swapped else pair
     found = differing(a, b, tuple(s.start for s in region), equal_nan=equal_nan)
-    if digest_shape is not None:
-        found.total = sum_of(a, region, digest_shape)
-    return found
-
-
-def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -> BlockDiff:
-    """Return the number of differing elements of two arrays of one shape, and the first of them.
-
-    Parameters
-    ----------
-    a, b
-        The arrays; few of their elements are compared at a time.
-    origin
-        Coordinates of the first element.
-    equal_nan
-        True if NaN equals NaN, and NaT equals NaT.
-
-    Examples
-    --------
-    >>> differing(np.array([1, 2, 3]), np.array([1, 2, 7]), (40,), equal_nan=True).first
-    [((42,), np.int64(3), np.int64(7))]
-    """
-    found = BlockDiff()
-    for region in _pieces(a.shape):
-        mask = mask_of_differences(
-            view_region(a, region), view_region(b, region), equal_nan=equal_nan
-        )
-        count = int(np.count_nonzero(mask))
-        first = []
-        for at in np.argwhere(mask)[:_NAMED].tolist() if count else []:
-            place = tuple(i + s.start for i, s in zip(at, region, strict=True))
-            coords = tuple(i + start for i, start in zip(place, origin, strict=True))
-            first.append((coords, a[place], b[place]))
-        found.add(BlockDiff(mask.size, count, first))
-    return found
-
-
-def _pieces(shape: Shape) -> Iterator[Region]:
-    """Return regions of limited size, mostly contiguous in memory, that make up an array."""
-    cell: list[int] = []
-    room = _AT_A_TIME
-    for length in reversed(shape):
-        cell.insert(0, max(min(length, room), 1))
-        room //= cell[0]
-    grid = Grid.regular(shape, cell)
-    return (grid.region_of(coords) for coords in np.ndindex(*grid.counts))
-
-
-def mask_of_differences(a: np.ndarray, b: np.ndarray, *, equal_nan: bool) -> np.ndarray:
-    """Return a mask of the elements that differ between two arrays of one shape.
-
-    Examples
-    --------
-    >>> mask_of_differences(np.array([0.0, np.nan]), np.array([-0.0, np.nan]), equal_nan=True)
-    array([False, False])
-    """
-    mask = np.zeros(a.shape, bool)
-    if a.dtype.names is not None:
-        for name in a.dtype.names:
-            one = mask_of_differences(a[name], b[name], equal_nan=equal_nan)
-            mask |= one.reshape((*a.shape, -1)).any(axis=-1)
-        return mask
-    if is_small(a.dtype):
-        return mask_of_differences(a.astype(np.float32), b.astype(np.float32), equal_nan=equal_nan)
-    if "c" in {a.dtype.kind, b.dtype.kind}:
-        mask |= mask_of_differences(a.real, b.real, equal_nan=equal_nan)
-        mask |= mask_of_differences(a.imag, b.imag, equal_nan=equal_nan)
-        return mask
-    if a.dtype.kind in "OT" or b.dtype.kind in "OT":
-        return _objects_differ(a.astype(object), b.astype(object))
-    mask |= a != b
-    if equal_nan and a.dtype.kind in "fmM" and b.dtype.kind in "fmM":
-        missing = np.isnat if a.dtype.kind in "mM" else np.isnan
-        mask &= ~(missing(a) & missing(b))
-    return mask
-
-
-def _objects_differ(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    pairs = zip(a.flat, b.flat, strict=True)
-    found = (not _same(one, other) for one, other in pairs)
-    return np.fromiter(found, bool, a.size).reshape(a.shape)
-
-
-def _same(a: object, b: object) -> bool:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(a, b)  # type: ignore[arg-type]  # of variable length, in v2
-    return bool(a == b)
+    return _BoxDiff(found, (0, 0) if digest_shape is None else sum_of(a, region, digest_shape))
 
 
 def _says_missing_values_otherwise(a: Array | Group, b: Array | Group) -> bool:
