@@ -602,7 +602,8 @@ class ValuesDifferError(ZarrDaskError, ValueError):
     differing
         Number of elements that differ, or of stored objects if they were copied as bytes.
     first
-        Source coordinates of the first few differences, and both values as texts.
+        Coordinates of the first few differences (in the source; in the target if values were
+        written), and both values as texts.
     what
         Name of the compared things, in the plural.
     """
@@ -623,8 +624,8 @@ class ValuesDifferError(ZarrDaskError, ValueError):
         shown = "".join(f"\n  - {at}: {a} and {b}" for at, a, b in self.first)
         super().__init__(
             f"{target} does not hold what {source} holds: {differing:,} {what} differ, the first "
-            f"of them (coordinates in the source, both values):{shown}\nNothing was made visible "
-            "by that. Either the source has changed since, or codecs lose something, or what was "
+            f"of them (coordinates, both values):{shown}\nNothing new was made "
+            "visible. Either the source has changed since, or codecs lose something, or what was "
             "written is not what is stored. Copy it anew (without resume), or without verify=True "
             "if the difference is meant."
         )

@@ -11,6 +11,7 @@ import xarray as xr
 
 import zarr_dask as zd
 from tests.support.leftovers import left_in
+from zarr_dask.errors import ValuesDifferError
 
 VALUES = np.arange(60.0).reshape(6, 10)
 
@@ -61,8 +62,12 @@ def test_options_of_a_copy_apply_to_a_dask_array(tmp_path: Path) -> None:
 def test_a_copy_of_a_dask_array_is_compared_with_what_was_computed(
     tmp_path: Path, chunks: tuple[int, int] | None
 ) -> None:
-    report = zd.copy(lazy(), tmp_path / "a", chunks=chunks, codecs="zstd", verify=True)
-    assert report.rechunked is not None  # a comparison needs the array between
+    lossy = [{"name": "numcodecs.bitround", "configuration": {"keepbits": 2}}, "bytes", "zstd"]
+    with pytest.raises(
+        ValuesDifferError, match=r"\(3, 1\): 31\.0 and 32\.0|\(4, 7\): 47\.0 and 48\.0"
+    ):
+        zd.copy(lazy(), {}, chunks=chunks, codecs=lossy, verify=True)
+    zd.copy(lazy(), tmp_path / "a", chunks=chunks, codecs="zstd", verify=True)
     made = zd.open_array(tmp_path / "a")
     assert made.chunks == (chunks or (2, 5))
     assert made.codecs[1].name == "zstd"

@@ -37,6 +37,7 @@ from zarr_dask.errors import (
     ResumeError,
     SourceIsTargetError,
     StoreError,
+    ValuesDifferError,
     ZarrDaskWarning,
 )
 from zarr_dask.stores import MemoryStore, Recording
@@ -303,6 +304,42 @@ def test_objects_that_the_store_has_lost_are_told_on_demand():
         zd.write_dataset(steps(1, 4), store, confirm=True)
     with pytest.raises(NodeNotFoundError):
         zd.open_dataset(store)
+
+
+@dataclass(frozen=True)
+class Stale(StoreWrapper):
+    """A store that acknowledges the objects of one array, and keeps those that it has."""
+
+    def set(self, key, buffers):
+        if not key.startswith("t/c/") or self.store.get(key) is None:
+            self.store.set(key, buffers)
+
+
+@pytest.mark.parametrize("chunks", [None, {"time": 3}, {"time": 3, "lat": 1}])
+def test_what_is_read_back_is_compared_with_what_was_computed(chunks):
+    store = MemoryStore()
+    given = {"chunks": chunks, "verify": True}
+    plan = zd.plan_dataset(steps(1, 4), store, **given)
+    assert plan.requests["read"] == plan.requests["write"] == plan.objects
+    zd.write_dataset(steps(1, 4), store, **given)
+    zd.write_dataset(steps(4, 6), store, append="time", verify=True)
+    xr.testing.assert_identical(zd.open_dataset(store).load(), steps(1, 6).load())
+    with pytest.raises(
+        ValuesDifferError, match=r"/t does not hold [^\n]*\n  - \(\d, \d, \d\): [3-7]\.0 and [1-5]"
+    ):
+        zd.write_dataset(steps(3, 8), Stale(store), mode="a", **given)
+    one = steps(3, 4, value=-1).isel(lat=[1], lon=[2])
+    with pytest.raises(ValuesDifferError, match="1 elements differ"):
+        zd.write_dataset(one, Stale(store), region="auto", partial="own", verify=True)
+
+
+def test_an_append_that_is_not_kept_stays_invisible():
+    store = MemoryStore()
+    zd.write_dataset(steps(0, 4), store)
+    store.set("t/c/2/0/0", [bytes(store.get("t/c/1/0/0"))])  # of a job that was stopped
+    with pytest.raises(ValuesDifferError, match=r"\(4, 0, 0\): 4\.0 and 2\.0"):
+        zd.write_dataset(steps(4, 6), Stale(store), append="time", verify=True)
+    xr.testing.assert_identical(zd.open_dataset(store).load(), steps(0, 4).load())
 
 
 @pytest.mark.parametrize(

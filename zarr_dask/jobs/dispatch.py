@@ -92,24 +92,16 @@ def _values(
     dtype: Any = None,
     client: Any = None,
     progress: Any = None,
-    verify: bool = False,
     **options: Any,
 ) -> Any:
-    """Write values that are not stored yet; a comparison needs an array between."""
+    """Write values that are not stored yet."""
     if region is not None:
         values = values[parse_region_argument(region, values.shape, (), "the array")]
     if dtype is not None:
         values = values.astype(dtype)
     storage_options = _taken(options)
     plan: WritePlan = plan_write(values, dst, path or None, storage_options, **options)
-    if not runs:
-        return plan
-    if not verify:
-        return plan.run(client, progress)
-    made = plan.target
-    options |= {"chunks": made.chunks, "shards": made.shards, "target_options": storage_options}
-    options |= {"path": path, "client": client, "progress": progress, "verify": True}
-    return arrays.rechunk(plan.values, dst, **options)
+    return plan.run(client, progress) if runs else plan
 
 
 def _dataset(

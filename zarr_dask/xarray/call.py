@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from zarr_dask._util.arguments import check_choice
+from zarr_dask._util.arguments import check_bools, check_choice
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.jobs.engine.resume import ResumeOptions
 from zarr_dask.jobs.write.dataset_keywords import DatasetMode, Missing, Others, Overlap
@@ -42,6 +42,7 @@ class Call:
     manifest: Literal[True] | None = None
     sha256: bool = False
     confirm: bool = False
+    verify: bool = False
     max_mem: str | int | None = None
     temp: Location | None = None
     job: str = ""
@@ -61,6 +62,7 @@ class Call:
                 f"manifest must be True or None, got {self.manifest!r}: each variable of a dataset "
                 "has a manifest of its own, which is kept beside it."
             )
+        check_bools(sha256=self.sha256, confirm=self.confirm, verify=self.verify)
         self.resume.check()
         if not (isinstance(self.region, str) and self.region == "auto"):
             self.check_one_place()  # labels are looked for first: the error names those not there

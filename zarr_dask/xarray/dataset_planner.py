@@ -333,6 +333,7 @@ class Planner:
             manifest=call.manifest,
             sha256=call.sha256,
             confirm=call.confirm,
+            verify=call.verify,
             max_mem=call.max_mem,
             temp=call.temp,
             site=self.free,

@@ -75,6 +75,7 @@ def plan_dataset(
     manifest: Literal[True] | None = None,
     sha256: bool = False,
     confirm: bool = False,
+    verify: bool = False,
     max_mem: str | int | None = None,
     temp: Location | None = None,
     write_inherited_coords: bool = False,
@@ -126,7 +127,7 @@ def plan_dataset(
     consolidated
         True to write consolidated metadata of the root, False not to. None does so for a new root;
         those that there are, are kept up to date in any case.
-    casting, resume, journal, sha256, confirm, max_mem, temp
+    casting, resume, journal, sha256, confirm, verify, max_mem, temp
         As for `zarr_dask.plan_write`.
     manifest
         True to keep the checksums of all stored objects beside the hierarchy, where
@@ -181,6 +182,7 @@ def plan_dataset(
         manifest=manifest,
         sha256=sha256,
         confirm=confirm,
+        verify=verify,
         max_mem=max_mem,
         temp=temp,
     )
@@ -220,6 +222,7 @@ def write_dataset(
     manifest: Literal[True] | None = None,
     sha256: bool = False,
     confirm: bool = False,
+    verify: bool = False,
     progress: WriteProgress | None = None,
     window: int | None = None,
     client: Any = None,
@@ -241,7 +244,7 @@ def write_dataset(
         As for `plan_dataset`.
     others, overlap, missing, partial, consolidated, casting, on_conflict, resume, journal
         As for `plan_dataset`.
-    manifest, sha256, confirm, max_mem, temp
+    manifest, sha256, confirm, verify, max_mem, temp
         As for `plan_dataset`.
     progress, window, client
         As for `WritePlan.run`.
@@ -298,6 +301,7 @@ def write_dataset(
         manifest=manifest,
         sha256=sha256,
         confirm=confirm,
+        verify=verify,
         max_mem=max_mem,
         temp=temp,
     )

@@ -12,7 +12,13 @@ from tests.support.fault_proxy import fault_proxy
 from tests.support.lies import LIES as ALL_LIES
 from tests.support.lies import OF_LENGTH, Put
 from tests.support.object_stores import s3_server
-from zarr_dask.errors import ManifestMismatchError, NodeNotFoundError, StoreError
+from zarr_dask.errors import (
+    CorruptObjectError,
+    ManifestMismatchError,
+    NodeNotFoundError,
+    StoreError,
+    ValuesDifferError,
+)
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.wrapper import StoreWrapper
 
@@ -126,6 +132,9 @@ def check(liar, lie, before, *, at_once):
         with pytest.raises(StoreError, match=r"'c/1/0'.*(no such object|got \d)"):
             liar.write(NEW, confirm=True)
         return
+    if at_once:
+        with pytest.raises((ValuesDifferError, CorruptObjectError)):
+            liar.write(NEW, verify=True)
     liar.write(NEW, confirm=True)
     if not at_once:
         liar.lie(lie, before)

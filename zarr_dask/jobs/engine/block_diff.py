@@ -38,6 +38,10 @@ class BlockDiff:
         if other.first:
             self.first = sorted(self.first + other.first, key=lambda one: one[0])[:_NAMED]
 
+    def named(self) -> list[tuple[Shape, str, str]]:
+        """Return the first differences with both values as texts."""
+        return [(at, _shown(a), _shown(b)) for at, a, b in self.first]
+
 
 def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -> BlockDiff:
     """Return the number of differing elements of two arrays of one shape, and the first of them.
@@ -69,6 +73,11 @@ def differing(a: np.ndarray, b: np.ndarray, origin: Shape, *, equal_nan: bool) -
             first.append((coords, a[place], b[place]))
         found.add(BlockDiff(mask.size, count, first))
     return found
+
+
+def _shown(value: object) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _pieces(shape: Shape) -> Iterator[Region]:

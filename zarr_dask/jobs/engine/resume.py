@@ -81,6 +81,8 @@ class ResumeOptions:
     written."""
     confirm: bool = False
     """True to ask the store for the size of each object after it was put."""
+    verify: bool = False
+    """True to read each object back, and compare it with what was computed."""
 
     @property
     def needs_journal(self) -> bool:

@@ -88,13 +88,8 @@ class CopyVerification:
         for one in results:
             total.add(one.found)
         if total.differing:
-            first = [(at, _shown(a), _shown(b)) for at, a, b in total.first]
-            raise ValuesDifferError(self.source.where, self.target.where, total.differing, first)
-
-
-def _shown(value: object) -> str:
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+            places = self.source.where, self.target.where
+            raise ValuesDifferError(*places, total.differing, total.named())
 
 
 def boxes_to_match(source: Layout, target: Layout, max_mem: int, threads: int = 1) -> Grid:

@@ -66,6 +66,7 @@ class DatasetPlanOptions(TypedDict, total=False):
     shards: Any
     storage_options: Mapping[str, Any] | None
     temp: Location | None
+    verify: bool
     write_inherited_coords: bool
     align_chunks: bool
     chunkmanager_store_kwargs: dict[str, Any] | None

@@ -234,7 +234,7 @@ class WritePlan(Priced, InWords):
     def written(self, aligned: Blocks) -> WrittenBlocks:
         """Return what the estimates need, for blocks that are unions of stored objects."""
         shares = bool(self._cut) or (self.uses_cas and bool(self.partial))
-        keeps = bool(self.partial)
+        keeps = bool(self.partial) or self.resume.options.verify  # an object is read, too
         return written_blocks(
             self.values, self.target, self.region, aligned, keeps=keeps, shares=shares
         )
@@ -276,7 +276,8 @@ class WritePlan(Priced, InWords):
     @property
     def requests(self) -> dict[str, int]:
         """Predicted requests of the writing tasks by kind; not those of what makes the blocks."""
-        return {"read": len(self.partial) + self._shared, "write": self.objects}
+        back = self.objects if self.resume.options.verify else 0
+        return {"read": len(self.partial) + self._shared + back, "write": self.objects}
 
     @property
     def _shared(self) -> int:
@@ -323,6 +324,8 @@ class WritePlan(Priced, InWords):
                 f"{self._in_part()}: {', '.join(map(str, self.partial[:5]))}"
                 f"{' ...' if len(self.partial) > 5 else ''}"
             )
+        if self.resume.options.verify:
+            lines.append("  verify  each object is read back and compared before it counts")
         if line := self.resume.explain():
             lines.append(line)
         return "\n".join(lines)
@@ -657,6 +660,7 @@ class WritePlan(Priced, InWords):
             leaves=not held,
             deferred=self.deferred,
             confirms=resume.options.confirm,
+            verifies=resume.options.verify,
             room=room if ends else None,
             waiting=room_within(self._budget.max_mem - self.memory.process),
             beside=resume.beside,

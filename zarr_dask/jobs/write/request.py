@@ -98,6 +98,10 @@ class WriteOptions:
     confirm
         True to ask the store for the size of each object after it has acknowledged it, with one
         more request. Objects that it has lost, cut or put elsewhere are an error then.
+    verify
+        True to read each object back before its receipt is left and anything new is visible, and to
+        compare its elements with what was computed. Lossy codecs make a difference. What an earlier
+        run of a resumed job has put is not read again.
     each
         For several arrays, what differs between them: one mapping for each, with any of ``chunks``,
         ``shards``, ``codecs``, ``fill_value``, ``dimension_names`` and ``attributes``.
@@ -128,6 +132,7 @@ class WriteOptions:
     manifest: Any = None
     sha256: bool = False
     confirm: bool = False
+    verify: bool = False
     each: Sequence[Mapping[str, Any]] | None = None
     max_mem: str | int | None = None
     temp: Location | None = None
@@ -153,6 +158,7 @@ class WriteKeywords(ZarrPythonOptions, total=False):
     manifest: Any
     sha256: bool
     confirm: bool
+    verify: bool
     each: Sequence[Mapping[str, Any]] | None
     max_mem: str | int | None
     temp: Location | None
@@ -208,7 +214,13 @@ class WriteRequest(WriteOptions):
     def journals(self) -> ResumeOptions:
         """The options that concern journals."""
         return ResumeOptions(
-            self.resume, self.journal, self.manifest, self.sha256, self.ended, confirm=self.confirm
+            self.resume,
+            self.journal,
+            self.manifest,
+            self.sha256,
+            self.ended,
+            confirm=self.confirm,
+            verify=self.verify,
         )
 
     @property

@@ -56,6 +56,7 @@ from zarr_dask.jobs.write.append_state import (
     note_end,
     release,
 )
+from zarr_dask.jobs.write.read_back import check_read_back
 from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.journal import (
     ArrayEnd,
@@ -218,6 +219,8 @@ class ArrayTarget:
     """True if the last task counts stored objects before it makes the array visible."""
     confirms: bool = False
     """True to ask the store for the size of each object after it was put."""
+    verifies: bool = False
+    """True to read each object back, and compare it with what was computed."""
     end: ArrayEnd | None = None
     """Of an array that grows: what tasks claim that run where no process has done so for them."""
     leaves: bool = False
@@ -350,6 +353,8 @@ class ArrayTarget:
                 if puts is not None:
                     with release_compute_slot(array.store, values.nbytes):
                         puts.wait()
+            if self.verifies:
+                check_read_back(array, values, checked_region(region, array.shape))
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
             prefix = array.node_format.data_prefix(array.path)

@@ -244,7 +244,8 @@ def plan_write(
         keywords=others,
         **keywords,
     )
-    check_bools(overwrite=request.overwrite, sha256=request.sha256, confirm=request.confirm)
+    check_bools(overwrite=request.overwrite, sha256=request.sha256)
+    check_bools(confirm=request.confirm, verify=request.verify)
     archives = Archives(replaces=(request.overwrite or mode == "w") and not component)
     place, storage_options = archives.instead_of(url, storage_options)
     request = replace(request, url=place, storage_options=storage_options)
@@ -348,7 +349,9 @@ def _in_one_graph(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
     ]
 
 
-def plan_blocks(room: StagingFolder, values: da.Array, *, resume: Resume) -> WritePlan:
+def plan_blocks(
+    room: StagingFolder, values: da.Array, *, resume: Resume, verify: bool = False
+) -> WritePlan:
     """Plan to write the blocks of a dask array, as they come, into an intermediate array."""
     between = room.between
     request = WriteRequest(
@@ -359,6 +362,7 @@ def plan_blocks(room: StagingFolder, values: da.Array, *, resume: Resume) -> Wri
         format=DEFAULT_FORMAT.name,
         resume=resume,
         journal=room.journal if resume else None,
+        verify=verify,
         is_between=True,
     )
     return _plan(values, request)
@@ -519,7 +523,7 @@ def _within_budget(plan: WritePlan, request: WriteRequest) -> WritePlan:
         budget=budget,
         ways_within=ways_within,
         between=between,
-        plan_blocks=bound(plan_blocks, resume=request.resume),
+        plan_blocks=bound(plan_blocks, resume=request.resume, verify=request.verify),
     )
 
 
