@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -322,6 +323,36 @@ def test_a_failed_append_leaves_the_array_as_it_was():
     with pytest.raises(StoreError, match="disk is full"):
         faulty.append([2, 3, 4])
     assert zd.open(inner)[...].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_an_append_reads_its_metadata_once(in_batch):
+    inner = MemoryStore()
+    zd.create_array(inner, shape=(2,), dtype="i4", chunks=2)
+    recording = Recording(inner)
+    array = zd.open(recording, mode="r+")
+    recording.clear()
+    with array.batch() if in_batch else nullcontext():
+        array.append([2, 3, 4])
+    assert recording.per_key("get")["zarr.json"] == 1
+    assert zd.open(inner)[...].tolist() == [0, 0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_attributes_that_others_set_during_an_append_stay(in_batch):
+    inner = MemoryStore()
+    other = zd.create_array(inner, shape=(2,), dtype="i4", chunks=2)
+
+    def meddle(method, key):
+        if method == "set" and key == "c/1":
+            other.update_attributes({"units": "m"})
+
+    array = zd.open(HookStore(inner, meddle), mode="r+")
+    with array.batch() if in_batch else nullcontext():
+        array.append([2, 3, 4])
+    found = zd.open(inner)
+    assert found[...].tolist() == [0, 0, 2, 3, 4]
+    assert found.attrs["units"] == array.attrs["units"] == "m"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import zarr_dask as zd
 from zarr_dask.journal import claims
 from zarr_dask.stores.patience import is_foreground
 from zarr_dask.stores.process_identity import Owner
@@ -36,3 +37,13 @@ def test_a_claim_with_endless_numbers_is_none_of_ours(where):
     holder[where[-1]] = float("inf")
     found = claims.ClaimRecord.parsed(json.dumps(document).encode())
     assert found is None or found.ended is None
+
+
+def test_a_new_claim_cuts_no_file_off(tmp_path, monkeypatch):
+    """A file that was cut off, even one without bytes, is synced by ext4 when it is closed."""
+    array = zd.create_array(tmp_path / "a", shape=(0,), dtype="i4", chunks=2)
+    cut, cut_off = [], os.ftruncate
+    monkeypatch.setattr(os, "ftruncate", lambda *to: cut.append(to) or cut_off(*to))
+    array.append([1, 2])
+    assert not cut
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]

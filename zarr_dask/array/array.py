@@ -854,7 +854,11 @@ class Array(ArrayNames):
         ((250, 2), [249, -249])
         """
         from zarr_dask.array.append_batch import AppendBatch
-        from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
+        from zarr_dask.formats.concurrent_edit import (
+            reload_metadata,
+            see_node,
+            write_changed_documents,
+        )
         from zarr_dask.journal import OnConflict, check_no_output, claimed
 
         check_choice("on_conflict", on_conflict, OnConflict)
@@ -870,7 +874,8 @@ class Array(ArrayNames):
                 if isinstance(found, ArrayMeta):
                     self.follow(found)
             before = self.meta
-            grown = [reload_metadata(*place, before, self.options)]
+            seen = see_node(*place, self.options)
+            grown = [reload_metadata(*place, before, self.options, seen)]
             before.check_writable(self.where)
 
             def write(shape: Shape, region: Region, values: np.ndarray) -> None:
@@ -893,6 +898,7 @@ class Array(ArrayNames):
                             before,
                             lambda now: replace(now, grid=grown[-1].grid),
                             self.options,
+                            seen=seen,
                         )
                         self.follow(now)
 
@@ -929,14 +935,19 @@ def _unpacked(store: Store, path: str, packed: bytes, shown_by: str | None = Non
 def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
     """Write elements at the end, which this process has claimed, and return the new metadata."""
     from zarr_dask.array.resize import append_region
-    from zarr_dask.formats.concurrent_edit import reload_metadata, write_changed_documents
+    from zarr_dask.formats.concurrent_edit import (
+        reload_metadata,
+        see_node,
+        write_changed_documents,
+    )
 
     shape, region = append_region(array.shape, more.shape, axis)
-    place = (array.store, array.path, array.node_format)
-    present = reload_metadata(*place, array.meta, array.options)
-    _write_behind(array, _reshaped(array, present, shape), region, more)
+    place, options = (array.store, array.path, array.node_format), array.options
+    seen = see_node(*place, options)
+    longer = _reshaped(array, reload_metadata(*place, array.meta, options, seen), shape)
+    _write_behind(array, longer, region, more)
     return write_changed_documents(
-        *place, array.meta, lambda now: _reshaped(array, now, shape), array.options
+        *place, array.meta, lambda now: _reshaped(array, now, shape), options, seen=seen
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,8 +38,10 @@ from zarr_dask.stores.compare_and_swap import (
 )
 
 __all__ = [
+    "SeenNode",
     "change_attributes",
     "reload_metadata",
+    "see_node",
     "with_attributes",
     "write_changed_documents",
     "write_if_absent",
@@ -93,17 +95,47 @@ def _with_names(
     return named
 
 
+@dataclass(frozen=True)
+class SeenNode:
+    """A node as one look has found it."""
+
+    meta: NodeMeta | None
+    """None if there was none."""
+    tags: Mapping[str, Hashable]
+    """Tags of its documents; empty if the store has none."""
+
+
+def see_node(store: Store, path: str, node_format: Format, options: ReadOptions) -> SeenNode:
+    """Look at a node that may be changed afterwards (`write_changed_documents`)."""
+    keys = node_format.node_keys(path)
+    tags: dict[str, Hashable] = {}
+    found = _read(store, cas_store_or_none(store, keys[0]), keys, options, tags)
+    return SeenNode(node_format.read(store, path, options, found=found), tags)
+
+
 def reload_metadata(
-    store: Store, path: str, node_format: Format, meta: AnyMeta, options: ReadOptions
+    store: Store,
+    path: str,
+    node_format: Format,
+    meta: AnyMeta,
+    options: ReadOptions,
+    seen: SeenNode | None = None,
 ) -> AnyMeta:
     """Return the metadata with the attributes that the store holds now.
+
+    Parameters
+    ----------
+    store, path, node_format, meta, options
+        As for `write_changed_documents`.
+    seen
+        A look that was just taken; by default, one is taken.
 
     Raises
     ------
     MetadataChangedError
         If the node was deleted, or differs in more than its attributes.
     """
-    present = node_format.read(store, path, options, found={})
+    present = node_format.read(store, path, options, found={}) if seen is None else seen.meta
     return _as_it_is(store, path, node_format, meta, present)
 
 
@@ -140,6 +172,7 @@ def write_changed_documents(
     options: ReadOptions,
     *,
     warns: bool = True,
+    seen: SeenNode | None = None,
 ) -> AnyMeta:
     """Write the documents of a node that say something else after a change; returns what it is.
 
@@ -157,6 +190,8 @@ def write_changed_documents(
         How to read.
     warns
         Whether consolidated metadata are looked at.
+    seen
+        An earlier look of the caller. The store is not asked again if nothing has changed since.
 
     Raises
     ------
@@ -170,7 +205,7 @@ def write_changed_documents(
         before = _as_it_is(store, path, node_format, meta, present)
         return before, change(before)
 
-    changed = _put_latest(store, path, node_format, checked, options)
+    changed = _put_latest(store, path, node_format, checked, options, seen)
     if warns:
         warn_stale_consolidated(store, path, node_format)
     return changed
@@ -242,16 +277,18 @@ def _put_latest(
     node_format: Format,
     change: Callable[[NodeMeta | None], tuple[_Meta, _Meta]],
     options: ReadOptions,
+    seen: SeenNode | None = None,
 ) -> _Meta:
     """Put what is made of a node as it is now; made again if another one has put something."""
     keys = node_format.node_keys(path)
     tagged = cas_store_or_none(store, keys[0])
     latest: list[_Meta] = []
+    earlier = [] if seen is None or tagged is None else [seen]
 
     def put(tags: dict[str, Hashable]) -> bool:
-        found = _read(store, tagged, keys, options, tags)
-        present = node_format.read(store, path, options, found=found)
-        before, changed = change(present)
+        now = earlier.pop() if earlier else see_node(store, path, node_format, options)
+        tags.update(now.tags)
+        before, changed = change(now.meta)
         known = _has_no_document(before) or (len(keys) == 1 and _has_grown(before, changed))
         texts = {} if known else node_format.documents(before, path)
         documents = node_format.documents(changed, path)

@@ -8,10 +8,10 @@ all the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import MetadataError, NodeNotFoundError
@@ -42,11 +42,14 @@ __all__ = [
     "format_named",
     "formats_at",
     "is_early",
+    "looked_up_once",
     "looking_once",
     "nodes_around",
     "read_node",
 ]
 
+
+T = TypeVar("T")
 
 _Batch = tuple[tuple[Format, ...], ...]
 """Formats whose documents are requested together. If documents of several formats in one tuple
@@ -305,15 +308,13 @@ def formats_at(store: Store, path: str) -> list[FormatAndMeta]:
     return present
 
 
-_LOOKED_AT: ContextVar[dict[str, list[FormatAndMeta]] | None] = ContextVar(
-    "_LOOKED_AT", default=None
-)
-"""Nodes in folders around a store, by their paths, within `looking_once`."""
+_LOOKED_AT: ContextVar[dict[Hashable, Any] | None] = ContextVar("_LOOKED_AT", default=None)
+"""Findings around a store, by the question that was asked, within `looking_once`."""
 
 
 @contextmanager
 def looking_once() -> Iterator[None]:
-    """Look at each folder around a store once in a ``with`` statement (`nodes_around`).
+    """Look at each folder around a store once in a ``with`` statement (`looked_up_once`).
 
     Several checks of one call ask what a hierarchy lies in.
     """
@@ -325,14 +326,20 @@ def looking_once() -> Iterator[None]:
             _LOOKED_AT.reset(token)
 
 
-def nodes_around(folder: Store) -> list[FormatAndMeta]:
-    """Return `formats_at` the root of a folder that a store lies in."""
+def looked_up_once(question: Hashable, look: Callable[[], T]) -> T:
+    """Return what a look finds, or has found in the same `looking_once` for the same question."""
     looked_at = _LOOKED_AT.get()
     if looked_at is None:
-        return formats_at(folder, "")
-    if folder.url not in looked_at:
-        looked_at[folder.url] = formats_at(folder, "")
-    return looked_at[folder.url]
+        return look()
+    if question not in looked_at:
+        looked_at[question] = look()
+    found: T = looked_at[question]
+    return found
+
+
+def nodes_around(folder: Store) -> list[FormatAndMeta]:
+    """Return `formats_at` the root of a folder that a store lies in."""
+    return looked_up_once(("nodes", folder.url), lambda: formats_at(folder, ""))
 
 
 OME_ZARR: Mapping[str, Format] = {"0.4": V2, "0.5": V3}

@@ -705,5 +705,6 @@ def _record_in(descriptor: int) -> ClaimRecord | None:
 
 
 def _write(descriptor: int, record: ClaimRecord) -> None:
-    os.ftruncate(descriptor, 0)
+    if os.fstat(descriptor).st_size:  # ext4 syncs a file that was cut off when it is closed
+        os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, record.to_json(), 0)

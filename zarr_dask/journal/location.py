@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 from zarr_dask._util.threads import parallel_for, run_concurrently
 from zarr_dask.errors import LinkError, ListingError, ResumeError, StoreError
 from zarr_dask.formats.base import prefix_of, where
-from zarr_dask.formats.detect import nodes_around
+from zarr_dask.formats.detect import looked_up_once, nodes_around
 from zarr_dask.journal.journal import JobRecord, Journal, job_at, remove_empty_folders
 from zarr_dask.journal.lock import HELD, check_not_locked
 from zarr_dask.stores.base import Store, is_remote, join
@@ -141,7 +141,16 @@ def default_place(store: Store, path: str) -> JournalLocation | None:
     """
     store, path = unwrap_with_path(store, path)
     if isinstance(store, FileStore):
-        store = folder_store(os.path.realpath(store.root), fsync=store.fsync)
+        question = ("place", store.root, store.fsync, path)
+        return looked_up_once(question, partial(_beside_files, store, path))
+    return _beside(store, path)
+
+
+def _beside_files(store: FileStore, path: str) -> JournalLocation | None:
+    return _beside(folder_store(os.path.realpath(store.root), fsync=store.fsync), path)
+
+
+def _beside(store: Store, path: str) -> JournalLocation | None:
     around = sibling_location(store, "")
     while around is not None and holds_node(around[0]):
         store, name = around

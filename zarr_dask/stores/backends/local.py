@@ -290,10 +290,14 @@ class LocalStore(FileStore):
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         folder = os.path.dirname(self._path(key))
         make = tag is None
-        if not make and self.size(key) is None:
-            return False  # and a folder that was deleted or renamed is not made again
-        with self._reporting("write", key), folder_in(self.root, key.rpartition("/")[0], make=make):
-            pass  # which is behind no link
+        with self._reporting("write", key):
+            try:
+                with folder_in(self.root, key.rpartition("/")[0], make=make):
+                    pass  # which is behind no link
+            except (FileNotFoundError, NotADirectoryError):
+                if make:
+                    raise
+                return False  # a folder that was deleted or renamed is not made again
         with self._reporting("write", key), folder_lock(folder) as check_kept:
             if not self._has(key, tag):
                 return False
