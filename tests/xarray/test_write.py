@@ -42,6 +42,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.stores import MemoryStore, Recording
 from zarr_dask.stores.wrapper import StoreWrapper
+from zarr_dask.xarray import dataset_planner
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.coding.common.SerializationWarning"),
@@ -753,6 +754,24 @@ def test_second_append_at_the_same_time_is_refused(tmp_path):
         ended.set()
         run.result()
     identical(tmp_path / "a", steps(0, 9))
+
+
+def test_an_append_while_another_is_planned_is_noticed(tmp_path, monkeypatch):
+    """The other's labels come later than those that this one has compared with."""
+    zd.write_dataset(steps(0, 5), tmp_path)
+    plain = dataset_planner.plan_growth
+
+    def slow(*args):
+        growth = plain(*args)
+        monkeypatch.undo()
+        zd.write_dataset(steps(9, 12), tmp_path, append="time")
+        return growth
+
+    monkeypatch.setattr(dataset_planner, "plan_growth", slow)
+    with pytest.raises(AppendConflictError, match="another one has ended meanwhile"):
+        zd.write_dataset(steps(5, 9), tmp_path, append="time")
+    expected = xr.concat([steps(0, 5), steps(9, 12)], "time", data_vars="minimal")
+    identical(tmp_path, expected)
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])

@@ -319,6 +319,8 @@ class Planner:
         )
         if piece.partial is not None:
             request = replace(request, partial=piece.partial)
+        if present is not None and piece.append is not None:
+            request = replace(request, length=present.raw[piece.name].shape[piece.append])
         return Write(join(path, piece.name), values_of(piece.variable), request)
 
     def _request(self, path: str) -> WriteRequest:

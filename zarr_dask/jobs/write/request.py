@@ -186,6 +186,8 @@ class WriteRequest(WriteOptions):
     """The new array, in place of what the options say of it."""
     overlap: int = 0
     """Elements at the end of the array that an append replaces."""
+    length: int | None = None
+    """Length along `append` by which the caller has judged what to append, if it has."""
     ended: tuple[str, ...] = ()
     """As in `ResumeOptions`."""
     site: PrefetchedLocation | None = None

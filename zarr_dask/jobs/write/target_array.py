@@ -17,7 +17,13 @@ from zarr_dask.array.create import ArraySpec, array_meta, given_names
 from zarr_dask.array.resize import append_region, resize_grid
 from zarr_dask.array.source import ArraySource
 from zarr_dask.dtypes import DataType, data_type_of_objects
-from zarr_dask.errors import DataTypeError, GridError, MetadataError, ReadOnlyError
+from zarr_dask.errors import (
+    AppendConflictError,
+    DataTypeError,
+    GridError,
+    MetadataError,
+    ReadOnlyError,
+)
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.concurrent_edit import reload_metadata
 from zarr_dask.formats.detect import DEFAULT_FORMAT, format_for_new
@@ -73,15 +79,22 @@ def existing_array(
 
 
 def append_target(
-    target: Array, values: da.Array, along: int | str, site: PrefetchedLocation, overlap: int = 0
+    target: Array,
+    values: da.Array,
+    along: int | str,
+    site: PrefetchedLocation,
+    overlap: int = 0,
+    length: int | None = None,
 ) -> tuple[Array, Region]:
     """Return an array as it will be with room at its end, and the region for the values in it.
 
     `site` is the location of the array as it is now. The region begins `overlap` elements before
-    the present end.
+    the present end. `length` is that by which the caller has judged the values, if it has.
 
     Raises
     ------
+    AppendConflictError
+        If the array has not that length any more.
     GridError
         If the shapes do not fit together, or there is no such dimension.
     MetadataChangedError
@@ -91,6 +104,12 @@ def append_target(
     meta = reload_metadata(site.store, target.path, target.node_format, target.meta, target.options)
     kept = tuple(n - overlap if i == axis else n for i, n in enumerate(meta.shape))
     shape, region = append_region(kept, values.shape, axis)
+    if length not in (None, meta.shape[axis]):
+        raise AppendConflictError(
+            f"{target.where} has {meta.shape[axis]} elements along dimension {axis}, and had "
+            f"{length} when this append was checked: another one has ended meanwhile. "
+            "Nothing was written; repeat the call."
+        )
     longer = replace(
         meta, grid=resize_grid(meta.grid, shape, sharded=meta.codecs.serializer.is_sharding)
     )

@@ -419,7 +419,8 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
     if request.on_conflict == "wait":
         target = target.as_long_as_it_is(axis_of(target, request.append))
     before = target.meta
-    target, region = append_target(target, values, request.append, site, request.overlap)
+    overlap, length = request.overlap, request.length
+    target, region = append_target(target, values, request.append, site, overlap, length)
     ended = find_finished_append(values, replace(target, meta=before), region, request.journals)
     if ended is not None:  # only its journal is left
         return _ResolvedTarget(replace(target, meta=before), ended, site, None, ended)
