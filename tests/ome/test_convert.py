@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import sys
+from collections import Counter
 
 import dask
 import numpy as np
@@ -14,8 +15,14 @@ from click.testing import CliRunner
 import zarr_dask as zd
 from tests.support.ome_levels import check_levels, pixels
 from zarr_dask.cli import main
-from zarr_dask.errors import MetadataError, MissingDependencyError, StoreError
+from zarr_dask.errors import (
+    MemoryBudgetError,
+    MetadataError,
+    MissingDependencyError,
+    StoreError,
+)
 from zarr_dask.ome.convert_tiff import tiff_image
+from zarr_dask.ome.pyramid_task import PyramidTask
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -442,6 +449,53 @@ def test_rows_of_a_page_in_one_strip(tmp_path, of):
     image = converted(path, levels=2, max_mem="100MB")
     np.testing.assert_array_equal(image.level(0)[...], wanted)
     assert image.level(0).array.chunks == told["chunks"]
+
+
+@pytest.fixture
+def compressed_pages(tmp_path):
+    """Pages that are decoded as a whole, so that not all threads have room for one."""
+    values = pixels(6, 2000, 2100)
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, values, compression="zlib", rowsperstrip=2000, metadata={"axes": "ZYX"})
+    return path, values
+
+
+def test_pages_in_one_strip_are_decoded_once_by_as_many_threads_as_have_room(
+    tmp_path, compressed_pages, monkeypatch
+):
+    path, values = compressed_pages
+    plain, at_once, seen = PyramidTask.__call__, Counter(), Counter()
+
+    def counted(task, number):
+        at_once["now"] += 1
+        seen[at_once["now"], task.stage.first] += 1
+        try:
+            return plain(task, number)
+        finally:
+            at_once["now"] -= 1
+
+    monkeypatch.setattr(PyramidTask, "__call__", counted)
+    with dask.config.set(scheduler="threads", num_workers=4):
+        plan = zd.ome.plan_convert(path, tmp_path / "a.zarr", levels=2, max_mem="125MB")
+        assert plan.peak <= 125e6  # of 4 x 47 MB
+        assert "(1.00 x)" in str(plan)
+        plan.run()
+    most = {first: max(count for count, of in seen if of == first) for _, first in seen}
+    assert most[0] <= 2
+    check_levels(tmp_path / "a.zarr", plan, values)
+
+
+def test_what_has_little_room_besides_a_page_decodes_it_a_few_times(tmp_path):
+    values = np.zeros((4096, 8192), "u2")
+    values[1000:3000:7, 5000:] = 3
+    tifffile.imwrite(tmp_path / "a.tif", values, compression="zlib", rowsperstrip=4096)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        with pytest.raises(MemoryBudgetError, match="one task of level 0 would hold"):
+            zd.ome.plan_convert(tmp_path / "a.tif", tmp_path / "a.zarr", max_mem="140MB")
+        plan = zd.ome.plan_convert(tmp_path / "a.tif", tmp_path / "a.zarr", max_mem="155MB")
+        assert 1 < float(re.search(r"\((\S+) x\)", str(plan))[1]) <= 16  # 64 in single chunks
+        plan.run()
+    np.testing.assert_array_equal(zd.ome.open(tmp_path / "a.zarr").level(0)[...], values)
 
 
 def test_chunks_are_whole_tiles(tmp_path):

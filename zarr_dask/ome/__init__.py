@@ -20,7 +20,7 @@ from zarr_dask.ome.add_labels_levels import (
     write_labels,
 )
 from zarr_dask.ome.append_blocks import append
-from zarr_dask.ome.convert_tiff import convert
+from zarr_dask.ome.convert_tiff import convert, plan_convert
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.images import LabelImage
 from zarr_dask.ome.label_blocks import label
@@ -69,6 +69,7 @@ __all__ = [
     "open",
     "open_plate",
     "plan_add_level",
+    "plan_convert",
     "plan_migration",
     "plan_update",
     "plan_write",
@@ -124,3 +125,8 @@ def __getattr__(name: str) -> _Any:
     if name in _INSTEAD:
         raise AttributeError(f"{message} zarr_dask.ome: {_INSTEAD[name]}")
     raise AttributeError(message + _did_you_mean(name, __all__))
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without those of modules."""
+    return __all__

@@ -20,16 +20,17 @@ from zarr_dask.ome.grids import default_chunks
 from zarr_dask.ome.image_pixels import ImagePixels
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.ome_xml import ImageFacts, images_of_xml, plate_of_xml, unit_named
+from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.units import METRES
-from zarr_dask.ome.write import PassedImageKeywords, write
-from zarr_dask.ome.write_plates import write_plate
+from zarr_dask.ome.write import PassedImageKeywords, plan_write, write
+from zarr_dask.ome.write_plates import plan_write_plate, write_plate
 from zarr_dask.stores.backends.tiff import open_tiff, tiff_store
 from zarr_dask.stores.open import Location
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["convert", "is_tiff", "tiff_image", "tiff_plate"]
+__all__ = ["convert", "is_tiff", "plan_convert", "tiff_image", "tiff_plate"]
 
 _ENDINGS = (
     *(".tif", ".tiff", ".btf", ".tf2", ".tf8"),
@@ -433,6 +434,53 @@ class ConvertKeywords(PassedImageKeywords, total=False):
     positions: Mapping[str, Any] | None
 
 
+def plan_convert(
+    src: str | os.PathLike[str],
+    url: Location | Group,
+    path: str = "",
+    *,
+    series: int | None = None,
+    axes: str | None = None,
+    client: Client | None = None,
+    **options: Unpack[ConvertKeywords],
+) -> ImageWritePlan:
+    """Plan how to write an image or a plate of a TIFF or OME-TIFF file; nothing is written.
+
+    Parameters
+    ----------
+    src, url, path, series, axes, client
+        As for `convert`.
+    **options
+        As for `plan_write` or `plan_write_plate`.
+
+    Raises
+    ------
+    ZarrDaskError
+        See `convert`.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile, tifffile
+    >>> import zarr_dask as zd
+    >>> folder = tempfile.mkdtemp()
+    >>> tifffile.imwrite(f"{folder}/a.tif", np.ones((300, 400), "u2"))
+    >>> plan = zd.ome.plan_convert(f"{folder}/a.tif", f"{folder}/a.zarr", max_mem="200MB")
+    >>> plan.objects, plan.nbytes
+    (2, 300000)
+    """
+    write_plan = plan_write_plate if (plate := _plate(src, series, axes)) else plan_write
+    content, told = plate or tiff_image(src, series, axes)
+    given: dict[str, Any] = told | {**options}
+    return write_plan(content, url, path, client=client, **given)
+
+
+def _plate(
+    src: str | os.PathLike[str], series: int | None, axes: str | None
+) -> tuple[Any, dict[str, Any]] | None:
+    """Return the wells of a file and its layout; None if an image of it is meant."""
+    return tiff_plate(src, axes) if series is None else None
+
+
 def convert(
     src: str | os.PathLike[str],
     url: Location | Group,
@@ -496,16 +544,15 @@ def convert(
     >>> image.axes, image.level(1).scale, image.level(1).units
     (('c', 'y', 'x'), (1.0, 1.0, 1.0), (None, 'micrometer', 'micrometer'))
     """
-    how: dict[str, Any] = {
-        "client": client,
-        "progress": progress,
-        "resume": resume,
-        "journal": journal,
-    }
-    given: dict[str, Any] = {**options}
-    plate = tiff_plate(src, axes) if series is None else None
-    if plate is not None:
-        wells, layout = plate
-        return write_plate(wells, url, path, **how, **(layout | given))
-    values, told = tiff_image(src, series, axes)
-    return write(values, url, path, **how, **(told | given))
+    content, told = (plate := _plate(src, series, axes)) or tiff_image(src, series, axes)
+    given: dict[str, Any] = told | {**options}
+    return (write_plate if plate else write)(
+        content,
+        url,
+        path,
+        client=client,
+        progress=progress,
+        resume=resume,
+        journal=journal,
+        **given,
+    )

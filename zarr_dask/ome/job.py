@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from secrets import token_hex
-from threading import Lock
+from threading import Lock, Semaphore
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -154,7 +154,7 @@ def _waves(pyramids: Sequence[PyramidPlan]) -> Iterator[Sequence[PyramidPlan]]:
 
 
 def _check_memory(plan: PyramidJobPlan, workers: Workers) -> None:
-    needed = plan.peak // max(plan.threads_per_process, 1) * workers.threads_per_process
+    needed = plan.held_by_process(workers.threads_per_process)
     if needed > plan.max_mem:
         raise MemoryBudgetError(
             f"the plan was made for {pluralize(plan.threads_per_process, 'thread')} per process; "
@@ -239,7 +239,10 @@ def _run_stage(
         reports.append(_compute(plan.store, graphs, workers, steps))
     if tasks:
         name = f"zarr-pyramid-{stage + 1}"
-        run_tasks(_Tasks(tuple(writers)), tasks, workers, note, name, writes_to=[plan.store])
+        most = min(writer.stage.threads for writer in writers)
+        limited = workers.in_this_process and most < plan.threads_per_process
+        turns: AbstractContextManager[Any] = Semaphore(most) if limited else nullcontext()
+        run_tasks(_Tasks(tuple(writers), turns), tasks, workers, note, name, writes_to=[plan.store])
     return reports
 
 
@@ -248,11 +251,14 @@ class _Tasks:
     """The tasks of a stage of several images, numbered consecutively; every task carries it."""
 
     writers: tuple[PyramidTask, ...]
+    turns: AbstractContextManager[Any]
+    """Entered by each task; a semaphore if the plan leaves threads of this process idle."""
 
     def __call__(self, number: int) -> PyramidTaskReport:
         for writer in self.writers:
             if number < writer.stage.tasks:
-                return writer(number)
+                with self.turns:
+                    return writer(number)
             number -= writer.stage.tasks
         raise IndexError(f"there are not so many tasks that one has the number {number}.")
 

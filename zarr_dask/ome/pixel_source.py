@@ -43,11 +43,6 @@ class Budget:
         workers = find_workers(client)
         return Budget(memory_budget(max_mem, workers), workers)
 
-    @property
-    def each(self) -> int:
-        """Bytes available to one task."""
-        return self.max_mem // self.workers.threads_per_process
-
 
 def checked_pixels(values: Any, where: str) -> Array | np.ndarray | Any:
     """Return values that can be the pixels of an image: numbers, as a supported array type.
@@ -130,7 +125,9 @@ def make_pyramid_plan(
 
     def stages(source: BlockedSource) -> tuple[PyramidStage, ...]:
         narrow = changed is not None
-        return plan_stages(source, arrays, factors, method, budget.each, threads, narrow=narrow)
+        return plan_stages(
+            source, arrays, factors, method, budget.max_mem, budget.workers, narrow=narrow
+        )
 
     factors = tuple(factors)
     if isinstance(values, Array):

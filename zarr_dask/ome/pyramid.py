@@ -24,6 +24,7 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Fixed, Grid, Region, Shape
+from zarr_dask.jobs.engine import Workers
 from zarr_dask.jobs.engine.cost_model import KEPT_AT_MOST, OVERHEAD
 from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.engine.plan import format_bytes
@@ -41,6 +42,8 @@ _ROUNDS_OF_ONE_IDLE = 6
 """Minimum ratio of tasks to tasks that idle threads could have run while waiting for the last."""
 _SLABS = 8 << 20
 """Additional memory for downsampling: a few slabs of the widest type."""
+_READ_AGAIN = 2
+"""Ratio of bytes read to bytes of the source above which fewer threads are tried."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,25 @@ class BlockedSource:
     """True if a graph passes each task its super-cell as a whole."""
     working: int = 0
     """Bytes that reading needs in addition to its result."""
+    cut_unit: int = 0
+    """Additional bytes of a unit that is decoded beside the result, because pieces cut it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Decoded bytes."""
+        return prod(self.shape) * self.itemsize
 
 
 def blocked(array: Array) -> BlockedSource:
     """Return a stored array as a source."""
     layout = layout_of(array)
-    working = layout.object_bytes + max(layout.chunk_bytes, layout.working_to_read)
     return BlockedSource(
-        array.shape, layout.itemsize, layout.chunk, array.write_chunks, working=working
+        array.shape,
+        layout.itemsize,
+        layout.chunk,
+        array.write_chunks,
+        working=layout.object_bytes + layout.working_to_read,
+        cut_unit=max(layout.chunk_bytes - layout.working_to_read, 0),
     )
 
 
@@ -92,6 +106,8 @@ class PyramidStage:
     """Maximum number of bytes that a task holds."""
     read: int = 0
     """Bytes that all tasks read."""
+    threads: int = 1
+    """Number of tasks that run at the same time in a process."""
 
     @property
     def last(self) -> int:
@@ -197,21 +213,36 @@ class _Planner:
     arrays: tuple[Array, ...]
     factors: tuple[Shape, ...]
     method: Method
-    budget: int
-    threads: int
+    max_mem: int
+    workers: Workers
     narrow: bool
     """True for stages of one level each, whose tasks write one stored object."""
 
-    def widest(self, source: BlockedSource, first: int) -> PyramidStage:
-        """Return the stage with as many levels as memory and the number of threads allow."""
-        chosen = self._stage(source, first, first)
-        if chosen.peak > self.budget:
-            raise MemoryBudgetError(
-                f"one task of level {first} would hold {format_bytes(chosen.peak)}, more than the "
-                f"{format_bytes(self.budget)} that it may. Raise max_mem, choose smaller shards "
-                "or chunks, or run fewer threads in a process."
+    @property
+    def budget(self) -> int:
+        """Bytes that a task may hold."""
+        return self.max_mem // self.workers.threads_per_process
+
+    @property
+    def threads(self) -> int:
+        """Number of tasks that run at the same time."""
+        return self.workers.threads
+
+    def with_fewer_threads(self) -> Iterator[_Planner]:
+        """Yield planners that leave threads of this process idle, more and more of them."""
+        threads = self.threads if self.workers.in_this_process else 1
+        while threads := threads // 2:
+            yield replace(
+                self, workers=replace(self.workers, threads=threads, threads_per_process=threads)
             )
-        if self.narrow:
+
+    def widest(self, source: BlockedSource, first: int) -> PyramidStage:
+        """Return the stage with as many levels as memory and the number of threads allow.
+
+        If even the smallest stage holds too much, it is returned.
+        """
+        chosen = self._stage(source, first, first)
+        if self.narrow or chosen.peak > self.budget:
             return chosen
         if any(any(self.method.margins(factors)) for factors in self.factors):
             return self._grown(chosen, source)  # levels with margins are made one by one
@@ -228,6 +259,8 @@ class _Planner:
         There should be many tasks, so that few threads are idle at the end, and little work is lost
         if a task dies. Reading level 0 twice is avoided if possible.
         """
+        if wider.read > stage.read + self.arrays[stage.last].nbytes:
+            return False
         if prod(wider.cell) * source.itemsize <= _LIKED or wider.tasks == stage.tasks:
             return True
         if prod(map(prod, stage.factors)) >= _LITTLE:
@@ -241,7 +274,30 @@ class _Planner:
         """Return a stage with the smallest super-cells, without cutting units if possible."""
         stage = self._cut(source, first, last, source.unit)
         if stage.peak > self.budget and not source.never_cut:
-            return self._cut(source, first, last, (1,) * len(source.shape))
+            stage = self._cut(source, first, last, (1,) * len(source.shape))
+            return self._in_larger_steps(stage, source)
+        return stage
+
+    def _in_larger_steps(self, stage: PyramidStage, source: BlockedSource) -> PyramidStage:
+        """Return a stage that cuts units with larger steps, so that it decodes them less often."""
+        for axis in reversed(range(len(stage.step))):
+            while stage.read > _READ_AGAIN * source.nbytes:
+                extent = source.shape[axis]
+                longer = _clipped(2 * stage.step[axis], extent)
+                piece = max(stage.piece[axis], longer)
+                cell = _clipped(lcm(stage.cell[axis], piece), extent)
+                wider = self._measured(
+                    replace(
+                        stage,
+                        step=_with(stage.step, axis, longer),
+                        piece=_with(stage.piece, axis, piece),
+                        cell=_with(stage.cell, axis, cell),
+                    ),
+                    source,
+                )
+                if wider.peak > self.budget or wider.read >= stage.read:
+                    break
+                stage = wider
         return stage
 
     def _cut(self, source: BlockedSource, first: int, last: int, unit: Shape) -> PyramidStage:
@@ -285,17 +341,24 @@ class _Planner:
         handed = 2 * prod(stage.cell) * source.itemsize if source.whole else 0
         # a thread keeps the memory of its last encoding, even while it reads
         working = source.working + max(map(_writing, arrays))
+        if not _of_whole_units(stage, source):
+            working += source.cut_unit
         kept = min(KEPT_AT_MOST, values // 4)
         met = prod(map(_met, source.shape, source.unit, stage.step, stage.margins))
         peak = handed + max(held) + working + kept + OVERHEAD + _SLABS
-        return replace(stage, peak=peak, read=max(met, prod(source.shape)) * source.itemsize)
+        return replace(
+            stage,
+            peak=peak,
+            read=max(met * source.itemsize, source.nbytes),
+            threads=self.workers.threads_per_process,
+        )
 
     def _grown(self, stage: PyramidStage, source: BlockedSource) -> PyramidStage:
         """Return the stage with super-cells merged until a task has enough work."""
         for axis in reversed(range(len(stage.cell))):
             while stage.cell[axis] < source.shape[axis]:
                 longer = _clipped(2 * stage.cell[axis], source.shape[axis])
-                cell = (*stage.cell[:axis], longer, *stage.cell[axis + 1 :])
+                cell = _with(stage.cell, axis, longer)
                 wider = self._measured(replace(stage, cell=cell), source)
                 is_large = prod(cell) * source.itemsize > _LIKED
                 if is_large or wider.peak > self.budget:
@@ -304,6 +367,14 @@ class _Planner:
                     break
                 stage = wider
         return stage
+
+
+def _of_whole_units(stage: PyramidStage, source: BlockedSource) -> bool:
+    """True if units are decoded in place: none extends beyond what is read at a time."""
+    return not any(stage.margins) and all(
+        extent % unit == 0 and (step % unit == 0 or step == extent)
+        for extent, unit, step in zip(source.shape, source.unit, stage.step, strict=True)
+    )
 
 
 def _met(extent: int, unit: int, step: int, margin: int) -> int:
@@ -320,6 +391,10 @@ def _met(extent: int, unit: int, step: int, margin: int) -> int:
 
 def _times(one: Shape, other: Shape) -> Shape:
     return tuple(map(int.__mul__, one, other))
+
+
+def _with(shape: Shape, axis: int, length: int) -> Shape:
+    return (*shape[:axis], length, *shape[axis + 1 :])
 
 
 def _clipped(length: int, extent: int) -> int:
@@ -348,8 +423,8 @@ def plan_stages(
     arrays: Sequence[Array],
     factors: Sequence[Shape],
     method: Method,
-    budget: int,
-    threads: int,
+    max_mem: int,
+    workers: Workers,
     *,
     narrow: bool = False,
 ) -> tuple[PyramidStage, ...]:
@@ -365,23 +440,46 @@ def plan_stages(
         Factors of each of them against the one before, of the first against the source.
     method
         Method of downsampling.
-    budget
-        Bytes that a task may hold.
-    threads
-        Number of tasks that run at the same time.
+    max_mem
+        Bytes that a process may hold.
+    workers
+        Workers that run the tasks.
     narrow
         True for stages of one level each, whose tasks write one stored object.
 
     Raises
     ------
     MemoryBudgetError
-        If one stored object is too large for `budget`.
+        If one stored object is too large for a process.
     """
-    planner = _Planner(tuple(arrays), tuple(factors), method, budget, threads, narrow)
+    planner = _Planner(tuple(arrays), tuple(factors), method, max_mem, workers, narrow)
     stages: list[PyramidStage] = []
     first = 0
     while first < len(arrays):
-        stages.append(planner.widest(source, first))
+        stages.append(_best_stage(planner, source, first))
         first = stages[-1].last + 1
         source = blocked(arrays[first - 1])
     return tuple(stages)
+
+
+def _best_stage(planner: _Planner, source: BlockedSource, first: int) -> PyramidStage:
+    """Return the stage for all threads, or for fewer if they read much less.
+
+    All threads together may have no room for units of a source that are large, such as pages in
+    one strip: each unit would be decoded again for every part of it.
+    """
+    tried = [(planner, planner.widest(source, first))]
+    for fewer in () if source.whole else planner.with_fewer_threads():
+        before, stage = tried[-1]
+        if stage.peak <= before.budget and stage.read <= _READ_AGAIN * source.nbytes:
+            break
+        tried.append((fewer, fewer.widest(source, first)))
+    possible = [stage for by, stage in tried if stage.peak <= by.budget]
+    if not possible:
+        last, stage = tried[-1]
+        raise MemoryBudgetError(
+            f"one task of level {first} would hold {format_bytes(stage.peak)}, more than the "
+            f"{format_bytes(last.budget)} that it may. Raise max_mem, choose smaller shards or "
+            "chunks, or run fewer threads in a process."
+        )
+    return min(possible, key=lambda stage: stage.read / stage.threads)

@@ -170,7 +170,7 @@ class PyramidPlan:
                 f"  stage {number + 1}: {source} -> {names} in "
                 f"{tasks} of {stage.cell}, read in pieces of "
                 f"{stage.step}: {format_bytes(stage.read)} ({stage.read / max(whole, 1):.2f} x); "
-                f"{format_bytes(stage.peak)} in each task"
+                f"{format_bytes(stage.peak)} in each task, {stage.threads} at a time in a process"
             )
         return lines
 
@@ -258,8 +258,16 @@ class PyramidJobPlan(Priced):
     @property
     def peak(self) -> int:
         """Maximum number of bytes that the tasks of one process hold."""
-        peaks = [stage.peak for pyramid in self.pyramids for stage in pyramid.stages]
-        return max(peaks, default=0) * self.threads_per_process
+        return self.held_by_process(self.threads_per_process)
+
+    def held_by_process(self, threads: int) -> int:
+        """Return the maximum number of bytes that a process of some threads holds."""
+        stages = [stage for pyramid in self.pyramids for stage in pyramid.stages]
+        held = [
+            stage.peak * (stage.threads if stage.threads < self.threads_per_process else threads)
+            for stage in stages
+        ]
+        return max(held, default=0)
 
     @property
     def total(self) -> int:
