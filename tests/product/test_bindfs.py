@@ -141,6 +141,26 @@ def test_one_process_is_a_rank(folders, first):
             zd.Writer.attach(folders[1 - first] / "run", rank=0)
 
 
+REPLACE = """
+import sys, zarr_dask as zd
+array = zd.open_array(sys.argv[1] + "/a", mode="r+")
+print("ready", flush=True)
+for value in range(3000):
+    array[...] = value + 1
+"""
+
+
+def test_what_is_being_replaced_is_not_missing(folders):
+    _, mount = folders
+    zd.create_array(mount / "a", shape=(4,), dtype="i4", chunks=(4,))[...] = 1
+    array = zd.open_array(mount / "a")
+    with Script(REPLACE, mount) as writer:
+        assert writer.stdout.readline() == "ready\n"
+        found = [int(array[0]) for _ in range(3000)]
+        assert writer.wait() == 0
+    assert found.count(0) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(550)
 def test_histories_of_both_parties_have_an_order(folders):

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+from errno import EACCES, ENOENT
 from pathlib import Path
 
 import dask
@@ -63,16 +64,45 @@ def distrust(monkeypatch, folder) -> None:
 
 def test_only_file_systems_of_this_host_are_behind_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(exclusive, "_NEAR", {})
+    monkeypatch.setattr(exclusive, "_MOUNT_OF", {})
     device, mount = tmp_path.stat().st_dev, Mount("nfs4", frozenset())
     monkeypatch.setattr(exclusive, "_mount_of", lambda _: mount)
     assert not exclusive.is_on_this_host(str(tmp_path))
-    assert {device: False} == exclusive._NEAR
+    assert {device: mount} == exclusive._MOUNT_OF
     mount = Mount("ext4", frozenset())
     assert not exclusive.is_on_this_host(str(tmp_path))  # which is looked up once
-    exclusive._NEAR.clear()
+    exclusive._MOUNT_OF.clear()
     assert exclusive.is_on_this_host(str(tmp_path))
     assert not exclusive.is_on_this_host(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(("kind", "looks"), [("fuse.bindfs", 3), ("fuse", 3), ("ext4", 1)])
+@pytest.mark.parametrize("call", ["open", "lstat"])
+def test_only_fuse_is_asked_again_for_what_seems_to_be_missing(
+    tmp_path, monkeypatch, kind, looks, call
+):
+    (tmp_path / "a").write_bytes(b"value")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(exclusive, "_HIDES", {})
+    monkeypatch.setattr(exclusive, "_MOUNT_OF", {tmp_path.stat().st_dev: Mount(kind, frozenset())})
+    store, asked, original = LocalStore(str(tmp_path)), [], getattr(os, call)
+
+    def hidden(path, *rest, **options):
+        if str(path).endswith("/a"):
+            asked.append(path)
+            if len(asked) < 3:
+                raise FileNotFoundError(2, "No such file or directory")
+        return original(path, *rest, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, hidden)
+        found = store.get("a") if call == "open" else store.size("a")
+    assert len(asked) == looks
+    assert found == (None if looks == 1 else {"open": b"value", "lstat": 5}[call])
+    assert store.get("b") is None
+    assert store.size("b") is None
+    assert LocalStore(str(tmp_path / "none")).get("b") is None
+    assert list(exclusive._HIDES) == [str(tmp_path)]  # what is not there may be mounted later
 
 
 @pytest.mark.parametrize(
@@ -430,6 +460,34 @@ def test_an_append_behind_another_mount_has_the_end_of_the_array(tmp_path, monke
     zd.open_array(tmp_path / "a", mode="r+").append(np.ones(2, "i4"))
     assert zd.open_array(tmp_path / "a")[...].tolist() == [0, 0, 0, 0, 1, 1]
     assert left_in(tmp_path) == {"a"}
+
+
+def test_a_claim_that_failed_is_no_claim_only_where_nothing_may_be_put(tmp_path, monkeypatch):
+    """A folder that FUSE shows though it is gone, and a record that another process keeps."""
+    array = zd.create_array(tmp_path / "a", shape=(2,), dtype="i4", chunks=(2,))
+    distrust(monkeypatch, tmp_path)
+    store = LocalStore(str(tmp_path))
+    gone, refused = (store.failed("write", "held", OSError(one, "")) for one in (ENOENT, EACCES))
+    gone.__cause__, refused.__cause__ = OSError(ENOENT, ""), OSError(EACCES, "")
+
+    def appending(error):
+        put = LocalStore.set_if
+
+        def put_if(self, key, buffers, tag):
+            if key.endswith("held"):
+                raise error
+            return put(self, key, buffers, tag)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalStore, "set_if", put_if)
+            array.append(np.ones(2, "i4"))
+
+    for error in (gone, ConditionalWriteError("held by another host")):
+        with pytest.raises(type(error)):
+            appending(error)
+    assert zd.open_array(tmp_path / "a").shape == (2,)
+    appending(refused)
+    assert zd.open_array(tmp_path / "a").shape == (4,)
 
 
 def test_a_claim_whose_maker_died_before_it_wrote_is_nobodys(tmp_path, monkeypatch):

@@ -275,7 +275,9 @@ class ArrayEnd:
                 return self._waited(self._claim_object, on_conflict)
             except StoreUnavailableError:
                 raise
-            except StoreError:
+            except StoreError as error:
+                if self._may_be_ours(error):
+                    raise
                 return Claim()  # as with journals: what lies beside may not be ours to write
         try:
             return self._claim_file(self.store, on_conflict)
@@ -287,6 +289,11 @@ class ArrayEnd:
             if error.errno in _NOT_OURS:
                 return Claim()
             raise self.store.failed("lock", self._key, error) from error
+
+    def _may_be_ours(self, error: StoreError) -> bool:
+        """True if local files could be claimed, but for an error that says nothing of that."""
+        number = getattr(error.__cause__, "errno", None)
+        return isinstance(self.store, FileStore) and number not in _NOT_OURS
 
     def leave(self, *, alone: bool = False) -> None:
         """Give the claim back: the array is longer by now, or nothing is going to be written.

@@ -49,6 +49,7 @@ __all__ = [
     "Record",
     "RecordTakenError",
     "has_shared_locks",
+    "hides_names",
     "is_on_this_host",
     "lock",
     "make_record",
@@ -367,21 +368,46 @@ def is_on_this_host(folder: str) -> bool:
     if sys.platform != "linux":
         return True
     try:
-        device = os.stat(folder).st_dev  # noqa: PTH116  (each write asks)
-        found = _NEAR.get(device)
-        if found is None:
-            descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            try:
-                mount = _mount_of(descriptor)
-            finally:
-                os.close(descriptor)
-            found = _NEAR[device] = mount is not None and mount.is_local
+        mount = _mount_of_folder(folder)
     except OSError:
         return False
+    return mount is not None and mount.is_local
+
+
+def hides_names(folder: str) -> bool:
+    """True if a file below a folder may seem to be missing at the moment when another replaces it.
+
+    FUSE finds the name of a file first, and opens it by the number of its old node then. The answer
+    is kept for the folder.
+    """
+    found = _HIDES.get(folder)
+    if found is None:
+        try:
+            mount = _mount_of_folder(folder) if sys.platform == "linux" else None
+        except OSError:
+            return False  # there is no such folder yet
+        if len(_HIDES) >= _MOST_FOLDERS:
+            _HIDES.clear()
+        found = _HIDES[folder] = mount is not None and mount.kind.startswith("fuse")
     return found
 
 
-_NEAR: dict[int, bool] = {}
+_HIDES: dict[str, bool] = {}
+_MOST_FOLDERS = 1024
+
+
+def _mount_of_folder(folder: str) -> Mount | None:
+    device = os.stat(folder).st_dev  # noqa: PTH116  (each write asks)
+    if device not in _MOUNT_OF:
+        descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            _MOUNT_OF[device] = _mount_of(descriptor)
+        finally:
+            os.close(descriptor)
+    return _MOUNT_OF[device]
+
+
+_MOUNT_OF: dict[int, Mount | None] = {}
 
 
 def _looked_up(descriptor: int) -> bool:

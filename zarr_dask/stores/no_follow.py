@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TypeVar
 
 from zarr_dask.errors import LinkError
 from zarr_dask.stores.backends.posix_io import CLOEXEC, MOST_REMOVED, close_read, make_folder
@@ -29,6 +30,7 @@ __all__ = [
     "remove_empty",
 ]
 
+T = TypeVar("T")
 _OPEN = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 _MOST_REACHED = 1 << 16
@@ -55,7 +57,7 @@ def folder_in(root: str, path: str, *, make: bool = False) -> Iterator[int]:
     OSError
         If it is not there, or cannot be made.
     """
-    descriptor = _reached(root, path, make=make)
+    descriptor = _until_kept(root, path, lambda: _reached(root, path, make=make), make=make)
     try:
         yield descriptor
     finally:
@@ -100,12 +102,20 @@ def create_in(root: str, path: str, name: str, *, make: bool = True) -> tuple[in
     OSError
         If the file cannot be made.
     """
+    return _until_kept(root, path, lambda: _create_once(root, path, name, make=make), make=make)
+
+
+def _until_kept(root: str, path: str, use: Callable[[], T], *, make: bool) -> T:
+    """Use a folder that is made for that, and made again while others remove it."""
     for _ in range(MOST_REMOVED if make else 0):
         try:
-            return _create_once(root, path, name, make=make)
+            return use()
         except FileNotFoundError:
-            continue
-    return _create_once(root, path, name, make=make)
+            from zarr_dask.stores.file_lock import hides_names
+
+            if path and hides_names(root):
+                _forget_names(root, path)
+    return use()
 
 
 def _create_once(root: str, path: str, name: str, *, make: bool) -> tuple[int, int]:
@@ -217,3 +227,25 @@ def _opened_below(folder: int, name: str, *, make: bool) -> int:
     with suppress(FileExistsError):  # another process has made it just now
         os.mkdir(name, dir_fd=folder)
     return os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def _forget_names(root: str, path: str) -> None:
+    """Have the kernel forget folders that are gone, and that FUSE has told it of for some time.
+
+    It does when it is to remove them; one that is there is empty, or stays.
+    """
+    with ExitStack() as stack, suppress(OSError):
+        folder = os.open(root, _OPEN)
+        stack.callback(close_read, folder)
+        places = []
+        for name in path.split("/"):
+            places.append((name, folder))
+            try:
+                folder = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=folder)
+            except FileNotFoundError:
+                break
+            stack.callback(close_read, folder)
+        for name, around in reversed(places):
+            with suppress(FileNotFoundError):
+                os.rmdir(name, dir_fd=around)
+                return

@@ -18,7 +18,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from itertools import islice
+from typing import ClassVar, Self, TypeVar
 
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import AccessDeniedError, LinkError, LinkWarning, StoreError
@@ -65,6 +66,10 @@ _TICK_NS = 20_000_000  # Linux counts 100 to 1000 a second
 _MOST_LINKS = 10_000
 """Links to folders that one listing follows: folders full of links to one another are not
 followed along all of the ways that lead through them."""
+_MORE_LOOKS = 1000
+"""Looks for a file that its folder lists, but that seems to be missing each time."""
+_MOST_LISTED = 10_000
+_JUST_NOW = 10.0  # seconds, with what clocks of hosts differ by
 _MOST_WALKS = 100
 """Walks through a folder to remove it, while others put files there."""
 _LIKE_CHUNK = re.compile(r"c?[0-9]*")
@@ -77,6 +82,7 @@ _LINK_TO_NOTHING = (
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})  # the second one on FreeBSD
 
 _Entries = list[os.DirEntry[str]]
+T = TypeVar("T")
 
 
 def _name(entry: os.DirEntry[str]) -> str:
@@ -541,7 +547,10 @@ class LocalStore(FileStore):
         try:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            again = self._look_again("inspect", key, lambda: os.lstat(path))
+            if again is None:
+                return None
+            status = again
         except OSError as error:
             raise self.failed("inspect", key, error) from error
         if stat.S_ISLNK(status.st_mode):
@@ -564,7 +573,7 @@ class LocalStore(FileStore):
         try:
             return os.open(path, READ_NO_LINK)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return self._look_again("open", key, lambda: os.open(path, READ_NO_LINK))
         except OSError as error:
             if error.errno not in _IS_LINK:
                 raise self.failed("open", key, error) from error
@@ -575,6 +584,24 @@ class LocalStore(FileStore):
         except OSError as error:
             hint = _LINK_TO_NOTHING if isinstance(error, FileNotFoundError) else ""
             raise self.failed("open", key, error, hint) from error
+
+    def _look_again(self, doing: str, key: str, look: Callable[[], T]) -> T | None:
+        """Look for a missing file where one that is being replaced may seem to be missing.
+
+        Its name never leaves the listing of its folder. That is asked for if the folder has changed
+        a moment ago.
+        """
+        from zarr_dask.stores.file_lock import hides_names
+
+        for _ in range(_MORE_LOOKS if hides_names(self.root) else 0):
+            try:
+                return look()
+            except (FileNotFoundError, NotADirectoryError):
+                if not _is_listed(f"{self.root}/{key}"):
+                    return None
+            except OSError as error:
+                raise self.failed(doing, key, error) from error
+        return None
 
     @contextmanager
     def _reporting(self, doing: str, key: str) -> Iterator[None]:
@@ -664,6 +691,16 @@ class _Bounds:
                 "to folders. Remove links that lead to one another."
             )
         return way
+
+
+def _is_listed(path: str) -> bool:
+    """True if a folder that has changed a moment ago has a file, as far as it is listed."""
+    folder, _, name = path.rpartition("/")
+    with suppress(OSError):
+        if abs(time.time() - os.stat(folder).st_mtime) < _JUST_NOW:
+            with os.scandir(folder) as entries:
+                return any(entry.name == name for entry in islice(entries, _MOST_LISTED))
+    return False
 
 
 def _empty(root: str) -> None:
