@@ -9,7 +9,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.threads import threads_at_work
-from zarr_dask.stores import LocalStore, MemoryStore, file_lock
+from zarr_dask.stores import LocalStore, MemoryStore, mounts
 from zarr_dask.stores.base import ReadPolicy
 
 CHUNKS = 16
@@ -24,7 +24,7 @@ class Waiting(MemoryStore):
 
 def as_if_near(monkeypatch, *, is_near) -> None:
     """Let folders lie in a file system of this host, or of another one."""
-    monkeypatch.setattr(file_lock, "is_on_this_host", lambda _: is_near)
+    monkeypatch.setattr(mounts, "is_on_this_host", lambda _: is_near)
 
 
 def array_in(store, **options) -> zd.Array:

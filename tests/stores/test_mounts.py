@@ -32,15 +32,10 @@ from zarr_dask.errors import (
     RankError,
 )
 from zarr_dask.jobs.engine.resume import ResumePlan
-from zarr_dask.stores import LocalStore
+from zarr_dask.stores import LocalStore, mounts
 from zarr_dask.stores import file_lock as exclusive
-from zarr_dask.stores.file_lock import (
-    Mount,
-    RecordTakenError,
-    has_shared_locks,
-    make_record,
-    parse_mounts,
-)
+from zarr_dask.stores.file_lock import RecordTakenError, has_shared_locks, make_record
+from zarr_dask.stores.mounts import Mount, parse_mounts
 from zarr_dask.stores.process_identity import Owner
 
 UNTRUSTED = """
@@ -64,16 +59,16 @@ def distrust(monkeypatch, folder) -> None:
 
 def test_only_file_systems_of_this_host_are_behind_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(exclusive, "_MOUNT_OF", {})
+    monkeypatch.setattr(mounts, "_MOUNT_OF", {})
     device, mount = tmp_path.stat().st_dev, Mount("nfs4", frozenset())
-    monkeypatch.setattr(exclusive, "_mount_of", lambda _: mount)
-    assert not exclusive.is_on_this_host(str(tmp_path))
-    assert {device: mount} == exclusive._MOUNT_OF
+    monkeypatch.setattr(mounts, "mount_of", lambda _: mount)
+    assert not mounts.is_on_this_host(str(tmp_path))
+    assert {device: mount} == mounts._MOUNT_OF
     mount = Mount("ext4", frozenset())
-    assert not exclusive.is_on_this_host(str(tmp_path))  # which is looked up once
-    exclusive._MOUNT_OF.clear()
-    assert exclusive.is_on_this_host(str(tmp_path))
-    assert not exclusive.is_on_this_host(str(tmp_path / "absent"))
+    assert not mounts.is_on_this_host(str(tmp_path))  # which is looked up once
+    mounts._MOUNT_OF.clear()
+    assert mounts.is_on_this_host(str(tmp_path))
+    assert not mounts.is_on_this_host(str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize(("kind", "looks"), [("fuse.bindfs", 3), ("fuse", 3), ("ext4", 1)])
@@ -83,8 +78,8 @@ def test_only_fuse_is_asked_again_for_what_seems_to_be_missing(
 ):
     (tmp_path / "a").write_bytes(b"value")
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(exclusive, "_HIDES", {})
-    monkeypatch.setattr(exclusive, "_MOUNT_OF", {tmp_path.stat().st_dev: Mount(kind, frozenset())})
+    monkeypatch.setattr(mounts, "_HIDES", {})
+    monkeypatch.setattr(mounts, "_MOUNT_OF", {tmp_path.stat().st_dev: Mount(kind, frozenset())})
     store, asked, original = LocalStore(str(tmp_path)), [], getattr(os, call)
 
     def hidden(path, *rest, **options):
@@ -102,7 +97,7 @@ def test_only_fuse_is_asked_again_for_what_seems_to_be_missing(
     assert store.get("b") is None
     assert store.size("b") is None
     assert LocalStore(str(tmp_path / "none")).get("b") is None
-    assert list(exclusive._HIDES) == [str(tmp_path)]  # what is not there may be mounted later
+    assert list(mounts._HIDES) == [str(tmp_path)]  # what is not there may be mounted later
 
 
 @pytest.mark.parametrize(
@@ -147,10 +142,10 @@ def test_a_table_of_mounts_with_odd_lines():
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts are looked up on Linux")
 @pytest.mark.parametrize(("kind", "shared"), [("ext4", True), ("fuse.bindfs", False)])
 def test_a_folder_is_found_in_the_table_once(tmp_path, monkeypatch, kind, shared):
-    table = re.sub(r" - \S+", f" - {kind}", Path(exclusive._MOUNTS).read_text("utf-8"))
+    table = re.sub(r" - \S+", f" - {kind}", Path(mounts._MOUNTS).read_text("utf-8"))
     fake = tmp_path / "mountinfo"
     fake.write_text(table, "utf-8")
-    monkeypatch.setattr(exclusive, "_MOUNTS", str(fake))
+    monkeypatch.setattr(mounts, "_MOUNTS", str(fake))
     monkeypatch.setattr(exclusive, "_KNOWN", {})
     with fake.open() as file:
         assert has_shared_locks(file.fileno()) is shared

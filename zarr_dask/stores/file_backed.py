@@ -39,7 +39,7 @@ class FileStore(Store):
 
 def is_behind_network(store: Store) -> bool:
     """True if a store is a folder in a network file system, or in one that is not known."""
-    from zarr_dask.stores.file_lock import is_on_this_host
+    from zarr_dask.stores.mounts import is_on_this_host
 
     inner = unwrap(store)
     return isinstance(inner, FileStore) and not is_on_this_host(inner.root)

@@ -1,4 +1,4 @@
-"""Locks on open files, the mounts that share them, and records that stand in for them.
+"""Locks on open files, and records that stand in for them where they are not shared.
 
 They are `flock` on POSIX, and on Windows a lock of one byte far behind the end of the file. The
 system releases them when their holder dies. A system, or a file system, that has none says so by an
@@ -17,21 +17,19 @@ names the record, and it is removed by hand. There is no time after which a reco
 dead: a process that was stopped and goes on would write beside its successor then.
 
 A lock of the operating system on a file in FUSE, or in a Lustre with the option ``localflock``, is
-known to its own host, or to its own mount, alone: another process writes behind it. On Linux the
-type and the options of the mount tell (``/proc/self/mountinfo``), once per device and process. What
-is not known for certain to share its locks is taken not to, and nothing is lost by that: a record
-in the store stands in for the lock then. A probe would not tell
-more: two processes of one host agree on locks that another host knows nothing of.
+known to its own host, or to its own mount, alone: another process writes behind it. The mount tells
+(`zarr_dask.stores.mounts`), once per device and process. What is not known for certain to share its
+locks is taken not to, and nothing is lost by that: a record in the store stands in for the lock
+then. A probe would not tell more: two processes of one host agree on locks that another host knows
+nothing of.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
@@ -40,21 +38,18 @@ from typing import Any
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.posix_io import fresh_bytes
 from zarr_dask.stores.key_names import temporary_name
+from zarr_dask.stores.mounts import mount_of
 from zarr_dask.stores.process_identity import Owner
 
 __all__ = [
     "HAS_LOCKS",
     "NO_LOCKS",
-    "Mount",
     "Record",
     "RecordTakenError",
     "has_shared_locks",
-    "hides_names",
-    "is_on_this_host",
     "lock",
     "make_record",
     "owner_of",
-    "parse_mounts",
     "unlock",
 ]
 
@@ -292,58 +287,6 @@ def _take_away(path: str, expected: bytes) -> None:
         aside.unlink()
 
 
-_LOCAL = frozenset(
-    (
-        *("apfs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfs"),
-        *("hfsplus", "jfs", "msdos", "nilfs2", "ntfs", "ntfs3", "overlay", "ramfs", "reiserfs"),
-        *("rootfs", "tmpfs", "udf", "ufs", "vfat", "xfs", "zfs"),
-    )
-)
-"""File systems of one host, whose kernel keeps all of their locks."""
-_MOUNTS = "/proc/self/mountinfo"
-
-
-@dataclass(frozen=True)
-class Mount:
-    """One mount of this process.
-
-    Examples
-    --------
-    >>> Mount("ext4", frozenset({"rw"})).has_shared_locks
-    True
-    >>> Mount("fuse.sshfs", frozenset({"rw"})).has_shared_locks
-    False
-    >>> Mount("lustre", frozenset({"flock"})).has_shared_locks
-    True
-    """
-
-    kind: str
-    """Type of the file system."""
-    options: frozenset[str]
-    """Those of the mount and of the file system."""
-
-    @property
-    def is_local(self) -> bool:
-        """True if the file system is one of this host, behind no network."""
-        return self.kind in _LOCAL
-
-    @property
-    def has_shared_locks(self) -> bool:
-        """True if locks hold between all processes that see the files, on whatever host."""
-        options = self.options
-        if self.is_local or self.kind == "ceph":
-            return True
-        if self.kind in {"nfs", "nfs4"}:
-            return not options & {"nolock", "local_lock=all", "local_lock=flock"}
-        if self.kind == "lustre":
-            return "flock" in options and "localflock" not in options
-        if self.kind in {"cifs", "smb3"}:
-            return not options & {"nobrl", "nolock", "forcemandatorylock"}
-        if self.kind in {"gfs2", "ocfs2"}:
-            return not options & {"localflocks", "lockproto=lock_nolock"}
-        return False
-
-
 def has_shared_locks(descriptor: int) -> bool:
     """True if locks on an open file hold between all processes that see it.
 
@@ -359,91 +302,6 @@ def has_shared_locks(descriptor: int) -> bool:
 _KNOWN: dict[int, bool] = {}
 
 
-def is_on_this_host(folder: str) -> bool:
-    """True if a folder lies in a file system of this host, so that no network is waited for.
-
-    Of a file system that is not known, False; True on systems other than Linux, which do not tell.
-    The answer is kept for the device.
-    """
-    if sys.platform != "linux":
-        return True
-    try:
-        mount = _mount_of_folder(folder)
-    except OSError:
-        return False
-    return mount is not None and mount.is_local
-
-
-def hides_names(folder: str) -> bool:
-    """True if a file below a folder may seem to be missing at the moment when another replaces it.
-
-    FUSE finds the name of a file first, and opens it by the number of its old node then. The answer
-    is kept for the folder.
-    """
-    found = _HIDES.get(folder)
-    if found is None:
-        try:
-            mount = _mount_of_folder(folder) if sys.platform == "linux" else None
-        except OSError:
-            return False  # there is no such folder yet
-        if len(_HIDES) >= _MOST_FOLDERS:
-            _HIDES.clear()
-        found = _HIDES[folder] = mount is not None and mount.kind.startswith("fuse")
-    return found
-
-
-_HIDES: dict[str, bool] = {}
-_MOST_FOLDERS = 1024
-
-
-def _mount_of_folder(folder: str) -> Mount | None:
-    device = os.stat(folder).st_dev  # noqa: PTH116  (each write asks)
-    if device not in _MOUNT_OF:
-        descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            _MOUNT_OF[device] = _mount_of(descriptor)
-        finally:
-            os.close(descriptor)
-    return _MOUNT_OF[device]
-
-
-_MOUNT_OF: dict[int, Mount | None] = {}
-
-
 def _looked_up(descriptor: int) -> bool:
-    mount = _mount_of(descriptor) if HAS_LOCKS else None
+    mount = mount_of(descriptor) if HAS_LOCKS else None
     return mount is not None and mount.has_shared_locks
-
-
-def _mount_of(descriptor: int) -> Mount | None:
-    """Return the mount that an open file lies in, if the system tells."""
-    if sys.platform != "linux":
-        return None  # records stand in for locks, which are not asked about
-    try:
-        with Path(f"/proc/self/fdinfo/{descriptor}").open(encoding="ascii") as lines:
-            number = next(line.split()[1] for line in lines if line.startswith("mnt_id:"))
-        text = Path(_MOUNTS).read_text(encoding="utf-8", errors="surrogateescape")
-        return parse_mounts(text).get(int(number))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None
-
-
-@lru_cache(maxsize=1)
-def parse_mounts(text: str) -> dict[int, Mount]:
-    """The mounts in the text of ``/proc/self/mountinfo``, by their numbers.
-
-    Examples
-    --------
-    >>> line = "42 27 0:39 / /mnt rw,noatime shared:1 - fuse.sshfs host:/data rw,user_id=0"
-    >>> parse_mounts(line)[42].kind
-    'fuse.sshfs'
-    """
-    found = {}
-    for line in text.splitlines():
-        first, separator, second = line.partition(" - ")
-        fields, kinds = first.split(" "), second.split(" ")
-        if not separator or len(fields) < 6 or len(kinds) < 3 or not fields[0].isdigit():
-            continue
-        options = frozenset((*fields[5].split(","), *kinds[2].split(",")))
-        found[int(fields[0])] = Mount(kinds[0], options)
-    return found

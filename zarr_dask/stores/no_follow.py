@@ -111,7 +111,7 @@ def _until_kept(root: str, path: str, use: Callable[[], T], *, make: bool) -> T:
         try:
             return use()
         except FileNotFoundError:
-            from zarr_dask.stores.file_lock import hides_names
+            from zarr_dask.stores.mounts import hides_names
 
             if path and hides_names(root):
                 _forget_names(root, path)

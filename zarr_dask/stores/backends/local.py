@@ -591,7 +591,7 @@ class LocalStore(FileStore):
         Its name never leaves the listing of its folder. That is asked for if the folder has changed
         a moment ago.
         """
-        from zarr_dask.stores.file_lock import hides_names
+        from zarr_dask.stores.mounts import hides_names
 
         for _ in range(_MORE_LOOKS if hides_names(self.root) else 0):
             try:
