@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 __all__ = ["ClientRenewal"]
 
-_RENEWED = 5.0  # seconds in which requests that were sent before do not renew credentials again
+_PAUSE = 5.0
+"""Minimum seconds between renewals for services that do not respond."""
 
 
 class ClientRenewal:
-    """Forgets the clients of a library, at most every five seconds.
+    """Forgets the clients of a library, once for all requests that failed with them.
 
     Parameters
     ----------
@@ -32,10 +33,17 @@ class ClientRenewal:
         self._lock = threading.Lock()
         self._last = float("-inf")
 
-    def forget_clients(self) -> None:
-        """Forget all clients, unless that has just been done for another request."""
+    def forget_clients(self, sent: float | None = None) -> None:
+        """Forget all clients, unless that has just been done for another request.
+
+        Parameters
+        ----------
+        sent
+            When the request was sent whose credentials had expired, as `time.monotonic` counts.
+            None for one that got no response: these go on failing, and making clients is slow.
+        """
         with self._lock:
             now = time.monotonic()
-            if now - self._last >= _RENEWED:
+            if now - self._last >= _PAUSE if sent is None else sent >= self._last:
                 self._last = now
                 self._forget()

@@ -303,9 +303,9 @@ class FsspecStore(HoldsCredentials):
         return [one.content if isinstance(one, TaggedBytes) else one for one in found]
 
     def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
-        found = self._try_s3(requests)
+        sent, found = time.monotonic(), self._try_s3(requests)
         if any(isinstance(one, AccessDeniedError) and one.expired for one in found):
-            _RENEWAL.forget_clients()
+            _RENEWAL.forget_clients(sent)
             found = self._try_s3(requests)
         return found
 
@@ -1006,12 +1006,13 @@ _RENEWAL = ClientRenewal(_opened.cache_clear)
 
 def _renewing(attempt: Callable[[], _Result]) -> _Result:
     """Return the result of an attempt; if the credentials have expired, of one with others."""
+    sent = time.monotonic()
     try:
         return attempt()
     except AccessDeniedError as error:
         if not error.expired:
             raise
-    _RENEWAL.forget_clients()
+    _RENEWAL.forget_clients(sent)
     return attempt()
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import monotonic
 from typing import Any, TypeVar
 
 from zarr_dask._util.threads import request_slots
@@ -426,6 +427,7 @@ class ObstoreRequests(ConditionalGetMixin):
         After a request without a response, the next attempt has a new client: the connections that
         the old one keeps may all have died.
         """
+        sent = monotonic()
         try:
             return attempt()
         except StoreUnavailableError as error:
@@ -435,11 +437,11 @@ class ObstoreRequests(ConditionalGetMixin):
         except AccessDeniedError as error:
             if not error.expired:
                 raise
-        self._renew_client()
+        self._renew_client(sent)
         return attempt()
 
-    def _renew_client(self) -> None:
-        _RENEWAL.forget_clients()
+    def _renew_client(self, sent: float | None = None) -> None:
+        _RENEWAL.forget_clients(sent)
         self._clients.clear()
 
     @property
