@@ -6,6 +6,7 @@ Where one is not installed its tests are skipped, with CI=true they fail.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import shutil
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,25 +96,42 @@ class Service(NamedTuple):
     process: subprocess.Popen
 
 
+_IDLE: list[S3Server] = []
+"""Servers of this process that nobody uses: to start one takes as long as dozens of tests."""
+
+
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """A server, ready; its bucket is called "bucket"."""
+    """A server, ready and empty; its bucket is called "bucket"."""
+    server = _emptied(_IDLE.pop()) if _IDLE else _started()
+    try:
+        server.admin.create_bucket(Bucket="bucket")
+        yield server
+    finally:
+        if server.process.poll() is None:
+            _IDLE.append(server)
+
+
+def _started() -> S3Server:
     # pages of listings that are soon full
-    environment = {**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "50"}
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", SERVE],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=environment,
-    ) as process:
-        try:
-            assert select.select([process.stdout], [], [], 40)[0], "the server does not start"
-            server = S3Server(int(process.stdout.readline()), process)
-            server.admin.create_bucket(Bucket="bucket")
-            yield server
-        finally:
-            process.kill()
+        env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "50"},
+    )
+    atexit.register(process.kill)
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 40)[0], "the server does not start"
+    return S3Server(int(process.stdout.readline()), process)
+
+
+def _emptied(server: S3Server) -> S3Server:
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=40)) as connection:
+        connection.request("POST", "/moto-api/reset")
+        assert connection.getresponse().status == 200
+    return server
 
 
 @contextmanager
