@@ -11,7 +11,7 @@ elements into it. Both read it, change their part, and put it back if it has not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
 from typing import Protocol
@@ -28,7 +28,7 @@ from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, get_start
-from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
+from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none, keeping_lock
 from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, puts_wait, remove
 
 __all__ = [
@@ -125,6 +125,7 @@ def write_parts(
         if is_shared(array, part.coords, seen):
             put_later(view_region(values, part.out).nbytes, partial(put, part, shared=True))
         else:
+            let_go()
             put(part)
 
     def put(part: Part, *, shared: bool = False) -> None:
@@ -135,9 +136,12 @@ def write_parts(
         if not written:
             has_emptied = True
 
-    if threads is None and _hurries(array):
+    hurries = threads in {None, 1} and _hurries(array)
+    if hurries:
         threads = 1
-    with concurrent_puts(array.store):
+    # nobody waits long for a lock that is kept while a small chunk is encoded
+    keeping = keeping_lock() if hurries else nullcontext(_nothing)
+    with concurrent_puts(array.store), keeping as let_go:
         parallel_for(write, parts(), threads)
     confirm.check_written(
         lambda: (
@@ -145,6 +149,10 @@ def write_parts(
             or any(array.store.size(array.key(part.coords)) is not None for part in parts())
         )
     )
+
+
+def _nothing() -> None:
+    """Let go of nothing, where no lock is kept."""
 
 
 def _hurries(array: WrittenArray) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
     "cas_update",
     "content_tag",
     "folder_lock",
+    "keeping_lock",
     "one_by_one",
     "until_put",
 ]
@@ -54,6 +55,8 @@ others may refuse all of them."""
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another try
 
 
+_MOST_KEPT = 64
+"""Times that one lock is used before others get it."""
 _HELD: ContextVar[Mapping[object, Record]] = ContextVar("_HELD", default=MappingProxyType({}))
 """Records of the folders that are locked by whoever runs, who may lock them once more."""
 
@@ -241,17 +244,97 @@ def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
     if mine is not None and mine.pid == os.getpid():
         yield lambda: _check_kept(mine)
         return
-    descriptor, record = _locked(folder)
+    keeper = _keeper_here()
+    kept = None if keeper is None else keeper.taken(folder)
+    descriptor, record = _locked(folder) if kept is None else kept
     token = _HELD.set({**held, _name(folder if descriptor is None else descriptor): record})
     try:
         yield lambda: _check_kept(record)
     finally:
         _HELD.reset(token)
-        try:
-            record.remove()
-        finally:
-            if descriptor is not None:
-                _let_go(descriptor)
+        if keeper is None:
+            _unlock(descriptor, record)
+        else:
+            keeper.keep(folder, descriptor, record)
+
+
+class _Keeper:
+    """Keeps the lock that one thread has used last, and counts how often that was used."""
+
+    def __init__(self) -> None:
+        self.thread, self.pid = threading.get_ident(), os.getpid()
+        self._kept: tuple[str, int | None, Record] | None = None
+        self._uses = 0
+
+    def taken(self, folder: str) -> tuple[int | None, Record] | None:
+        """Return the lock if it is that of a folder; any other one is let go."""
+        if self._kept is None:
+            return None
+        kept, descriptor, record = self._kept
+        if kept != folder or not _stands(folder, descriptor, record):
+            self.let_go()
+            return None
+        self._kept = None
+        return descriptor, record
+
+    def keep(self, folder: str, descriptor: int | None, record: Record) -> None:
+        """Keep a lock, unless others have waited for it for long."""
+        self._kept = folder, descriptor, record
+        self._uses += 1
+        if self._uses >= _MOST_KEPT:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of the lock, if there is one; a forked process, or another thread, has none."""
+        if threading.get_ident() != self.thread:
+            return
+        kept, self._kept, self._uses = self._kept, None, 0
+        if kept is not None and self.pid == os.getpid():
+            _unlock(*kept[1:])
+
+
+_KEEPER: ContextVar[_Keeper | None] = ContextVar("_KEEPER", default=None)
+
+
+def _keeper_here() -> _Keeper | None:
+    """Return the keeper of this thread: others may have got its context."""
+    keeper = _KEEPER.get()
+    if keeper is None or keeper.thread != threading.get_ident() or keeper.pid != os.getpid():
+        return None
+    return keeper
+
+
+@contextmanager
+def keeping_lock() -> Iterator[Callable[[], None]]:
+    """Keep the last `folder_lock` of this thread: objects of one folder are changed in a row.
+
+    It goes when another folder is locked, and after some uses, so that others get it.
+
+    Yields
+    ------
+    callable
+        Lets go of it; to be called before anything is done that takes its time.
+    """
+    keeper = _Keeper()
+    token = _KEEPER.set(keeper)
+    try:
+        yield keeper.let_go
+    finally:
+        _KEEPER.reset(token)
+        keeper.let_go()
+
+
+def _stands(folder: str, descriptor: int | None, record: Record) -> bool:
+    """True if a kept lock is still that of its folder, which others may have removed."""
+    return record.is_ours() if descriptor is None else _is(descriptor, folder)
+
+
+def _unlock(descriptor: int | None, record: Record) -> None:
+    try:
+        record.remove()
+    finally:
+        if descriptor is not None:
+            _let_go(descriptor)
 
 
 def _name(folder: str | int) -> object:

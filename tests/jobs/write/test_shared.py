@@ -13,6 +13,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from contextvars import copy_context
 from pathlib import Path
 
 import dask
@@ -24,9 +25,18 @@ import pytest
 import zarr_dask as zd
 from tests.support.scripts import Script
 from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
-from zarr_dask.stores import HookStore, LocalStore, MemoryStore, ReadOnly, Recording, open_store
+from zarr_dask.stores import (
+    HookStore,
+    LocalStore,
+    MemoryStore,
+    ReadOnly,
+    Recording,
+    compare_and_swap,
+    file_lock,
+    open_store,
+)
 from zarr_dask.stores.backends.fsspec import FsspecStore
-from zarr_dask.stores.compare_and_swap import as_cas_store, folder_lock
+from zarr_dask.stores.compare_and_swap import as_cas_store, folder_lock, keeping_lock
 from zarr_dask.stores.wrappers.base import PrefixStore
 
 VALUES = np.arange(1, 241, dtype="int32").reshape(12, 20)
@@ -97,6 +107,73 @@ def test_a_folder_that_goes_while_one_waits_for_its_lock(tmp_path):
         shutil.rmtree(folder)
     thread.join(20)
     assert found == [True]
+
+
+def is_free(folder: Path) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return not list(folder.glob(".*"))  # nor is there a record
+
+
+def test_a_lock_that_is_kept_for_the_next_object(tmp_path):
+    store, one, other = LocalStore(str(tmp_path)), tmp_path / "c" / "0", tmp_path / "c" / "1"
+    with keeping_lock() as let_go:
+        assert store.set_if("c/0/0", [b"1"], None)
+        assert not is_free(one)
+        assert store.set_if("c/0/1", [b"2"], None)
+        assert store.set_if("c/1/0", [b"3"], None)
+        assert is_free(one)
+        assert not is_free(other)
+        let_go()
+        assert is_free(other)
+        store.set_if("c/0/0", [b"4"], b"1")
+        shutil.rmtree(one)  # with the record: the lock is one of nothing
+        assert store.set_if("c/0/0", [b"5"], None)
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(copy_context().run, let_go).result()  # which is not that thread's
+        assert not is_free(one)
+    assert is_free(one)
+    store.set_if("c/0/1", [b"6"], None)
+    assert is_free(one)
+
+
+def test_a_kept_lock_is_handed_on(tmp_path):
+    store, kept = LocalStore(str(tmp_path)), []
+    with keeping_lock():
+        for number in range(2 * compare_and_swap._MOST_KEPT):
+            assert store.set_if(f"c/{number}", [b"1"], None)
+            kept.append(not is_free(tmp_path / "c"))
+    assert kept.count(False) == 2
+
+
+def test_a_kept_record_that_was_removed_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_lock, "has_shared_locks", lambda _: False)
+    store, folder = LocalStore(str(tmp_path)), tmp_path / "c"
+    with keeping_lock():
+        assert store.set_if("c/0", [b"1"], None)
+        shutil.rmtree(folder)
+        assert store.set_if("c/0", [b"2"], None)
+        assert len(list(folder.iterdir())) == 2
+    assert [one.name for one in folder.iterdir()] == ["0"]
+
+
+@pytest.mark.parametrize(("side", "locks"), [(8, 1), (512, 8)])
+def test_small_chunks_in_one_folder_share_a_lock(tmp_path, monkeypatch, side, locks):
+    made, make = [], file_lock.make_record
+    monkeypatch.setattr(
+        file_lock, "make_record", lambda path, **how: made.append(path) or make(path, **how)
+    )
+    array = zd.create_array(tmp_path / "a", shape=(side // 2, 8 * side), dtype="f8", chunks=side)
+    made.clear()
+    array[...] = 1
+    assert len(made) == locks
+    assert not list(tmp_path.rglob(".*"))
+    assert (array[...] == 1).all()
 
 
 def test_a_folder_that_goes_while_it_is_made(tmp_path, monkeypatch):
