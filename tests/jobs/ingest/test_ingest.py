@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import dask
@@ -19,7 +21,9 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from zarr_dask.errors import CorruptObjectError, IngestError
 from zarr_dask.jobs.ingest import survey as surveying
+from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
 from zarr_dask.jobs.ingest.netcdf3 import read_header
+from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.jobs.write.target import ArrayTarget
 
 h5py = pytest.importorskip("h5py")
@@ -763,6 +767,31 @@ def test_memory_for_chunks_that_are_cut_is_counted(tmp_path):
     given = {"concat": "time", "chunks": {"time": 1}, "threads": 1}
     whole = zd.plan_ingest(files[:1], {}, **given, max_mem="64MB")
     cut = zd.plan_ingest(files, {}, **given, max_mem="64MB")
-    assert whole.copy.max_mem - cut.copy.max_mem == 3 * 2 * 100 * 1000 * 8
+    more = cut.copy.besides - whole.copy.besides - 3 * 2 * 100 * 1000 * 8
+    assert 0 < more < 20_000  # what is known of a file
+    assert cut.copy.peak > cut.copy.besides
+    assert cut.copy.max_mem == 64_000_000
     with pytest.raises(zd.errors.MemoryBudgetError):
         zd.plan_ingest(files, {}, **given, max_mem="4MB")
+
+
+def test_what_workers_know_of_each_file_is_counted(tmp_path):
+    """Headers, and the places of chunks: of small chunks this is more than a task holds."""
+    files = []
+    for number in range(4):
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            made = file.create_dataset("a", (3000, 4), "f8", chunks=(1, 4))
+            made[:] = number
+            made.dims[0].label = "time"
+    given = {"concat": "time", "chunks": {"time": 100}, "threads": 1}
+    one, all_of_them = (zd.plan_ingest(some, {}, **given).copy for some in (files[:1], files))
+    places = all_of_them.besides - one.besides
+    place = SourceFile.of(shutil.copy(files[3], f"{tmp_path}/other.h5"), None)
+    file = FileArrays(place, header_of(place, None))
+    tracemalloc.start()
+    file.chunk("a", (0, 0))
+    of_a_file, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 3 * of_a_file < places < 6 * of_a_file
+    assert all_of_them.peak > one.peak + places // 2

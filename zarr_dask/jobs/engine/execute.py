@@ -20,7 +20,7 @@ from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, 
 from zarr_dask.jobs.engine.lifecycle import alone, finished, go_on, job_lock, resume, start_job
 from zarr_dask.jobs.engine.local_schedulers import shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import held_by_process, seconds
+from zarr_dask.jobs.engine.predict import seconds
 from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.progress_bars import rechunk_bars
 from zarr_dask.jobs.engine.report import (
@@ -197,7 +197,7 @@ def execute_plan(
         "seconds": perf_counter() - begun,
         "already_done": ledger.already_done,
         "stages": ledger.stages(expected),
-        "bound": held_by_process(plan.stages, workers.threads_per_process),
+        "bound": plan.held_by(workers.threads_per_process),
         "peaks": ledger.peaks,
         "repeated": ledger.repeated,
         "retried_besides": ledger.retried_comparing + retries.count,
@@ -260,7 +260,7 @@ def check_process_memory(plan: ArraysPlan, workers: Workers) -> None:
     MemoryBudgetError
         If they would hold more than `max_mem`.
     """
-    needed = held_by_process(plan.stages, workers.threads_per_process)
+    needed = plan.held_by(workers.threads_per_process)
     if needed > plan.max_mem:
         raise MemoryBudgetError(
             f"the plan was made for {pluralize(plan.threads_per_process, 'thread')} per process; "

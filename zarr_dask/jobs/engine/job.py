@@ -136,6 +136,8 @@ class ArraysPlan(Priced, ABC):
     """Identifier that separates the output of this plan from later output at its location."""
     model: CostModel = field(default_factory=CostModel, compare=False)
     """Cost model, for predictions in the report."""
+    besides: int = 0
+    """Bytes that each process holds of its source, besides what tasks hold."""
 
     # --- properties -------------------------------------------------------------------------------
 
@@ -197,7 +199,11 @@ class ArraysPlan(Priced, ABC):
     @property
     def peak(self) -> int:
         """Maximum bytes that one process holds."""
-        return held_by_process(self.stages, self.threads_per_process)
+        return self.held_by(self.threads_per_process)
+
+    def held_by(self, threads: int) -> int:
+        """Return the maximum bytes that a process with these threads holds."""
+        return held_by_process(self.stages, threads) + self.besides
 
     @property
     def costs(self) -> Costs:

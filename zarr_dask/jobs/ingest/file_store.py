@@ -35,6 +35,7 @@ from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy
 
 __all__ = [
+    "INDEXED_FILES",
     "SMALL",
     "FileArrays",
     "ReadOnlyKeys",
@@ -49,6 +50,9 @@ _Index = dict[tuple[int, ...], tuple[int, int, int]]
 
 SMALL = 1 << 16
 """Most bytes of a variable whose values are read with the header."""
+
+INDEXED_FILES = 256
+"""Number of files whose places of chunks a process keeps."""
 
 FORMAT = DEFAULT_FORMAT
 
@@ -389,7 +393,7 @@ def _region(one: Variable, coords: Sequence[int]) -> tuple[slice, ...]:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=INDEXED_FILES)
 def _indices_of(identity: str, options: str, process: int) -> dict[str, _Index]:  # noqa: ARG001
     """Return the indices of one file, which a process keeps for some files."""
     return {}

@@ -54,7 +54,8 @@ from zarr_dask.jobs.ingest.combine import (
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.described import described
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
-from zarr_dask.jobs.ingest.file_store import FORMAT
+from zarr_dask.jobs.ingest.file_store import FORMAT, INDEXED_FILES
+from zarr_dask.jobs.ingest.header import Header
 from zarr_dask.jobs.ingest.source_file import find_files
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.verify.compare import compare
@@ -391,12 +392,12 @@ def plan_ingest(
         )
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     budget = memory_budget(max_mem, workers)
-    besides = _held_besides(combination, decodes=fills)
-    budget -= besides * workers.threads_per_process
-    if budget <= 0:
+    besides = _held_of_files(combination)
+    besides += _held_besides(combination, decodes=fills) * workers.threads_per_process
+    if budget <= besides:
         raise MemoryBudgetError(
-            f"max_mem={max_mem!r} is too little: values that are cut or converted on the way need "
-            f"{format_bytes(besides)} for each thread."
+            f"max_mem={max_mem!r} is too little: what is known of the files, and values that are "
+            f"cut or converted on the way, need {format_bytes(besides)} in each process."
         )
     plan = plan_copy(
         open_node(source),
@@ -406,7 +407,7 @@ def plan_ingest(
         shards=shards,
         format=format or FORMAT.name,
         codecs=_codecs(combination, codecs),
-        max_mem=budget,
+        max_mem=budget - besides,
         temp=temp,
         overwrite=overwrite or resume,
         client=client,
@@ -420,7 +421,7 @@ def plan_ingest(
         files=names,
         new_files=names,
         notes=combination.notes,
-        copy=replace(plan, overwrite=overwrite),
+        copy=replace(plan, overwrite=overwrite, max_mem=budget, besides=besides),
         append=None,
         target=(plan.store, plan.path),
     )
@@ -516,6 +517,36 @@ def _is_in_the_making(there: Group, found: Combination) -> bool:
     """True if the group or an array is not visible yet, and a job that makes it has not ended."""
     is_whole = not there.meta.implicit and all(path in there for path in found.arrays)
     return not is_whole and next(jobs_creating(there.store, there.path), None) is not None
+
+
+def _held_of_files(found: Combination) -> int:
+    """Return the bytes that a process holds of all files: headers, and the places of chunks.
+
+    A worker has up to three copies of the headers: of the tasks that it runs, ends and receives.
+    """
+    chunks = sorted((_stored_chunks(header) for header in found.headers), reverse=True)
+    variables = sum(len(header.variables) for header in found.headers)
+    headers = _OF_HEADER * len(found.headers) + _OF_VARIABLE * variables
+    return 3 * headers + _OF_CHUNK * sum(chunks[:INDEXED_FILES])
+
+
+def _stored_chunks(header: Header) -> int:
+    """Return the maximum number of chunks of a file whose places have to be looked up.
+
+    The file has an address of 8 bytes for each that is stored, which may be few of a large array.
+    """
+    chunks = sum(
+        prod(-(-n // size) for n, size in zip(one.shape, one.chunks, strict=True))
+        for one in header.variables.values()
+        if one.layout == "chunks"
+    )
+    return min(chunks, header.size // 8)
+
+
+_OF_HEADER, _OF_VARIABLE = 1_500, 1_500
+"""Bytes that the header of a file takes as Python objects, and those of each of its variables."""
+_OF_CHUNK = 300
+"""Bytes of the coordinates of a chunk with its offset, size and filters."""
 
 
 def _held_besides(found: Combination, *, decodes: bool) -> int:
