@@ -25,6 +25,7 @@ from zarr_dask.errors import (
     JobReplacedError,
     JobRunningError,
     NodeExistsError,
+    NodeNotFoundError,
     ResumeError,
     ZarrDaskError,
 )
@@ -674,6 +675,34 @@ def test_what_was_stopped_while_it_removes_or_copies_leaves_a_later_job_alone(
     group = zd.open_group(url, storage_options=options)
     assert list(group) == ["g"]
     np.testing.assert_array_equal(group["g/b"][...], np.arange(3))
+
+
+def test_a_removal_that_was_stopped_is_completed_by_the_one_that_stopped_it(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had removed the metadata; its node cannot be put back where objects lie."""
+    url, options = "s3://bucket/halfway.zarr", server.options
+    group = zd.create_group(url, storage_options=options)
+    zd.to_zarr(values(1), f"{url}/a", storage_options=options)
+    claiming = edit.claiming_nodes
+
+    def stop(*_: Any) -> None:
+        raise JobReplacedError("by the one that claims now")
+
+    def claim_late(store: Any, path: str) -> Any:
+        monkeypatch.setattr(edit, "claiming_nodes", claiming)
+        with monkeypatch.context() as patched:
+            patched.setattr(edit, "_remove_objects", stop)
+            with pytest.raises(JobReplacedError):
+                group.rename("a", "b")
+        assert list(open_store(url, options).list("a/"))
+        return claiming(store, path)
+
+    monkeypatch.setattr(edit, "claiming_nodes", claim_late)
+    with pytest.raises(NodeNotFoundError):
+        zd.delete(url, "a", storage_options=options)
+    assert not list(open_store(url, options).list("a/"))
+    np.testing.assert_array_equal(group.rename("b", "a")[...], values(1))
 
 
 @pytest.mark.parametrize("change", [delete_group, replace_group, rename_group, write_group])

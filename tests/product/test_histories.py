@@ -47,6 +47,14 @@ def test_the_checker_finds_what_no_order_explains():
     for began, is_right in ((2, True), (5, False)):  # is there something of a node in the making?
         making = event("swap", 9, path="b", time=(began, 6))
         assert explained([made, refused, making]) == is_right
+    there = event("create", 2, path="b", time=(0, 1))
+    gone = event("delete", path="b", time=(2, 3))
+    left = event("rename", "c", path="b", time=(2, 3), error="JobReplacedError")
+    late = event("write", 0, 5, path="b", time=(2, 4), error="NodeNotFoundError")
+    for others, is_right in (((gone,), False), ((left,), True), ((gone, late), True)):
+        after = event("rename", "b", time=(3.5, 4), error="NodeExistsError")
+        seen = event("read", path="b", time=(3, 3.4), error="NodeNotFoundError")
+        assert explained([made, there, *others, seen, after], renames_at_once=False) == is_right
 
 
 def check_histories(

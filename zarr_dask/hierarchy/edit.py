@@ -480,17 +480,22 @@ def delete_node(store: Store, path: str) -> None:
     RankError
         If it belongs to a simulation output that is still open, or contains one.
     """
-    present = [node_format for node_format, _ in formats_at(store, path)]
+    present = formats_at(store, path)
     if not present:
         _refuse_nothing(store, path)
     check_no_link(store, path)
-    with claiming_nodes(store, path) as claims, removing(store, path):
-        if not formats_at(store, path):
-            _refuse_nothing(store, path)  # another process has been faster
+    with (
+        claiming_nodes(store, path) as claims,
+        removing(store, path),
+        fenced_deletes(claims.fence),
+    ):
+        if not formats_at(store, path):  # another process has been faster
+            if claims.claims:  # or was stopped by this one's claim when it had removed the metadata
+                _remove_rest(store, path, present)
+            _refuse_nothing(store, path)
         end_claims_below(store, path)
-        with fenced_deletes(claims.fence):
-            remove_node(store, path, is_claimed=True)
-    for node_format in present:
+        remove_node(store, path, is_claimed=True)
+    for node_format, _ in present:
         warn_stale_consolidated(store, path, node_format)
 
 
@@ -508,6 +513,13 @@ def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
         _remove_documents(store, path, candidate)
     if is_claimed:  # with the claim: who has it next finds no node
         discard_journals(store, path, is_claimed=True)
+    _remove_rest(store, path, present)
+
+
+def _remove_rest(
+    store: Store, path: str, present: Iterable[tuple[Format, NodeMeta | None]]
+) -> None:
+    """Delete what lies at and below a node whose metadata are gone."""
     for candidate, meta in present:
         if isinstance(meta, ArrayMeta):
             _remove_objects(store, path, candidate, meta)

@@ -242,7 +242,8 @@ def _is_in_the_way(event: Event, events: Sequence[Event]) -> bool:
     """True if a rename was refused because of what is no node yet, or any more, at its target.
 
     What another operation that makes a node there has put is left alone. So is what a write has
-    put that came too late: after the array that it had opened was moved or deleted, as it says.
+    put that came too late: after the array that it had opened was moved or deleted, as it says. And
+    so is what a removal has left that was stopped when it had removed the metadata.
     """
     if (event.name, event.error) != ("rename", "NodeExistsError"):
         return False
@@ -252,6 +253,7 @@ def _is_in_the_way(event: Event, events: Sequence[Event]) -> bool:
         and (
             (other.name in {"create", "replace", "swap"} and event.began < other.ended)
             or (other.name, other.error) == ("write", "NodeNotFoundError")
+            or (other.name in {"delete", "rename"} and other.error == "JobReplacedError")
         )
         for other in events
     )
