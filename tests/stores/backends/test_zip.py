@@ -529,3 +529,21 @@ def test_damaged_archives_are_read_right_or_refused(tmp_path):
                 continue
             finally:
                 path.unlink()
+
+
+@pytest.mark.parametrize("offset", [1 << 62, 1 << 63, (1 << 64) - 1])
+def test_an_entry_behind_all_files_is_refused(tmp_path, offset):
+    """Zip64 says where it begins, in more bits than the system takes."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("c/0", b"value")
+    found = path.read_bytes()
+    entry, end = found.index(b"PK\1\2"), found.index(b"PK\5\6")
+    extra = struct.pack("<HHQQQ", 1, 24, 5, 5, offset)
+    sizes, place = b"\xff" * 8, b"\xff" * 4
+    directory = found[entry : entry + 20] + sizes + struct.pack("<HH", 3, len(extra))
+    directory += found[entry + 32 : entry + 42] + place + found[entry + 46 : end] + extra
+    last = found[end : end + 12] + struct.pack("<I", len(directory)) + found[end + 16 :]
+    path.write_bytes(found[:entry] + directory + last)
+    with pytest.raises(StoreError, match="no entry where the directory says so"):
+        ZipStore.from_path(str(path)).get("c/0")

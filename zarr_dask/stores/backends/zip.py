@@ -225,12 +225,14 @@ class ZipStore:
 
     def _start(self, descriptor: int, key: str, entry: ZipEntry) -> int:
         """Return the offset of the bytes of an entry."""
-        header = read_at(descriptor, entry.offset, _LOCAL_HEADER.size)
+        nbytes = (self.stamp or (0, 0))[0]
+        is_inside = 0 <= entry.offset <= nbytes  # zip64 counts further than files go
+        header = read_at(descriptor, entry.offset, _LOCAL_HEADER.size) if is_inside else b""
         if len(header) < _LOCAL_HEADER.size or not header.startswith(_SIGNATURE):
             raise self._broken(key, "there is no entry where the directory says so")
         _, name, extra = _LOCAL_HEADER.unpack(header)
         start = entry.offset + _LOCAL_HEADER.size + int(name) + int(extra)
-        if start + entry.stored > (self.stamp or (0, 0))[0]:
+        if start + entry.stored > nbytes:
             raise self._broken(key, "the archive ends before it does")
         if self.folder + key in _directory(self.root, self.stamp or (0, 0)).sharing:
             raise self._broken(key, "its bytes are those of another entry as well; pack it again")
