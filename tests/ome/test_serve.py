@@ -43,7 +43,8 @@ def get(url, method="GET", body=None, **headers):
         with urllib.request.urlopen(request) as answer:  # noqa: S310
             return answer.status, answer.read(), answer.headers
     except urllib.error.HTTPError as error:
-        return error.code, error.read(), error.headers
+        with error:
+            return error.code, error.read(), error.headers
 
 
 def test_stored_objects_are_served_whole_and_by_ranges(image):
