@@ -18,6 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
+from zarr_dask._util.arguments import check_count
 from zarr_dask._util.buffers import SegmentedBuffer
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.revalidate import Confirmation
@@ -136,6 +137,7 @@ def write_parts(
         if not written:
             has_emptied = True
 
+    check_count("threads", threads, "one per core")
     hurries = threads in {None, 1} and _hurries(array)
     if hurries:
         threads = 1
