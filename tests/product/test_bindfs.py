@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.hanging_write import HANGING
 from tests.support.histories.model import explained
 from tests.support.histories.run import WEIGHTS, operations, workers
 from tests.support.leftovers import left_in
@@ -86,15 +87,7 @@ def test_rows_of_common_chunks_are_not_lost(folders):
     assert left_in(behind) == {"a"}
 
 
-WRITE = """
-import sys, dask, dask.array as da, zarr_dask as zd
-def block(b, block_info=None):
-    if block_info[0]["chunk-location"] == (2,):
-        print("here", flush=True)
-        sys.stdin.readline()
-    return b
-x = da.ones((8,), chunks=2, dtype="i4").map_blocks(block, dtype="i4")
-dask.config.set(scheduler="synchronous")
+WRITE = f"""{HANGING}
 try:
     zd.to_zarr(x, sys.argv[1] + "/a", mode="w")
 except zd.errors.JobReplacedError:

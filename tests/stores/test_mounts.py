@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.hanging_write import HANGING
 from tests.support.leftovers import left_in
 from tests.support.paths import ROOT
 from tests.support.scripts import Script
@@ -337,15 +338,7 @@ def test_who_has_lost_the_record_puts_nothing(tmp_path, monkeypatch):
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-WRITE = """
-import dask, dask.array as da, zarr_dask as zd
-def block(b, block_info=None):
-    if block_info[0]["chunk-location"] == (2,):
-        print("here", flush=True)
-        sys.stdin.readline()
-    return b
-x = da.ones((8,), chunks=2, dtype="i4").map_blocks(block, dtype="i4")
-dask.config.set(scheduler="synchronous")
+WRITE = f"""{HANGING}
 zd.to_zarr(x, sys.argv[1] + "/a", mode="w")
 """
 
