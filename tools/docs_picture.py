@@ -1,16 +1,22 @@
-"""Draw the pictures of docs/assets that no tutorial makes: python -m tools.docs_picture.
+"""Draw the pictures of docs/assets that no tutorial makes: python -m tools.docs_picture [JSON ...].
 
 blocks.svg has blocks of Dask over stored objects, and who writes what. speed.svg has the times of
-docs/developers/performance.md, a table that ``make bench ARGS='--markdown last.md'`` makes.
+speed.json, as has a table of docs/developers/performance.md. What ``make bench ARGS='--json
+last.json'`` has written replaces the cases of speed.json that it measured, and with them both.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+TIMES = DOCS / "assets" / "speed.json"
+PAGE = DOCS / "developers" / "performance.md"
 SIZE = 240
 BLOCKS = (0, 96, 168, SIZE)
 SHARDS = (0, 120, SIZE)
@@ -88,15 +94,45 @@ def picture() -> str:
     return "\n".join(lines) + "\n"
 
 
-_ROW = re.compile(
-    r"(?m)^\| `((?:read|write)-[\w-]+)` \| (\d+) ms \|.*?\| (\d+) ms \| (.+?) (\d+) ms \|$"
-)
+def taken(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the times of reading and writing in what the benchmarks have written as JSON."""
+    found = []
+    for one in results:
+        times = {contender["name"]: contender for contender in one["contenders"]}
+        peers = [name for name in times if name != "floor" and not name.startswith("zarr_dask")]
+        if re.match("(read|write)-", one["name"]) and one["unit"] == "ms":
+            best = min(peers, key=lambda name: times[name]["best"])
+            found.append(
+                {
+                    "case": one["name"],
+                    "zarr_dask": round(times["zarr_dask"]["best"]),
+                    "paired": round(times["zarr_dask"]["paired"], 2),
+                    "reach": one["reach"].removesuffix(" floor"),
+                    "floor": round(times["floor"]["best"]),
+                    "peer": best,
+                    "best": round(times[best]["best"]),
+                }
+            )
+    return found
 
 
-def speed(table: str) -> str:
+def rows(times: list[dict[str, Any]]) -> str:
+    """Return the lines of these cases in the table of the page on performance."""
+    lines = []
+    for one in times:
+        ratio = one["zarr_dask"] / one["floor"]
+        bold = "**" if ratio > float(one["reach"].split()[0]) else ""
+        lines.append(
+            f"| `{one['case']}` | {one['zarr_dask']} ms | {one['paired']:.2f} x | "
+            f"{bold}{ratio:.2f}{bold} x | {one['reach']} | {one['floor']} ms | "
+            f"{one['peer']} {one['best']} ms |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def speed(times: list[dict[str, Any]]) -> str:
     """Return the times of reading and writing as SVG, as multiples of those of the floor."""
-    rows = _ROW.findall(table)
-    height = 60 + 34 * len(rows)
+    height = 60 + 34 * len(times)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" '
         'font-family="system-ui, sans-serif" fill="#263238">'
@@ -106,28 +142,50 @@ def speed(table: str) -> str:
         _text(20, 28, "Time, as a multiple of a hand-written loop (the line)", 14),
     ]
     unit = 130.0
-    for number, (case, ours, floor, peer, best) in enumerate(rows):
+    for number, one in enumerate(times):
         y = 44 + 34 * number
-        lines.append(_text(20, y + 16, case, 12))
+        lines.append(_text(20, y + 16, one["case"], 12))
         for offset, time, name, colour in (
-            (0, ours, "zarr_dask", COLOURS[0]),
-            (13, best, peer, COLOURS[1]),
+            (0, one["zarr_dask"], "zarr_dask", COLOURS[0]),
+            (13, one["best"], one["peer"], COLOURS[1]),
         ):
-            width = int(time) / int(floor) * unit
+            width = time / one["floor"] * unit
             lines.append(_box(190, y + offset, width, 11, f'fill="{colour}"'))
-            label = f"{name} {int(time) / int(floor):.2f}"
+            label = f"{name} {time / one['floor']:.2f}"
             lines.append(_text(196 + width, y + offset + 10, label, 10, 'fill="#546e7a"'))
     x = 190 + unit
     lines.append(f'<line x1="{x}" y1="38" x2="{x}" y2="{height - 16}" stroke="#37474f"/>')
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def drawings() -> dict[str, str]:
-    """Return both as SVG, by the names of their files."""
-    table = (DOCS / "developers" / "performance.md").read_text(encoding="utf-8")
-    return {"blocks.svg": picture(), "speed.svg": speed(table)}
+_ROWS = re.compile(r"(?m)(?:^\| `(?:read|write)-[\w-]+` \| .*\n)+(?=\| `one-chunk`)")
+
+
+def made(times: list[dict[str, Any]]) -> dict[Path, str]:
+    """Return what follows from the times: both pictures, and the page with its table."""
+    page = _ROWS.sub(lambda _: rows(times), PAGE.read_text(encoding="utf-8"))
+    assets = DOCS / "assets"
+    return {assets / "blocks.svg": picture(), assets / "speed.svg": speed(times), PAGE: page}
+
+
+def kept() -> list[dict[str, Any]]:
+    """Return the times that the site shows."""
+    return json.loads(TIMES.read_text(encoding="utf-8"))
+
+
+def main(arguments: list[str]) -> None:
+    """Replace times by those of the files that are named, and make what follows from them."""
+    new = {
+        one["case"]: one
+        for name in arguments
+        for one in taken(json.loads(Path(name).read_text(encoding="utf-8")))
+    }
+    times = [new.get(one["case"], one) for one in kept()]
+    lines = ",\n".join(json.dumps(one) for one in times)
+    TIMES.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    for path, text in made(times).items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for name, drawn in drawings().items():
-        (DOCS / "assets" / name).write_text(drawn, encoding="utf-8")
+    main(sys.argv[1:])
