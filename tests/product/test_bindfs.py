@@ -1,24 +1,23 @@
 """Two parties at one folder: one through a FUSE mount with locks of its own, one behind it.
 
-Skipped where bindfs is not installed, or must not mount.
+Skipped where bindfs is not installed (with CI=true that fails), or must not mount.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 
 import dask.array as da
 import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support import fuse
+from tests.support.fuse import mounted
 from tests.support.hanging_write import HANGING
 from tests.support.histories.model import explained
 from tests.support.histories.run import WEIGHTS, operations, workers
@@ -26,13 +25,11 @@ from tests.support.leftovers import left_in
 from tests.support.scripts import Script
 from zarr_dask.errors import JobRunningError, RankError
 
-pytestmark = pytest.mark.skipif(shutil.which("bindfs") is None, reason="bindfs is not installed")
 KEPT = {
     "fresh": "attr_timeout=0,entry_timeout=0",
     "cached": "attr_timeout=60,entry_timeout=60,ac_attr_timeout=60",
 }
 """How long the kernel believes what the mount has said of sizes and names, in seconds."""
-PATIENCE = 30.0
 FOUND = (70002, 70004, 70035, 70047, 71044, 71064)
 """Seeds of histories that had no order, at times, before what they found was mended."""
 
@@ -43,19 +40,15 @@ def folders(request, tmp_path) -> Iterator[tuple[Path, Path]]:
     behind, mount = tmp_path / "behind", tmp_path / "mount"
     behind.mkdir()
     mount.mkdir()
-    command = ["bindfs", "-f", "-o", KEPT[request.param], behind, mount]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        until = monotonic() + PATIENCE
-        while not mount.is_mount():
-            if process.poll() is not None or monotonic() > until:
-                process.kill()
-                pytest.skip(f"bindfs does not mount here: {process.communicate()[1]}")
-            sleep(0.02)
-        try:
-            yield behind, mount
-        finally:
-            subprocess.run(["umount", mount], check=True)
-            process.wait(PATIENCE)
+    with mounted(behind, mount, KEPT[request.param]):
+        yield behind, mount
+
+
+def test_what_no_package_can_mend_is_told_apart(monkeypatch, tmp_path):
+    monkeypatch.setattr(fuse, "DEVICE", tmp_path / "fuse")
+    assert fuse.reason_against_mounts() == f"the machine has no {tmp_path / 'fuse'}"
+    (tmp_path / "fuse").mkdir()
+    assert "cannot be opened: Is a directory" in fuse.reason_against_mounts()
 
 
 ROWS = """
