@@ -142,6 +142,7 @@ IN_CI_ONLY = (
     "tests/jobs/verify/test_verify.py::test_memory_of_many_nodes_is_little",
     "tests/jobs/write/test_plan.py::test_pictures_of_any_shape",
     "tests/jobs/write/test_running.py::test_a_failure_on_a_cluster_is_waited_for",
+    "tests/journal/test_claims_refused.py",
     "tests/journal/test_node_claims.py::test_of_two_jobs_at_once_the_later_one_has_the_array",
     "tests/journal/test_node_claims.py::test_threads_that_replace_one_array_do_not_mix_values",
     "tests/journal/test_node_claims.py"

@@ -27,7 +27,8 @@ on (``resume=``), or until it is removed, by hand or by ``verify(sweep=True)`` o
 
 Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
 that may not be written to, on file systems without locks, and in stores without conditions. There,
-only the document is compared when the array grows: of two appends, one ends with an error.
+only the document is compared when the array grows: of two appends, one ends with an error. What
+proves that is the error of a claim (`holds_no_claims`); any other one ends the job.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ from time import monotonic, sleep
 from typing import Any, Literal
 
 from zarr_dask.errors import (
+    AccessDeniedError,
     AppendConflictError,
     ConditionalWriteError,
     LinkError,
+    ReadOnlyError,
     StoreError,
-    StoreUnavailableError,
+    StoreKeyError,
 )
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import remove_empty_folders
@@ -87,6 +90,7 @@ __all__ = [
     "claimed",
     "end_of_array",
     "ended_append",
+    "holds_no_claims",
     "sweep_claims",
 ]
 
@@ -273,12 +277,10 @@ class ArrayEnd:
         if self.lasts or not isinstance(self.store, FileStore):
             try:
                 return self._waited(self._claim_object, on_conflict)
-            except StoreUnavailableError:
-                raise
             except StoreError as error:
-                if self._may_be_ours(error):
+                if not holds_no_claims(self.store, error):
                     raise
-                return Claim()  # as with journals: what lies beside may not be ours to write
+                return Claim()
         try:
             return self._claim_file(self.store, on_conflict)
         except ConditionalWriteError:
@@ -289,11 +291,6 @@ class ArrayEnd:
             if error.errno in _NOT_OURS:
                 return Claim()
             raise self.store.failed("lock", self._key, error) from error
-
-    def _may_be_ours(self, error: StoreError) -> bool:
-        """True if local files could be claimed, but for an error that says nothing of that."""
-        number = getattr(error.__cause__, "errno", None)
-        return isinstance(self.store, FileStore) and number not in _NOT_OURS
 
     def leave(self, *, alone: bool = False) -> None:
         """Give the claim back: the array is longer by now, or nothing is going to be written.
@@ -527,6 +524,18 @@ class ArrayEnd:
                 raise found
             sleep(uniform(0, pause))  # noqa: S311  (nobody is told: it can only be asked for)
             pause = min(2 * pause, _LONGEST)
+
+
+def holds_no_claims(store: Store, error: StoreError) -> bool:
+    """True if an error proves that nothing can be claimed in a store; False if it may pass.
+
+    As with journals, what lies beside may not be the caller's to write.
+    """
+    if isinstance(store, FileStore):
+        return getattr(error.__cause__, "errno", None) in _NOT_OURS
+    if isinstance(error, AccessDeniedError):
+        return not error.expired
+    return isinstance(error, (ConditionalWriteError, ReadOnlyError, StoreKeyError))
 
 
 def end_of_array(store: Store, path: str, token: str, job: str = "") -> ArrayEnd | None:

@@ -48,10 +48,9 @@ from zarr_dask.errors import (
     JobRunningError,
     ListingError,
     StoreError,
-    StoreUnavailableError,
 )
 from zarr_dask.formats.base import Limits, read_documents, where
-from zarr_dask.journal.claims import ClaimRecord
+from zarr_dask.journal.claims import ClaimRecord, holds_no_claims
 from zarr_dask.journal.location import CLAIM, JOB, JournalLocation, default_place
 from zarr_dask.journal.lock import HELD, LOOKS, wait_out
 from zarr_dask.stores.base import Store, is_remote
@@ -285,10 +284,10 @@ def claim_node(
             was_others = claim.take()
             return replace(claim, was_others=was_others), was_others
         return (claim, False) if claim.take_if_free() else (None, True)
-    except StoreUnavailableError:
-        raise
-    except StoreError:
-        return None, False  # as with journals: what lies beside may not be ours to write
+    except StoreError as error:
+        if not holds_no_claims(store, error):
+            raise
+        return None, False
 
 
 @dataclass(frozen=True)
