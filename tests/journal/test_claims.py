@@ -6,7 +6,9 @@ import os
 import pytest
 
 import zarr_dask as zd
+from zarr_dask.errors import AppendConflictError
 from zarr_dask.journal import claims
+from zarr_dask.stores.open import open_store
 from zarr_dask.stores.patience import is_foreground
 from zarr_dask.stores.process_identity import Owner
 
@@ -47,3 +49,51 @@ def test_a_new_claim_cuts_no_file_off(tmp_path, monkeypatch):
     array.append([1, 2])
     assert not cut
     assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_record_that_is_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """The lock of a file that has no name any more keeps nobody away."""
+    store = open_store(tmp_path / "a")
+    zd.create_array(store, shape=(0,), dtype="i4", chunks=2)
+    first = claims.end_of_array(store, "", "first")
+    held, opened = [first.claim()], claims.open_in
+
+    def open_and_leave(*to):
+        descriptor = opened(*to)
+        while held:
+            first.leave(claim=held[0])
+            held.pop().close()
+        return descriptor
+
+    monkeypatch.setattr(claims, "open_in", open_and_leave)
+    second = claims.end_of_array(store, "", "second").claim()
+    assert not held
+    with pytest.raises(AppendConflictError):
+        claims.end_of_array(store, "", "third").claim()
+    second.close()
+
+
+def test_an_append_that_ends_locks_no_folder(tmp_path, monkeypatch):
+    """It has the record to itself, which it removes."""
+    store = open_store(tmp_path / "a")
+    zd.create_array(store, shape=(0,), dtype="i4", chunks=2)
+    end = claims.end_of_array(store, "", "token")
+    claim = end.claim()
+    monkeypatch.setattr(claims, "folder_lock", None)
+    end.leave(claim=claim)
+    claim.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_record_that_another_has_put_in_the_place_stays(tmp_path):
+    """Removed by hand, and made again by the next append: it is not the first one's."""
+    store = open_store(tmp_path / "a")
+    zd.create_array(store, shape=(0,), dtype="i4", chunks=2)
+    end = claims.end_of_array(store, "", "token")
+    claim = end.claim()
+    record = tmp_path / "a.zarr-dask" / "__append" / "held"
+    record.unlink()
+    record.write_text("of another")
+    end.leave(claim=claim)
+    claim.close()
+    assert record.read_text() == "of another"

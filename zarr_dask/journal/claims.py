@@ -69,7 +69,7 @@ from zarr_dask.journal.location import (
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
-from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock
+from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock, is_at
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.no_follow import folder_in, open_in
@@ -220,11 +220,26 @@ class Claim:
         Lets go of it.
     is_new
         Whether the append had no claim before.
+    record
+        The record, open and locked, in local files.
+    is_first
+        Whether the record names no append before.
     """
 
-    def __init__(self, close: Callable[[], None] | None = None, *, is_new: bool = False) -> None:
+    def __init__(
+        self,
+        close: Callable[[], None] | None = None,
+        *,
+        is_new: bool = False,
+        record: int | None = None,
+        is_first: bool = False,
+    ) -> None:
         self.is_new = is_new
         """True if the append had no claim before: the array may have changed until then."""
+        self.record = record
+        """The record, open and locked, in local files; None elsewhere."""
+        self.is_first = is_first
+        """True if the record names no append before."""
         self._close = close
 
     def close(self) -> None:
@@ -292,7 +307,7 @@ class ArrayEnd:
                 return Claim()
             raise self.store.failed("lock", self._key, error) from error
 
-    def leave(self, *, alone: bool = False) -> None:
+    def leave(self, *, alone: bool = False, claim: Claim | None = None) -> None:
         """Give the claim back: the array is longer by now, or nothing is going to be written.
 
         Parameters
@@ -300,9 +315,14 @@ class ArrayEnd:
         alone
             Not if another append had it before, whose tasks must find that out. (The next append
             takes it over.)
+        claim
+            The claim, still held, if no other process can have it for this append.
         """
+        record = None if claim is None or self.job else claim.record
         if is_in_memory(self.store):
             self._leave_memory(alone=alone)
+        elif isinstance(self.store, FileStore) and claim is not None and record is not None:
+            self._leave_locked(self.store, record, is_kept=alone and not claim.is_first)
         elif isinstance(self.store, FileStore) and not self.lasts:
             self._leave_file(self.store, alone=alone)
         else:
@@ -430,12 +450,18 @@ class ArrayEnd:
                 with folder_lock(folder):
                     descriptor = open_in(store.root, self._key, flags)
                     found, is_new, is_ours = self._taken(descriptor)
+                    is_left = is_ours and not is_at(descriptor, f"{folder}/{HELD}")
             except BaseException:  # also if the lock of the folder cannot be given back
                 if descriptor >= 0:
                     close_read(descriptor)
                 raise
+            if is_left:  # it was removed before it was locked: the lock is one of nothing
+                JobLock(descriptor).close()
+                continue
             if is_ours:
-                return Claim(JobLock(descriptor).close, is_new=is_new)
+                is_first = is_new and not self._tokens_before(found)
+                closing = JobLock(descriptor).close
+                return Claim(closing, is_new=is_new, record=descriptor, is_first=is_first)
             try:
                 unlocked = self._is_without_lock(found)
                 if on_conflict == "error" or (unlocked and monotonic() > deadline):
@@ -473,8 +499,25 @@ class ArrayEnd:
         return tokens[-1:] != (self.token,)
 
     def _behind(self, found: ClaimRecord | None) -> ClaimRecord:
-        before = () if found is None or found.ended is not None else found.tokens
-        return ClaimRecord((*before, self.token), self.job, Owner.here(locked=True))
+        tokens = (*self._tokens_before(found), self.token)
+        return ClaimRecord(tokens, self.job, Owner.here(locked=True))
+
+    @staticmethod
+    def _tokens_before(found: ClaimRecord | None) -> tuple[str, ...]:
+        """Return the tokens of those whose tasks must find out that another append came."""
+        return () if found is None or found.ended is not None else found.tokens
+
+    def _leave_locked(self, store: FileStore, record: int, *, is_kept: bool) -> None:
+        """Remove the record while it is locked: nobody takes it over, or puts another one.
+
+        Whoever has opened it before, and locks it later, finds that it has gone. So the folder
+        needs no lock.
+        """
+        file = f"{store.root}/{self._key}"
+        with suppress(OSError):  # whoever comes next finds that nobody holds it
+            if not is_kept and is_at(record, file):
+                os.unlink(file)  # noqa: PTH108  (in a third of the time)
+        remove_empty_folders(store, self.prefix)
 
     def _leave_file(self, store: FileStore, *, alone: bool) -> None:
         file = f"{store.root}/{self._key}"
@@ -595,7 +638,7 @@ def claimed(
         yield
         has_ended = True
     finally:
-        end.leave(alone=not has_ended)
+        end.leave(alone=not has_ended, claim=claim)
         claim.close()
 
 

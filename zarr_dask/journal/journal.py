@@ -488,11 +488,12 @@ def remove_empty_folders(store: Store, prefix: str) -> None:
     """Remove the folders on the path to a journal that are empty."""
     if not isinstance(store, FileStore):
         return
+    root = os.path.realpath(store.root)  # no link leads on from there
     for folder in (prefix.rstrip("/"), *_folders_above(prefix.rstrip("/"))):
         above, _, name = folder.rpartition("/")
         try:
             with folder_in(store.root, above) as around:
-                forget_folders(f"{store.root}/{folder}")
+                forget_folders(f"{root}/{folder}", is_real=True)
                 try:
                     remove_empty(name, around)
                 except FileNotFoundError:

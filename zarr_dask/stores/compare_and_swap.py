@@ -38,6 +38,7 @@ __all__ = [
     "cas_update",
     "content_tag",
     "folder_lock",
+    "is_at",
     "keeping_lock",
     "one_by_one",
     "until_put",
@@ -326,7 +327,7 @@ def keeping_lock() -> Iterator[Callable[[], None]]:
 
 def _stands(folder: str, descriptor: int | None, record: Record) -> bool:
     """True if a kept lock is still that of its folder, which others may have removed."""
-    return record.is_ours() if descriptor is None else _is(descriptor, folder)
+    return record.is_ours() if descriptor is None else is_at(descriptor, folder)
 
 
 def _unlock(descriptor: int | None, record: Record) -> None:
@@ -365,7 +366,7 @@ def _locked(folder: str) -> tuple[int | None, Record]:
             make_folder(folder)
             continue
         try:
-            if descriptor is None or _is(descriptor, folder):
+            if descriptor is None or is_at(descriptor, folder):
                 path = f"{folder}/{RECORD_OF_FOLDER}"
                 return descriptor, make_record(path, locked=descriptor is not None, wait=True)
         except BaseException as error:
@@ -408,8 +409,9 @@ def _let_go(descriptor: int) -> None:
     close_read(descriptor)
 
 
-def _is(descriptor: int, folder: str) -> bool:
+def is_at(descriptor: int, path: str) -> bool:
+    """Return True if an open file or folder is still what a path leads to."""
     try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(folder))
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False

@@ -819,7 +819,8 @@ _COMPARED = 1 << 20
 def _is_content(descriptor: int, content: bytes) -> bool:
     if os.fstat(descriptor).st_size != len(content):
         return False
-    return all(  # of bytes, which are compared at once; views are compared one by one
-        read_at(descriptor, start, _COMPARED) == content[start : start + _COMPARED]
-        for start in range(0, len(content), _COMPARED)
-    )
+    for start in range(0, len(content), _COMPARED):
+        part = content[start : start + _COMPARED]  # bytes are compared at once, views one by one
+        if read_at(descriptor, start, len(part)) != part:
+            return False
+    return True

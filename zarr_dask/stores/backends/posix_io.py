@@ -273,9 +273,12 @@ def fsync_names(folder: str, root: str) -> None:
             _link(one)
 
 
-def forget_folders(folder: str) -> None:
-    """Forget a folder and those below it: others with the same name may get the same inode."""
-    folder = os.path.realpath(folder)
+def forget_folders(folder: str, *, is_real: bool = False) -> None:
+    """Forget a folder and those below it: others with the same name may get the same inode.
+
+    No link leads to one that is named by its real path (`is_real`).
+    """
+    folder = folder if is_real else os.path.realpath(folder)
     with _KNOWN_LOCK:
         _BELOW.get(os.path.dirname(folder), set()).discard(folder)
         waiting = [folder]
