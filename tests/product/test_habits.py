@@ -9,6 +9,7 @@ import doctest
 import importlib
 import inspect
 import zipfile
+from operator import attrgetter
 
 import dask
 import dask.array as da
@@ -113,6 +114,9 @@ WORKS = {
     "a[[0, 1], [1, 2]].tolist(), a.oindex[[0, 1], [1, 2]].shape": ([1, 8], (2, 2)),
     "a.vindex[[0, 1], [0, 1]].tolist(), a.blocks[0, 0].shape": ([0, 7], (2, 3)),
     "a.set_basic_selection((0, 0), 9); a[0, 0]": 9,
+    "a.append(data=np.ones((2, 6)), dim='y'); a.append(np.ones((6, 1)), 'x'); a.shape": (6, 7),
+    "a.get_mask_selection(mask=a[...] > 22).tolist()": [23],
+    "a.update_attributes(new_attributes={'u': 1}).attrs['u']": 1,
     "np.concatenate([a, a]).shape, np.max(a), len(a)": ((8, 6), 23, 4),
     "float(z), int(z)": (5, 5),
     "zd.from_zarr('g.zarr', component='temp', chunks=(1, 4)).numblocks": (3, 1),
@@ -155,6 +159,15 @@ ANSWERED = {
     "a[{'y': 0}]": (IndexError, "open_dataset"),
     "a += 1": (TypeError, r"array\[\.\.\.\] \+= values"),
     "a.append([1, 2, 3, 4, 5, 6])": (ValueError, r"values\[None\]"),
+    "a.append([[1] * 6], axis='z')": (ValueError, r"one of \['y', 'x'\]"),
+    "z.append([1], axis='z')": (ValueError, "a position, as they have no names"),
+    "a.get_basic_selection(..., prototype=None)": (TypeError, "NumPy arrays"),
+    "a.get_basic_selection(..., fields='x')": (TypeError, r"array\[\.\.\.\]\['name'\]"),
+    "g.members(use_consolidated_for_children=False)": (TypeError, r"consolidated=False\)"),
+    "zd.create_array('n', data=[1], write_data=False)": (TypeError, "with shape= and dtype="),
+    "zd.to_zarr(ds, 'n.zarr', chunk_store={})": (TypeError, "in one store"),
+    "zd.open_dataset('g.zarr', sel={'time': 0})": (TypeError, r"dataset\.sel"),
+    "zd.open_dataset('g.zarr', region={'time': 0})": (TypeError, r"dataset\.isel"),
     "a.extend([1])": (AttributeError, r"array\.append"),
     "a.resize(y=6)": (TypeError, "It takes prune, shape"),
     "a.resize({'z': 6})": (ValueError, r"it has \['y', 'x'\]"),
@@ -233,7 +246,7 @@ ANSWERED = {
     "zd.copy('a.zarr', 'n.zarr').ok": (AttributeError, "all is stored"),
     # zarr-python
     "zd.create_array('n', shape=3, dtype='f4', config={})": (TypeError, "never stored"),
-    "zd.create_array('n', shape=3, dtype='f4', filters=[])": (TypeError, "mean 'codecs'"),
+    "zd.create_array('n', shape=3, dtype='f4', filters=[])": (TypeError, r"codecs=\[filter"),
     "zd.open_group('g.zarr', use_consolidated=False)": (TypeError, r"consolidated=False\)"),
     "zd.codecs.BloscCodec": (AttributeError, "mean 'Blosc'"),
     "zd.config.set({})": (AttributeError, "Options are arguments"),
@@ -501,6 +514,39 @@ def test_an_example_of_help_runs_where_it_is_pasted(name, code):
         elif isinstance(node, ast.Import | ast.ImportFrom):
             bound |= {(one.asname or one.name).partition(".")[0] for one in node.names}
     assert used <= bound
+
+
+METHODS = {
+    "Array": "append batch get_basic_selection read resize to_dask update_attributes write",
+    "Group": "arrays create_array create_group delete groups members rename tree walk",
+    "Writer": "abandon attach create publish region write_step",
+    "ome.Image": "level max to_dask",
+}
+# These take any keyword as a name, or are handed to other programs.
+OPEN = {"save", "register_codec", "register_data_type", "register_store", "show_versions",
+        "credentials_initializer", "share_credentials"}  # fmt: skip
+
+
+def takers():
+    """Yield name and function of what users call with keywords."""
+    for module, prefix in ((zd, ""), (zd.ome, "ome.")):
+        for name in module.__all__:
+            if inspect.isfunction(getattr(module, name)) and name not in OPEN:
+                yield prefix + name, getattr(module, name)
+    for kind, names in METHODS.items():
+        cls = attrgetter(kind)(zd)
+        yield from ((f"{kind}.{name}", getattr(cls, name)) for name in names.split())
+
+
+@pytest.mark.parametrize(("name", "function"), [*takers()])
+def test_an_unknown_keyword_is_answered_with_those_that_are_taken(name, function):
+    needed = [
+        one
+        for one in inspect.signature(function).parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    with pytest.raises(TypeError, match=r"takes no 'foobarbaz'\. It takes "):
+        function(*[None] * len(needed), foobarbaz=1)
 
 
 # Layout of memory and pickling, which an array in a store has not.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import ParamSpec, TypeVar
 
 __all__ = [
@@ -51,7 +51,6 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "full": ("deep",),
     "exist_ok": ("overwrite",),
     "exists_ok": ("overwrite",),
-    "filters": ("codecs",),
     "group": ("path", "component"),
     "if_exists": ("overwrite",),
     "inner_chunks": ("chunks",),
@@ -72,7 +71,6 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "safe_chunks": ("partial",),
     "scaler": ("method",),
     "scheduler": ("client",),
-    "serializer": ("codecs",),
     "shard_shape": ("shards",),
     "source": ("src", "url"),
     "src": ("source", "url"),
@@ -139,7 +137,19 @@ _ABSENT: Mapping[str, str] = {
     "context": "storage_options= and read=zarr_dask.ReadOptions(...) have the options",
     "meta": "the type of the blocks is that of the stored array",
     "unlimited_dims": "every dimension may grow, by append_dim=",
-    "use_consolidated": "read=zarr_dask.ReadOptions(consolidated=False) passes them over",
+    **dict.fromkeys(
+        ("use_consolidated", "use_consolidated_for_children"),
+        "read=zarr_dask.ReadOptions(consolidated=False) passes them over",
+    ),
+    **dict.fromkeys(
+        ("filters", "serializer"),
+        "codecs= has all of them in the order of encoding, as codecs=[filter, 'bytes', 'zstd']",
+    ),
+    "write_data": "with data= the values are written, with shape= and dtype= there are none",
+    "fields": "array[...]['name'] is a field of structured elements",
+    "prototype": "values are read into NumPy arrays",
+    "chunk_store": "metadata and chunks lie in one store",
+    "meta_array": "values are read into NumPy arrays",
     "cache_attrs": "attributes are not fetched again once a node is open",
     "asarray": "blocks are NumPy arrays",
     "compute_kwargs": "dask.config.set(scheduler=..., num_workers=...) holds for it",
@@ -157,9 +167,12 @@ _ABSENT: Mapping[str, str] = {
     "threads": "dask.config.set(num_workers=4), or a cluster, says how many tasks run at a time",
     "dtype": "array.astype(...) converts a dask array before it is written or after it is read",
     "maxshape": "every dimension may grow, by append and resize",
-    "isel": "region={'time': slice(0, 5)} names a part by positions",
-    "sel": "region=zarr_dask.find_region(url, {'time': slice(a, b)}) finds a part by labels",
-    "region": "a dask array is indexed, as in array[0:5], and reads no more than that",
+    "isel": "a dataset is indexed, as in dataset.isel(time=slice(0, 5)); what is copied or written "
+    "has region={'time': slice(0, 5)}",
+    "sel": "a dataset is indexed, as in dataset.sel(time=slice(a, b)); for what is copied or "
+    "written, region=zarr_dask.find_region(url, {'time': slice(a, b)}) finds a part",
+    "region": "what is opened is indexed, as in array[0:5] or dataset.isel(time=slice(0, 5)), and "
+    "reads no more than that",
     "synchronizer": "every stored object has one writing task, so that no lock is needed",
     "zarr_array_kwargs": "what it holds is given directly, such as chunks= and attributes=",
     "zarr_read_kwargs": "zarr_dask.from_zarr opens what was written",
@@ -243,7 +256,7 @@ def takes_habits(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         parameters = signature(function).parameters.values()
         known = {p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD} | {*also}
-        known.discard("self")
+        known -= {"self", "cls"}
         positions = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
         named = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY] or sorted(also)
         named.sort(key=lambda name: (name != "shape", name != "chunks"))
@@ -252,7 +265,7 @@ def takes_habits(
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             if len(args) > len(positions) and not is_open:
-                taken = ", ".join(name for name in positions if name != "self")
+                taken = ", ".join(name for name in positions if name not in {"self", "cls"})
                 raise TypeError(
                     f"{function.__name__}() takes {taken} by position; name the "
                     f"other arguments, as {named[0]}=..."
@@ -331,13 +344,14 @@ def takes_options_of(
         function.__signature__ = mine.replace(  # type: ignore[attr-defined]
             parameters=[*both, *(rest or more)]
         )
-        said = []
-        for line in cleandoc(function.__doc__ or "").splitlines():
+        said: list[str] = []
+        lines = cleandoc(function.__doc__ or "").splitlines()
+        for before, line in pairwise(["", *lines]):
             if line.strip() == "**options":
                 shown = [one.name for one in taken] + [f"**{one.name}" for one in rest]
                 for text, alike in groupby(shown, key=texts.__getitem__):
                     said += [", ".join(alike), *text]
-            elif not (said and line.strip() == f"As for `{source.__name__}`."):
+            elif before.strip() != "**options" or line.strip() != f"As for `{source.__name__}`.":
                 said.append(line)
         function.__doc__ = "\n".join(said)
         return function

@@ -263,6 +263,7 @@ class Array(ArrayNames):
             raise ValueError("an array in a store cannot be read without a copy")
         return np.asarray(self.read(), dtype=dtype)
 
+    @takes_habits()
     def read(
         self, region: Any = None, out: np.ndarray | None = None, threads: int | None = None
     ) -> np.ndarray:
@@ -347,6 +348,7 @@ class Array(ArrayNames):
         unkept = {"reader", "_looked_up", "_batch"}
         return {name: value for name, value in self.__dict__.items() if name not in unkept}
 
+    @takes_habits()
     def to_dask(self, chunks: Any = None, name: str | None = None) -> da.Array:
         """Return the array as a lazy dask array.
 
@@ -521,6 +523,7 @@ class Array(ArrayNames):
         values = selection.spread(self.cast(value))
         self._write(selection.region, values, None)
 
+    @takes_habits()
     def write(self, region: Any, values: np.ndarray, threads: int | None = None) -> None:
         """Write a region.
 
@@ -625,6 +628,7 @@ class Array(ArrayNames):
 
     # --- changes of metadata ----------------------------------------------------------------------
 
+    @takes_habits(new_attributes="attributes")
     def update_attributes(self, attributes: Mapping[str, Any]) -> Array:
         """Add or replace attributes in the store; as ``attrs.update``. Returns the array itself.
 
@@ -749,10 +753,11 @@ class Array(ArrayNames):
             self._clear_outside(changed)
         return changed
 
+    @takes_habits(data="values", dim="axis")
     def append(
         self,
         values: Any,
-        axis: int = 0,
+        axis: int | str = 0,
         on_conflict: OnConflict = "error",
         *,
         casting: Casting = "safe",
@@ -768,7 +773,7 @@ class Array(ArrayNames):
         values
             Values of the array's shape, except along one dimension.
         axis
-            That dimension; counted from the end if negative.
+            That dimension, by position or name; counted from the end if negative.
         on_conflict
             What to do while another append to the array is under way: ``"error"``, or ``"wait"``
             until it has ended, and append behind its elements.
@@ -797,12 +802,13 @@ class Array(ArrayNames):
         >>> a.append([[1, 2], [3, 4]])[...].tolist()
         [[0, 0], [1, 2], [3, 4]]
         """
-        from zarr_dask.array.resize import append_region
+        from zarr_dask.array.resize import append_region, axis_of
         from zarr_dask.formats.detect import looking_once
         from zarr_dask.journal import OnConflict, check_no_output, claimed
 
         check_choice("on_conflict", on_conflict, OnConflict)
         check_choice("casting", casting, Casting)
+        axis = axis_of(self, axis, "axis")
         more = self._checked_cast(values, casting)
         batch: AppendBatch | None = self.__dict__.get("_batch")
         if batch is not None:
@@ -816,6 +822,7 @@ class Array(ArrayNames):
                 self.follow(_append(behind, more, axis))
         return self
 
+    @takes_habits()
     @contextmanager
     def batch(self, on_conflict: OnConflict = "error") -> Iterator[Array]:
         """Gather many appends: a ``with`` statement, at whose end the array grows once.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 import numpy as np
 
 from zarr_dask._util.arguments import MadeBy
-from zarr_dask._util.keywords import did_you_mean
+from zarr_dask._util.keywords import did_you_mean, takes_habits
 from zarr_dask.stores.base import Store
 
 if TYPE_CHECKING:
@@ -258,26 +258,32 @@ class ArrayNames(NodeNames):
         """Facts about the array as a text, which a notebook shows as a table."""
         return facts_text(f"zarr_dask.Array {self.where}", self.facts())
 
+    @takes_habits()
     def get_basic_selection(self: Any, selection: Any = ..., *, out: Any = None) -> Any:
         """Return elements, as ``array[selection]`` does; into `out` if it is given."""
         return _into(out, self[selection])
 
+    @takes_habits()
     def set_basic_selection(self: Any, selection: Any, value: Any) -> None:
         """Write elements, as ``array[selection] = value`` does."""
         self[selection] = value
 
+    @takes_habits()
     def get_orthogonal_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
         """Return elements, as ``array.oindex[selection]`` does."""
         return _into(out, self.oindex[selection])
 
+    @takes_habits()
     def set_orthogonal_selection(self: Any, selection: Any, value: Any) -> None:
         """Write elements, as ``array.oindex[selection] = value`` does."""
         self.oindex[selection] = value
 
+    @takes_habits(mask="selection")
     def get_coordinate_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
         """Return points, as ``array.vindex[selection]`` does."""
         return _into(out, self.vindex[selection])
 
+    @takes_habits(mask="selection")
     def set_coordinate_selection(self: Any, selection: Any, value: Any) -> None:
         """Write points, as ``array.vindex[selection] = value`` does."""
         self.vindex[selection] = value
@@ -285,10 +291,12 @@ class ArrayNames(NodeNames):
     get_mask_selection = get_coordinate_selection
     set_mask_selection = set_coordinate_selection
 
+    @takes_habits()
     def get_block_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
         """Return whole stored objects, as ``array.blocks[selection]`` does."""
         return _into(out, self.blocks[selection])
 
+    @takes_habits()
     def set_block_selection(self: Any, selection: Any, value: Any) -> None:
         """Write whole stored objects, as ``array.blocks[selection] = value`` does."""
         self.blocks[selection] = value

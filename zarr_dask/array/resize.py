@@ -9,10 +9,11 @@ specification, "Resizing"; the older formats do the same.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.array.writer import decoded, swap_object
 from zarr_dask.dtypes import is_full_of
@@ -23,7 +24,7 @@ from zarr_dask.indexing.basic import index_of
 from zarr_dask.stores.base import Buffer, Store
 from zarr_dask.stores.compare_and_swap import cas_store_or_none
 
-__all__ = ["append_region", "checked_extents", "prune_outside", "resize_grid"]
+__all__ = ["append_region", "axis_of", "checked_extents", "prune_outside", "resize_grid"]
 
 
 def checked_extents(shape: Any, ndim: int) -> Shape:
@@ -44,6 +45,38 @@ def checked_extents(shape: Any, ndim: int) -> Shape:
     return lengths
 
 
+class _Named(Protocol):
+    """An array, as far as names of dimensions are concerned."""
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None: ...
+
+
+def axis_of(target: _Named, along: Any, option: str) -> int:
+    """Return the position of a dimension that an option gives by position or by name.
+
+    Raises
+    ------
+    GridError
+        If there is no such dimension.
+    """
+    if isinstance(along, bool) or not isinstance(along, int | np.integer | str):
+        raise GridError(f"{option}={along!r}: expected a dimension, by position or by name.")
+    if not isinstance(along, str):
+        return int(along)
+    names = target.dimension_names or ()
+    if along not in names:
+        raise GridError(
+            f"{option}={along!r} is no dimension of {target.where}: expected "
+            f"{f'one of {list(names)}' if names else 'a position, as they have no names'}."
+            f"{did_you_mean(along, filter(None, names))}"
+        )
+    return names.index(along)
+
+
 def append_region(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
     """Return the shape with more elements at the end of one dimension, and the region they fill.
 
@@ -58,8 +91,6 @@ def append_region(shape: Shape, more: Shape, axis: int) -> tuple[Shape, Region]:
     ((7, 3), (slice(2, 7, 1), slice(0, 3, 1)))
     """
     ndim = len(shape)
-    if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
-        raise GridError(f"axis={axis!r}: expected the number of a dimension.")
     if not -ndim <= axis < ndim:
         raise GridError(
             f"values of shape {more} cannot be appended to an array of shape {shape} along "

@@ -223,6 +223,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
             node = f" Nodes are found by key: group[{name!r}]."
             no_attribute("Group", name, _GROUP_HINTS, dir(type(self)), node)
 
+    @takes_habits()
     def walk(self, recursive: bool = True) -> Iterator[tuple[str, Array | Group | MetadataError]]:
         """Yield path and node of everything below, or the error for metadata that are wrong.
 
@@ -276,12 +277,14 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         """
         return self._nodes(recursive=False)
 
+    @takes_habits()
     def arrays(self, recursive: bool = False) -> Iterator[tuple[str, Array]]:
         """Yield path and node of every array directly below, or at any depth if `recursive`."""
         for path, node in self._nodes(recursive):
             if isinstance(node, Array):
                 yield path, node
 
+    @takes_habits()
     def groups(self, recursive: bool = False) -> Iterator[tuple[str, Group]]:
         """Yield path and node of every group directly below, or at any depth if `recursive`."""
         for path, node in self._nodes(recursive):
@@ -403,12 +406,14 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         """Return the names of the groups directly below."""
         return [name for name, _ in self.groups()]
 
+    @takes_habits()
     def members(self, max_depth: int | None = 0) -> tuple[tuple[str, Array | Group], ...]:
         """Return path and node of everything below, `max_depth` groups down; None for all."""
         found = self._nodes(recursive=max_depth != 0)
         most = float("inf") if max_depth is None else max_depth
         return tuple((path, node) for path, node in found if path.count("/") <= most)
 
+    @takes_habits(name="path")
     def delete(self, path: str) -> None:
         """Delete the node at a path below this group, and everything below it.
 
@@ -423,6 +428,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
 
         delete_node(self.store, self._below(path))
 
+    @takes_habits(source="old", dest="new")
     def rename(self, old: str, new: str) -> Array | Group:
         """Move a node to another path below this group.
 
@@ -486,6 +492,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
             )
         return join(self.path, normal)
 
+    @takes_habits(new_attributes="attributes")
     def update_attributes(self, attributes: Mapping[str, Any]) -> Group:
         """Add or replace attributes in the store; as ``attrs.update``. Returns the group itself."""
         from zarr_dask.formats.concurrent_edit import with_attributes

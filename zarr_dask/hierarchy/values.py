@@ -367,6 +367,7 @@ def save(
             group.create_array(name, data=values)
 
 
+@takes_habits()
 @explained_by(open_node)
 def load(
     url: Location | Array | Group,

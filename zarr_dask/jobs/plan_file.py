@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataChangedError, PlanError, SourceIsTargetError
 from zarr_dask.formats.base import (
@@ -51,6 +52,7 @@ _LARGEST = 1 << 63
 AnyPlan = RechunkPlan | JointRechunkPlan | CopyPlan
 
 
+@takes_habits()
 @in_job()
 def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> AnyPlan:
     """Load a plan from JSON.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits, takes_options_of
 from zarr_dask._util.threads import take_done
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
@@ -321,6 +322,8 @@ def _raise_failure(looks: Sequence[Future[None]]) -> None:
             one.result()
 
 
+@takes_habits()
+@takes_options_of(plan_write, but=("overwrite",))
 def acquire(
     url: Location | Group,
     shape: Mapping[str, int],
@@ -360,8 +363,6 @@ def acquire(
     max_mem, client, storage_options
         As for `append`.
     **options
-        As for `plan_write`, for a new image: ``scale``, ``units``, ``channels``, ``chunks`` and
-        others.
 
     Returns
     -------

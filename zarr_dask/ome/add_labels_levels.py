@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from zarr_dask._util.keywords import takes_habits, takes_options_of
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import with_grid
 from zarr_dask.errors import (
@@ -59,6 +60,7 @@ def _frame(image: Image) -> AxesAndTransforms:
 # --- labels ---------------------------------------------------------------------------------------
 
 
+@takes_habits()
 def plan_write_labels(
     url: Location | Group,
     values: Any,
@@ -213,6 +215,8 @@ def _list_label(group: Group, path: str, version: str, name: str) -> None:
     change_attributes(group.store, path, group.node_format, listed, group.options)
 
 
+@takes_habits()
+@takes_options_of(plan_write_labels)
 def write_labels(
     url: Location | Group,
     values: Any,
@@ -236,7 +240,6 @@ def write_labels(
     progress, resume, journal
         As for `zarr_dask.ome.plan.ImageWritePlan.run`.
     **options
-        As for `plan_write_labels`.
 
     Examples
     --------
@@ -262,6 +265,7 @@ def write_labels(
 # --- levels ---------------------------------------------------------------------------------------
 
 
+@takes_habits()
 def plan_add_level(
     url: Location | Group,
     path: str = "",
@@ -439,6 +443,7 @@ def _list_level(group: Group, number: int, dataset: Dataset) -> None:
     change_attributes(group.store, group.path, group.node_format, listed, group.options)
 
 
+@takes_habits()
 def add_level(
     url: Location | Group,
     path: str = "",

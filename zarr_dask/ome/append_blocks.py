@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.resize import append_region, resize_grid
 from zarr_dask.errors import AppendConflictError, GridError, MetadataError, ValidationProblem
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["append"]
 
 
+@takes_habits()
 def append(
     url: Location | Group,
     block: Any,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.hierarchy.group import Group
@@ -434,6 +435,7 @@ class ConvertKeywords(PassedImageKeywords, total=False):
     positions: Mapping[str, Any] | None
 
 
+@takes_habits(tuple(ConvertKeywords.__annotations__))
 def plan_convert(
     src: str | os.PathLike[str],
     url: Location | Group,
@@ -481,6 +483,7 @@ def _plate(
     return tiff_plate(src, axes) if series is None else None
 
 
+@takes_habits(tuple(ConvertKeywords.__annotations__))
 def convert(
     src: str | os.PathLike[str],
     url: Location | Group,

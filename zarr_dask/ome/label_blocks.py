@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Region, Shape
@@ -267,6 +268,7 @@ class _Final:
 # --- for users ------------------------------------------------------------------------------------
 
 
+@takes_habits()
 def label(
     url: Location | Group | Image,
     function: Callable[[np.ndarray], Any],

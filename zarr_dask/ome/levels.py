@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from zarr_dask._util.display import format_shape
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.common_names import no_attribute, values_hint
 from zarr_dask.errors import GridError, ReadOnlyError
@@ -85,6 +86,7 @@ class Level:
             )
         self.chain.put(key, value)
 
+    @takes_habits()
     def to_dask(self, chunks: Any = None) -> da.Array:
         """Return the pixels as a lazy dask array; `chunks` as for `zarr_dask.Array.to_dask`.
 

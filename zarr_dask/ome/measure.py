@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError
 from zarr_dask.grid.grid import Grid, Region, Shape
@@ -145,6 +146,7 @@ class _Measure:
         return found
 
 
+@takes_habits()
 def measure(
     url: Location | Group | Image,
     label: str,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.display import InWords
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.errors import (
     MetadataError,
     MigrationError,
@@ -252,6 +253,7 @@ def _copy(source: Store, target: Store, key: str) -> None:
 # --- planning -------------------------------------------------------------------------------------
 
 
+@takes_habits()
 def migrate(
     url: Location | Group,
     to: str = "0.5",
@@ -364,6 +366,7 @@ def migrate(
     return plan
 
 
+@takes_habits()
 def plan_migration(
     url: Location | Group,
     to: str = "0.5",

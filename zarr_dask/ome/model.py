@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from zarr_dask._util.json_fields import is_int
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask._util.warnings import warn
 from zarr_dask.errors import (
     ABSENT,
@@ -455,6 +456,7 @@ def members_of(attributes: Mapping[str, Any], version: str) -> Any:
     return attributes.get("ome", ABSENT) if version in NESTED else attributes
 
 
+@takes_habits()
 def detect_version(attributes: Mapping[str, Any]) -> str | None:
     """Return the version of OME-Zarr metadata; None if there are none.
 
@@ -502,6 +504,7 @@ def _without_scales(multiscale: Mapping[str, Any]) -> bool:
     )
 
 
+@takes_habits()
 def from_attributes(
     attributes: Mapping[str, Any], version: str | None = None, where: str = "attributes"
 ) -> Metadata:

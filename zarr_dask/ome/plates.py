@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import (
     GridError,
@@ -288,6 +289,7 @@ def _assemble(
     return da.concatenate(lines, axis=-2)
 
 
+@takes_habits()
 def open_plate(
     url: Location | Group,
     path: str = "",

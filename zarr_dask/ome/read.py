@@ -16,6 +16,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import check_choice
 from zarr_dask._util.display import format_shape
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.common_names import no_attribute
 from zarr_dask.array.resize import resize_grid
@@ -165,10 +166,12 @@ class Image:
         """
         return self.pixels().crop(**index)
 
+    @takes_habits()
     def max(self, axis: str) -> ImagePixels:
         """Return the maximum projection of level 0, for `write`; see `ImagePixels.max`."""
         return self.pixels().max(axis)
 
+    @takes_habits()
     def to_dask(self, level: int = 0, chunks: Any = None) -> da.Array:
         """Return one level as a lazy dask array.
 
@@ -184,6 +187,7 @@ class Image:
             raise GridError(f"{self.group.where}: no level {number}, it has {len(self.levels)}.")
         return self.levels[number]
 
+    @takes_habits()
     def level(
         self,
         number: int | None = None,
@@ -347,6 +351,7 @@ def _as_group(node: Array | Group) -> Group:
     raise NodeTypeError(f"{node.where} is an array, where an image of OME-Zarr, a group, must be.")
 
 
+@takes_habits()
 def open(
     url: Location | Group,
     path: str = "",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.ome.model import from_attributes
@@ -22,6 +23,7 @@ _BUDGET = 1 << 28
 _LARGEST = 4096
 
 
+@takes_habits()
 def thumbnail(
     source: Location | Group | Image | Plate | Well,
     path: str = "",

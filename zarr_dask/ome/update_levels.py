@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.indexing.basic import checked_region
 from zarr_dask.jobs.engine.grid_arguments import check_not_empty, parse_region_argument
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_update", "update"]
 
 
+@takes_habits()
 def plan_update(
     url: Location | Group,
     region: Any = None,
@@ -91,6 +93,7 @@ def _along(changed: tuple[slice, int] | None, length: int) -> slice:
     return slice(changed[0].start, changed[0].stop, 1)
 
 
+@takes_habits()
 def update(
     url: Location | Group,
     region: Any = None,

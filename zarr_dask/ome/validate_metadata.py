@@ -14,6 +14,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ABSENT,
@@ -62,6 +63,7 @@ _ALL_LISTED = {
 }
 
 
+@takes_habits()
 def validate_attributes(
     attributes: Mapping[str, Any],
     version: str | None = None,
@@ -143,6 +145,7 @@ def _members(attributes: Mapping[str, Any], notes: Violations) -> Mapping[str, A
 # --- hierarchies ----------------------------------------------------------------------------------
 
 
+@takes_habits()
 def validate(
     url: Location | Group,
     path: str = "",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_of", "plan_write", "with_own_options", "write"]
 
 
+@takes_habits()
 def plan_write(
     x: Any,
     url: Location | Group,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask._util.json_fields import is_int
+from zarr_dask._util.keywords import takes_habits, takes_options_of
 from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, ValidationProblem
 from zarr_dask.formats.base import where
@@ -65,6 +66,7 @@ class _Image:
         return f"{self.well}/{self.number}"
 
 
+@takes_habits()
 def plan_write_plate(
     wells: Mapping[str, Any],
     url: Location | Group,
@@ -341,6 +343,8 @@ def _check_alike(images: Sequence[_Image], at: str) -> None:
             )
 
 
+@takes_habits()
+@takes_options_of(plan_write_plate)
 def write_plate(
     wells: Mapping[str, Any],
     url: Location | Group,
@@ -363,7 +367,6 @@ def write_plate(
     progress, resume, journal
         As for `zarr_dask.ome.plan.ImageWritePlan.run`.
     **options
-        As for `plan_write_plate`.
 
     Examples
     --------

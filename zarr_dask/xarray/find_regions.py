@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask._util.arguments import check_count
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.errors import DatasetMismatchError, GridError, LabelNotFoundError
 from zarr_dask.formats.base import ReadOptions, normalise_path
 from zarr_dask.hierarchy.group import Group
@@ -22,6 +23,7 @@ __all__ = ["find_region", "regions"]
 _MOST_OBJECTS = 10_000_000  # along one dimension: their borders are listed
 
 
+@takes_habits()
 def find_region(
     url: Location | Group,
     labels: Mapping[str, Any],
@@ -68,6 +70,7 @@ def find_region(
     return {dim: _found(stored, dim, one) for dim, one in labels.items()}
 
 
+@takes_habits()
 def regions(
     url: Location | Group,
     n: int,

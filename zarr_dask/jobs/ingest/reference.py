@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.errors import IngestError, NodeExistsError
 from zarr_dask.formats.references import (
@@ -46,6 +47,7 @@ _LARGEST = 1 << 26
 """Most bytes of a chunk of values that lie in one range of bytes."""
 
 
+@takes_habits()
 @in_job()
 def reference(
     files: Any,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.errors import GridError
 from zarr_dask.grid.grid import Blocks, Dimension, Grid, Region, Shape
 
@@ -105,6 +106,7 @@ def _found(dimension: Dimension, positions: np.ndarray) -> np.ndarray:
 # --- making a map ---------------------------------------------------------------------------------
 
 
+@takes_habits()
 def decompose(grid: Any, decomposition: Any, *, holes: bool = False) -> Decomposition:
     """Assign the parts of each step of a simulation to ranks.
 

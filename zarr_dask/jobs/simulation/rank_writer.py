@@ -29,6 +29,7 @@ from weakref import finalize
 import numpy as np
 
 from zarr_dask._util.arguments import MadeBy, check_bools, check_choice, check_count
+from zarr_dask._util.keywords import takes_habits
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid.grid import Region
@@ -115,6 +116,7 @@ class Writer(MadeBy):
     # --- making one -------------------------------------------------------------------------------
 
     @staticmethod
+    @takes_habits(store="url")
     def create(
         url: Location | Group,
         arrays: Mapping[str, Mapping[str, Any]],
@@ -200,6 +202,7 @@ class Writer(MadeBy):
         return Writer(output, None, {}, None, "safe")
 
     @staticmethod
+    @takes_habits(store="url")
     def attach(
         url: Location | Group,
         rank: int | None = None,
@@ -330,6 +333,7 @@ class Writer(MadeBy):
         finalize(self, self._exchange.fail, "its writer was not closed")
 
     @staticmethod
+    @takes_habits(store="url")
     def abandon(
         url: Location | Group,
         *,
@@ -377,6 +381,7 @@ class Writer(MadeBy):
         """Return the number of steps that all ranks have stored, where a restart can start."""
         return self._publisher_of_output().stored()
 
+    @takes_habits()
     def region(self, array: str) -> Region | None:
         """Return this rank's region in each step of an array; None for no elements.
 
@@ -398,6 +403,7 @@ class Writer(MadeBy):
 
     # --- putting ----------------------------------------------------------------------------------
 
+    @takes_habits()
     def write_step(self, step: int, blocks: Mapping[str, Any], *, flush: bool = False) -> None:
         """Put the block of this rank for one step of every array.
 
@@ -549,6 +555,7 @@ class Writer(MadeBy):
 
     # --- publishing -------------------------------------------------------------------------------
 
+    @takes_habits()
     def publish(self, step: int | None = None, *, flush: bool = False) -> int:
         """Make steps visible up to a given one; only one process at a time may do this.
 

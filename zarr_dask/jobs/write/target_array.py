@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
 from zarr_dask.array.cells import items_by_axis
 from zarr_dask.array.create import ArraySpec, array_meta, given_names
-from zarr_dask.array.resize import append_region, resize_grid
+from zarr_dask.array.resize import append_region, axis_of, resize_grid
 from zarr_dask.array.source import ArraySource
 from zarr_dask.dtypes import DataType, data_type_of_objects
 from zarr_dask.errors import (
@@ -39,7 +38,7 @@ from zarr_dask.stores.wrappers.base import is_read_only
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["append_target", "axis_of", "existing_array", "new_array"]
+__all__ = ["append_target", "existing_array", "new_array"]
 
 
 def existing_array(
@@ -100,7 +99,7 @@ def append_target(
     MetadataChangedError
         If the array in the store is a different one by now.
     """
-    axis = axis_of(target, along)
+    axis = axis_of(target, along, "append")
     meta = reload_metadata(site.store, target.path, target.node_format, target.meta, target.options)
     kept = tuple(n - overlap if i == axis else n for i, n in enumerate(meta.shape))
     shape, region = append_region(kept, values.shape, axis)
@@ -117,28 +116,6 @@ def append_target(
     if problems:
         raise MetadataError.of(target.where, problems)
     return replace(target, meta=longer, shown=None), region  # no document says so yet
-
-
-def axis_of(target: Array, along: int | str) -> int:
-    """The position of a dimension that is given by position or by name.
-
-    Raises
-    ------
-    GridError
-        If there is no such dimension.
-    """
-    if isinstance(along, bool) or not isinstance(along, int | str):
-        raise GridError(f"append={along!r}: expected a dimension, by position or by name.")
-    if isinstance(along, int):
-        return along
-    names = target.dimension_names or ()
-    if along not in names:
-        raise GridError(
-            f"append={along!r} is no dimension of {target.where}; it has "
-            f"{list(names) or f'{target.ndim} dimensions without names'}."
-            f"{did_you_mean(along, filter(None, names))}"
-        )
-    return names.index(along)
 
 
 # --- a new array ----------------------------------------------------------------------------------

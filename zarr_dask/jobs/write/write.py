@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask.array.array import Array
+from zarr_dask.array.resize import axis_of
 from zarr_dask.errors import (
     DataTypeError,
     ListingError,
@@ -85,7 +86,7 @@ from zarr_dask.jobs.write.request import (
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.jobs.write.target_array import append_target, axis_of, existing_array, new_array
+from zarr_dask.jobs.write.target_array import append_target, existing_array, new_array
 from zarr_dask.jobs.write.zarr_python_kwargs import KEYWORDS, target_of
 from zarr_dask.journal import check_no_output
 from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
@@ -417,7 +418,7 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
     if request.append is None:
         return _ResolvedTarget(target, _region_in(target, request.region), site)
     if request.on_conflict == "wait":
-        target = target.as_long_as_it_is(axis_of(target, request.append))
+        target = target.as_long_as_it_is(axis_of(target, request.append, "append"))
     before = target.meta
     overlap, length = request.overlap, request.length
     target, region = append_target(target, values, request.append, site, overlap, length)
