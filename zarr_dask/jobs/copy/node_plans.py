@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from zarr_dask._util.keywords import did_you_mean
@@ -50,7 +51,7 @@ Node = Array | Group | MetadataError
 """A node, or the error of reading it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GridOptions:
     """Requested differences from the source; see `plan_copy`."""
 
@@ -84,7 +85,7 @@ class GridOptions:
             unknown = [
                 name
                 for name, one in given.items()
-                if not (name in self.paths and isinstance(one, Mapping | tuple | list | None))
+                if not (name in self._known and isinstance(one, Mapping | tuple | list | None))
                 and (isinstance(one, Mapping) or name not in known)
             ]
             if unknown:
@@ -101,7 +102,7 @@ class GridOptions:
             )
         codecs = self.codecs
         if isinstance(codecs, Mapping) and not self._is_codec(codecs):
-            unknown = [name for name in codecs if name not in self.paths]
+            unknown = [name for name in codecs if name not in self._known]
             if unknown:
                 raise GridError(
                     f"codecs= names {unknown}, which are no arrays in {root.where}; there are "
@@ -109,7 +110,17 @@ class GridOptions:
                 )
 
     def _is_by_path(self, given: Any) -> bool:
-        return isinstance(given, Mapping) and all(name in self.paths for name in given)
+        return isinstance(given, Mapping) and given.keys() <= self._known
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.paths)
+
+    @cached_property
+    def _by_path(self) -> tuple[bool, bool]:
+        """True if data types, and if codecs are given by path; not asked again for each array."""
+        codecs = self._is_by_path(self.codecs) and not self._is_codec(self.codecs)
+        return self._is_by_path(self.dtype), codecs
 
     def _is_codec(self, given: Any) -> bool:
         """True if a mapping is one codec, not codecs by path: an array may be called ``name``."""
@@ -125,9 +136,9 @@ class GridOptions:
         if path:  # below a group
             given = (chunks, shards, region)
             chunks, shards, region = (_own(one, path, array) for one in given)
-            dtype = dtype.get(path) if self._is_by_path(dtype) else dtype
-            if self._is_by_path(codecs) and not self._is_codec(codecs):
-                codecs = codecs.get(path)
+            has_dtypes, has_codecs = self._by_path
+            dtype = dtype.get(path) if has_dtypes else dtype
+            codecs = codecs.get(path) if has_codecs else codecs
         return TargetSpec(chunks, shards, dtype, codecs, self.format, region)
 
 
@@ -167,7 +178,7 @@ def _own(grid: Any, path: str, array: Array) -> Any:
     if isinstance(alone, tuple | list) and path not in names:
         return alone  # {"salt": (10, 20)}
     found = {
-        name: one for name, one in grid.items() if name in names and not isinstance(one, Mapping)
+        name: grid[name] for name in names if name in grid and not isinstance(grid[name], Mapping)
     }
     return {**found, **(alone if isinstance(alone, Mapping) else {})} or None
 

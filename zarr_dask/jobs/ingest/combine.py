@@ -307,7 +307,7 @@ def combine(
             if work.choice("unreadable", one, "", one.error, ("skip",)) == "skip":
                 work.note(f"{one.url} is left out: {one.error}")
         else:
-            readable.append(one)
+            readable.append(_with_masks(one, work))
     if not readable:
         return Combination((), concat, {}, {}, tuple(work.differences), tuple(work.notes), ())
     _check_variables(readable, variables)
@@ -327,6 +327,28 @@ def combine(
     return Combination(
         tuple(files), concat, arrays, groups, tuple(work.differences), tuple(work.notes), lengths
     )
+
+
+def _with_masks(header: Header, work: _Work) -> Header:
+    """Return a header without the masks that mask nothing: NaN, of integers."""
+    found = {}
+    for path, one in header.variables.items():
+        idle = {
+            name
+            for name in ("_FillValue", "missing_value")
+            if one.dtype != "string" and np.dtype(one.dtype).kind in "iu" and _is_nan(one, name)
+        }
+        if idle:
+            attrs = {name: value for name, value in one.attrs.items() if name not in idle}
+            found[path] = replace(one, attrs=attrs)
+            kind = np.dtype(one.dtype).newbyteorder("=")
+            work.note(f"{path}: {' and '.join(sorted(idle))} is NaN and masks no {kind}: left out")
+    return replace(header, variables={**header.variables, **found}) if found else header
+
+
+def _is_nan(one: Variable, name: str) -> bool:
+    value = np.asarray(one.attribute(name))
+    return value.ndim == 0 and value.dtype.kind == "f" and bool(np.isnan(value))
 
 
 def _check_variables(headers: Sequence[Header], variables: Sequence[str] | None) -> None:
@@ -766,6 +788,6 @@ def _cast_fill(reference: Variable, served: Variable) -> dict[str, Any]:
             attrs["_FillValue"] = encoded(np.asarray(given).astype(np.dtype(served.dtype))[()])
         except (TypeError, ValueError):
             raise GridError(f"_FillValue={given!r} does not fit {served.dtype}") from None
-    elif isinstance(given, str) and served.dtype.startswith("|S"):
-        attrs["_FillValue"] = encoded(given.encode())
+    elif served.dtype.startswith("|S"):
+        attrs.pop("_FillValue", None)  # characters have no masks, and xarray does not read one
     return attrs

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zarr_dask.errors import IngestError
+from zarr_dask.jobs.engine.plan import pluralize
 
 __all__ = ["CHOICES", "FileDifference", "checked_settle", "refuse"]
 
@@ -90,7 +91,8 @@ def refuse(differences: Sequence[FileDifference]) -> None:
     if not differences:
         return
     files = len({one.file for one in differences})
-    lines = [f"{len(differences)} differences in {files} files; nothing has been written."]
+    count, among = pluralize(len(differences), "difference"), pluralize(files, "file")
+    lines = [f"{count} in {among}; nothing has been written."]
     for kind in CHOICES:
         some = [one for one in differences if one.kind == kind]
         if not some:

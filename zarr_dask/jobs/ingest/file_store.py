@@ -109,6 +109,7 @@ def meta_of(
             fill_value=fill,
             dimension_names=tuple(dims),
             attributes=attributes,
+            allow_nan=True,  # as xarray writes them
         ),
         at,
     )
@@ -336,7 +337,7 @@ class FileArrays(ReadOnlyKeys):
         """Return a region of a variable, read by the library of the file's format."""
         if self.header.kind == "hdf5":
             with self._hdf5(path) as file:
-                return hdf5.read_values(file[path], region)
+                return hdf5.read_values(hdf5.dataset_of(file, path), region)
         opened: Opened = _OPEN.get(self)
         try:
             return opened.read(path, region)
@@ -359,7 +360,7 @@ class FileArrays(ReadOnlyKeys):
             with self._hdf5(path) as file:
                 for name, one in self.header.variables.items():
                     if one.layout == "chunks" and name not in indices:
-                        indices[name] = hdf5.chunk_places(file[name])
+                        indices[name] = hdf5.chunk_places(hdf5.dataset_of(file, name))
         return indices[path]
 
     def keep(self, found: Mapping[str, _Index]) -> None:
@@ -479,7 +480,7 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
             with opened_hdf5(place) as file:
                 groups, variables = hdf5.read_header(file)
                 small = {
-                    name: hdf5.chunk_places(file[name])
+                    name: hdf5.chunk_places(hdf5.dataset_of(file, name))
                     for name, one in variables.items()
                     if one.layout == "chunks" and one.nbytes <= SMALL
                 }

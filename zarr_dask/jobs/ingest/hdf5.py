@@ -22,6 +22,7 @@ __all__ = [
     "SIGNATURE",
     "USER_BLOCK",
     "chunk_places",
+    "dataset_of",
     "library",
     "read_header",
     "read_values",
@@ -42,6 +43,8 @@ _INTERNAL = frozenset(
 )
 """Attributes with which HDF5 and the netCDF library describe dimensions."""
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+NO_COORDINATE = "_nc4_non_coord_"
+"""Prefix of the name of a variable that is called like a dimension, but is no coordinate of it."""
 _PIECE = 1 << 22
 """Bytes of the pieces in which one range of bytes is read."""
 
@@ -74,14 +77,15 @@ def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variabl
     groups: dict[str, dict[str, Any]] = {}
     variables: dict[str, Variable] = {}
     growing: dict[str, tuple[str, ...]] = {}
+    known = _ScaleNames(file)
     for path, group, datasets in _groups(file, ""):
         groups[path] = _Attributes(group).of_users()
         phony: dict[tuple[int, int], str] = {}
         for name, dataset in datasets:
             attributes = _Attributes(dataset)
             if not attributes.text("NAME").startswith(_NO_VARIABLE):
-                at = f"{path}/{name}".lstrip("/")
-                scales = _dims(file, dataset, attributes, phony)
+                at = f"{path}/{name.removeprefix(NO_COORDINATE)}".lstrip("/")
+                scales = _dims(known, dataset, attributes, phony)
                 variables[at] = _variable(dataset, attributes, scales)
                 longest = dataset.maxshape or ()
                 if None in longest:
@@ -211,8 +215,8 @@ def _attribute(value: Any) -> Any:
             return texts[0] if len(texts) == 1 else texts
         if value.ndim == 1 and len(value) == 1:
             value = value[0]
-    if isinstance(value, np.void):
-        raise TypeError("a compound value")
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "iufcbSU":
+        raise TypeError(f"an attribute of the data type {value.dtype}")
     return encoded(value)
 
 
@@ -291,7 +295,7 @@ def _dtype(dataset: Any) -> tuple[str, str]:
 
 
 def _dims(
-    file: Any, dataset: Any, attributes: _Attributes, phony: dict[tuple[int, int], str]
+    known: _ScaleNames, dataset: Any, attributes: _Attributes, phony: dict[tuple[int, int], str]
 ) -> tuple[str, ...]:
     """Return the paths of the dimensions, as the netCDF library gives them.
 
@@ -308,7 +312,7 @@ def _dims(
         by_id = _dimension_ids(dataset.parent)
     for axis in range(ndim):
         if listed is not None and len(listed[axis]):
-            names.append(_name_of(file, listed[axis][0]))
+            names.append(known.name_of(listed[axis][0]))
         elif by_id and int(ids[axis]) in by_id:
             names.append(by_id[int(ids[axis])])
         else:
@@ -319,12 +323,26 @@ def _dims(
     return tuple(names)
 
 
-def _name_of(file: Any, reference: Any) -> str:
-    """Return the path of what a reference leads to."""
-    found = library().h5r.get_name(reference, file.id)
-    if found is None:
-        raise ValueError("a dimension is a reference to nothing")
-    return str(found.decode("utf-8", "surrogateescape"))
+class _ScaleNames:
+    """The paths of the dimensions of a file: the library goes through the file to find each."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._found: dict[int, str] = {}
+
+    def name_of(self, reference: Any) -> str:
+        """Return the path of what a reference leads to."""
+        h5py = library()
+        try:
+            address = h5py.h5o.get_info(h5py.h5r.dereference(reference, self._file.id)).addr
+        except (OSError, RuntimeError, ValueError):
+            raise ValueError("a dimension is a reference to nothing") from None
+        if address not in self._found:
+            found = h5py.h5r.get_name(reference, self._file.id)
+            if found is None:
+                raise ValueError("a dimension is a reference to nothing")
+            self._found[address] = found.decode("utf-8", "surrogateescape")
+        return self._found[address]
 
 
 def _dimension_ids(group: Any) -> dict[int, str]:
@@ -398,6 +416,19 @@ def chunk_places(dataset: Any) -> dict[tuple[int, ...], tuple[int, int, int]]:
         for number in range(dataset.id.get_num_chunks()):
             add(dataset.id.get_chunk_info(number))
     return found
+
+
+def dataset_of(file: Any, path: str) -> Any:
+    """Return the dataset of a variable, which may have another name in the file.
+
+    Raises
+    ------
+    KeyError
+        If there is none.
+    """
+    group, slash, name = path.rpartition("/")
+    hidden = f"{group}{slash}{NO_COORDINATE}{name}"
+    return file[hidden if hidden in file else path]
 
 
 def read_values(dataset: Any, region: tuple[slice, ...]) -> np.ndarray:

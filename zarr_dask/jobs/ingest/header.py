@@ -210,4 +210,4 @@ def plain(name: str, value: Any) -> Any:
         return base64.b64encode(np.array(number, "<f8").tobytes()).decode()
     if kind == "S":
         return value["value"] if name == "_FillValue" else _text(number)
-    return value["value"]
+    return _numbers(value["value"])

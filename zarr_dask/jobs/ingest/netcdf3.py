@@ -78,7 +78,7 @@ class _Reader:
         length = self.integer()
         if length > _MOST:
             raise ValueError(f"a name of {length} bytes")
-        text = self.padded(length)
+        text, _, _ = self.padded(length).partition(b"\0")  # some writers count the end of a text
         return text.decode("utf-8", "replace")
 
     def padded(self, length: int) -> bytes:

@@ -177,9 +177,38 @@ def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
     places = _places(store, one) if regular and one.served.dtype != "string" else None
     if places is None or _is_index(one):
         return _inlined(open_array(store, path), one)
-    chunks, missing = one.meta.grid.largest_cell, len(places) < prod(one.meta.grid.counts)
-    made = _documents(one, chunks, np.dtype(one.served.dtype), missing=missing)
-    return {**made.documents(), **{made.key(coords): place for coords, place in places.items()}}
+    chunks = one.meta.grid.largest_cell
+    made = _documents(one, chunks, np.dtype(one.served.dtype))
+    count = prod(one.meta.grid.counts) - len(places)
+    unwritten = _unwritten_chunk(made, one) if count else None
+    if unwritten is None:
+        return {**made.documents(), **{made.key(coords): at for coords, at in places.items()}}
+    if count * len(unwritten) > _INLINE:
+        return _inlined(open_array(store, path), one)
+    every = product(*map(range, one.meta.grid.counts))
+    chunk_refs = {made.key(coords): places.get(coords, unwritten) for coords in every}
+    return {**made.documents(), **chunk_refs}
+
+
+def _unwritten_chunk(made: ReferencedArray, one: Combined) -> str | None:
+    """Return a reference to a chunk of what HDF5 reads where nothing was written.
+
+    None if readers have it without a reference: zeros, or masked values.
+    """
+    dtype = np.dtype(made.dtype)
+    value = np.zeros((), dtype) if one.served.fill is None else decoded(one.served.fill)
+    seen = np.zeros((), dtype) if made.fill is None else one.served.attribute("_FillValue")
+    with np.errstate(all="ignore"):
+        value, seen = (np.asarray(number).astype(dtype) for number in (value, seen))
+    if np.array_equal(value, seen, equal_nan=dtype.kind in "fc"):
+        return None
+    store = open_store({})
+    for key, text in made.documents().items():
+        store.set(key, [text.encode()])
+    array = open_array(store, one.path, "r+")
+    array[tuple(slice(0, n) for n in made.chunks)] = value
+    data = store.get(made.key((0,) * array.ndim))
+    return None if data is None else f"base64:{base64.b64encode(data).decode()}"
 
 
 def _is_index(one: Combined) -> bool:
@@ -224,21 +253,17 @@ def _inlined(array: Array, one: Combined) -> dict[str, Any]:
     data = base64.b64encode(values.astype(dtype).tobytes()).decode()
     chunks = [max(n, 1) for n in array.shape]
     plain = replace(one, served=replace(one.served, filters=()))
-    made = _documents(plain, chunks, dtype, missing=False)
+    made = _documents(plain, chunks, dtype)
     value = {made.key((0,) * array.ndim): f"base64:{data}"} if values.size else {}
     return {**made.documents(), **value}
 
 
-def _documents(
-    one: Combined, chunks: Sequence[int], dtype: np.dtype[Any], *, missing: bool
-) -> ReferencedArray:
+def _documents(one: Combined, chunks: Sequence[int], dtype: np.dtype[Any]) -> ReferencedArray:
     """Return the array as its documents tell it; the fill value is the mask."""
     given = one.served.attrs.get("_FillValue")
-    if given is None and missing:
-        given = one.served.fill
     fill = given["value"] if isinstance(given, Mapping) else given
-    if given is not None and dtype.kind == "S":
-        fill = base64.b64encode(decoded(given)).decode()
+    if dtype.kind == "S":  # characters have no masks
+        fill = None
     return ReferencedArray(
         one.path,
         one.meta.shape,

@@ -1,0 +1,151 @@
+"""Quirks of files that other programs have written: the values are those that xarray reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import zarr_dask as zd
+from zarr_dask.errors import IngestError
+
+netcdf = pytest.importorskip("netCDF4")
+h5py = pytest.importorskip("h5py")
+
+
+@pytest.fixture
+def file(tmp_path) -> str:
+    return str(tmp_path / "a.nc")
+
+
+def ingested(file: str, **options) -> xr.Dataset:
+    zd.ingest([file], f"{file}.zarr", survey=False, verify=True, **options)
+    with xr.open_zarr(f"{file}.zarr", consolidated=False) as found:
+        return found.load()
+
+
+def referenced(file: str) -> xr.Dataset:
+    zd.reference([file], f"{file}.json")
+    return zd.open_dataset(f"reference::{file}.json").load()
+
+
+def check(file: str) -> None:
+    """Compare copy and references with what xarray reads."""
+    with xr.open_dataset(file) as expected:
+        xr.testing.assert_identical(ingested(file), expected.load())
+        xr.testing.assert_identical(referenced(file), expected.load())
+
+
+def test_names_of_netcdf3_that_count_their_end(file):
+    xr.Dataset({"yy": ("nn", np.arange(4))}, attrs={"aa": 1}).to_netcdf(
+        file, engine="scipy", format="NETCDF3_CLASSIC"
+    )
+    with xr.open_dataset(file) as found:
+        expected = found.load()
+    data = Path(file).read_bytes()
+    for name in (b"yy", b"nn", b"aa"):
+        assert b"\0\0\0\2" + name in data
+        data = data.replace(b"\0\0\0\2" + name, b"\0\0\0\3" + name)
+    Path(file).write_bytes(data)
+    xr.testing.assert_identical(ingested(file), expected)
+    xr.testing.assert_identical(referenced(file), expected)
+
+
+@pytest.mark.parametrize("format", ["NETCDF4", "NETCDF3_CLASSIC"])
+def test_characters_with_a_fill_value(file, format):
+    with netcdf.Dataset(file, "w", format=format) as made:
+        made.createDimension("n", 3)
+        made.createDimension("length", 4)
+        letters = made.createVariable("letters", "S1", ("n", "length"), fill_value=b"x")
+        letters[:2] = np.array([[*"abcd"], [*"axyz"]], "S1")
+    check(file)
+
+
+@pytest.mark.filterwarnings("ignore:variable 'p' has non-conforming")
+@pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
+def test_a_mask_of_integers_that_is_nan_masks_nothing(file, name):
+    packed = {"scale_factor": 0.5, "add_offset": 1.0}
+    xr.Dataset({"p": ("x", np.arange(5, dtype="i2"), packed)}).to_netcdf(file, engine="h5netcdf")
+    with h5py.File(file, "r+") as made:
+        made["p"].attrs[name] = np.nan
+    check(file)
+    plan = zd.plan_ingest([file], f"{file}.2.zarr")
+    assert f"p: {name} is NaN and masks no int16: left out" in plan.notes
+
+
+def test_attributes_that_are_not_finite(file):
+    with netcdf.Dataset(file, "w") as made:
+        made.createDimension("x", 3)
+        one = made.createVariable("a", "f4", ("x",))
+        one[:] = [1, np.nan, 3]
+        one.missing_value = np.float32(np.nan)
+        one.valid_max = np.float32(np.inf)
+        one.valid_range = np.array([-np.inf, np.nan])
+        made.level = np.nan
+    check(file)
+
+
+@pytest.mark.parametrize("options", [{}, {"zlib": True, "shuffle": True, "chunksizes": (2, 5)}])
+@pytest.mark.parametrize("dtype", ["i2", "i4", "f4", "f8"])
+def test_values_that_were_never_written(file, dtype, options):
+    """HDF5 reads its fill value there, which is no mask without the attribute `_FillValue`."""
+    with netcdf.Dataset(file, "w") as made:
+        made.createDimension("y", 4)
+        made.createDimension("x", 5)
+        made.createVariable("never", dtype, ("y", "x"), **options)
+        made.createVariable("single", dtype, ())
+        made.createVariable("masked", dtype, ("y", "x"), fill_value=7, **options)
+        made.createVariable("partly", dtype, ("y", "x"), **options)[:2] = np.ones((2, 5))
+    check(file)
+
+
+def test_a_fill_value_of_hdf5_that_is_not_the_mask(file):
+    with h5py.File(file, "w") as made:
+        for name, fill in (("zeros", 0), ("nines", 9), ("masked", 5)):
+            one = made.create_dataset(name, (6,), "f4", chunks=(3,), fillvalue=fill)
+            one[:3] = [1, 5, 9]
+            one.attrs["_FillValue"] = np.float32(5)
+    check(file)
+
+
+def test_large_chunks_that_were_never_written_are_no_references(file):
+    with h5py.File(file, "w") as made:
+        made.create_dataset("a", (1 << 20,), "f4", chunks=(1 << 18,), fillvalue=9)[0] = 1
+    with pytest.raises(IngestError, match="a cannot be told by references"):
+        zd.reference([file], f"{file}.json")
+
+
+def test_attributes_of_compound_types_are_left_out(file):
+    pair = np.array([(1, 2.0), (3, 4.0)], [("a", "f4"), ("b", "f8")])
+    xr.Dataset({"v": ("x", np.arange(3))}, attrs={"title": "run"}).to_netcdf(file)
+    with xr.open_dataset(file) as found:
+        expected = found.load()
+    with h5py.File(file, "r+") as made:
+        for at in (made, made["v"]):
+            at.attrs["pair"], at.attrs["pairs"] = pair[0], pair
+    xr.testing.assert_identical(ingested(file), expected)
+    xr.testing.assert_identical(referenced(file), expected)
+
+
+def test_a_variable_that_is_called_like_a_dimension_of_another(file):
+    with netcdf.Dataset(file, "w") as made:
+        made.createDimension("x", 2)
+        made.createDimension("y", 5)
+        made.createVariable("y", "f4", ("x", "y"), zlib=True)[:] = np.arange(10).reshape(2, 5)
+        made.createVariable("a", "f4", ("x", "y"))[:] = 1
+    with h5py.File(file) as made:
+        assert "_nc4_non_coord_y" in made
+    check(file)
+
+
+def test_the_library_is_asked_once_for_the_name_of_a_dimension(file, monkeypatch):
+    """It goes through the whole file for each: 2,000 variables took minutes."""
+    many = {f"a{number}": ("x", np.arange(3)) for number in range(20)}
+    xr.Dataset(many, {"x": [1, 2, 3]}).to_netcdf(file)
+    asked = []
+    get_name = h5py.h5r.get_name
+    monkeypatch.setattr(h5py.h5r, "get_name", lambda *one: asked.append(one) or get_name(*one))
+    check(file)
+    assert len(asked) == 2  # a copy and references
