@@ -13,10 +13,12 @@ from operator import attrgetter
 
 import dask
 import dask.array as da
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 
 import zarr_dask as zd
 
@@ -33,7 +35,8 @@ def names(tmp_path, monkeypatch):
     zd.ome.write(values, "i.zarr", axes="yx")
     g.create_group("sub").create_array("deep", data=np.ones(3))
     return {
-        "zd": zd, "np": np, "da": da, "xr": xr, "pd": pd, "dask": dask, "g": g,
+        "zd": zd, "np": np, "da": da, "xr": xr, "pd": pd, "dask": dask, "h5py": h5py, "zarr": zarr,
+        "g": g,
         "a": zd.open("a.zarr", mode="r+"), "z": zd.open("zero.zarr"),
         "x": da.ones((8, 8), chunks=(4, 4)),
         "ds": xr.Dataset({"t": (("time", "x"), np.ones((3, 2)))}),
@@ -140,6 +143,13 @@ WORKS = {
         *((1, 2), (3, 3), (2,)),
     ],
     "zd.rechunk(ds, 'n.zarr', chunks={'time': 1}); zd.open('n.zarr/t').chunks": (1, 2),
+    "zd.write_dataset(ds, 'n.zarr', chunks={'t': (1, 2)}); zd.open('n.zarr/t').chunks": (1, 2),
+    "zd.write_dataset(ds, 'n.zarr', chunks={'x': 1, 't': {'time': 2}}); "
+    "zd.open('n.zarr/t').chunks": (2, 1),
+    "zd.write_dataset(ds, 'n.zarr', codecs={'id': 'gzip', 'level': 1}); "
+    "zd.open('n.zarr/t').codecs[-1].name": "gzip",
+    "zd.to_zarr(ds, 'n.zarr'); ds.t.zd.compare('n.zarr')": {},
+    "'(3, 2)' in ds.t.zd.info(), 'to_zarr' in repr(ds.zd)": (True, True),
 }
 
 
@@ -300,6 +310,29 @@ ANSWERED = {
         "'chunks' for 'chunksizes'",
     ),
     "zd.to_zarr(ds, 'n.zarr', encoding={'t': {'zlib': True}})": (ValueError, "'compressors' for"),
+    "zd.write_dataset(ds, 'n.zarr', chunks={'tme': 1})": (ValueError, "mean 'time'"),
+    "zd.write_dataset(ds, 'n.zarr', shards={'t': {'tme': 1}})": (ValueError, "mean 'time'"),
+    "zd.write_dataset(ds, 'n.zarr', codecs={'tt': 'zstd'})": (KeyError, "mean 't'"),
+    "zd.write_dataset(ds, 'n.zarr', chunks=(1, 1, 1))": (ValueError, r"'t': .*\['time', 'x'\]"),
+    "zd.write_dataset('n.zarr', ds)": (TypeError, "the dataset comes first"),
+    "zd.write_dataset({'t': ds.t}, 'n.zarr')": (TypeError, r"xarray\.Dataset\(variables\)"),
+    "zd.write_dataset(x, 'n.zarr')": (TypeError, r"to_zarr\(array, url\)"),
+    "zd.to_zarr(ds, 'n.zarr', encoding='zstd')": (TypeError, "for each variable"),
+    "zd.to_zarr(ds, 'n.zarr', encoding={'t': 'zstd'})": (TypeError, "'zstd' for 't'"),
+    "zd.to_zarr(ds, 'n.zarr', encoding={'t': {'scale': 2}})": (ValueError, "'scale_factor' for"),
+    "zd.to_zarr(ds.assign(s=('x', pd.Categorical([1, 2]))), 'n.zarr')": (TypeError, "'s' .*astype"),
+    "zd.open_dataset('g.zarr', chunks='object')": (ValueError, "mean 'objects'"),
+    "zd.open_dataset(ds)": (TypeError, "open already"),
+    "zd.open_mfdataset('none*.zarr')": (FileNotFoundError, "matches no local path"),
+    "zd.regions('g.zarr', 'time')": (TypeError, r"of at least 1\.$"),
+    "zd.regions('g.zarr', 2, dim='tme')": (ValueError, "^dim='tme'"),
+    "ds.zd.write('n.zarr')": (AttributeError, "to_zarr"),
+    "ds.zd.to_zar('n.zarr')": (AttributeError, "mean 'to_zarr'"),
+    "xr.DataTree(ds).zd.compare('g.zarr')": (TypeError, "node by node"),
+    "zd.open(h5py.File('n.h5', 'w'))": (TypeError, "is no place for Zarr"),
+    "zd.to_zarr(x, h5py.File('n.h5', 'w'))": (TypeError, "is no place for Zarr"),
+    "zd.to_zarr(zarr.open('a.zarr'), 'n.zarr')": (TypeError, r"copy\(array, url\)"),
+    "zd.to_zarr(range(3), 'n.zarr')": (TypeError, r"numpy\.array"),
     "zd.open_dataarray('a.zarr')": (AttributeError, r"open_dataset\(url\)\[name\]"),
     "zd.open_dataset('g.zarr', engine='zarr')": (TypeError, r"xarray\.open_dataset"),
     "g.to_dataset()": (AttributeError, "open_dataset"),

@@ -127,8 +127,8 @@ def check_choice(name: str, value: object, choices: Any) -> None:
         )
 
 
-def check_count(name: str, value: object, otherwise: str) -> None:
-    """Raise if a value is not a whole number of at least 1, or None; `otherwise` explains None.
+def check_count(name: str, value: object, otherwise: str | None) -> None:
+    """Raise if a value is not a whole number of at least 1, or None if `otherwise` explains it.
 
     Raises
     ------
@@ -143,9 +143,10 @@ def check_count(name: str, value: object, otherwise: str) -> None:
     Traceback (most recent call last):
     TypeError: threads='4': expected a whole number of at least 1, or None for one per core.
     """
-    if value is None:
+    if value is None and otherwise is not None:
         return
-    error = f"{name}={value!r}: expected a whole number of at least 1, or None for {otherwise}."
+    error = f"{name}={value!r}: expected a whole number of at least 1"
+    error += f", or None for {otherwise}." if otherwise else "."
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(error)
     if value < 1:

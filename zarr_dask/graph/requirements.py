@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from os import PathLike
@@ -66,26 +66,7 @@ def checked_array(array: Any) -> da.Array:
     """
     check_backend()
     if not isinstance(array, da.Array):
-        hint = "dask.array.from_array makes one of what has a shape, a data type and elements."
-        if isinstance(getattr(array, "data", None), da.Array):  # xarray's
-            hint = "its .data is one."
-        elif isinstance(array, Delayed):  # before others: it has any attribute that is asked for
-            hint = "dask.array.from_delayed(value, shape, dtype) makes one of it."
-        elif hasattr(array, "data_vars"):
-            hint = "zarr_dask.write_dataset writes it; here the .data of one variable is written."
-        elif isinstance(array, str | PathLike):
-            hint = (
-                "the array comes first, as in to_zarr(array, url). zarr_dask.copy(source, target) "
-                "copies what is stored, zarr_dask.from_zarr(source) opens it as a dask array."
-            )
-        elif isinstance(array, Mapping):
-            hint = (
-                "several are written as to_zarr([x, y], url, component=['x', 'y']), those in "
-                "memory also as zarr_dask.save(url, x=x, y=y)."
-            )
-        elif hasattr(array, "to_numpy"):
-            hint = "its to_numpy() is an array that can be written."
-        raise DataTypeError(f"expected a dask array, got {_kind(array)}; {hint}")
+        raise DataTypeError(f"expected a dask array, got {_kind(array)}; {_written_by(array)}")
     if isinstance(meta_from_array(array), np.ma.MaskedArray):
         raise DataTypeError(
             "the dask array is masked, and a mask cannot be stored; fill it first "
@@ -97,6 +78,33 @@ def checked_array(array: Any) -> da.Array:
             "compute_chunk_sizes() finds them out."
         )
     return array
+
+
+def _written_by(array: Any) -> str:
+    """Return what to call with something that is no dask array."""
+    if isinstance(getattr(array, "data", None), da.Array):  # xarray's
+        return "its .data is one."
+    if isinstance(array, Delayed):  # before others: it has any attribute that is asked for
+        return "dask.array.from_delayed(value, shape, dtype) makes one of it."
+    if hasattr(array, "data_vars"):
+        return "zarr_dask.write_dataset writes it; here the .data of one variable is written."
+    if isinstance(array, str | PathLike):
+        return (
+            "the array comes first, as in to_zarr(array, url). zarr_dask.copy(source, target) "
+            "copies what is stored, zarr_dask.from_zarr(source) opens it as a dask array."
+        )
+    if isinstance(array, Mapping):
+        return (
+            "several are written as to_zarr([x, y], url, component=['x', 'y']), those in "
+            "memory also as zarr_dask.save(url, x=x, y=y)."
+        )
+    if isinstance(array, Iterable) and not hasattr(array, "dtype"):
+        return "numpy.array(list(values)) makes an array of numbers."
+    if _kind(array) == "zarr.Array":
+        return "zarr_dask.copy(array, url) copies it, zarr_dask.open(array) opens it here."
+    if hasattr(array, "to_numpy"):
+        return "its to_numpy() is an array that can be written."
+    return "dask.array.from_array makes one of what has a shape, a data type and elements."
 
 
 def _kind(value: Any) -> str:

@@ -197,6 +197,11 @@ def _given_store(url: Any) -> Store | None:
             f"{type(url).__name__} is a file system, which names no place by itself: give path= "
             "with the bucket or folder, or file_system.get_mapper(path)."
         )
+    if type(url).__module__.partition(".")[0] == "h5py":
+        raise LocationTypeError(
+            f"{_shortened(url)} is no place for Zarr: zarr_dask.ingest(path, url) writes HDF5 "
+            "files into a store, and dask.array.from_array(dataset) opens one array."
+        )
     if isinstance(url, dict) and "kvstore" in url:
         raise LocationTypeError(
             f"{_shortened(url)} is a specification of TensorStore: give the path or URL in it."
@@ -209,6 +214,10 @@ def _meant(url: object) -> str:
     if isinstance(url, list | tuple) and len(url) > 1:
         return (
             " Open them one by one, or together as xarray.open_mfdataset(urls, engine='zarr_dask')."
+        )
+    if hasattr(url, "data_vars"):
+        return (
+            " It is open already; zarr_dask.write_dataset(dataset, url) writes one to a location."
         )
     if hasattr(url, "__array__") or hasattr(url, "__dask_graph__"):
         return " zarr_dask.to_zarr(array, url) writes an array to a location."

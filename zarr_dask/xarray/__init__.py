@@ -23,7 +23,7 @@ import xarray as xr
 from xarray.backends import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 
-from zarr_dask._util.keywords import explained_by, takes_habits
+from zarr_dask._util.keywords import did_you_mean, explained_by, takes_habits
 from zarr_dask._util.xarray_accessor import register_accessor
 from zarr_dask.array.array import Array
 from zarr_dask.errors import MetadataError
@@ -386,6 +386,8 @@ def _blocks(opened: _Opened, chunks: Any) -> tuple[_Opened, Any]:
     if chunks == "pieces":
         largest = _LARGEST_REMOTE if is_remote(opened.root.store) else _LARGEST_LOCAL
     else:
+        if hint := did_you_mean(chunks, ["auto", "objects", "pieces"]):
+            raise ValueError(f"chunks={chunks!r}: expected 'objects', or a size as '16MB'.{hint}")
         largest = parse_bytes(chunks, "chunks")
     return replace(opened, largest_block=largest), {}
 

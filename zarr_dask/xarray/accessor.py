@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 import dask
 import xarray as xr
 
-from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.keywords import did_you_mean, takes_habits
 from zarr_dask.jobs.write.dataset_keywords import DatasetPlanOptions, DatasetWriteOptions
 from zarr_dask.xarray import open_dataset
 from zarr_dask.xarray.plan import DatasetPlan
-from zarr_dask.xarray.write import plan_dataset, write_dataset
+from zarr_dask.xarray.write import as_dataset, plan_dataset, write_dataset
 
 __all__ = ["Accessor"]
 
@@ -36,6 +36,16 @@ class Accessor:
 
     def __init__(self, held: Any) -> None:
         self._held = held
+
+    def __repr__(self) -> str:
+        kind, names = type(self._held).__name__, ", ".join(_METHODS)
+        return f"<zarr_dask of a {kind}: {names}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        hint = _INSTEAD.get(name) or f"It has {', '.join(_METHODS)}.{did_you_mean(name, _METHODS)}"
+        raise AttributeError(f"the accessor zd has no {name!r}. {hint}")
 
     @takes_habits(tuple(DatasetWriteOptions.__annotations__), url="store", path="group")
     def to_zarr(
@@ -98,17 +108,25 @@ class Accessor:
         >>> ds.zd.compare(store), ds.assign(b=ds.a).zd.compare(store)
         ({}, {'b': 'values'})
         """
-        other = open_dataset(url, group, **options)
-        own, theirs = (xr.Dataset(attrs=one.attrs) for one in (self._held, other))
+        if isinstance(self._held, xr.DataTree):
+            raise TypeError(
+                "a tree is compared node by node: tree[path].to_dataset().zd.compare(url, path)."
+            )
+        held, other = self._dataset(), open_dataset(url, group, **options)
+        own, theirs = (xr.Dataset(attrs=one.attrs) for one in (held, other))
         found = {} if own.identical(theirs) else {"": "attributes"}
-        names = dict.fromkeys([*self._held.variables, *other.variables])
-        differences = {str(name): _difference(name, self._held, other) for name in names}
+        names = dict.fromkeys([*held.variables, *other.variables])
+        differences = {str(name): _difference(name, held, other) for name in names}
         return found | {name: one for name, one in differences.items() if one}
+
+    def _dataset(self) -> Any:
+        """Return what is held, an array as the dataset that is written of it."""
+        return as_dataset(self._held) if isinstance(self._held, xr.DataArray) else self._held
 
     def info(self) -> str:
         """Return the arrays of a dataset, with the grids that they were read with."""
         lines = [f"{'variable':<20} {'type':<12} {'shape':<24} {'chunks':<20} shards"]
-        for name, one in self._held.variables.items():
+        for name, one in self._dataset().variables.items():
             chunks, shards = (one.encoding.get(key) for key in ("chunks", "shards"))
             cells = " ".join(f"{cell!s:<20}" for cell in (chunks or "", shards or ""))
             lines.append(f"{name!s:<20} {one.dtype!s:<12} {one.shape!s:<24} {cells}".rstrip())
@@ -137,4 +155,13 @@ def _without_words_of_xarray(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+_METHODS = ("compare", "info", "plan", "to_zarr")
+_INSTEAD = {
+    **dict.fromkeys(("dump", "save", "store", "write"), ".zd.to_zarr(url) writes it."),
+    **dict.fromkeys(("check", "validate", "verify"), "zarr_dask.verify(url) does it."),
+    "append": ".zd.to_zarr(url, append_dim='time') appends.",
+    "open": "zarr_dask.open_dataset(url) opens what is stored.",
+    "rechunk": "zarr_dask.rechunk(ds, url, chunks={'time': -1}) writes it in other chunks.",
+}
+"""Names that the accessor does not have, and what to call instead."""
 _WITHOUT_EFFECT = {"safe_chunks", "align_chunks", "write_empty_chunks"}

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
     ConditionalWriteError,
     DatasetMismatchError,
+    GridError,
     NodeNotFoundError,
     NodeTypeError,
 )
@@ -127,6 +129,7 @@ class Planner:
         if len(nodes) > 1 and set(call.encoding) - {f"/{path}" for path in nodes}:
             unknown = sorted(set(call.encoding) - {f"/{path}" for path in nodes})
             raise ValueError(f"unexpected encoding group names: {unknown}")
+        _check_names(call, nodes)
         present = self._present(self.path)
         if present is None or call.mode == "w":
             node_format = format_for_new(self._asked, self.around, self.path)
@@ -286,7 +289,7 @@ class Planner:
             is_asked=name in encoding,
             chunks=_of_variable(call.chunks, name, variable),
             shards=_of_variable(call.shards, name, variable, whole=True),
-            codecs=call.codecs.get(name) if isinstance(call.codecs, Mapping) else call.codecs,
+            codecs=call.codecs.get(name) if _is_by_variable(call.codecs) else call.codecs,
         )
         if call.bare and variable.chunks is not None:
             at = join(path, name)
@@ -379,13 +382,52 @@ class Planner:
         )
 
 
+def _is_by_variable(codecs: Any) -> bool:
+    """True if a mapping has codecs by variable; others are one codec, with a name or an id."""
+    return isinstance(codecs, Mapping) and not isinstance(codecs.get("name", codecs.get("id")), str)
+
+
+def _check_names(call: Call, nodes: Mapping[str, xr.Dataset]) -> None:
+    """Refuse grids and codecs of what is not in the dataset, so that no misspelt one is lost.
+
+    Raises
+    ------
+    GridError
+        If grids are given for something else than its variables and dimensions.
+    KeyError
+        If codecs are given for something else than its variables.
+    """
+    variables = {str(name) for node in nodes.values() for name in node.variables}
+    known = variables | {str(dim) for node in nodes.values() for dim in node.dims}
+    for option, grids in (("chunks", call.chunks), ("shards", call.shards)):
+        if not isinstance(grids, Mapping):
+            continue
+        below = [name for one in grids.values() if isinstance(one, Mapping) for name in one]
+        for name in [*grids, *below]:
+            if name not in known:
+                raise GridError(
+                    f"{option}= names {name!r}, which is no dimension and no variable of the "
+                    f"dataset.{did_you_mean(name, known)}"
+                )
+    for name in call.codecs if _is_by_variable(call.codecs) else ():
+        if name not in variables:
+            raise KeyError(
+                f"codecs= names {name!r}, which is no variable of the dataset."
+                f"{did_you_mean(name, variables)}"
+            )
+
+
 def _of_variable(given: Any, name: str, variable: xr.Variable, *, whole: bool = False) -> Any:
-    """Return what the user says of the grid of one variable.
+    """Return what the user says of the grid of one variable, which comes before its dimensions.
 
     Dimensions that a grid of shards leaves out are in one shard each (`whole`).
     """
-    if isinstance(given, Mapping) and any(isinstance(one, Mapping) for one in given.values()):
-        given = given.get(name)
+    if isinstance(given, Mapping):
+        own = given.get(name)
+        if own is not None and not isinstance(own, Mapping) and name not in variable.dims:
+            given = own
+        elif isinstance(own, Mapping):
+            given = {**given, **own}
     if not isinstance(given, Mapping):
         return given
     mine = {dim: size for dim, size in given.items() if dim in variable.dims}

@@ -19,6 +19,7 @@ from xarray import conventions
 from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value, encode_zarr_variable
 from xarray.coding.strings import check_vlen_dtype
 
+from zarr_dask._util.keywords import closest
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import DataTypeError, GridError, MetadataError
@@ -42,6 +43,12 @@ _OF_NETCDF = {
         ("complevel", "compression", "compression_opts", "compressor", "shuffle", "zlib"),
         "compressors",
     ),
+    **dict.fromkeys(
+        ("least_significant_digit", "quantize_mode", "significant_digits"),
+        "filters",
+    ),
+    "scale": "scale_factor",
+    "offset": "add_offset",
 }
 """Keys of encodings for NetCDF, and those for Zarr."""
 _NO_NAME = "__values__"
@@ -96,6 +103,7 @@ def encode_dataset(
     stored = stored or {}
     _check_names(dataset)
     _check_dims(dataset)
+    _check_dtypes(dataset)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     variables = {_NO_NAME if name is None else name: one for name, one in variables.items()}
     attributes = dict(attributes)
@@ -168,6 +176,16 @@ def _check_dims(dataset: xr.Dataset) -> None:
             raise TypeError(f"the name of the dimension {dim!r} must be a string; rename it.")
 
 
+def _check_dtypes(dataset: xr.Dataset) -> None:
+    for name, variable in dataset.variables.items():
+        if not isinstance(variable.dtype, np.dtype):
+            raise DataTypeError(
+                f"the variable {name!r} is of the pandas type {variable.dtype}, which Zarr "
+                "does not have; convert it first: astype(str) for categories, astype(float) for "
+                "numbers with missing values."
+            )
+
+
 def _loaded_if_empty(variable: xr.Variable) -> xr.Variable:
     return variable.load() if variable.size == 0 else variable
 
@@ -216,7 +234,8 @@ def array_spec(
     if is_asked:
         unknown = [key for key in encoding if key not in _KNOWN | _IGNORED]
         if unknown:
-            meant = {f"{_OF_NETCDF[key]!r} for {key!r}" for key in unknown if key in _OF_NETCDF}
+            near = {key: _OF_NETCDF.get(key, closest(key, _KNOWN)) for key in unknown}
+            meant = {f"{found!r} for {key!r}" for key, found in near.items() if found}
             hint = f" Use {' and '.join(sorted(meant))}." if meant else ""
             raise ValueError(
                 f"unexpected encoding of {name!r}: {unknown}; Zarr has {sorted(_KNOWN)}, and the "
@@ -235,8 +254,10 @@ def array_spec(
     spec = ArraySpec(
         shape=None,
         dtype=_data_type(name, variable),
-        chunks="auto" if grid is None and in_memory else _as_cells(grid, variable.ndim),
-        shards=shards if shards is not None else _as_cells(encoding.get("shards"), variable.ndim),
+        chunks="auto" if grid is None and in_memory else _as_cells("chunks", grid, name, variable),
+        shards=_as_cells(
+            "shards", shards if shards is not None else encoding.get("shards"), name, variable
+        ),
         codecs=codecs,
         fill_value=fill,
         dimension_names=tuple(map(str, variable.dims))
@@ -346,8 +367,15 @@ def _is_codec_of(codecs: Any, node_format: Format) -> bool:
     return True
 
 
-def _as_cells(given: Any, ndim: int) -> Any:
-    return (int(given),) * ndim if isinstance(given, int | np.integer) else given
+def _as_cells(option: str, given: Any, name: str, variable: xr.Variable) -> Any:
+    if isinstance(given, list | tuple) and len(given) != variable.ndim:
+        raise GridError(
+            f"{option}={given!r} of the variable {name!r}: expected a length for each of its "
+            f"dimensions {list(variable.dims)}. A mapping gives lengths by name, as "
+            "{'time': 24}, or by variable, as {'t': {'time': 24}}."
+        )
+    number = isinstance(given, int | np.integer) and not isinstance(given, bool)
+    return (int(given),) * variable.ndim if number else given
 
 
 def _data_type(name: str, variable: xr.Variable) -> Any:

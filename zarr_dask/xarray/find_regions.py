@@ -111,12 +111,12 @@ def regions(
     >>> zd.regions(zd.create_dataset(template, {}), 3)
     [{'time': slice(0, 30, None)}, {'time': slice(30, 70, None)}, {'time': slice(70, 100, None)}]
     """
-    check_count("n", n, "no default")
+    check_count("n", n, None)
     stored = _stored(url, group, storage_options, read)
     largest = max(stored.raw.values(), key=lambda one: one.size * bool(one.ndim), default=None)
     if dim is None:
         dim = str(largest.dims[0]) if largest is not None and largest.ndim else ""
-    stored.length(dim)
+    stored.length(dim, "dim")
     names = [name for name in stored.lengths(dim) if name != dim or len(stored.lengths(dim)) == 1]
     if variables is not None:
         names = [name for name in names if name in variables]
@@ -179,7 +179,8 @@ def _found(stored: StoredGroup, dim: str, wanted: Any) -> slice:
         place = _place(index, wanted)
     except (KeyError, TypeError, ValueError) as error:
         raise LabelNotFoundError(
-            f"{dim!r} in {at} has no label {_words(wanted)} ({error}); labels go {_extent(index)}."
+            f"{dim!r} in {at} has no label {_words(wanted)}{_why(error)}; labels go "
+            f"{_extent(index)}."
         ) from error
     if place.start >= place.stop:
         raise LabelNotFoundError(
@@ -207,6 +208,11 @@ def _as_label(index: Any, label: Any) -> Any:
 
 def _words(wanted: Any) -> str:
     return f"from {wanted.start} to {wanted.stop}" if isinstance(wanted, slice) else repr(wanted)
+
+
+def _why(error: Exception) -> str:
+    """Return the reason, unless it is the label alone, as pandas gives it."""
+    return "" if isinstance(error, KeyError) else f" ({error})"
 
 
 def _extent(index: Any) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from glob import glob
+from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import xarray as xr
 
 from zarr_dask._util.keywords import takes_habits
+from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.stores.open import Location
@@ -102,7 +105,14 @@ def open_mfdataset(
     options
         Options of ``xarray.open_mfdataset``: ``combine``, ``concat_dim``, ``preprocess``,
         ``parallel``, ``join`` and so on.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If a pattern matches no local path.
     """
+    if isinstance(paths, str) and "://" not in paths and not glob(str(Path(paths).expanduser())):  # noqa: PTH207
+        raise NodeNotFoundError(paths, [], "The pattern matches no local path.")
     return xr.open_mfdataset(
         paths,  # type: ignore[arg-type]  # xarray takes more than it says
         chunks={} if isinstance(chunks, str) and chunks == "objects" else chunks,

@@ -48,8 +48,8 @@ class StoredGroup:
         """Return the length of a dimension, by variable that has it."""
         return {k: v.sizes[dim] for k, v in self.raw.items() if dim in v.dims}
 
-    def length(self, dim: Hashable) -> int:
-        """Return the length of a dimension to append to.
+    def length(self, dim: Hashable, option: str = "append_dim") -> int:
+        """Return the length of the dimension that an option names.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class StoredGroup:
         if not lengths:
             dims = sorted({str(d) for v in self.raw.values() for d in v.dims})
             raise DatasetMismatchError(
-                f"append_dim={dim!r} does not match any existing dataset dimensions of "
+                f"{option}={dim!r} does not match any existing dataset dimensions of "
                 f"{self.group.where}: {dims}."
             )
         if len(set(lengths.values())) > 1:

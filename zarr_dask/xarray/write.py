@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
+from os import PathLike
 from typing import Any, Literal
 
 import xarray as xr
@@ -41,7 +42,7 @@ from zarr_dask.xarray.dataset_planner import Planner
 from zarr_dask.xarray.encode import values_of
 from zarr_dask.xarray.plan import DatasetPlan, DatasetReport
 
-__all__ = ["create_dataset", "plan_dataset", "write_dataset"]
+__all__ = ["as_dataset", "create_dataset", "plan_dataset", "write_dataset"]
 
 
 _HABITS = {"store": "url", "path": "group", "zarr_format": "format"}
@@ -104,8 +105,9 @@ def plan_dataset(
     encoding
         Encodings by variable, in place of those that the variables have; for a tree by path.
     chunks, shards
-        Grids of new arrays, by dimension or by variable and dimension; -1 is a whole dimension. By
-        default those of the encoding, else blocks that divide those of dask.
+        Grids of new arrays, by dimension, by variable, or by both: ``{"time": 24}``,
+        ``{"t": (24, 90)}``, ``{"t": {"time": 24}}``. -1 is a whole dimension. By default those of
+        the encoding, else blocks that divide those of dask.
     codecs
         Codecs of new arrays, in place of those of the encoding; a mapping has them by variable.
     format
@@ -166,7 +168,7 @@ def plan_dataset(
         mode=mode,
         append=_one_of(append, append_dim),
         region=region,
-        encoding=dict(encoding or {}),
+        encoding=_encodings(encoding),
         chunks=chunks,
         shards=shards,
         codecs=codecs,
@@ -186,6 +188,7 @@ def plan_dataset(
         max_mem=max_mem,
         temp=temp,
     )
+    _check_dataset(dataset)
     store, path = _place(url, group, storage_options, call)
     if call.append is not None and has_unfinished_commit(store, path):
         raise _unfinished(store, path)
@@ -285,7 +288,7 @@ def write_dataset(
         mode=mode,
         append=_one_of(append, append_dim),
         region=region,
-        encoding=dict(encoding or {}),
+        encoding=_encodings(encoding),
         chunks=chunks,
         shards=shards,
         codecs=codecs,
@@ -305,6 +308,7 @@ def write_dataset(
         max_mem=max_mem,
         temp=temp,
     )
+    _check_dataset(dataset)
     store, path = _place(url, group, storage_options, call)
     nodes = _nodes(dataset, inherits=write_inherited_coords)
     call = _told(call, nodes)
@@ -377,7 +381,7 @@ def create_dataset(
         mode=mode,
         append=None,
         region=None,
-        encoding=dict(encoding or {}),
+        encoding=_encodings(encoding),
         chunks=chunks,
         shards=shards,
         codecs=codecs,
@@ -392,6 +396,7 @@ def create_dataset(
         resume=ResumeOptions(),
         bare=True,
     )
+    _check_dataset(template)
     store, path = _place(url, group, storage_options, call)
     Planner(store, path, call).plan(_nodes(template)).run()
     return open_group(store, path, "r+")
@@ -500,15 +505,46 @@ def _nodes(dataset: Any, *, inherits: bool = False) -> dict[str, xr.Dataset]:
             for key, node in dataset.subtree_with_keys
         }
     if isinstance(dataset, xr.DataArray):
-        return {"": _as_dataset(dataset)}
-    if not isinstance(dataset, xr.Dataset):
-        raise TypeError(
-            f"expected an xarray Dataset, DataArray or DataTree, got {type(dataset).__name__}."
-        )
+        return {"": as_dataset(dataset)}
+    _check_dataset(dataset)
     return {"": dataset}
 
 
-def _as_dataset(array: xr.DataArray) -> xr.Dataset:
+def _check_dataset(dataset: Any) -> None:
+    """Raise if something else than what xarray makes is to be written, and say what writes it."""
+    if isinstance(dataset, xr.Dataset | xr.DataArray | xr.DataTree):
+        return
+    hint = "zarr_dask.to_zarr(array, url) writes an array."
+    if isinstance(dataset, str | PathLike):
+        hint = (
+            "the dataset comes first, as in write_dataset(ds, url); zarr_dask.copy(source, target) "
+            "copies what is stored."
+        )
+    elif isinstance(dataset, Mapping):
+        hint = "xarray.Dataset(variables) makes one of variables by name."
+    raise TypeError(
+        f"expected an xarray Dataset, DataArray or DataTree, got {type(dataset).__name__}; {hint}"
+    )
+
+
+def _encodings(encoding: Any) -> dict[str, Any]:
+    """Return encodings by variable.
+
+    Raises
+    ------
+    TypeError
+        If they are no mapping of mappings.
+    """
+    one = "encoding= has a mapping for each variable, as {'t': {'chunks': (24, 90)}}"
+    if not isinstance(encoding, Mapping | None):
+        raise TypeError(f"{one}, got {encoding!r}.")
+    for name, given in (encoding or {}).items():
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{one}, got {given!r} for {name!r}.")
+    return dict(encoding or {})
+
+
+def as_dataset(array: xr.DataArray) -> xr.Dataset:
     """Return a dataset from which xarray makes the same array again."""
     from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
