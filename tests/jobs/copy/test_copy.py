@@ -1018,3 +1018,12 @@ def test_grids_of_one_array_alone_are_given_under_its_path():
     }
     with pytest.raises(GridError, match="c"):
         zd.plan_copy(group, {}, chunks={"c": {"time": 1}})
+
+
+def test_a_plan_names_a_hundred_arrays_one_by_one():
+    source = {}
+    for number in range(103):
+        zd.create_array(source, f"x{number}", shape=1, dtype="i1")
+    lines = str(zd.plan_copy(source, {})).splitlines()
+    assert lines[-1] == "  and 3 more arrays"
+    assert sum("requests" in line and "int8" in line for line in lines) == 100

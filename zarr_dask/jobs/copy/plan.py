@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords, escape_control_chars, html_table
@@ -42,7 +43,7 @@ from zarr_dask.hierarchy.walk import is_implied
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
 from zarr_dask.jobs.engine.array_job import ArrayJob
 from zarr_dask.jobs.engine.execute import Plan
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import LISTED, format_bytes, more_line, pluralize
 from zarr_dask.jobs.rechunk.html import plan_html
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
 from zarr_dask.jobs.rechunk.plot import plot_plan
@@ -111,7 +112,7 @@ class CopyPlan(InWords, Plan):
         return self.explain()
 
     def explain(self) -> str:
-        """Return the plan in words and numbers, with a line for each array."""
+        """Return the plan in words and numbers, with a line for each of the first arrays."""
         lines = [
             f"copy {where(*self.source)}",
             f"  to {self.where} ({self.node_format.name})",
@@ -125,7 +126,8 @@ class CopyPlan(InWords, Plan):
         if self.consolidated:
             lines.append("  finally consolidated metadata are written anew, of the new documents")
         lines += [f"  note    {note}" for note in self.notes]
-        return "\n".join([*lines, *_table(self._rows())])
+        more = more_line(len(self.members), "array")
+        return "\n".join([*lines, *_table(self._rows()), *more])
 
     def title(self) -> str:
         """Return a one-line summary."""
@@ -160,9 +162,9 @@ class CopyPlan(InWords, Plan):
         return html_table(f"copy to {self.where}", facts) + notes + tables
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """Return the rows of a table of the arrays."""
+        """Return the rows of a table of the first arrays."""
         rows: list[tuple[str, ...]] = []
-        for name, member in zip(self._names(), self.members, strict=True):
+        for name, member in islice(zip(self._names(), self.members, strict=True), LISTED):
             target = member.target
             facts = (str(target.shape), target.meta.data_type.label, format_bytes(target.nbytes))
             requests = f"{member.costs.requests:,} requests"

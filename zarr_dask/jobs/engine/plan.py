@@ -71,6 +71,24 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+LISTED = 100
+"""Maximum number of arrays or nodes that a text names one by one."""
+
+
+def more_line(count: int, noun: str) -> list[str]:
+    """Return the line below a list of the first `LISTED` of some things, if there are more.
+
+    Examples
+    --------
+    >>> more_line(1_200, "array")
+    ['  and 1,100 more arrays']
+    >>> more_line(LISTED, "array")
+    []
+    """
+    more = count - LISTED
+    return [f"  and {pluralize(more, f'more {noun}')}"] if more > 0 else []
+
+
 def format_bytes(size: float) -> str:
     """Return a number of bytes as text for people.
 

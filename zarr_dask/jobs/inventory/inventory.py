@@ -43,7 +43,7 @@ from zarr_dask.hierarchy.edit import stale_paths
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.walk import walk
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import LISTED, format_bytes, more_line, pluralize
 from zarr_dask.stores.base import Buffer, Range, Store, is_remote, join, list_sizes
 from zarr_dask.stores.open import Location, canonical_location, substore
 from zarr_dask.stores.patience import in_job
@@ -138,7 +138,7 @@ class Inventory(InWords):
             f"{pluralize(totals['groups'], 'group')}, {totals['objects']:,} stored objects "
             f"({format_bytes(totals['stored_bytes'])})"
         ]
-        for node in self.nodes[:_MOST_LISTED]:
+        for node in self.nodes[:LISTED]:
             facts = "group" if node.kind == "group" else "; ".join(node.problems)
             if node.shape is not None:
                 facts = (
@@ -146,9 +146,7 @@ class Inventory(InWords):
                     f"{node.expected_objects:,} objects, {format_bytes(node.stored_bytes)}"
                 )
             lines.append(f"  {node.path or '/'}  {node.format or 'unreadable'}  {facts}")
-        if len(self.nodes) > _MOST_LISTED:
-            lines.append(f"  and {len(self.nodes) - _MOST_LISTED:,} more nodes")
-        return "\n".join(lines)
+        return "\n".join([*lines, *more_line(len(self.nodes), "node")])
 
     def to_json(self) -> dict[str, Any]:
         """Return strict JSON values.
@@ -265,8 +263,6 @@ class _NodeFindings:
         self.needs.setdefault(path, []).append(what)
 
 
-_MOST_LISTED = 100
-"""Maximum number of nodes in the text of a survey."""
 _LENIENT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ReadOptions(allow_pickle=True): its objects are pickled", {"allow_pickle": True}),
     (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask.errors import PlanError
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import LISTED, format_bytes, more_line, pluralize
 from zarr_dask.jobs.engine.report import JointReport
 from zarr_dask.jobs.rechunk.html import plan_html
 from zarr_dask.jobs.rechunk.job import SeparateArrays
@@ -45,12 +45,13 @@ class JointRechunkPlan(InWords, SeparateArrays):
         return self.explain()
 
     def explain(self) -> str:
-        """Return the plans in words and numbers."""
+        """Return the plans in words and numbers, of the first arrays."""
         lines = [self.title()]
         lines.append(self.memory_line)
         for number, stage in enumerate(self.stages, 1):
             lines.append(f"  stage {number}: {pluralize(stage.tasks, 'task')} of all arrays")
-        return "\n".join([*lines, *(member.explain() for member in self.members)])
+        lines += [member.explain() for member in self.members[:LISTED]]
+        return "\n".join([*lines, *more_line(len(self.members), "array")])
 
     def plot(self) -> Figure:
         """Plot the grids of the largest arrays in all stages as a matplotlib figure.

@@ -31,6 +31,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.engine.block_diff import BlockDiff, differing
 from zarr_dask.jobs.engine.map_regions import boxes_for, is_dask, run_boxes, sampled
+from zarr_dask.jobs.engine.plan import LISTED, more_line
 from zarr_dask.jobs.engine.prices import Measured, Traffic, measuring
 from zarr_dask.jobs.verify.digest import Sum, add_hashes, digest_text, sum_of
 from zarr_dask.stores.open import Location
@@ -146,13 +147,15 @@ class Comparison(Measured, InWords):
 
     def __str__(self) -> str:
         lines = [f"compare {self.a} with {self.b}: {'equal' if self.equal else 'different'}"]
-        lines.extend(f"  {difference}" for difference in self.differences)
-        for one in self.arrays:
-            if one.differing:
-                lines.append(
-                    f"  {one.path or '/'}: {one.differing:,} of {one.elements:,} elements differ"
-                )
-                lines.extend(f"    {at}: {_shown(a)} and {_shown(b)}" for at, a, b in one.first)
+        lines.extend(f"  {difference}" for difference in self.differences[:LISTED])
+        lines += more_line(len(self.differences), "difference")
+        differing = [one for one in self.arrays if one.differing]
+        for one in differing[:LISTED]:
+            lines.append(
+                f"  {one.path or '/'}: {one.differing:,} of {one.elements:,} elements differ"
+            )
+            lines.extend(f"    {at}: {_shown(a)} and {_shown(b)}" for at, a, b in one.first)
+        lines += more_line(len(differing), "array")
         elements = sum(one.elements for one in self.arrays)
         verdict = "equal" if self.equal else "different"
         part = "" if self.sample is None else ", a sample"

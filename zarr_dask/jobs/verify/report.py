@@ -16,7 +16,7 @@ from zarr_dask._util.display import InWords
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Shape
-from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.plan import LISTED, format_bytes, more_line, pluralize
 from zarr_dask.jobs.engine.prices import Measured, Traffic
 from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
@@ -225,10 +225,11 @@ class VerifyReport(Measured, InWords):
                 "sweep=True removes them"
             )
         lines += self.traffic_lines()
-        for array in self.arrays:
-            if not array.ok:
-                lines.append(f"  {array.path or '/'}: {_numbers(array.objects)}")
-                lines.extend(f"    {row}" for row in array.heat_map().splitlines())
+        damaged = [array for array in self.arrays if not array.ok]
+        for array in damaged[:LISTED]:
+            lines.append(f"  {array.path or '/'}: {_numbers(array.objects)}")
+            lines.extend(f"    {row}" for row in array.heat_map().splitlines())
+        lines += more_line(len(damaged), "damaged array")
         lines.extend(f"  {finding}" for finding in self.findings[:_SHOWN])
         more = sum(self.counts.values()) - min(len(self.findings), _SHOWN)
         if more > 0:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from zarr_dask._util.display import InWords
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
-from zarr_dask.jobs.engine.plan import add_requests, format_bytes
+from zarr_dask.jobs.engine.plan import LISTED, add_requests, format_bytes, more_line
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.commit import GroupCommit
@@ -80,8 +80,9 @@ class JointWritePlan(Priced, InWords):
         return self.explain()
 
     def explain(self) -> str:
-        """Return the plans in words and numbers."""
-        lines = [plan.explain() for plan in self.plans]
+        """Return the plans in words and numbers, of the first arrays."""
+        lines = [plan.explain() for plan in self.plans[:LISTED]]
+        lines += more_line(len(self.plans), "array")
         if any(plan.memory.held for plan in self.plans):
             lines.append(f"all arrays together: {format_bytes(self.process_memory)} per process")
         return "\n".join(lines)
