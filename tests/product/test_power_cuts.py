@@ -5,15 +5,20 @@ is visible after a power cut is whole, and what a call has acknowledged is there
 """
 
 import json
+import shutil
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 import dask
+import dask.array as da
+import numpy as np
 import pytest
 
+import zarr_dask as zd
 from tests.support.power_cuts import LOSSES, cut, has_forgotten_job, lose
 from tests.support.small_jobs import JOBS
+from zarr_dask.stores import LocalStore
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SYNCED = {"fsync": True}
@@ -100,6 +105,44 @@ def test_what_was_acknowledged_with_fsync_survives_a_power_cut(tmp_path, name, l
 @pytest.mark.parametrize("name", JOBS)
 def test_with_fsync_no_power_cut_leaves_what_is_half_done(tmp_path, name, loss):
     replay_synced(tmp_path, name, loss, count(1))
+
+
+def _array(place: Path) -> zd.Array:
+    return zd.open_array(LocalStore(str(place / "a"), fsync=True), mode="r+")
+
+
+def _assign(place: Path) -> None:
+    _array(place)[...] = 2
+
+
+def _remove(place: Path) -> None:
+    _array(place)[...] = 0
+
+
+def _append(place: Path) -> None:
+    _array(place).append(np.full((4, 4, 4), 3, "i4"))
+
+
+def _store_blocks(place: Path) -> None:
+    blocks = da.full((4, 4, 4), 2, chunks=(4, 4, 2), dtype="i4")
+    zd.to_zarr(blocks, _array(place), region=(slice(0, 4),) * 3)
+
+
+CALLS = {_assign: [2] * 4, _remove: [0] * 4, _append: [1] * 4 + [3] * 4, _store_blocks: [2] * 4}
+"""Calls that put many objects in many folders, and the values that they leave."""
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("call", CALLS)
+def test_objects_of_one_call_in_many_folders_survive_a_power_cut(tmp_path, call, loss):
+    place, log = tmp_path / "place", tmp_path / "log.json"
+    zd.create_array(place / "a", data=np.ones((4, 4, 4), "i4"), chunks=2)
+    if call is _store_blocks:
+        shutil.rmtree(place / "a" / "c")
+    assert not cut(call, place, 10_000, log)
+    lose(place, log, loss)
+    assert zd.open_array(place / "a")[:, 0, 0].tolist() == CALLS[call]
+    assert (zd.open_array(place / "a")[...] == np.array(CALLS[call])[:, None, None]).all()
 
 
 @pytest.mark.parametrize("text", [b"", b'{"format": "zarr-dask job 1", "kind": "wr', b"\0" * 300])

@@ -27,6 +27,8 @@ from typing import Protocol, cast
 
 from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
 from zarr_dask._util.threads import take_done, waiting_threads
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.backends.posix_io import fsync_names, names_later
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.file_backed import is_behind_network
@@ -244,6 +246,8 @@ class PutQueue:
         self._most = most
         self._lock = threading.Lock()
         self._futures: list[Future[None]] = []
+        self.folders: dict[str, str] = {}
+        """Folders of local files with new names that are to be synced, with their roots."""
 
     def add(self, nbytes: int, request: Callable[[], object]) -> None:
         """Send a request as soon as there is room.
@@ -276,6 +280,22 @@ class PutQueue:
         wait(futures)
         for one in futures:
             one.result()
+        self._sync_folders()
+
+    def _sync_folders(self) -> None:
+        with self._lock:
+            folders = dict(self.folders)
+            self.folders.clear()
+        syncs = [waiting_threads().submit(fsync_names, *one) for one in folders.items()]
+        wait(syncs)
+        for folder, sync in zip(folders, syncs, strict=True):
+            try:
+                sync.result()
+            except OSError as error:
+                raise StoreError(
+                    f"could not sync the folder {folder}: {error.strerror or error}. What was "
+                    "written there may be lost in a power cut; write it again."
+                ) from error
 
 
 _QUEUE: ContextVar[PutQueue | None] = ContextVar("zarr_dask_put_queue", default=None)
@@ -318,7 +338,8 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
     queue = PutQueue(most)
     token = _QUEUE.set(queue)
     try:
-        yield queue
+        with names_later(queue.folders):
+            yield queue
     except BaseException:
         with suppress(Exception):  # the first error is what matters; nothing is left running
             queue.wait()

@@ -16,7 +16,7 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import StoreError
-from zarr_dask.stores import LocalStore
+from zarr_dask.stores import LocalStore, streaming_put
 from zarr_dask.stores.backends import posix_io as fsync
 
 
@@ -104,6 +104,37 @@ def test_objects_of_one_call_are_synced_side_by_side(tmp_path, monkeypatch, shar
     array[...] = np.arange(length) + 1
     monkeypatch.undo()
     assert array[...].tolist() == [*range(1, length + 1)]
+
+
+def test_a_folder_is_synced_once_for_all_objects_of_a_call(tmp_path, monkeypatch):
+    array = zd.create_array(
+        LocalStore(str(tmp_path / "array"), fsync=True), shape=16, chunks=1, dtype="i4"
+    )
+    array[...] = 1
+    counted, fsync = [], os.fsync
+
+    def count(descriptor):
+        counted.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", count)
+    array[...] = 2
+    assert (counted.count(False), counted.count(True)) == (16, 1)
+    array[...] = 0  # which removes all objects
+    assert (counted.count(False), counted.count(True)) == (16, 2)
+
+
+def test_a_folder_that_cannot_be_synced_is_an_error_of_the_call(tmp_path, monkeypatch):
+    array = zd.create_array(
+        LocalStore(str(tmp_path / "array"), fsync=True), shape=16, chunks=1, dtype="i4"
+    )
+
+    def fail(folder, root):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+
+    monkeypatch.setattr(streaming_put, "fsync_names", fail)
+    with pytest.raises(StoreError, match=r"could not sync the folder .*array/c: Input"):
+        array[...] = 1
 
 
 def test_a_large_value_is_put_piece_by_piece_beside_small_ones(tmp_path):

@@ -32,6 +32,7 @@ from zarr_dask.stores.backends.posix_io import (
     forget_folders,
     fsync_folder,
     fsync_names,
+    fsync_names_in_time,
     read_at,
     read_part,
     refresh,
@@ -250,7 +251,8 @@ class LocalStore(FileStore):
 
         check_key(key)
         path, _, name = key.rpartition("/")
-        durable = self.fsync or is_document(name)
+        at_once = is_document(name)
+        durable = self.fsync or at_once
         temporary = temporary_name()
         folder = f"{self.root}/{path}".rstrip("/")
         around = descriptor = -1
@@ -265,7 +267,7 @@ class LocalStore(FileStore):
                 # by its path, so that it fails where the folder has another name by now
                 os.replace(f"{folder}/{temporary}", name, dst_dir_fd=around)
                 if durable:
-                    fsync_names(folder, self.root)
+                    (fsync_names if at_once else fsync_names_in_time)(folder, self.root)
             except BaseException:
                 if descriptor >= 0:
                     close_read(descriptor)
@@ -360,7 +362,7 @@ class LocalStore(FileStore):
             with folder_in(self.root, above) as folder, self._between_puts(key):
                 os.unlink(name, dir_fd=folder)
             if self.fsync:  # else the old value may be there again after a power cut
-                fsync_folder(os.path.dirname(path))
+                fsync_names_in_time(os.path.dirname(path), self.root)
         except (FileNotFoundError, NotADirectoryError):
             return
         except StoreError:

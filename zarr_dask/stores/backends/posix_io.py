@@ -15,8 +15,9 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -36,7 +37,9 @@ __all__ = [
     "fresh_bytes",
     "fsync_folder",
     "fsync_names",
+    "fsync_names_in_time",
     "make_folder",
+    "names_later",
     "read_at",
     "read_part",
     "refresh",
@@ -271,6 +274,29 @@ def fsync_names(folder: str, root: str) -> None:
         _REAL[called] = real
         for one in found:
             _link(one)
+
+
+_LATER: ContextVar[dict[str, str] | None] = ContextVar("zarr_dask_names_later", default=None)
+_MOST_LATER = 1 << 12
+
+
+@contextmanager
+def names_later(folders: dict[str, str]) -> Iterator[None]:
+    """Let `fsync_names_in_time` note folders, with their roots, for a caller that syncs them."""
+    token = _LATER.set(folders)
+    try:
+        yield
+    finally:
+        _LATER.reset(token)
+
+
+def fsync_names_in_time(folder: str, root: str) -> None:
+    """As `fsync_names`, but within `names_later` when its caller does: once for many files."""
+    later = _LATER.get()
+    if later is None or (len(later) >= _MOST_LATER and folder not in later):
+        fsync_names(folder, root)
+    else:
+        later[folder] = root
 
 
 def forget_folders(folder: str, *, is_real: bool = False) -> None:
