@@ -189,16 +189,37 @@ def test_texts_in_base64_have_the_size_of_their_bytes():
         ["{raw}", -8, 8],
         ["{raw}", 0, -1],
         ["{raw}", 0],
-        [None, 0, 8],
         ["{raw}", 0.0, 8.0],
         [3, 0, 8],
+        ["{raw}", 0, "8"],
+        ["{raw}", 0, [8]],
+        [None],
+        [3.0],
+        [],
+        None,
+        5,
     ],
 )
 def test_places_that_cannot_be_are_errors(tmp_path, entry):
+    """Also where nothing is read: what is copied, counted or verified must not miss a chunk."""
     np.arange(6, dtype="<i4").tofile(tmp_path / "raw")
-    entry = [str(tmp_path / "raw") if one == "{raw}" else one for one in entry]
-    refs = {"a/.zarray": json.dumps(ARRAY), "a/0": entry}
-    with pytest.raises(StoreError, match=r"a malformed entry"):
+    if isinstance(entry, list):
+        entry = [str(tmp_path / "raw") if one == "{raw}" else one for one in entry]
+    refs = {".zgroup": '{"zarr_format":2}', "a/.zarray": json.dumps(ARRAY), "a/0": entry}
+    options = {"storage_options": {"fo": refs}}
+    for use in (
+        lambda: zd.open_array("reference://", "a", **options)[...],
+        lambda: zd.copy("reference://", {}, **options),
+        lambda: zd.inventory("reference://", **options),
+        lambda: zd.verify("reference://", **options),
+    ):
+        with pytest.raises(StoreError, match=r"a malformed entry"):
+            use()
+
+
+def test_a_place_without_a_url_is_an_error():
+    refs = {"a/.zarray": json.dumps(ARRAY), "a/0": [None, 0, 8]}
+    with pytest.raises(StoreError, match=r"a malformed entry for 'a/0' \(no URL\)"):
         zd.open_array("reference://", "a", storage_options={"fo": refs})[...]
 
 

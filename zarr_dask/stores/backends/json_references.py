@@ -20,7 +20,7 @@ from fsspec.core import url_to_fs
 
 from zarr_dask.errors import MissingDependencyError, StoreError
 from zarr_dask.stores.backends.parquet_references import ParquetReferences
-from zarr_dask.stores.backends.reference_targets import is_parquet
+from zarr_dask.stores.backends.reference_targets import is_entry, is_parquet, malformed
 from zarr_dask.stores.backends.reference_templates import Template
 
 __all__ = ["reference_options"]
@@ -64,6 +64,9 @@ def reference_options(document: str, given: Mapping[str, Any]) -> dict[str, Any]
         fo = _loaded(document, own)
     if not isinstance(fo, ParquetReferences):
         fo = {"version": 1, "refs": _written_out(fo, overrides or {}, document or "memory")}
+        for key, entry in fo["refs"].items():
+            if not is_entry(entry):
+                raise malformed(document, key, f"{entry!r:.200}")
     return {**options, "fo": fo}
 
 
@@ -133,7 +136,7 @@ def _written_out(
 
 
 def _plain(value: Any) -> Any:
-    """Return a reference as fsspec keeps it; lists are looked at when they are read."""
+    """Return a reference as fsspec keeps it."""
     if isinstance(value, str) and value.startswith("base64:"):
         return base64.b64decode("".join(value[7:].split()), validate=True)
     return json.dumps(value) if isinstance(value, dict) else value

@@ -23,7 +23,9 @@ __all__ = [
     "confine",
     "document_of",
     "explaining",
+    "is_entry",
     "is_parquet",
+    "malformed",
     "pyarrow",
     "state_of",
 ]
@@ -89,14 +91,11 @@ def state_of(document: str) -> tuple[int, ...]:
 
 def confine(file_system: Any, document: str, places: Sequence[str] | None) -> None:
     """Let a reference file system of fsspec read from these places only; see `check_target`."""
-    references = file_system.references
     locate = file_system._cat_common  # noqa: SLF001  (where fsspec finds the target of a key)
 
     def located(path: str, start: int | None = None, end: int | None = None) -> Any:
         with explaining(document, path):  # entries are looked at when read
             found = locate(path, start, end)
-            if isinstance(references, dict):  # tables have types
-                _check_entry(references[file_system._strip_protocol(path)])  # noqa: SLF001
             if found[0] is None:
                 raise ValueError("no URL")
         if isinstance(found[0], str):
@@ -116,13 +115,19 @@ def confine(file_system: Any, document: str, places: Sequence[str] | None) -> No
     file_system._dircache_from_items = explained(file_system._dircache_from_items)  # noqa: SLF001
 
 
-def _check_entry(entry: Any) -> None:
-    """Raise a `ValueError` for a place that fsspec would read something else from."""
-    if isinstance(entry, list):
-        url, *bounds = entry
-        numbers = all(type(bound) is int and bound >= 0 for bound in bounds)
-        if not isinstance(url, str | NoneType) or len(bounds) not in {0, 2} or not numbers:
-            raise ValueError(f"{entry!r:.200}")
+def is_entry(entry: object) -> bool:
+    """True for a text, bytes, or a list of a URL and perhaps an offset and a size.
+
+    Anything else fsspec takes for something, or for nothing when it lists what there is. The URL
+    may be None in the last form, for a target that the options name.
+    """
+    if type(entry) is not list:
+        return isinstance(entry, str | bytes)
+    if len(entry) != 3:
+        return len(entry) == 1 and isinstance(entry[0], str)
+    url, offset, size = entry
+    is_place = isinstance(url, str | NoneType)
+    return is_place and type(offset) is type(size) is int and offset >= 0 <= size
 
 
 def _reach(file_system: Any, target: str) -> None:
@@ -149,11 +154,16 @@ def explaining(document: str, path: str = "") -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
-        entry = f"a malformed entry for {path!r}" if path else "a malformed entry"
-        raise StoreError(
-            f"references in {document or 'memory'} have {entry} ({error}): expected a text, or a "
-            "list of a URL and perhaps an offset and a size. Make the references anew."
-        ) from error
+        raise malformed(document, path, error) from error
+
+
+def malformed(document: str, path: str, found: object) -> StoreError:
+    """Return the error of an entry at a path, if that is known, of a document."""
+    entry = f"a malformed entry for {path!r:.200}" if path else "a malformed entry"
+    return StoreError(
+        f"references in {document or 'memory'} have {entry} ({found}): expected a text, or a list "
+        "of a URL and perhaps an offset and a size. Make the references anew."
+    )
 
 
 def check_target(target: str, document: str, places: Sequence[str] | None) -> None:
