@@ -28,6 +28,7 @@ from zarr_dask.errors import (
     CopyError,
     DatasetMismatchError,
     DataTypeError,
+    JournalError,
     LabelNotFoundError,
     ManifestMismatchError,
     MetadataError,
@@ -919,6 +920,34 @@ def test_append_killed_while_it_is_shown_ends_by_itself(tmp_path, after, resume)
     zd.write_dataset(steps(9, 12), place, append="time")
     identical(place, steps(0, 12))
     assert not (tmp_path / "a.zarr-dask").exists()
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        [[5], []],
+        [[5], [9, 9]],
+        [[5.0], [9]],
+        [[-5], [9]],
+        [[9], [5]],
+        [[5], [float("inf")]],
+        [[5], [10**30]],
+        ["5", "9"],
+        [None, [9]],
+    ],
+    ids=str,
+)
+def test_what_says_that_an_append_is_shown_was_tampered_with(tmp_path, pair):
+    place = tmp_path / "a"
+    zd.write_dataset(steps(0, 5), place)
+    killed(place, 5, 9, shows=1, options={"append": "time", "resume": True})
+    record = tmp_path / "a.zarr-dask/__append/commit.json"
+    kept = json.loads(record.read_text())
+    kept["arrays"]["time"] = pair
+    record.write_text(json.dumps(kept))
+    for resume in (True, False):
+        with pytest.raises(JournalError, match="is not what an append leaves there"):
+            zd.write_dataset(steps(5, 9), place, append="time", resume=resume)
 
 
 def test_append_without_labels_killed_while_it_is_shown_is_resumed(tmp_path):

@@ -19,12 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import CorruptObjectError, IngestError
+from zarr_dask.codecs.checksum import crc32c
+from zarr_dask.errors import CorruptObjectError, IngestError, JournalError
 from zarr_dask.jobs.ingest import survey as surveying
+from zarr_dask.jobs.ingest.broken import BrokenList
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
 from zarr_dask.jobs.ingest.netcdf3 import read_header
 from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.jobs.write.target import ArrayTarget
+from zarr_dask.stores import MemoryStore
 
 h5py = pytest.importorskip("h5py")
 pytest.importorskip("netCDF4")
@@ -555,6 +558,49 @@ def test_the_survey_reads_new_files_only(tmp_path, monkeypatch):
     (tmp_path / "out.zarr.ingest.json").write_text("[]")
     with pytest.raises(IngestError, match="no survey of files"):
         zd.plan_ingest(files, target, concat="time")
+
+
+HOSTILE = {
+    "size": lambda file: file.update(size="5"),
+    "groups": lambda file: file.update(groups={"": {"a": {"dtype": "O", "value": 1}}}),
+    "member": lambda file: file.update(more=1),
+    "variables": lambda file: file.update(variables=[]),
+    "dims": lambda file: file["variables"]["t"].update(dims=["time"]),
+    "shape": lambda file: file["variables"]["t"].update(shape=[-5, 2, 3]),
+    "a large shape": lambda file: file["variables"]["t"].update(shape=[10**30, 2, 3]),
+    "objects": lambda file: file["variables"]["t"].update(dtype="|O"),
+    "chunks": lambda file: file["variables"]["t"].update(chunks=[0, 0, 0]),
+    "offset": lambda file: file["variables"]["t"].update(offset=-1),
+    "layout": lambda file: file["variables"]["t"].update(layout="anything"),
+    "filters": lambda file: file["variables"]["t"].update(filters=["zlib"]),
+    "values": lambda file: file["variables"]["time"].update(values=[None] * 5),
+    "attributes": lambda file: file["variables"]["t"].update(attrs={"a": {"dtype": "<f4"}}),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_survey_that_was_tampered_with_is_refused(tmp_path, change):
+    files, target = write(tmp_path, [5]), tmp_path / "out.zarr"
+    zd.plan_ingest(files, str(target), concat="time")
+    survey = tmp_path / "out.zarr.ingest.json"
+    kept = json.loads(survey.read_text())
+    HOSTILE[change](kept["files"][0])
+    fitting = crc32c(json.dumps(kept["files"]).encode())
+    for checksum, says in ((kept["crc32c"], "its checksum does not fit"), (fitting, "")):
+        survey.write_text(json.dumps({**kept, "crc32c": checksum}))
+        with pytest.raises(IngestError, match=rf"is no survey of files .*{says}"):
+            zd.ingest(files, str(target), concat="time")
+    survey.write_text("[" * 100_000)
+    with pytest.raises(IngestError, match="is no survey of files"):
+        zd.ingest(files, str(target), concat="time")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "5", '{"file": 5}', '{"other": "a"}'])
+def test_a_list_of_filled_chunks_that_was_tampered_with_is_refused(text):
+    store = MemoryStore({"list/0.json": text.encode()})
+    with pytest.raises(JournalError, match=r"list/0\.json names no chunk that was filled"):
+        BrokenList(store, "list/").entries()
 
 
 def test_a_file_that_changes_after_the_survey_is_refused(tmp_path):

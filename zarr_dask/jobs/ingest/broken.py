@@ -9,7 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 
-from zarr_dask.stores.base import Store
+from zarr_dask.errors import JournalError
+from zarr_dask.stores.base import Buffer, Store
 
 __all__ = ["BrokenList", "FilledChunk"]
 
@@ -50,10 +51,27 @@ class BrokenList:
         self.store.set(f"{self.prefix}{sha256(facts).hexdigest()[:32]}.json", [facts])
 
     def entries(self) -> tuple[FilledChunk, ...]:
-        """Return all entries, also those of runs that died."""
-        values = (self.store.get(key) for key in self.store.list(self.prefix))
-        found = (json.loads(bytes(value)) for value in values if value is not None)
-        return tuple(sorted(FilledChunk(**facts) for facts in found))
+        """Return all entries, also those of runs that died.
+
+        Raises
+        ------
+        JournalError
+            If something else lies among them.
+        """
+        values = {key: self.store.get(key) for key in self.store.list(self.prefix)}
+        found = (self._parsed(key, text) for key, text in values.items() if text is not None)
+        return tuple(sorted(found))
+
+    def _parsed(self, key: str, text: Buffer) -> FilledChunk:
+        try:
+            facts = json.loads(bytes(text))
+            if not all(isinstance(value, str) for value in facts.values()):
+                raise TypeError("expected texts")  # noqa: TRY301
+            return FilledChunk(**facts)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise JournalError(
+                f"{self.store.url}/{key} names no chunk that was filled ({error}). Remove it."
+            ) from error
 
     def clear(self) -> None:
         """Remove all entries."""

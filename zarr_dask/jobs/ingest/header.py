@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -100,11 +100,14 @@ class Header:
         KeyError, TypeError, ValueError
             If it is none.
         """
-        variables = {
-            str(path): Variable(**{name: _tuples(value) for name, value in one.items()})
-            for path, one in facts["variables"].items()
-        }
-        return Header(**{**facts, "variables": variables})
+        variables = {path: _variable(one) for path, one in facts["variables"].items()}
+        found = Header(**{**facts, "variables": variables})
+        texts = (found.url, found.tag, found.kind, found.error)
+        _require(all(isinstance(text, str) for text in texts), "url, tag, kind, error", texts)
+        _require(_are_counts([found.size]), "size", found.size)
+        for attrs in found.groups.values():
+            _check_attributes(attrs)
+        return found
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -127,6 +130,57 @@ _DEFAULTS: dict[str, Any] = {
 
 def _tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+# --- surveys of strangers -------------------------------------------------------------------------
+
+_LARGEST = 1 << 63
+_LAYOUTS = {"chunks", "range", "records", "values"}
+
+
+def _variable(facts: Mapping[str, Any]) -> Variable:
+    """Return a variable of which every member is what a survey writes.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If one is not.
+    """
+    found = Variable(**{name: _tuples(value) for name, value in facts.items()})
+    rank = len(found.shape)
+    are_names = len(found.dims) == rank and all(isinstance(one, str) for one in found.dims)
+    _require(are_names, "dims", found.dims)
+    _require(_are_counts(found.shape), "shape", found.shape)
+    _require(_are_counts(found.chunks) and len(found.chunks) in {0, rank}, "chunks", found.chunks)
+    are_pieces = all(n or not size for n, size in zip(found.chunks, found.shape, strict=False))
+    _require(are_pieces, "chunks", found.chunks)
+    numbers = [found.stride, *(() if found.offset is None else (found.offset,))]
+    _require(_are_counts(numbers), "offset and stride", numbers)
+    texts = (found.dtype, found.layout, found.digest, found.unsupported)
+    _require(all(isinstance(text, str) for text in texts), "texts", texts)
+    _require(found.dtype == "string" or not np.dtype(found.dtype).hasobject, "dtype", found.dtype)
+    _require(found.layout in _LAYOUTS, "layout", found.layout)
+    _require(all(isinstance(one, dict) for one in found.filters), "filters", found.filters)
+    are_ends = all(type(one) in {int, float} for one in found.values)
+    _require(are_ends and len(found.values) in {0, 5}, "values", found.values)
+    _check_attributes({**found.attrs, "fill": found.fill})
+    return found
+
+
+def _check_attributes(attrs: Mapping[str, Any]) -> None:
+    for value in attrs.values():
+        if isinstance(value, Mapping):
+            _require(not np.dtype(value["dtype"]).hasobject, "data type", value["dtype"])
+            decoded(value)
+
+
+def _are_counts(values: Sequence[Any]) -> bool:
+    return all(type(one) is int and 0 <= one < _LARGEST for one in values)
+
+
+def _require(is_right: bool, name: str, found: object) -> None:
+    if not is_right:
+        raise ValueError(f"its {name} {found!a:.80} is none")
 
 
 # --- attributes and fill values -------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import IngestError, ZarrDaskError
 from zarr_dask.jobs.engine.thread_map import map_concurrently as thread_map
 from zarr_dask.jobs.ingest.file_store import SMALL, FileArrays, header_of
@@ -20,7 +21,7 @@ from zarr_dask.stores.base import Store
 
 __all__ = ["FileSurvey", "survey_files", "with_digests"]
 
-VERSION = 1
+VERSION = 2
 _COMPARED = 1 << 27
 """Most bytes of a variable that is compared between files."""
 _AT_A_TIME = 8
@@ -35,12 +36,9 @@ class FileSurvey:
 
     def to_json(self) -> bytes:
         """Return the survey as a JSON document."""
-        facts = {
-            "ingest_survey": VERSION,
-            "engine": self.engine,
-            "files": [header.to_json() for header in self.headers],
-        }
-        return json.dumps(facts, separators=(",", ":")).encode()
+        files = [header.to_json() for header in self.headers]
+        facts = {"ingest_survey": VERSION, "engine": self.engine, "crc32c": _checksum(files)}
+        return json.dumps({**facts, "files": files}, separators=(",", ":")).encode()
 
     @staticmethod
     def of_json(text: bytes, at: str) -> FileSurvey:
@@ -53,18 +51,27 @@ class FileSurvey:
         """
         try:
             facts = json.loads(bytes(text))
-            headers = tuple(Header.of_json(one) for one in facts["files"])
-            found = FileSurvey(headers, facts["engine"])
-            version = facts["ingest_survey"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if (version := facts["ingest_survey"]) != VERSION:
+                raise ValueError(f"version {version!r:.40}, expected {VERSION}")  # noqa: TRY301
+            if facts["crc32c"] != _checksum(facts["files"]):
+                raise ValueError("its checksum does not fit")  # noqa: TRY301
+            return FileSurvey(tuple(map(Header.of_json, facts["files"])), facts["engine"])
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise IngestError(
-                f"{at} is no survey of files ({error}). Remove it, or name another with survey=."
+                f"{at} is no survey of files ({error!s:.200}). Remove it, or name another with "
+                "survey=."
             ) from error
-        if version != VERSION:
-            raise IngestError(
-                f"{at} is a survey of version {version!r}, this package reads {VERSION}. Remove it."
-            )
-        return found
+
+
+def _checksum(files: Any) -> int:
+    return crc32c(json.dumps(files).encode())
 
 
 def survey_files(

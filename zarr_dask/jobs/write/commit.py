@@ -79,6 +79,7 @@ __all__ = [
 
 _FORMAT = "zarr-dask commit 1"
 _NAME = "__append/commit.json"
+_LARGEST = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -360,16 +361,28 @@ class _Record:
             arrays = document["arrays"]
             if document["format"] != _FORMAT:
                 raise KeyError("format")  # noqa: TRY301
-            lengths = {
-                str(name): (tuple(map(int, before)), tuple(map(int, after)))
-                for name, (before, after) in arrays.items()
-            }
+            lengths = {name: _shapes(before, after) for name, (before, after) in arrays.items()}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise JournalError(
                 f"{place.url}{_NAME} is not what an append leaves there while it ends ({error}); "
                 "look at the lengths of the arrays, and remove it."
             ) from error
         return _Record(place.store, place.prefix, lengths)
+
+
+def _shapes(before: Any, after: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of an array that becomes longer.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If they are none.
+    """
+    if not all(type(n) is int for n in (*before, *after)):
+        raise ValueError(f"{before!r:.80} and {after!r:.80} are no shapes")
+    if not all(0 <= old <= new < _LARGEST for old, new in zip(before, after, strict=True)):
+        raise ValueError(f"{before!r:.80} does not grow to {after!r:.80}")
+    return tuple(before), tuple(after)
 
 
 def has_unfinished_commit(store: Store, path: str) -> bool:
