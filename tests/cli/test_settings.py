@@ -263,6 +263,9 @@ def test_messages_name_options():
         "Give the region by storage_options={'client_kwargs': {'region_name': ...}}, AWS_REGION in "
         "the environment, or a profile; a service other than AWS by 'endpoint_url'."
     )
+    assert as_options("by its path: open('/a.zarr', path='t')") == (
+        "by its path: URL and PATH are /a.zarr and t"
+    )
     assert said == (
         "Give the region by --region, AWS_REGION in the environment, or a profile; a service "
         "other than AWS by --endpoint-url."
@@ -281,6 +284,19 @@ def test_messages_name_options():
         (["plan", "a", "b", "--n-workers", "2"], "Did you mean '--workers'?"),
         (["list", "a"], "Use ls."),
         (["checksum", "a"], "Use digest."),
+        (["copy", "a", "b", "--deflate", "5"], "Did you mean '--codecs'?"),
+        (["copy", "a", "b", "--transfers", "4"], "Did you mean '--workers'?"),
+        (["copy", "a", "b", "-P"], "unless --quiet"),
+        (["migrate", "a", "--force"], "nothing that exists is replaced."),
+        (["migrate", "a", "--remove-v2-metadata"], "Did you mean '--remove-old'?"),
+        (["migrate", "v3", "a", "b"], "migrate SRC DST --format v3."),
+        (["rechunk", "a", "b", "2,3"], "--chunks 2,3."),
+        (["rechunk", "a", "b", "y=2,x=-1"], "--chunks y=2,x=-1."),
+        (["ome", "convert", "a.tif", "b", "--scale", "z=2"], "ome pyramid SRC DST takes it"),
+        (["remove-metadata", "a"], "Use migrate --remove-old."),
+        (["cancel", "a"], "Use Ctrl-C"),
+        (["slurm", "a"], "then script."),
+        (["serve", "a"], "'ome view' for images"),
         (["resume", "a"], "Use the same command again with --resume."),
     ],
     ids=str,

@@ -147,9 +147,12 @@ class ErrorHandlingGroup(HintingGroup):
                 say_error("FileError", error.format_message(), FAILED)
                 raise Failure(error.format_message()) from error
             except click.ClickException as error:
+                kind = type(error).__name__
                 if isinstance(error, click.NoSuchOption):
                     error = _with_option_meant(error)
-                say_error(type(error).__name__, error.format_message(), error.exit_code)
+                elif type(error) is click.UsageError:
+                    error = click.UsageError(error.message + _meant_by_argument(error), error.ctx)
+                say_error(kind, error.format_message(), error.exit_code)
                 raise error from None
             except KeyboardInterrupt as interrupt:
                 raise Interrupted(".") from interrupt
@@ -199,6 +202,12 @@ _HABITS = {
     "md5": "digest",
     **dict.fromkeys(("init", "mb", "mkdir", "new", "touch"), "create"),
     "mv": "copy, then delete",
+    **dict.fromkeys(
+        ("abort", "cancel", "kill", "stop"), "Ctrl-C where it runs; --resume continues it later"
+    ),
+    "remove-metadata": "migrate --remove-old",
+    **dict.fromkeys(("sbatch", "slurm", "submit"), "'plan --output', then script"),
+    "serve": "'ome view' for images; any web server hands out a folder",
     "plot": "plan --plot, or 'ome thumbnail'",
     "restart": "the same command again with --resume",
     **dict.fromkeys(("stats", "summary"), "inventory, or info of one array"),
@@ -260,7 +269,10 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "-r": (),
     "-s": ("--shape", "--shards"),
     "-w": ("--workers",),
-    "-z": ("--codecs",),
+    **dict.fromkeys(("-d", "-z", "--clevel", "--compression-level", "--deflate"), ("--codecs",)),
+    **dict.fromkeys(("--gzip", "--shuffle", "--zlib", "--zstd"), ("--codecs",)),
+    **dict.fromkeys(("--checkers", "--transfers"), ("--workers",)),
+    "--remove-v2-metadata": ("--remove-old",),
     "--attr": ("--attribute",),
     "--attrs": ("--attribute",),
     "--blocksize": ("--chunks",),
@@ -334,6 +346,7 @@ _SAID = {
         ("--human-readable", "--summarize"),
         "zarr-dask info counts the objects and bytes of an array",
     ),
+    "--force": "nothing that exists is replaced",
     "--install-completion": "zarr-dask completion prints what the shell reads, and says where",
     **dict.fromkeys(("-y", "--yes"), "nothing is asked; --overwrite replaces what exists"),
     "--checksum": "zarr-dask verify --deep decode reads everything, zarr-dask digest is a checksum",
@@ -342,7 +355,11 @@ _SAID = {
     "--output": "the target is the second argument, and > FILE keeps what is printed",
     "--output-format": "for JSON it is --json",
     "--password": "credentials come from the environment or from files of the service",
-    "--progress": "progress is shown unless --quiet is given",
+    **dict.fromkeys(("-P", "--progress"), "progress is shown unless --quiet is given"),
+    **dict.fromkeys(
+        ("--factors", "--levels", "--method", "--scale", "--translation", "--units"),
+        "zarr-dask ome pyramid SRC DST takes it, for TIFF files too",
+    ),
     "--no-progress": "--quiet shows none",
     **dict.fromkeys(
         ("--atol", "--rtol", "--tolerance"),
@@ -372,6 +389,23 @@ def _with_option_meant(error: click.NoSuchOption) -> click.NoSuchOption:
     if name in _SAID:
         return click.NoSuchOption(name, f"{error.message} Here, {_SAID[name]}.", None, context)
     return error
+
+
+def _meant_by_argument(error: click.UsageError) -> str:
+    """Return a hint for an argument too many: lengths, or the format that the zarr command has."""
+    found = _TOO_MANY.search(error.message)
+    command = error.ctx.command if error.ctx is not None else None
+    if found is None or command is None:
+        return ""
+    if _LENGTHS.fullmatch(found[1]) and any("--chunks" in one.opts for one in command.params):
+        return f" Lengths are given by an option: --chunks {found[1]}."
+    if command.name == "migrate":
+        return " The format is given by an option: migrate SRC DST --format v3."
+    return ""
+
+
+_TOO_MANY = re.compile(r"unexpected extra arguments? \((.*)\)")
+_LENGTHS = re.compile(r"(\w+=)?-?\d+(,(\w+=)?-?\d+)*")
 
 
 @contextmanager
@@ -404,6 +438,8 @@ _PHRASES = {
     "; open_group opens it, and path= names an array": "; PATH, after URL, names an array",
     "create_group writes the document": "zarr-dask create writes it",
     "deep='decode'": "--deep decode",
+    "expected axes=, a name": "expected --axes, a name",
+    "as zarr_dask.ome.write makes them": "as zarr-dask ome pyramid and ome convert make them",
     "(manifest=)": "(--manifest)",
     "give it as concat=, a name": "give it as --concat NAME",
     " zarr_dask.create_array and create_group make nodes.": " zarr-dask create makes a node.",
@@ -430,6 +466,7 @@ def as_options(message: str) -> str:
         r"zarr-dask copy SRC DST --format \1",
         named,
     )
+    named = re.sub(r"open\('([^']+)', path='([^']+)'\)", r"URL and PATH are \1 and \2", named)
     named = re.sub(r"settle=\{'(\w+)': \.\.\.\}", r"--settle \1=...", named)
     named = re.sub(r"(?<![\w/-])max_mem\b=?", "--max-mem", named)
     named = re.sub(

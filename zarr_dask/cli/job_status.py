@@ -39,6 +39,8 @@ def jobs_at(url: str) -> None:
     left = [one for one in jobs if one.state != "ended"]
     said = f"{len(left)} of {len(jobs)} jobs have not ended" if jobs else "no jobs are recorded"
     echo(f"{terminal_safe(where)}: {said}")
+    if not jobs and not any(store.list_dir(path and f"{path}/")):
+        echo("nothing is stored there")
     if place is not None and not jobs:
         echo("a job that was given the URL of an array within it is found by that URL")
     for one in jobs:

@@ -103,7 +103,8 @@ def convert(
     without a DST replace the old ones at the end.
 
     URL may be the path of a TIFF or OME-TIFF file. DST is then a new image or plate with all its
-    levels, and the sizes of pixels, units, channels and positions of the file.
+    levels, and the sizes of pixels, units, channels and positions of the file. For a file that does
+    not have them, zarr-dask ome pyramid takes --scale, --units and more.
     """
     from zarr_dask.ome.convert_tiff import is_tiff
 
@@ -182,6 +183,7 @@ def _levels(ctx: click.Context, param: click.Parameter, value: str | None) -> in
 Examples:
   zarr-dask ome pyramid stack.zarr image.zarr --axes zyx \\
       --scale z=2,y=0.5,x=0.5 --units z=micrometer,y=micrometer,x=micrometer
+  zarr-dask ome pyramid stack.tif image.zarr --axes zyx --scale 2,0.5,0.5
   zarr-dask ome pyramid image.zarr sharded.zarr --shards auto --workers 2
   zarr-dask ome pyramid image.zarr
 """
