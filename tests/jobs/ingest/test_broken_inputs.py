@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import zarr_dask as zd
-from zarr_dask.errors import IngestError, MemoryBudgetError
+from zarr_dask.errors import GridError, IngestError, MemoryBudgetError
 
 pytest.importorskip("netCDF4")
 h5py = pytest.importorskip("h5py")
@@ -173,6 +173,15 @@ def typed(dtype):
     return change
 
 
+def group_in_place(file):
+    del file["mask"]
+    file["mask/v"] = np.zeros(4)
+
+
+def huge_chunks(file):
+    file.create_dataset("huge", (10**5, 10**5), "f8", chunks=(20_000, 20_000))
+
+
 ODD = {
     "a bomb": (chunk_of(zlib.compress(bytes(1 << 23), 9)), "t", "unsupported"),
     "a short chunk": (chunk_of(zlib.compress(bytes(500))), "t", "unsupported"),
@@ -196,6 +205,14 @@ ODD = {
         "zarr.json",
         "unsupported",
     ),
+    "a name with a backslash": (
+        lambda file: file.__setitem__("a\\b", np.zeros(3)),
+        "a\\b",
+        "unsupported",
+    ),
+    "a group that is an array elsewhere": (group_in_place, "mask/v", "unsupported"),
+    "a dimension that was deleted": (lambda file: file.__delitem__("x"), "t", "unsupported"),
+    "chunks larger than any reader takes": (huge_chunks, "huge", "unsupported"),
     "values of another file": (
         lambda file: file.create_dataset("e", (7,), "i2", external=[("/etc/passwd", 0, 14)]),
         "e",
@@ -212,6 +229,61 @@ def test_odd_contents_are_named_with_their_variable(tmp_path, way):
         change(file)
     found = refusal(files).differences
     assert (kind, name) in {(one.kind, one.variable) for one in found}
+
+
+def test_a_damaged_index_of_chunks_is_named_with_its_variable(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf", encoding={"t": {"chunksizes": (2, 7, 9)}})
+    data = bytearray(Path(files[1]).read_bytes())
+    at = data.index(b"TREE\1")  # of chunks; those of groups begin with 0
+    data[at + 4 : at + 40] = b"\xee" * 36
+    Path(files[1]).write_bytes(data)
+    found = refusal(files).differences
+    assert {one.kind for one in found} == {"unsupported"}
+    assert all(one.variable for one in found)
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf")
+    with h5py.File(files[1], "r+") as file:
+        file[b"a\xffb"] = np.zeros(3)
+    assert "'utf-8' codec can't" in str(refusal(files))
+
+
+def test_files_that_end_at_once_are_empty(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf")
+    Path(files[1]).write_bytes(b"")
+    assert f"{files[1]}: is empty. Fetch it again" in str(refusal(files))
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (None, "cannot be read .*No such file"),
+        (b"\xff\xfe", "cannot be read .*codec"),
+        (b" \n", "is empty"),
+    ],
+)
+def test_a_list_of_files_that_is_none_is_named(tmp_path, content, found):
+    listed = tmp_path / "files.txt"
+    if content is not None:
+        listed.write_bytes(content)
+    with pytest.raises(IngestError, match=rf"files\.txt, the list of files, {found}"):
+        zd.ingest(f"@{listed}", str(tmp_path / "out.zarr"))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "found"),
+    [
+        ({"concat": 3}, TypeError, "concat=3: expected the name of a dimension"),
+        ({"order": "size"}, ValueError, "order='size': expected one of 'given', 'name'"),
+        ({"variables": "time"}, TypeError, r"variables='time': expected .* \['time'\]"),
+        ({"chunks": 5}, GridError, "chunks=5: expected lengths by name"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(tmp_path, options, error, found):
+    files = files_in(tmp_path, engine="h5netcdf")
+    with pytest.raises(error, match=found):
+        zd.ingest(files, str(tmp_path / "out.zarr"), **options)
 
 
 @pytest.mark.parametrize("way", ["a mask out of range", "a scale that is text"])

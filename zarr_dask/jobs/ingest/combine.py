@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zarr_dask.errors import GridError, IngestError
+from zarr_dask.errors import GridError, IngestError, StoreKeyError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
 from zarr_dask.jobs.ingest.differences import FileDifference
@@ -25,6 +25,7 @@ from zarr_dask.jobs.ingest.header import (
     plain,
 )
 from zarr_dask.jobs.ingest.time_units import between_units, is_time
+from zarr_dask.stores.base import check_key
 
 __all__ = [
     "Combination",
@@ -415,9 +416,8 @@ class _Array:
         """Return the array; None if it is left out, or does not fit."""
         having = [n for n, one in enumerate(self.files) if self.path in one.variables]
         reference = self._variable(having[0])
-        if not all(map(FORMAT.is_node_name, self.path.split("/"))):
-            text = "has a name that no array of Zarr can have"
-            self._differs(having[0], "unsupported", text, "skip")
+        if bad := self._bad_name():
+            self._differs(having[0], "unsupported", bad, "skip")
             return None
         own = reference.dims == (self.path.rpartition("/")[2],)
         joined = self.concat in reference.dims or (
@@ -432,6 +432,22 @@ class _Array:
         if self.left_out or len(self.work.differences) > before:
             return None
         return self._joined(having, reference, changes)
+
+    def _bad_name(self) -> str:
+        """Return the reason why no array can have the path; empty if one can."""
+        names = self.path.split("/")
+        try:
+            check_key(self.path)
+        except StoreKeyError:
+            names = []
+        if not names or not all(map(FORMAT.is_node_name, names)):
+            return "has a name that no array of Zarr can have"
+        for count in range(1, len(names)):
+            above = "/".join(names[:count])
+            for one in self.files:
+                if above in one.variables:
+                    return f"lies in the group {above}, which is a variable in {one.url}"
+        return ""
 
     def _variable(self, number: int) -> Variable:
         return self.files[number].variables[self.path]

@@ -37,6 +37,14 @@ from zarr_dask.stores.secrets import seal_credentials, unseal_credentials
 __all__ = ["DatasetStore"]
 
 
+def _region(one: Combined, coords: tuple[int, ...]) -> list[slice]:
+    """Return the elements of a chunk, as far as it lies in the array."""
+    return [
+        slice(d.start(n), min(d.start(n) + d.size_of(n), d.extent))
+        for d, n in zip(one.meta.grid.dimensions, coords, strict=True)
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class DatasetStore(ReadOnlyKeys):
     """Files as one hierarchy.
@@ -223,11 +231,22 @@ class DatasetStore(ReadOnlyKeys):
             if found is not None or fills[0] == fills[1]:
                 return found
         cell = [d.size_of(n) for d, n in zip(one.meta.grid.dimensions, coords, strict=True)]
-        region = [
-            slice(d.start(n), min(d.start(n) + d.size_of(n), d.extent))
-            for d, n in zip(one.meta.grid.dimensions, coords, strict=True)
-        ]
-        return encode_block(self._values_or_mask(one, coords, region), one.served, cell)
+        values = self._values_or_mask(one, coords, _region(one, coords))
+        return encode_block(values, one.served, cell)
+
+    def of_file(self, error: CorruptObjectError) -> Exception:
+        """Return the error of a chunk as one of the file that it lies in."""
+        found = self.located(error.key)
+        if found is None:
+            return error
+        one, coords = found
+        file = self.headers[self.piece_of(one, coords)[0].file].url
+        place = format_region(tuple(_region(one, coords)))
+        return IngestError(
+            f"{file}: {one.path}{place} cannot be read: {error.reason}. Fetch the file again and "
+            "call this with resume=True, or have masked values in its place: "
+            "settle={'broken': 'fill'}."
+        )
 
     def _values_or_mask(
         self, one: Combined, coords: tuple[int, ...], region: list[slice]

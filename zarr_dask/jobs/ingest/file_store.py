@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, ClassVar
@@ -30,7 +30,7 @@ from zarr_dask.grid.grid import Cells
 from zarr_dask.jobs.ingest import hdf5, netcdf3
 from zarr_dask.jobs.ingest.engine import ZARR, Opened, open_with
 from zarr_dask.jobs.ingest.hdf5_file import opened_hdf5
-from zarr_dask.jobs.ingest.header import Header, Variable, decoded
+from zarr_dask.jobs.ingest.header import Header, Variable, decoded, reason
 from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy
 
@@ -350,7 +350,7 @@ class FileArrays(ReadOnlyKeys):
         with opened_hdf5(self.place) as file:
             try:
                 yield file
-            except (OSError, ValueError, RuntimeError, KeyError) as error:
+            except hdf5.FAILURES as error:
                 raise _unread(path, self.url, error) from error
 
     def _index(self, path: str) -> _Index:
@@ -442,6 +442,8 @@ def kind_of(place: SourceFile, size: int) -> str:
         return ZARR
     (start,) = place.read([Range(0, min(8, size))])
     begin = bytes(start)
+    if not begin:
+        raise IngestError(f"{place.url} is empty. Fetch it again, or leave the file out.")
     if begin == hdf5.SIGNATURE:
         return "hdf5"
     if begin[:3] == netcdf3.MAGIC:
@@ -479,18 +481,21 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
         elif kind == "hdf5":
             with opened_hdf5(place) as file:
                 groups, variables = hdf5.read_header(file)
-                small = {
-                    name: hdf5.chunk_places(hdf5.dataset_of(file, name))
-                    for name, one in variables.items()
-                    if one.layout == "chunks" and one.nbytes <= SMALL
-                }
+                small = {}
+                for name, one in variables.items():
+                    if one.layout == "chunks" and one.nbytes <= SMALL:
+                        try:
+                            small[name] = hdf5.chunk_places(hdf5.dataset_of(file, name))
+                        except hdf5.FAILURES as error:
+                            text = f"has chunks that cannot be found ({reason(error)})"
+                            variables[name] = replace(one, unsupported=text)
                 FileArrays(place, Header(place.url, size, tag)).keep(small)
         else:
             groups, variables = open_with(kind, place).header()
     except MissingDependencyError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError) as error:
-        return Header(place.url, size, tag, error=str(error) or type(error).__name__)
+    except hdf5.FAILURES as error:
+        return Header(place.url, size, tag, error=reason(error).removeprefix(f"{place.url} "))
     return Header(place.url, size, tag, kind, groups, variables)
 
 
@@ -510,4 +515,4 @@ def _netcdf3_header(place: SourceFile, size: int) -> Any:
 
 
 def _unread(path: str, url: str, error: Exception) -> IngestError:
-    return IngestError(f"{path} in {url} cannot be read ({error}).")
+    return IngestError(f"{path} in {url} cannot be read ({reason(error)}).")

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from zarr_dask.errors import MissingDependencyError
-from zarr_dask.jobs.ingest.header import Variable, encoded
+from zarr_dask.formats.documents import DEFAULT_LIMITS
+from zarr_dask.jobs.ingest.header import Variable, encoded, reason
 
 __all__ = [
+    "FAILURES",
     "LARGEST_USER_BLOCK",
     "SIGNATURE",
     "USER_BLOCK",
@@ -45,6 +48,8 @@ _INTERNAL = frozenset(
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 NO_COORDINATE = "_nc4_non_coord_"
 """Prefix of the name of a variable that is called like a dimension, but is no coordinate of it."""
+FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError)
+"""Exceptions of the library about damaged files."""
 _PIECE = 1 << 22
 """Bytes of the pieces in which one range of bytes is read."""
 
@@ -85,8 +90,12 @@ def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variabl
             attributes = _Attributes(dataset)
             if not attributes.text("NAME").startswith(_NO_VARIABLE):
                 at = f"{path}/{name.removeprefix(NO_COORDINATE)}".lstrip("/")
-                scales = _dims(known, dataset, attributes, phony)
-                variables[at] = _variable(dataset, attributes, scales)
+                try:
+                    scales = _dims(known, dataset, attributes, phony)
+                    variables[at] = _variable(dataset, attributes, scales)
+                except (KeyError, ValueError) as error:  # a reference to nothing
+                    variables[at] = _damaged(error)
+                    continue
                 longest = dataset.maxshape or ()
                 if None in longest:
                     growing[at] = tuple(
@@ -147,7 +156,7 @@ def _members(group: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yield names and objects of a group, not those in other files, and True for a hard link."""
     h5l = library().h5l
     links = group.id.links
-    for name in group:
+    for name in map(_text, group):
         kind = links.get_info(name.encode("utf-8", "surrogateescape")).type
         if kind == h5l.TYPE_HARD:
             yield name, group[name], True
@@ -155,6 +164,11 @@ def _members(group: Any) -> Iterator[tuple[str, Any, bool]]:
             with suppress(KeyError, RuntimeError):  # it leads nowhere
                 if _is_inside(group, name):
                     yield name, group[name], False
+
+
+def _text(name: str | bytes) -> str:
+    """Return a name that the library gives as bytes if it is not in UTF-8."""
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
 
 
 def _is_inside(group: Any, path: str, depth: int = 0) -> bool:
@@ -247,6 +261,9 @@ def _variable(dataset: Any, attributes: _Attributes, scales: tuple[str, ...]) ->
         layout = "chunks"
     elif kind == h5d.CONTIGUOUS:
         layout, offset = "range", dataset.id.get_offset()
+    nbytes = prod(chunks) * np.dtype(dtype).itemsize if dtype != "string" else 0
+    if nbytes > DEFAULT_LIMITS.chunk_bytes:
+        unsupported = f"has chunks of {nbytes} bytes, at most {DEFAULT_LIMITS.chunk_bytes} are read"
     if not chunks:
         chunks = pieces(shape, 16 if dtype == "string" else np.dtype(dtype).itemsize)
     return Variable(
@@ -261,6 +278,12 @@ def _variable(dataset: Any, attributes: _Attributes, scales: tuple[str, ...]) ->
         offset,
         unsupported=unsupported,
     )
+
+
+def _damaged(error: Exception) -> Variable:
+    """Return a variable whose header cannot be read."""
+    text = f"has a header that cannot be read ({reason(error)})"
+    return Variable((), (), "|u1", {}, "values", unsupported=text)
 
 
 def pieces(shape: tuple[int, ...], itemsize: int, most: int = _PIECE) -> tuple[int, ...]:
@@ -333,10 +356,7 @@ class _ScaleNames:
     def name_of(self, reference: Any) -> str:
         """Return the path of what a reference leads to."""
         h5py = library()
-        try:
-            address = h5py.h5o.get_info(h5py.h5r.dereference(reference, self._file.id)).addr
-        except (OSError, RuntimeError, ValueError):
-            raise ValueError("a dimension is a reference to nothing") from None
+        address = h5py.h5o.get_info(h5py.h5r.dereference(reference, self._file.id)).addr
         if address not in self._found:
             found = h5py.h5r.get_name(reference, self._file.id)
             if found is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NOT_FINITE", "Header", "Variable", "decoded", "encoded", "plain"]
+__all__ = ["NOT_FINITE", "Header", "Variable", "decoded", "encoded", "plain", "reason"]
 
 NOT_FINITE = 2
 """The direction of values of which one is NaN or infinite."""
@@ -211,6 +211,18 @@ def encoded(value: Any) -> Any:
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
+
+
+def reason(error: Exception) -> str:
+    """Return the text of an exception of another library.
+
+    Examples
+    --------
+    >>> reason(KeyError("no such object")), reason(OSError())
+    ('no such object', 'OSError')
+    """
+    text = error.args[0] if isinstance(error, KeyError) and error.args else error
+    return str(text) or type(error).__name__
 
 
 def _listed(value: Any) -> Any:

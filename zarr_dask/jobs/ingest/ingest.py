@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
+    CorruptObjectError,
+    GridError,
     IngestError,
     MemoryBudgetError,
     NodeNotFoundError,
@@ -56,7 +58,7 @@ from zarr_dask.jobs.ingest.described import described
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT, INDEXED_FILES
 from zarr_dask.jobs.ingest.header import Header
-from zarr_dask.jobs.ingest.source_file import find_files
+from zarr_dask.jobs.ingest.source_file import find_files, natural
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.commit import GroupCommit, finish_commit
@@ -228,6 +230,16 @@ class IngestPlan(Priced, InWords):
         if broken is not None and not resume:
             broken.clear()
         self.source.check_hierarchies()
+        try:
+            return self._ended(client, progress, resume=resume, journal=journal, verify=verify)
+        except CorruptObjectError as error:
+            raise self.source.of_file(error) from error
+
+    def _ended(
+        self, client: Client | None, progress: Any, *, resume: bool, journal: Any, verify: bool
+    ) -> IngestReport | AppendReport:
+        """Run the plan; see `run`."""
+        broken = self.source.broken
         if self.copy is not None:
             copied = self.copy.run(client, progress, resume=resume, journal=journal, verify=verify)
             facts = {one.name: getattr(copied, one.name) for one in fields(copied)}
@@ -358,9 +370,8 @@ def plan_ingest(
     check_bools(overwrite=overwrite, resume=resume)
     settled = checked_settle(settle)
     store, kept = _survey_place(url, path, survey, target_options)
-    urls = find_files(files, storage_options)
-    if order == "name":
-        urls = sorted(urls, key=_by_name)
+    _check_grids(chunks=chunks, shards=shards)
+    urls = _urls(files, storage_options, concat, order, variables)
     before = None if store is None else read_survey(store, kept)
     found, combination = _combined(
         urls, storage_options, engine, before, concat, order, settled, variables
@@ -427,10 +438,47 @@ def plan_ingest(
     )
 
 
-def _by_name(url: str) -> list[Any]:
-    from zarr_dask.jobs.ingest.source_file import natural
+def _urls(
+    files: Any,
+    options: Mapping[str, Any] | None,
+    concat: Any,
+    order: Any,
+    variables: Any,
+) -> list[str]:
+    """Return the files, in the order of their names if that is wanted.
 
-    return natural(url.rpartition("/")[2])
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not what it is said to be.
+    """
+    if concat is not None and (not isinstance(concat, str) or not concat):
+        raise TypeError(f"concat={concat!r}: expected the name of a dimension, such as 'time'.")
+    if order not in (None, *get_args(Order)):
+        expected = ", ".join(map(repr, get_args(Order)))
+        raise ValueError(f"order={order!r}: expected one of {expected}.")
+    if isinstance(variables, str):
+        raise TypeError(f"variables={variables!r}: expected a list of names, [{variables!r}].")
+    urls = find_files(files, options)
+    if order != "name":
+        return urls
+    return sorted(urls, key=lambda url: natural(url.rpartition("/")[2]))
+
+
+def _check_grids(**grids: Any) -> None:
+    """Raise for grids that are not given by names.
+
+    Raises
+    ------
+    GridError
+        If one is no mapping.
+    """
+    for name, given in grids.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise GridError(
+                f"{name}={given!r}: expected lengths by name of the dimension, such as "
+                "{'time': -1, 'x': 64}."
+            )
 
 
 def _combined(
@@ -459,8 +507,7 @@ def surveyed(
     files: Any, options: Mapping[str, Any] | None, concat: str | None, order: Order | None
 ) -> tuple[FileSurvey, str | None]:
     """Return the survey of files, and the dimension of their concatenation."""
-    urls = find_files(files, options)
-    found = survey_files(sorted(urls, key=_by_name) if order == "name" else urls, options, None)
+    found = survey_files(_urls(files, options, concat, order, None), options, None)
     readable = [one for one in found.headers if not one.error]
     concat = concat or (inferred_concat(readable) if readable else None)
     return with_digests(found, compared_variables(readable, concat), options), concat
@@ -484,9 +531,7 @@ def dataset_of(
         If files cannot be read or do not fit together.
     """
     settled = checked_settle(settle)
-    urls = find_files(files, storage_options)
-    if order == "name":
-        urls = sorted(urls, key=_by_name)
+    urls = _urls(files, storage_options, concat, order, variables)
     _, made = _combined(urls, storage_options, engine, None, concat, order, settled, variables)
     refuse(made.differences)
     return DatasetStore.of(made, storage_options), made

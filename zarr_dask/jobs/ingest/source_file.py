@@ -266,7 +266,7 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
             raise TypeError(f"files has {item!r:.100}: expected paths, URLs or patterns.")
         found += _matches(os.path.expanduser(os.fspath(item)), options)
     if not found:
-        raise IngestError("there are no files: the list is empty.")
+        raise IngestError("there are no files: the list is empty. Give paths, URLs or patterns.")
     twice = (
         sorted({url for url in found if found.count(url) > 1})
         if len(set(found)) < len(found)
@@ -281,7 +281,7 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
 
 def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
     if item.startswith("@"):
-        lines = Path(item[1:]).read_text(encoding="utf-8").splitlines()
+        lines = _lines(Path(item[1:]))
         return [url for line in lines if line.strip() for url in _matches(line.strip(), options)]
     if "://" in item:
         return _remote_matches(item, options) if has_magic(item) else [item]
@@ -298,6 +298,19 @@ def _matches(item: str, options: Mapping[str, Any] | None) -> list[str]:
             f"that end in {', '.join(SUFFIXES)} are taken."
         )
     return sorted((os.path.abspath(one) for one in found), key=natural)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise IngestError(
+            f"{path}, the list of files, cannot be read ({error}). '@' stands before the name of a "
+            "text file that has a path, URL or pattern on each line."
+        ) from error
+    if not any(line.strip() for line in lines):
+        raise IngestError(f"{path}, the list of files, is empty: give a path or URL on each line.")
+    return lines
 
 
 def _is_node(folder: str) -> bool:
