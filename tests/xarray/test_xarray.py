@@ -712,3 +712,14 @@ def test_large_objects_are_not_merged(tmp_path):
     found = zd.open_dataset(tmp_path)
     assert found["t"].data.npartitions == 20
     assert zd.open_dataset(tmp_path, chunks="16MB")["t"].data.npartitions == 20  # 16 at least
+
+
+@pytest.mark.parametrize("opens", [zd.open_dataset, zd.open_datatree])
+def test_a_dimension_with_several_lengths_is_named(opens):
+    store = {}
+    for name, shape in (("a", (4, 6)), ("b", (4,)), ("c", (3, 5))):
+        names = ["y", "x"][: len(shape)] if name != "c" else ["z", "x"]
+        zd.create_array(store, f"g/{name}", shape=shape, dtype="i4", dimension_names=names)
+    with pytest.raises(MetadataError, match=r"g/c.*\n.*got 5, expected 6, .* of 'x' in 'a'"):
+        opens(store, "g")
+    assert opens(store, "g", drop_variables=["c"])["b"].shape == (4,)

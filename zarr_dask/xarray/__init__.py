@@ -26,13 +26,13 @@ from xarray.backends.store import StoreBackendEntrypoint
 from zarr_dask._util.keywords import did_you_mean, explained_by, takes_habits
 from zarr_dask._util.xarray_accessor import register_accessor
 from zarr_dask.array.array import Array
-from zarr_dask.errors import MetadataError
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.formats.base import ReadOptions, normalise_path
 from zarr_dask.formats.detect import formats_at, is_early
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.engine.plan import parse_bytes
-from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.base import is_remote, join
 from zarr_dask.stores.open import Location, folder_store
 from zarr_dask.xarray.variables import is_of_netcdf, shared_blocks, variable
 
@@ -247,8 +247,7 @@ class ZarrDaskBackend(BackendEntrypoint):
         opened = _open(filename_or_obj, group, format, storage_options, read, recursive=False)
         dropped = _names(drop_variables)
         store = _Variables(opened, "", dropped, use_zarr_fill_value_as_mask)
-        return StoreBackendEntrypoint().open_dataset(
-            store,
+        return store.decoded(
             mask_and_scale=mask_and_scale,
             decode_times=decode_times,
             concat_characters=concat_characters,
@@ -280,8 +279,7 @@ class ZarrDaskBackend(BackendEntrypoint):
         opened = _open(filename_or_obj, group, format, storage_options, read, recursive=True)
         dropped = _names(drop_variables)
         return {
-            f"/{path}": StoreBackendEntrypoint().open_dataset(
-                _Variables(opened, path, dropped, use_zarr_fill_value_as_mask),
+            f"/{path}": _Variables(opened, path, dropped, use_zarr_fill_value_as_mask).decoded(
                 mask_and_scale=mask_and_scale,
                 decode_times=decode_times,
                 concat_characters=concat_characters,
@@ -402,6 +400,37 @@ class _Variables(AbstractDataStore):
         self._path = path
         self._dropped = dropped
         self._fill_is_mask = fill_is_mask
+
+    def decoded(self, **options: Any) -> xr.Dataset:
+        """Return the dataset, decoded by xarray.
+
+        Raises
+        ------
+        MetadataError
+            If a dimension has several lengths, or as `get_variables`.
+        """
+        try:
+            return StoreBackendEntrypoint().open_dataset(self, **options)
+        except MetadataError:
+            raise
+        except ValueError as error:  # decoding may remove a dimension: only now it is known
+            self._check_lengths(error)
+            raise
+
+    def _check_lengths(self, error: ValueError) -> None:
+        """Raise, because of an error of xarray, if a dimension has several lengths."""
+        first: dict[str, tuple[str, int]] = {}
+        for name, one in self.get_variables().items():
+            for n, (dim, size) in enumerate(zip(one.dims, one.shape, strict=True)):
+                other, length = first.setdefault(str(dim), (name, size))
+                if size != length:
+                    where = self._opened.nodes[join(self._path, name)].where
+                    expected = (
+                        f"{length}, the length of {dim!r} in {other!r}: arrays of one group are "
+                        "one dataset. Pass drop_variables=, or open them by zarr_dask.open"
+                    )
+                    problem = ValidationProblem(f"shape[{n}]", size, expected)
+                    raise MetadataError(where, [problem]) from error
 
     def get_variables(self) -> dict[str, xr.Variable]:
         """Return variables by name.

@@ -801,6 +801,21 @@ def test_report_as_text_json_and_picture(tmp_path):
     assert axes[0].images[0].get_array().tolist() == [[0, 0], [3, 0]]
 
 
+def test_counting_many_states_takes_little_memory():
+    store = {}
+    zd.create_array(store, shape=(3,), dtype="i1", chunks=1)[1] = 1
+    (report,) = zd.verify(store).arrays
+    many = replace(report, states=np.resize(report.states, 10_000_001))
+    tracemalloc.start()
+    try:
+        counts = many.objects
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (counts["ok"], counts["absent"]) == (3_333_334, 6_666_667)
+    assert peak < 20_000_000
+
+
 def test_heat_maps_are_small():
     store = {}
     array = zd.create_array(store, shape=(300, 700), dtype="i1", chunks=1)

@@ -31,6 +31,8 @@ _COLOURS = ("#44aa77", "#bbddcc", "#f0f0f0", "#ddaa33", "#cc6677", "#882255")
 _MAP_ROWS, _MAP_COLUMNS = 16, 64
 _SHOWN = 20
 _MOST_PANELS = 12
+_COUNTED = 1 << 20
+"""States that are counted at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +56,11 @@ class ArrayReport:
     @property
     def objects(self) -> dict[State, int]:
         """Stored objects by state."""
-        found = np.bincount(self.states.ravel(), minlength=len(STATES)).tolist()
-        return dict(zip(STATES, found, strict=True))
+        found = np.zeros(len(STATES), np.int64)
+        flat = self.states.reshape(-1)
+        for start in range(0, flat.size, _COUNTED):  # bincount takes eight bytes for each
+            found += np.bincount(flat[start : start + _COUNTED], minlength=len(STATES))
+        return dict(zip(STATES, found.tolist(), strict=True))
 
     @property
     def ok(self) -> bool:
