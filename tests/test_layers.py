@@ -410,6 +410,9 @@ unused = {"importlib.metadata", "numcodecs", "socket", "_awscrt", "ssl", "urllib
 unused |= {"hashlib", "difflib", "fractions", "html"}
 assert not unused & sys.modules.keys(), unused & sys.modules.keys()
 print(loaded())
+compressed = zd.open(f"{url}-compressed")
+assert "numcodecs" not in sys.modules  # until a chunk is decoded
+assert compressed[...].tolist() == [1, 2, 3]
 assert callable(zd.array) and zd.array is zd.array
 """
 
@@ -419,6 +422,7 @@ def test_an_import_loads_few_modules(tmp_path):
 
     url = str(tmp_path / "array")
     zd.create_array(url, data=[1, 2, 3], codecs="bytes")
+    zd.create_array(f"{url}-compressed", data=[1, 2, 3])
     run = subprocess.run(
         [sys.executable, "-c", f"url = {url!r}\n{COUNT}"],
         capture_output=True,

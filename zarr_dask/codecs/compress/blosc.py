@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
-from numcodecs import blosc as _blosc
 
 from zarr_dask._util.json_fields import is_int_in, is_one_of
 from zarr_dask.codecs.base import (
@@ -24,6 +24,7 @@ from zarr_dask.codecs.compress.blosc_frames import (
     MOST_SPLITS,
     SMALLEST_SPLIT,
     FallbackRead,
+    blosc_library,
     read_blocks,
 )
 from zarr_dask.codecs.compress.compressor import Compressor, take_int
@@ -46,10 +47,8 @@ Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
 
 _BLOSC_HEADER = struct.Struct("<4xIII")
 BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
-_BLOSC_WRITES = tuple(_blosc.list_compressors())
-"""Compressors in this build of numcodecs; most lack snappy."""
-BLOSC_CNAMES = tuple(dict.fromkeys((*_BLOSC_WRITES, "snappy")))
-_NO_SNAPPY = "snappy" not in _BLOSC_WRITES
+BLOSC_CNAMES = ("blosclz", "lz4", "lz4hc", "zlib", "zstd", "snappy")
+"""Compressors; most builds of numcodecs lack snappy."""
 BLOSC_LARGEST_TYPESIZE = 255
 """Largest size of elements in bytes; blosc treats larger ones as bytes."""
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
@@ -226,15 +225,19 @@ class Blosc(Compressor):
         UnknownCodecError
             If this build of blosc lacks the compressor: snappy is read-only.
         """
-        if self.cname not in _BLOSC_WRITES:
-            expected = f"one of {list(_BLOSC_WRITES)}, which can be written here; it can be read"
+        if self.cname not in _written_compressors():
+            expected = (
+                f"one of {list(_written_compressors())}, which can be written here; it can be read"
+            )
             raise MetadataError.of(
                 "codec blosc", [ValidationProblem("cname", self.cname, expected, "codec")]
             )
         shuffle, typesize = self._shuffle(itemsize)
         items, cname = _items(buffer, typesize), self.cname.encode()
         number = BLOSC_SHUFFLES.index(shuffle)
-        return cast("bytes", _blosc.compress(items, cname, self.clevel, number, self.blocksize))
+        return cast(
+            "bytes", blosc_library().compress(items, cname, self.clevel, number, self.blocksize)
+        )
 
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
@@ -256,12 +259,12 @@ class Blosc(Compressor):
                 f"its blosc frame says {stored} bytes, but {len(buffer)} are there"
             )
         if buffer[2] & _BLOSC_SNAPPY or blocksize % (buffer[3] or 1):
-            if _NO_SNAPPY and is_snappy(buffer):
+            if "snappy" not in _written_compressors() and is_snappy(buffer):
                 decompress_frame(buffer, out)
                 return
             _check_all_written(buffer)
         try:
-            _blosc.decompress(buffer, out)
+            blosc_library().decompress(buffer, out)
         except (RuntimeError, ValueError) as error:
             raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
 
@@ -282,6 +285,12 @@ DEFAULT_BLOSC = Blosc("zstd", 1, None, blocksize=1 << 20)
 The blocks that blosc chooses for zstd are a quarter of this: compressing 18 kinds of data takes
 nearly twice the time with them, and a fifth more bytes (``python -m benchmarks.defaults``).
 """
+
+
+@cache
+def _written_compressors() -> tuple[str, ...]:
+    """Return the compressors in this build of numcodecs."""
+    return tuple(blosc_library().list_compressors())
 
 
 def _check_all_written(buffer: Buffer) -> None:

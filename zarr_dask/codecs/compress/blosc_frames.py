@@ -17,18 +17,26 @@ import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from enum import Enum
+from functools import cache
+from importlib import import_module
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numcodecs import blosc as _blosc
 
 from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.codecs.base import ByteRequest, DecodedBytes
 from zarr_dask.codecs.fetch import Fetch, Spans
 from zarr_dask.stores.base import Buffer, HeaderRange, Range
 
-__all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "FallbackRead", "read_blocks"]
+__all__ = ["MOST_SPLITS", "SMALLEST_SPLIT", "FallbackRead", "blosc_library", "read_blocks"]
+
+
+@cache
+def blosc_library() -> Any:
+    """Return the library, loaded when a chunk is encoded or decoded first: that takes 60 ms."""
+    return import_module("numcodecs.blosc")
+
 
 _HEADER = struct.Struct("<4B3I")
 _WORD = struct.Struct("<i")
@@ -234,7 +242,7 @@ def _decode_block(piece: Buffer, frame: _Frame, place: _BlockBytes, out: Decoded
     if length is None or len(piece) != place.stop - place.start:
         return False
     try:
-        _blosc.decompress(_framed(piece, length, frame, target.size), target)
+        blosc_library().decompress(_framed(piece, length, frame, target.size), target)
     except (RuntimeError, ValueError):  # decoding the whole frame raises a better error
         return False
     return True

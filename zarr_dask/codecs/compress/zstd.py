@@ -13,11 +13,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
-from numcodecs import zstd as _zstd
 
 from zarr_dask._util.json_fields import is_int_in
 from zarr_dask.codecs.base import Codec, EncodedSize, Speeds
@@ -98,7 +98,7 @@ class Zstd(Compressor):
         small = compress_small(buffer, self.level, checksum=self.checksum)
         if small is not None:
             return small
-        return cast("bytes", _zstd.compress(buffer, self.level, self.checksum))
+        return cast("bytes", _numcodecs().compress(buffer, self.level, self.checksum))
 
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
@@ -187,7 +187,7 @@ def _zstd_into(frame: Buffer, out: np.ndarray) -> None:
     if decompress_small(frame, out):
         return
     try:
-        _zstd.decompress(frame, out)
+        _numcodecs().decompress(frame, out)
     except (RuntimeError, ValueError) as error:
         raise CorruptObjectError(f"zstd cannot decompress it ({error})") from error
 
@@ -201,7 +201,9 @@ def _unsized(view: memoryview, frames: list[_ZstdFrame], size: EncodedSize) -> B
         )
     try:
         pieces = [
-            _zstd.decompress(view[frame.start : frame.stop]) for frame in frames if frame.most
+            _numcodecs().decompress(view[frame.start : frame.stop])
+            for frame in frames
+            if frame.most
         ]
     except (RuntimeError, ValueError) as error:
         raise CorruptObjectError(f"zstd cannot decompress it ({error})") from error
@@ -342,6 +344,12 @@ class _Contexts(threading.local):
 
 
 _CONTEXTS = _Contexts()
+
+
+@cache
+def _numcodecs() -> Any:
+    """Return the functions of numcodecs, loaded when they are first called: that takes 60 ms."""
+    return import_module("numcodecs.zstd")
 
 
 @cache
