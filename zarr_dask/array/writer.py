@@ -25,7 +25,7 @@ from zarr_dask.array.revalidate import Confirmation
 from zarr_dask.codecs.base import WORTH_A_THREAD, DecodeOptions
 from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.throughput import speeds_of
-from zarr_dask.errors import ConditionalWriteError, CorruptObjectError
+from zarr_dask.errors import ConditionalWriteError, CorruptObjectError, StoreError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, get_start
@@ -196,6 +196,7 @@ def write_object_part(
     fence: Callable[[], None] | None = None,
     *,
     shared: bool = False,
+    confirms: bool = False,
     threads: int | None = 1,
 ) -> bool:
     """Write a part of a region to one stored object.
@@ -221,6 +222,8 @@ def write_object_part(
         True if others may be writing other parts of the object, so that it is put on the condition
         that it has not changed since it was read. It is not removed then, because another writer
         may be about to put it back. The store must have conditional writes.
+    confirms
+        True to look whether a shared object was changed, if the store's word is not enough.
     threads
         Threads that may encode the chunks of a shard that is written as a whole; see `write_parts`.
 
@@ -245,7 +248,7 @@ def write_object_part(
     if elements.shape == bound.spec.shape:
         return write_object(array, part.coords, elements, note, waiting, fence, threads)
     if shared:
-        return _write_shared(array, part, elements, note, confirm, fence)
+        return _write_shared(array, part, elements, note, confirm, fence, confirms=confirms)
     key = array.key(part.coords)
     stored = None if part.whole else _stored(array.store, key, bound)
     if stored is None and not part.whole and confirm is not None:
@@ -298,6 +301,8 @@ def _write_shared(
     note: Callable[[Buffer], None] | None,
     confirm: Callable[[], None] | None,
     fence: Callable[[], None] | None,
+    *,
+    confirms: bool,
 ) -> bool:
     wanted = array.meta.bound(part.coords).wanted
 
@@ -307,7 +312,7 @@ def _write_shared(
         return _changed(array, part, elements, stored)
 
     key = array.key(part.coords)
-    buffers = swap_object(array.store, key, change, array.where, fence, wanted)
+    buffers = swap_object(array.store, key, change, array.where, fence, wanted, confirms)
     if note is not None:
         for buffer in buffers or ():
             note(buffer)
@@ -321,6 +326,7 @@ def swap_object(
     where: str,
     fence: Callable[[], None] | None = None,
     wanted: Range = WHOLE,
+    confirms: bool = False,
 ) -> list[Buffer] | None:
     """Read an object, and put a changed one if it has not changed meanwhile; else read it again.
 
@@ -336,6 +342,8 @@ def swap_object(
         Called right before the object is put; raises if that must not be.
     wanted
         Bytes to read; `change` refuses an object that has more than a correct one.
+    confirms
+        True to look at the object once more when it was put.
 
     Returns
     -------
@@ -346,6 +354,8 @@ def swap_object(
     ------
     ConditionalWriteError
         If the store has no conditional writes, or others have been faster again and again.
+    StoreError
+        If the store acknowledges the put, and has the old object (`confirms`).
     """
     conditional = as_cas_store(store)
     for _ in range(_ATTEMPTS):
@@ -356,6 +366,13 @@ def swap_object(
         if fence is not None:
             fence()
         if conditional.set_if(key, buffers, tag):
+            is_old = confirms and conditional.get_tagged(key, wanted)[1] == tag
+            if is_old and (stored is None or b"".join(buffers) != stored):
+                raise StoreError(
+                    f"{where}: the store acknowledged a change of {key!r}, expected another object "
+                    f"than before, got {'none' if stored is None else 'the old one'}. It has lost "
+                    "the change. Look at the store, then write again with the same call."
+                )
             return buffers
     raise ConditionalWriteError(
         f"the stored object {key!r} of {where} was changed by other jobs {_ATTEMPTS} times while "

@@ -65,6 +65,30 @@ def test_what_a_store_has_not_kept_is_not_shown(lie, options):
                 zd.to_zarr(x, LyingStore(store.store, lie_again), "a", mode="r+", confirm=True)
 
 
+@dataclass(frozen=True)
+class LosingChanges(StoreWrapper):
+    """A store that acknowledges a conditional put and does not keep it."""
+
+    def set_if(self, key, buffers, tag):
+        return True if "/c/" in key else super().set_if(key, buffers, tag)
+
+
+@pytest.mark.parametrize("before", [None, 1.5])
+def test_a_change_of_a_shared_object_that_is_lost_is_found(before):
+    values = MemoryStore()
+    array = zd.create_array(values, "a", shape=(40, 40), dtype="f8", chunks=20, codecs=[])
+    if before is not None:
+        array[...] = before
+    rows = da.from_array(VALUES[:10], chunks=10)
+    options = {"region": (slice(0, 10), slice(None)), "partial": "compare", "confirm": True}
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(StoreError, match="lost the change"):
+            zd.to_zarr(rows, LosingChanges(values), "a", **options)
+        for _ in range(2):  # the second time, nothing changes
+            zd.to_zarr(rows, values, "a", **options)
+    np.testing.assert_array_equal(array[:10], VALUES[:10])
+
+
 # --- every lie, at once or later ------------------------------------------------------------------
 
 KEY, OTHER = "a/c/1/0", "a/c/0/1"

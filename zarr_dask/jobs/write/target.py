@@ -380,7 +380,15 @@ class ArrayTarget:
         shared = (self.uses_cas and not part.whole) or self._is_shared(part)
         waiting = release_compute_slot(array.store, values.nbytes) if lends else None
         stored = write_object_part(
-            array, part, values, noting, waiting, confirm, self._fence, shared=shared
+            array,
+            part,
+            values,
+            noting,
+            waiting,
+            confirm,
+            self._fence,
+            shared=shared,
+            confirms=self.confirms,
         )
         return self._confirmed(noting.of(key), shared=shared) if stored else key
 
