@@ -348,6 +348,20 @@ def _of_tags(series: Any) -> ImageFacts:
 
     Sizes in inches are of printers.
     """
+    if series.kind not in _WITHOUT_MICROSCOPE and max(series.shape) <= _MOST_ALONG:
+        facts = _of_microscope(series)
+        if facts.scale:
+            return facts
+    tags = series.keyframe.tags
+    if tags.valueof("ResolutionUnit") != _CENTIMETER:
+        return ImageFacts(None, {}, {}, ())
+    sizes = {axis: _size(tags.valueof(f"{axis.upper()}Resolution")) for axis in "yx"}
+    scale = {axis: size * _MICROMETERS for axis, size in sizes.items() if size}
+    return ImageFacts(None, scale, dict.fromkeys(scale, "micrometer"), ())
+
+
+def _of_microscope(series: Any) -> ImageFacts:
+    """Return sizes of pixels that tifffile finds in the metadata of a microscope."""
     units = {
         axis.lower(): unit_named(unit) or unit
         for axis, unit in getattr(series, "coord_units", {}).items()  # not before tifffile 2026.4
@@ -358,16 +372,11 @@ def _of_tags(series: Any) -> ImageFacts:
         for axis, size in getattr(series, "coord_scales", {}).items()
         if axis.lower() in known and isfinite(size) and size
     }
-    if told and series.kind not in _WITHOUT_MICROSCOPE:
-        return ImageFacts(None, told, {axis: known[axis] for axis in told}, ())
-    tags = series.keyframe.tags
-    if tags.valueof("ResolutionUnit") != _CENTIMETER:
-        return ImageFacts(None, {}, {}, ())
-    sizes = {axis: _size(tags.valueof(f"{axis.upper()}Resolution")) for axis in "yx"}
-    scale = {axis: size * _MICROMETERS for axis, size in sizes.items() if size}
-    return ImageFacts(None, scale, dict.fromkeys(scale, "micrometer"), ())
+    return ImageFacts(None, told, {axis: known[axis] for axis in told}, ())
 
 
+_MOST_ALONG = 1 << 24
+"""Maximum number of pixels of a dimension: tifffile makes a coordinate for each of them."""
 _CENTIMETER, _MICROMETERS = 3, 1e4
 """Value of the tag ResolutionUnit, and micrometers in a centimetre."""
 

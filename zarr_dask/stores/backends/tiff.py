@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from html import unescape
@@ -24,7 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from zarr_dask.errors import DamagedValueError, MissingDependencyError, StoreError
+from zarr_dask.errors import (
+    DamagedValueError,
+    MissingDependencyError,
+    StoreError,
+    ZarrDaskError,
+)
 from zarr_dask.stores.backends.local import LocalStore
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import WHOLE, Buffer, Range
@@ -39,6 +46,17 @@ _MOST_SERVED = 256
 """Number of images in them that it keeps."""
 _ROWS = 1 << 22
 """Maximum number of bytes that are read of an uncompressed page at a time."""
+
+_OF_DAMAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""Errors that tifffile and its decoders raise for damaged files: they take tags as they come."""
 
 Dimensions = tuple[tuple[int, ...], ...]
 """Dimensions of the file that each dimension of the array is made of, from the slowest."""
@@ -81,7 +99,8 @@ class TiffStore(ZarrPythonStore):
 
     def _part(self, key: str, wanted: Range) -> Buffer | None:
         if is_document(key):
-            document = self._document(key)
+            with _blaming_tags(self.path):
+                document = self._document(key)
             return None if document is None else document[wanted.start : wanted.stop]
         first, *rest = key.replace("/", ".").split(".")
         named = first == "c"  # not by releases of tifffile for Python 3.11
@@ -91,7 +110,7 @@ class TiffStore(ZarrPythonStore):
         try:
             stored = "/".join(["c", *map(str, at)]) if named else ".".join(map(str, at))
             return super().get_ranges([(stored, wanted)])[0]
-        except (ValueError, RuntimeError) as error:  # of tifffile and of the decoders
+        except _OF_DAMAGE as error:
             raise DamagedValueError(
                 f"{self.path}, image {self.series}: the strip or tile {at} cannot be decoded: "
                 f"{error}"
@@ -237,8 +256,9 @@ def _rows(page: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return (*(1,) * along, count, *page[along + 1 :])
 
 
-def open_tiff(path: str, *, followed: bool = False) -> Any:
-    """Return a file as tifffile's ``TiffFile``, to be closed by the caller.
+@contextmanager
+def open_tiff(path: str) -> Iterator[Any]:
+    """Open a file as tifffile's ``TiffFile`` for a ``with`` statement.
 
     The OME-XML of an image in several files may lie beside them, in a companion file, which may be
     given for the image.
@@ -247,32 +267,42 @@ def open_tiff(path: str, *, followed: bool = False) -> Any:
     ----------
     path
         Path of the file.
-    followed
-        True if another file names it for its OME-XML.
 
     Raises
     ------
     MissingDependencyError
         If tifffile is not installed.
     StoreError
-        If it cannot be read as TIFF, or files that it names are absent.
+        If it cannot be read as TIFF, there or in the statement, or files that it names are absent.
     """
+    with _blaming_tags(path), _found(path) as file:
+        yield file
+
+
+@contextmanager
+def _blaming_tags(path: str) -> Iterator[None]:
+    """Give what tifffile raises for damaged tags a type and the path of the file."""
     try:
-        import tifffile
-    except ImportError:
-        raise MissingDependencyError(
-            "TIFF files are read by tifffile, which is not installed: "
-            "pip install 'zarr-dask[tiff]'."
-        ) from None
+        yield
+    except ZarrDaskError:
+        raise
+    except (*_OF_DAMAGE, struct.error) as error:
+        raise StoreError(
+            f"cannot read {path} as TIFF: what it says of itself is damaged: {error}"
+        ) from error
+
+
+def _found(path: str, *, followed: bool = False) -> Any:
+    """Return the ``TiffFile`` of a path, or of the file that it names (then `followed`)."""
     folder = Path(path).parent
     try:
         text = _xml_beside(path) if path.endswith(_COMPANIONS) else ""
         if text:
             names = [name for name, _ in _files_of(text)]
             _check_there(path, folder, names)
-            return tifffile.TiffFile(folder / names[0], omexml=text)
-        file = tifffile.TiffFile(path)
-    except (OSError, tifffile.TiffFileError) as error:
+            return _parsed(str(folder / names[0]), omexml=text)
+        file = _parsed(path)
+    except OSError as error:
         raise StoreError(f"cannot read {path} as TIFF: {error}") from error
     try:
         told = file.ome_metadata or ""
@@ -281,11 +311,32 @@ def open_tiff(path: str, *, followed: bool = False) -> Any:
             file.close()
             named = unescape(elsewhere[1])
             _check_there(path, folder, [named], followed=followed)
-            return open_tiff(str(folder / named), followed=True)
+            return _found(str(folder / named), followed=True)
         own = _ROOT_UUID.search(told)
         others = [n for n, uuid in _files_of(told) if own is None or uuid != own[1].strip()]
         _check_there(path, folder, others if own is not None else [])
     except StoreError:
+        file.close()
+        raise
+    return file
+
+
+def _parsed(path: str, omexml: str | None = None) -> Any:
+    """Return a file whose images tifffile has found."""
+    try:
+        import tifffile
+    except ImportError:
+        raise MissingDependencyError(
+            "TIFF files are read by tifffile, which is not installed: "
+            "pip install 'zarr-dask[tiff]'."
+        ) from None
+    try:
+        file = tifffile.TiffFile(path, omexml=omexml)
+    except tifffile.TiffFileError as error:
+        raise StoreError(f"cannot read {path} as TIFF: {error}") from error
+    try:
+        len(file.series)  # finds them
+    except BaseException:
         file.close()
         raise
     return file
@@ -367,7 +418,10 @@ def _opened(
     path: str, series: int, version: tuple[int, int], dimensions: Dimensions | None
 ) -> TiffStore:
     try:
-        served = _file(path, version).series[series].aszarr(level=0)
+        with _blaming_tags(path):
+            served = _file(path, version).series[series].aszarr(level=0)
+    except MissingDependencyError:
+        raise
     except ImportError as error:
         raise MissingDependencyError(
             f"tifffile reads images through zarr ({error}): pip install 'zarr-dask[tiff]'."
@@ -377,6 +431,6 @@ def _opened(
 
 @lru_cache(_MOST_OPEN)
 def _file(path: str, version: tuple[int, int]) -> Any:  # noqa: ARG001  (another version is another file)
-    file = open_tiff(path)
+    file = _found(path)
     weakref.finalize(file, file.filehandle.close)
     return file
