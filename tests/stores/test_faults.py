@@ -584,3 +584,13 @@ def test_answers_to_ranges_are_checked(server, backend, lie):
             else:
                 assert bytes(got) == VALUE[wanted.start : wanted.stop]
                 assert lie == "everything"
+
+
+def test_a_listing_that_never_ends_is_an_error(store, faults):
+    for number in range(40):  # obstore gathers a thousand before it gives them away
+        store.set(f"a/{number}", [b"value"])
+    faults.rate, faults.kinds, faults.only = 1, {"endless": 1}, "list-type=2"
+    with pytest.raises(StoreError, match="sends the same page again"):
+        list(store.list("a/"))
+    faults.rate = 0
+    assert len(list(store.list("a/"))) == 40

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import re
 import socket
 import struct
 import threading
@@ -52,6 +53,12 @@ REFUSED = {
 }
 """Those that are answered at once. "astray", which is not drawn unless it is asked for, is what a
 gateway says of a service that it does not know at the moment."""
+ENDLESS = (
+    b"<IsTruncated>false</IsTruncated>",
+    b"<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>",
+)
+"""What an "endless" listing says instead, which is not drawn unless it is asked for, either."""
+AGAIN = re.compile("&?continuation-token=again")
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"}
 
 
@@ -221,7 +228,8 @@ class _Handler(BaseHTTPRequestHandler):
     def ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         """What the server says."""
         connection = self.server_connection
-        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        path = AGAIN.sub("", self.path)  # the server would not know that page
+        connection.putrequest(self.command, path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
             if name.lower() not in {"connection", "expect"}:
                 connection.putheader(name, value)
@@ -235,6 +243,8 @@ class _Handler(BaseHTTPRequestHandler):
     def reply(
         self, status: int, headers: list[tuple[str, str]], content: bytes, fault: str
     ) -> None:
+        if fault == "endless":
+            content = content.replace(*ENDLESS)
         self.send_response_only(status)
         lengths = [value for name, value in headers if name.lower() == "content-length"]
         length = int(lengths[0]) if self.command == "HEAD" and lengths else len(content)

@@ -11,17 +11,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 
 __all__ = [
     "ListingCache",
+    "PagesSeen",
     "build_tree",
     "has_cheap_recursive_listing",
     "has_paged_listing",
     "list_from_tree",
 ]
+
+class PagesSeen:
+    """Pages of one listing, to find a service that sends the same ones again without an end.
+
+    Parameters
+    ----------
+    prefix
+        What is listed.
+    url
+        Place of the store, for messages.
+    """
+
+    def __init__(self, prefix: str, url: str) -> None:
+        self._said = f"{prefix!r} in {url}"
+        self._first: set[str] = set()
+
+    def see(self, page: Sequence[str]) -> None:
+        """Note the keys of the next page, or the token that asks for it.
+
+        Raises
+        ------
+        StoreError
+            If it holds what another page has begun with.
+        """
+        if not self._first.isdisjoint(page) or any(one == page[0] for one in page[1:]):
+            raise StoreError(
+                f"could not list {self._said}: the service sends the same page again. "
+                "Try again; if it remains so, only those who run the service can mend it."
+            )
+        self._first.update(page[:1])
+
 
 ListingTree = dict[str, set[str]]
 """The keys directly below each prefix, and the prefixes, with a "/" at the end."""

@@ -90,6 +90,7 @@ from zarr_dask.stores.error_mapping import (
     words_of,
 )
 from zarr_dask.stores.fenced_deletes import check_may_delete
+from zarr_dask.stores.listing import PagesSeen
 from zarr_dask.stores.option_mapping import (
     SCHEMES,
     WEB,
@@ -690,6 +691,7 @@ class FsspecStore(HoldsCredentials):
         folder = join(root, prefix.rstrip("/"))
         start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
         token: str | None = None
+        pages_seen = PagesSeen(prefix, self.url)
         while True:
             found = self._do("list", prefix, partial(self._page, folder, token, deep=deep))
             if found is None:
@@ -699,6 +701,7 @@ class FsspecStore(HoldsCredentials):
             token = found.token
             if token is None:
                 return
+            pages_seen.see([token])
 
     def _page(self, folder: str, token: str | None, *, deep: bool) -> Page:
         fs = self.file_system()

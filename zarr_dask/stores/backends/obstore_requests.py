@@ -59,6 +59,7 @@ from zarr_dask.stores.error_mapping import (
     permanent_reason,
 )
 from zarr_dask.stores.fenced_deletes import check_may_delete
+from zarr_dask.stores.listing import PagesSeen
 from zarr_dask.stores.option_mapping import WEB, BucketPath, environment_hash, place_of
 from zarr_dask.stores.put_tags import note_tag
 from zarr_dask.stores.retry import (
@@ -353,6 +354,7 @@ class ObstoreRequests(ConditionalGetMixin):
         root = place_of(self.url).path
         pages: Iterator[Any] | None = None
         last: str | None = None
+        pages_seen = PagesSeen(prefix, self.url)
 
         def next_page() -> Sequence[Any] | None:
             nonlocal pages
@@ -367,9 +369,11 @@ class ObstoreRequests(ConditionalGetMixin):
                 raise
 
         while (page := self._do("list", prefix, next_page)) is not None:
-            for found in page:
-                yield _below(root, found["path"]), found
-            last = page[-1]["path"] if page else last
+            keys = [found["path"] for found in page]
+            pages_seen.see(keys)
+            for key, found in zip(keys, page, strict=True):
+                yield _below(root, key), found
+            last = keys[-1] if keys else last
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
