@@ -465,7 +465,8 @@ def _drafts(
 
 _CONTINUE = (
     "A simulation that is started again does not create its output again: "
-    "zarr_dask.Writer.attach(url, rank=...) continues it. Pass overwrite=True to replace it."
+    "zarr_dask.Writer.attach(url, rank=...) continues it. If that finds none, the output was "
+    "finished, and zarr_dask.open(url) reads it. Pass overwrite=True to replace it."
 )
 
 
