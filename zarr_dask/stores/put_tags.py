@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from zarr_dask.stores.base import Store, SupportsListTags, list_sizes
+from zarr_dask.stores.base import Store, SupportsListTags, etag_of, list_sizes
 
-__all__ = ["Version", "bare_tag", "note_tag", "noting_tags", "versions_below"]
+__all__ = ["Version", "bare_tag", "note_tag", "noting_tags", "version_at", "versions_below"]
 
 
 class Version(NamedTuple):
@@ -64,6 +64,24 @@ def versions_below(store: Store, prefix: str) -> dict[str, Version]:
                 if tag is not None
             }
     return {key[start:]: Version(nbytes) for key, nbytes in list_sizes(store, prefix)}
+
+
+def version_at(store: Store, key: str, tag: str) -> Version | None:
+    """Return what one request says of a value; None if it is absent.
+
+    Parameters
+    ----------
+    store, key
+        Where it is.
+    tag
+        What the store has returned for its put; empty if it returns none.
+    """
+    found = etag_of(store, key) if tag else None
+    if isinstance(found, tuple):  # a store that returns tags has them
+        e_tag, nbytes = found
+        return Version(int(nbytes), bare_tag(e_tag))
+    size = store.size(key)
+    return None if size is None else Version(size)
 
 
 _TAGS: ContextVar[dict[str, str] | None] = ContextVar("zarr_dask_put_tags", default=None)

@@ -151,8 +151,8 @@ def test_every_lie_is_found_at_the_time_or_by_what_was_kept(when, tmp_path):
         check(liar, lie, before, at_once=when == "at once")
 
 
-def check(liar, lie, before, *, at_once):
-    if at_once and lie in OF_LENGTH:
+def check(liar, lie, before, *, at_once, has_tags=False):
+    if at_once and (lie in OF_LENGTH or has_tags):
         with pytest.raises(StoreError, match=r"'c/1/0'.*(no such object|got \d)"):
             liar.write(NEW, confirm=True)
         return
@@ -184,5 +184,20 @@ def test_a_proxy_that_lies_about_puts_to_s3(when, tmp_path):
                 proxy.faults.lie = lambda path, lie=lie, one=liar, b=before: (
                     one.lie(lie, b) if path.split("?")[0].endswith(KEY) else None
                 )
-            check(liar, lie, before, at_once=when == "at once")
+            check(liar, lie, before, at_once=when == "at once", has_tags=True)
             proxy.faults.lie = None
+
+
+def test_a_put_over_an_older_object_that_is_lost_is_found_by_its_tag(tmp_path):
+    with s3_server() as server, fault_proxy(server.endpoint) as proxy:
+        client = {"endpoint_url": proxy.endpoint, "region_name": "us-east-1"}
+        options = {**server.options, "client_kwargs": client}
+        direct = zd.create_group(f"{server.root}/a.zarr", storage_options=server.options).store
+        liar = Liar(direct, f"{server.root}/a.zarr", tmp_path, storage_options=options)
+        liar.write(OLD)
+        before = bytes(direct.get(KEY))
+        proxy.faults.lie = lambda path: liar.lie("the older", before) if path.endswith(KEY) else 0
+        with pytest.raises(StoreError, match=r"'c/1/0'.*with the ETag '\w+' instead of '\w+'"):
+            liar.write(NEW, confirm=True)
+        proxy.faults.lie = None
+        liar.write(NEW, confirm=True)

@@ -97,7 +97,8 @@ class WriteOptions:
         True to put the SHA-256 of every stored object in the manifest, beside the CRC-32C.
     confirm
         True to ask the store for the size of each object after it has acknowledged it, with one
-        more request. Objects that it has lost, cut or put elsewhere are an error then.
+        more request, and for its ETag where the acknowledgement had one (obstore). Objects that it
+        has lost, cut or put elsewhere are an error then; by the ETag, older ones of the same size.
     verify
         True to read each object back before its receipt is left and anything new is visible, and to
         compare its elements with what was computed. Lossy codecs make a difference. What an earlier

@@ -83,7 +83,7 @@ from zarr_dask.journal.receipts import (
 from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.patience import in_task
-from zarr_dask.stores.put_tags import noting_tags, versions_below
+from zarr_dask.stores.put_tags import noting_tags, version_at, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
 
@@ -344,7 +344,7 @@ class ArrayTarget:
             waits = len(first) > 1 and not self.confirms
             with concurrent_puts(array.store, self.waiting if waits else 0) as puts:
                 for part in chain(first, parts):
-                    found = self._put(part, values, confirm, lends=puts is None)
+                    found = self._put(part, values, confirm, tags, lends=puts is None)
                     if isinstance(found, str):
                         empty.append(found)
                         continue
@@ -371,7 +371,13 @@ class ArrayTarget:
         )
 
     def _put(
-        self, part: Part, values: np.ndarray, confirm: Confirmation, *, lends: bool
+        self,
+        part: Part,
+        values: np.ndarray,
+        confirm: Confirmation,
+        tags: Mapping[str, str],
+        *,
+        lends: bool,
     ) -> StoredObject | str:
         """Store one object; returns what a receipt says of it, or its key if it is empty."""
         acquire_compute_slot()
@@ -390,22 +396,28 @@ class ArrayTarget:
             shared=shared,
             confirms=self.confirms,
         )
-        return self._confirmed(noting.of(key), shared=shared) if stored else key
+        return self._confirmed(noting.of(key), tags, shared=shared) if stored else key
 
     def _is_shared(self, part: Part) -> bool:
         """Return True if the end of an array that others see cuts an object."""
         array = self.array
         return not self.creates and is_shared(array, part.coords, (self.before or array.meta).grid)
 
-    def _confirmed(self, put: StoredObject, *, shared: bool) -> StoredObject:
+    def _confirmed(
+        self, put: StoredObject, tags: Mapping[str, str], *, shared: bool
+    ) -> StoredObject:
         """Return an object after a look at the store, if the store's word is not enough."""
         if not self.confirms:
             return put
         array = self.array
-        found = array.store.size(array.node_format.data_prefix(array.path) + put.key)
-        if found == put.nbytes or (shared and found is not None):
+        prefix = array.node_format.data_prefix(array.path)
+        (put,) = with_tags([put], array.store, prefix, tags)
+        found = version_at(array.store, prefix + put.key, put.tag)
+        if found is not None and (shared or found.may_be(put.nbytes, put.tag)):
             return put  # other jobs may have changed what they share since
-        got = "no such object" if found is None else f"{found:,} bytes"
+        got = "no such object" if found is None else f"{found.nbytes:,} bytes"
+        if found is not None and found.nbytes == put.nbytes:
+            got += f" with the ETag {found.tag!r} instead of {put.tag!r}"
         raise StoreError(
             f"{array.where}: the store acknowledged {put.key!r}, expected {put.nbytes:,} bytes, "
             f"got {got}. It has lost, cut or misplaced the object. Look at the store, then write "
