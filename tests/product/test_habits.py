@@ -318,7 +318,7 @@ ANSWERED = {
     "zd.write_dataset({'t': ds.t}, 'n.zarr')": (TypeError, r"xarray\.Dataset\(variables\)"),
     "zd.write_dataset(x, 'n.zarr')": (TypeError, r"to_zarr\(array, url\)"),
     "zd.to_zarr(ds, 'n.zarr', encoding='zstd')": (TypeError, "for each variable"),
-    "zd.to_zarr(ds, 'n.zarr', encoding={'t': 'zstd'})": (TypeError, "'zstd' for 't'"),
+    "zd.to_zarr(ds, 'n.zarr', encoding={'t': 'zstd'})": (ValueError, "'zstd' for 't'"),
     "zd.to_zarr(ds, 'n.zarr', encoding={'t': {'scale': 2}})": (ValueError, "'scale_factor' for"),
     "zd.to_zarr(ds.assign(s=('x', pd.Categorical([1, 2]))), 'n.zarr')": (TypeError, "'s' .*astype"),
     "zd.open_dataset('g.zarr', chunks='object')": (ValueError, "mean 'objects'"),

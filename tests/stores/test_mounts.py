@@ -101,6 +101,15 @@ def test_only_fuse_is_asked_again_for_what_seems_to_be_missing(
     assert list(mounts._HIDES) == [str(tmp_path)]  # what is not there may be mounted later
 
 
+def test_what_fuse_mixes_of_two_values_is_read_again(tmp_path, monkeypatch):
+    """The size of the old value, and the bytes of the one that has just replaced it."""
+    root = str(tmp_path)
+    reads = iter([b"new va", b"new value", b"new value"])
+    monkeypatch.setattr(mounts, "_HIDES", {root: True})
+    monkeypatch.setattr(LocalStore, "get_ranges", lambda *_: [next(reads)])
+    assert LocalStore(root).get_tagged("a") == (b"new value", b"new value")
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "shared"),
     [

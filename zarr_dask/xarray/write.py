@@ -533,14 +533,16 @@ def _encodings(encoding: Any) -> dict[str, Any]:
     Raises
     ------
     TypeError
-        If they are no mapping of mappings.
+        If they are no mapping.
+    ValueError
+        If that of a variable is none, as in xarray.
     """
     one = "encoding= has a mapping for each variable, as {'t': {'chunks': (24, 90)}}"
     if not isinstance(encoding, Mapping | None):
         raise TypeError(f"{one}, got {encoding!r}.")
     for name, given in (encoding or {}).items():
         if not isinstance(given, Mapping):
-            raise TypeError(f"{one}, got {given!r} for {name!r}.")
+            raise ValueError(f"{one}, to which all must be castable, got {given!r} for {name!r}.")
     return dict(encoding or {})
 
 
