@@ -52,6 +52,7 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.compare_and_swap import content_tag, folder_lock
 from zarr_dask.stores.file_backed import FileStore
+from zarr_dask.stores.mounts import hides_names
 from zarr_dask.stores.no_follow import (
     check_no_link,
     create_in,
@@ -295,8 +296,6 @@ class LocalStore(FileStore):
         FUSE opens a file that replaces another one just then with the size of the old one, and so
         gives what neither of them holds. There, the value is what two reads in a row agree on.
         """
-        from zarr_dask.stores.mounts import hides_names
-
         (value,) = self.get_ranges([(key, wanted)])
         tag = content_tag(value)
         for _ in range(_MORE_LOOKS if hides_names(self.root) else 0):
@@ -582,15 +581,23 @@ class LocalStore(FileStore):
         return f"{self.root}/{key}"
 
     def _open(self, key: str) -> int | None:
+        """Open the file of a key; None if it is missing."""
         check_key(key)
         path = f"{self.root}/{key}"
+        descriptor: int | None
         try:
-            return os.open(path, READ_NO_LINK)
+            descriptor = os.open(path, READ_NO_LINK)
         except (FileNotFoundError, NotADirectoryError):
-            return self._look_again("open", key, lambda: os.open(path, READ_NO_LINK))
+            descriptor = self._look_again("open", key, lambda: os.open(path, READ_NO_LINK))
         except OSError as error:
             if error.errno not in _IS_LINK:
                 raise self.failed("open", key, error) from error
+            descriptor = self._open_link(key, path)
+        if descriptor is not None and hides_names(self.root):
+            refresh(descriptor)  # FUSE may know the size of the file that was there before
+        return descriptor
+
+    def _open_link(self, key: str, path: str) -> int | None:
         try:
             return os.open(path, READ)
         except NotADirectoryError:
@@ -605,8 +612,6 @@ class LocalStore(FileStore):
         Its name never leaves the listing of its folder. That is asked for if the folder has changed
         a moment ago.
         """
-        from zarr_dask.stores.mounts import hides_names
-
         for _ in range(_MORE_LOOKS if hides_names(self.root) else 0):
             try:
                 return look()
