@@ -283,16 +283,16 @@ def test_more_requests_are_in_flight_where_each_takes_long():
     flight = threads._InFlight()
     assert flight.most == threads.MAX_CONCURRENT_REQUESTS
     for _ in range(3000):
-        flight.note_success(1, 0.2)
+        flight.give_back(flight.take(1), 0.2)
     assert flight.most == int(flight.limit) == threads.MOST_AT_ONCE
-    flight.note_success(1, 0.001)
+    flight.give_back(flight.take(1), 0.001)
     assert flight.most == int(flight.limit) == threads.MAX_CONCURRENT_REQUESTS
 
 
 def test_the_number_of_requests_in_flight_is_a_setting(monkeypatch):
     monkeypatch.setenv(threads.REQUESTS, "7")
     flight = threads._InFlight()
-    flight.note_success(1, 0.2)
+    flight.give_back(flight.take(1), 0.2)
     assert flight.most == int(flight.limit) == 7
     for wrong in ("0", "many", "-1"):
         monkeypatch.setenv(threads.REQUESTS, wrong)

@@ -94,7 +94,8 @@ class _InFlight:
 
     def forget(self) -> None:
         """Reset in a new process, which has no request in flight."""
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._sent = 0
         self._given = _given_requests()
         self._slowed = float("-inf")
@@ -112,31 +113,31 @@ class _InFlight:
         )
 
     def take(self, most: int) -> int:
-        with self._changed:
-            self._changed.wait_for(lambda: self._sent < int(self.limit))
+        with self._lock:
+            while self._sent >= int(self.limit):
+                self._room.wait()
             taken = min(most, int(self.limit) - self._sent)
             self._sent += taken
             return taken
 
-    def give_back(self, count: int) -> None:
-        with self._changed:
-            self._sent -= count
-            self._changed.notify(count)
-
-    def note_success(self, count: int, seconds: float) -> None:
-        """Note that some requests have succeeded, and how long they took."""
-        with self._changed:
-            if seconds < self._latency:
-                self._latency = seconds
-            elif count == 1:  # several take longer together
-                self._latency += (seconds - self._latency) * _FADING
+    def give_back(self, count: int, seconds: float | None = None) -> None:
+        """End some requests that took so long together; None if they have failed."""
+        with self._lock:  # once: many threads compete for it
             before = int(self.limit)
-            self.limit = min(self.limit + count / self.limit, float(self.most))
-            if int(self.limit) > before:
-                self._changed.notify(int(self.limit) - before)
+            if seconds is not None:
+                self._note_success(count, seconds)
+            self._sent -= count
+            self._room.notify(count + int(self.limit) - before)
+
+    def _note_success(self, count: int, seconds: float) -> None:
+        if seconds < self._latency:
+            self._latency = seconds
+        elif count == 1:  # several take longer together
+            self._latency += (seconds - self._latency) * _FADING
+        self.limit = min(self.limit + count / self.limit, float(self.most))
 
     def slow_down(self) -> None:
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             if now - self._slowed >= _EASE:
                 self._slowed = now
@@ -329,12 +330,12 @@ def request_slots(most: int = 1) -> Iterator[int]:
         Number of them that may be in flight at a time; at least one.
     """
     taken = _IN_FLIGHT.take(most)
-    begun = time.monotonic()
+    begun, seconds = time.monotonic(), None
     try:
         yield taken
-        _IN_FLIGHT.note_success(taken, time.monotonic() - begun)
+        seconds = time.monotonic() - begun
     finally:
-        _IN_FLIGHT.give_back(taken)
+        _IN_FLIGHT.give_back(taken, seconds)
 
 
 def most_requests() -> int:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -200,6 +200,14 @@ def _lasting_location(name: str, location: Any) -> str:
     return text if "://" in text else str(Path(text).absolute())
 
 
+@lru_cache(maxsize=64)
+def _key_pattern(name: str, separator: str, ndim: int) -> re.Pattern[str]:
+    """Return the pattern of the keys of stored objects, whose group is their coordinates."""
+    number, joint = r"(?:0|[1-9][0-9]*)", re.escape(separator)
+    lead = {"default": f"c{joint}", "draft": "c", "draft_c0": "c", "v2": ""}[name]
+    return re.compile(f"{lead}({number}(?:{joint}{number}){{{ndim - 1}}})")
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkKeyEncoding:
     """Keys of stored objects, below the data prefix of their array."""
@@ -230,14 +238,10 @@ class ChunkKeyEncoding:
 
     def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
         """Return the coordinates in a key; None if it is not the key of a stored object."""
-        number = r"(?:0|[1-9][0-9]*)"
         if ndim == 0:
             return () if key == self.key(()) else None
-        joint = re.escape(self.separator)
-        lead = {"default": f"c{joint}", "draft": "c", "draft_c0": "c", "v2": ""}[self.name]
-        if not re.fullmatch(f"{lead}{number}(?:{joint}{number}){{{ndim - 1}}}", key):
-            return None
-        return tuple(map(int, re.findall(number, key)))
+        found = _key_pattern(self.name, self.separator, ndim).fullmatch(key)
+        return None if found is None else tuple(map(int, found[1].split(self.separator)))
 
     def folder(self, ndim: int) -> str:
         """Return the common folder of all keys of an array with `ndim` dimensions, or "".
