@@ -196,6 +196,7 @@ def _copy(document: Mapping[str, Any], storage_options: Mapping[str, Any] | None
     plan = CopyPlan(
         members=tuple(_member(one, storage_options, model) for one in document["arrays"]),
         max_mem=_integer(document, "max_mem"),
+        besides=_integer(document, "besides"),
         threads=_integer(document, "threads", 1),
         threads_per_process=_integer(document, "threads_per_process", 1),
         overwrite=_flag(document, "overwrite"),

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.support.process_memory import status
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import IngestError, JournalError
 from zarr_dask.jobs.ingest import survey as surveying
@@ -820,6 +821,46 @@ def test_memory_for_chunks_that_are_cut_is_counted(tmp_path):
     assert cut.copy.max_mem == 64_000_000
     with pytest.raises(zd.errors.MemoryBudgetError):
         zd.plan_ingest(files, {}, **given, max_mem="4MB")
+
+
+def test_what_a_worker_loads_with_its_first_task_is_counted(tmp_path):
+    """This process has loaded it when it planned; a plan in a file keeps it."""
+    files = write(tmp_path, [2, 2])
+    here = zd.plan_ingest(files, f"{tmp_path}/a.zarr", concat="time", threads=2).copy
+    with dask.config.set(scheduler="processes", num_workers=2):
+        there = zd.plan_ingest(files, f"{tmp_path}/a.zarr", concat="time").copy
+        with pytest.raises(zd.errors.MemoryBudgetError, match=r"Give more as max_mem="):
+            zd.plan_ingest(files, f"{tmp_path}/a.zarr", concat="time", max_mem="40MB")
+        assert zd.load_plan(there.to_json()).peak == there.peak
+    assert there.peak - here.peak > 40_000_000
+
+
+def test_a_fresh_worker_grows_by_no_more_than_planned(tmp_path):
+    """Libraries of its first task included."""
+    distributed = pytest.importorskip("distributed")
+    files = []
+    for number in range(8):
+        files.append(str(tmp_path / f"{number}.h5"))
+        with h5py.File(files[-1], "w") as file:
+            given = {"chunks": (1, 256, 256), "compression": "gzip", "shuffle": True}
+            made = file.create_dataset("a", (8, 512, 512), "f4", **given)
+            made[:] = np.random.default_rng(number).integers(0, 999, made.shape)
+            made.dims[0].label = "time"
+    options = {"dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit="2GB", **options
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        plan = zd.plan_ingest(
+            files, str(tmp_path / "a.zarr"), concat="time", chunks={"time": 16}, client=client
+        )
+        idle = client.run(status, "VmRSS")
+        plan.run(client)
+        peaks = client.run(status, "VmHWM")
+    grown = max(peaks[worker] - idle[worker] for worker in idle)
+    assert 0.6 * plan.copy.peak <= grown <= plan.copy.peak, str(plan)
 
 
 def test_what_workers_know_of_each_file_is_counted(tmp_path):

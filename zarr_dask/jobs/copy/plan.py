@@ -205,6 +205,7 @@ class CopyPlan(InWords, Plan):
                 "consolidated": list(self.consolidated),
                 "arrays": [member.facts() for member in self.members],
                 "max_mem": self.max_mem,
+                "besides": self.besides,
                 "threads": self.threads,
                 "threads_per_process": self.threads_per_process,
                 "overwrite": self.overwrite,

@@ -137,7 +137,7 @@ class ArraysPlan(Priced, ABC):
     model: CostModel = field(default_factory=CostModel, compare=False)
     """Cost model, for predictions in the report."""
     besides: int = 0
-    """Bytes that each process holds of its source, besides what tasks hold."""
+    """Bytes that each process holds of its source and loads for it, besides what tasks hold."""
 
     # --- properties -------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.described import described
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
 from zarr_dask.jobs.ingest.file_store import FORMAT
-from zarr_dask.jobs.ingest.footprint import held_besides, held_of_files
+from zarr_dask.jobs.ingest.footprint import held_besides, held_of_files, loaded_by_worker
 from zarr_dask.jobs.ingest.source_file import find_files, natural
 from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, with_digests
 from zarr_dask.jobs.verify.compare import compare
@@ -402,12 +402,13 @@ def plan_ingest(
         )
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     budget = memory_budget(max_mem, workers)
-    besides = held_of_files(combination)
+    besides = held_of_files(combination) + loaded_by_worker(combination, workers)
     besides += held_besides(combination, decodes=fills) * workers.threads_per_process
     if budget <= besides:
         raise MemoryBudgetError(
-            f"max_mem={max_mem!r} is too little: what is known of the files, and values that are "
-            f"cut or converted on the way, need {format_bytes(besides)} in each process."
+            f"{format_bytes(budget)} of memory per process are too little: libraries that a "
+            "worker loads, what is known of the files, and values that are cut or converted on "
+            f"the way need {format_bytes(besides)}. Give more as max_mem=, or workers more memory."
         )
     plan = plan_copy(
         open_node(source),
