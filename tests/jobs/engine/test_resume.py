@@ -34,8 +34,8 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.jobs.write import append_state as growth
-from zarr_dask.jobs.write import plan as plan_module
-from zarr_dask.jobs.write import target
+from zarr_dask.jobs.write import start, target
+from zarr_dask.jobs.write.start import start_write
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.journal.receipts import Receipt, StoredObject, collect
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording, open_store
@@ -1148,7 +1148,7 @@ def test_the_last_task_of_an_append_may_run_again_in_another_process(tmp_path, r
     """A worker dies when it has made the array longer, before anybody knows."""
     zd.create_array(tmp_path / "a", shape=(15, 30), dtype="i8", chunks=10)[...] = -1
     plan = zd.plan_write(source(), tmp_path / "a", append=0, resume=resume)
-    begun = plan.begun("", ends=False, held=True)
+    begun = start_write(plan, "", ends=False, held=True)
     for _ in range(2):
         begun.write.compute()
         growth._GROWN.clear()  # what only the process knew that died
@@ -1164,10 +1164,10 @@ def test_of_two_appends_for_one_end_the_second_does_not_end(tmp_path, monkeypatc
     Nothing can be claimed, as beside a hierarchy in a folder that belongs to others.
     """
     monkeypatch.setattr(target.ArrayTarget, "check_place_once", lambda self: None)
-    monkeypatch.setattr(plan_module, "end_of_array", lambda *args: None)
+    monkeypatch.setattr(start, "end_of_array", lambda *args: None)
     zd.create_array(tmp_path / "a", shape=(10, 30), dtype="i8", chunks=10)[...] = -1
     plans = [zd.plan_write(source(), tmp_path / "a", append=0) for _ in range(2)]
-    first, second = (plan.begun("", ends=False, held=True) for plan in plans)
+    first, second = (start_write(plan, "", ends=False, held=True) for plan in plans)
     first.write.compute()
     with pytest.raises(MetadataChangedError, match="another job has appended"):
         second.write.compute()

@@ -21,6 +21,7 @@ from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.regroup import held_together
 from zarr_dask.jobs.write.running import make_finalizer, run_plans
+from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal import NodeClaim
@@ -114,10 +115,10 @@ class JointWritePlan(Priced, InWords):
             check_archive_open(plan.target.store)
             check_reachable_from_workers(plan.target.store, merges=False)
         if self.commit is None:
-            begun = [plan.begun(topic, ends=False, held=False) for plan in self.plans]
+            begun = [start_write(plan, topic, ends=False, held=False) for plan in self.plans]
             return join_writes([one.write for one in begun], make_finalizer(begun))
         with self._in_place(self.commit) as (plans, group):
-            begun = [plan.begun(topic, ends=False, held=False) for plan in plans]
+            begun = [start_write(plan, topic, ends=False, held=False) for plan in plans]
             finalizer = make_finalizer(begun, self.commit, group)
             return join_writes([one.write for one in begun], finalizer)
 

@@ -6,82 +6,52 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import accumulate, groupby, pairwise
 from math import prod
-from secrets import token_hex
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from zarr_dask._util.display import InWords, html_table
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
-from zarr_dask.array.revalidate import Shown
 from zarr_dask.array.writer import is_shared
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.formats.base import ArrayMeta
-from zarr_dask.formats.concurrent_edit import write_changed_documents
-from zarr_dask.formats.consolidated import warn_stale_consolidated
 from zarr_dask.grid.grid import Blocks, Region
-from zarr_dask.hierarchy.edit import (
-    clear_room,
-    create_parent_groups,
-    make_room_for_array,
-    puts_metadata_first,
-    rollback_metadata,
-    warn_mixed_formats,
-)
-from zarr_dask.hierarchy.exclusive import editing
-from zarr_dask.hierarchy.locate import PrefetchedLocation, is_still_free
+from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import (
     check_reachable_from_workers,
     find_workers,
-    forks_for,
-    runs_elsewhere,
-    runs_processes,
 )
 from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.plan import format_bytes, format_times, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, JobBudget
 from zarr_dask.jobs.engine.prices import Priced
-from zarr_dask.jobs.engine.resume import ResumePlan, Runs, missing_blocks
+from zarr_dask.jobs.engine.resume import ResumePlan
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.regroup import Regrouping, WrittenBlocks, ways, written_blocks
-from zarr_dask.jobs.write.running import StartedWrite, run_plans
+from zarr_dask.jobs.write.running import run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
+from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import ArrayTarget, WriteReceipts, WriteReport
+from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal import (
-    ArrayEnd,
-    Claim,
-    JobLock,
-    JobRecord,
-    Journal,
     NodeClaim,
-    SeenFolder,
-    check_no_job,
-    claim_node,
-    end_of_array,
     new_journal,
-    see_folder,
 )
 from zarr_dask.journal.finished import finished_job
 from zarr_dask.journal.swap import AtomicReplace
-from zarr_dask.stores.base import is_remote
-from zarr_dask.stores.capabilities import capabilities_of
-from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.patience import in_job
-from zarr_dask.stores.streaming_put import room_within
 
 if TYPE_CHECKING:
     import dask.array as da
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from zarr_dask.graph import Target, WriteCollection
+    from zarr_dask.graph import WriteCollection
 
 __all__ = ["Partial", "WritePlan"]
 
@@ -97,8 +67,6 @@ _MOST_LISTED = 1000
     "anew",
     "at_once",
     "before",
-    "begun",
-    "begun_behind",
     "between",
     "check_window",
     "copied",
@@ -112,13 +80,13 @@ _MOST_LISTED = 1000
     "plan_blocks",
     "reuse_prefetched_place",
     "site",
+    "spare",
     "staged",
     "staged_way",
     "staged_within",
     "swap",
     "ways_within",
     "with_array_between",
-    "withdraw",
     "work_nbytes",
     "written",
 )
@@ -227,6 +195,11 @@ class WritePlan(Priced, InWords):
     @property
     def _budget(self) -> JobBudget:
         return self.budget or JobBudget.of(None, find_workers())
+
+    @property
+    def spare(self) -> int:
+        """Bytes of the budget of a process that its tasks leave."""
+        return self._budget.max_mem - self.memory.process
 
     def _directly(self, budget: JobBudget) -> Regrouping:
         return ways(self.written(self.values.chunks), budget, CostModel(), None)[0]
@@ -469,401 +442,7 @@ class WritePlan(Priced, InWords):
         """
         check_archive_open(self.target.store)
         check_reachable_from_workers(self.target.store, merges=False)
-        return self.begun(topic, ends=True, held=False).write
-
-    def begun(
-        self, topic: str, *, ends: bool, held: bool, client: Client | None = None
-    ) -> StartedWrite:
-        """The tasks, after making room at the target, or claiming the end of what grows.
-
-        Parameters
-        ----------
-        topic
-            As for `collection`.
-        ends
-            True if the last task ends the job; otherwise the process that waits for it does.
-        held
-            True if this process lives as long as the job.
-        client
-            As for `run`.
-        """
-        check_reachable_from_workers(self.target.store, client)
-        token = token_hex(16)
-        end = self._end(token)
-        if end is None or not held:
-            return self.begun_behind(end, token, topic, ends=ends, held=held, client=client)
-        claim = end.claim("error" if self.again is None else "wait")
-        try:
-            plan = self if self.again is None else self.again()
-            begun = plan.begun_behind(end, token, topic, ends=ends, held=True, client=client)
-        except BaseException:
-            end.leave(alone=True)
-            claim.close()
-            raise
-        return replace(begun, claim=claim, end=end)
-
-    def _end(self, token: str) -> ArrayEnd | None:
-        """Return the claim of an append, where claims are possible."""
-        if self.before is None:
-            return None
-        job, target = self.resume.job, self.target
-        return end_of_array(
-            target.store, target.path, token, job.content_token if job.resume else ""
-        )
-
-    def begun_behind(
-        self,
-        end: ArrayEnd | None,
-        token: str,
-        topic: str,
-        *,
-        ends: bool,
-        held: bool,
-        client: Client | None,
-    ) -> StartedWrite:
-        """As `begun`, where an append knows what it claims: held, this process has done so."""
-        if self.has_ended:
-            return self._nothing(token)
-        self._check_place(token, held=held)
-        node, is_as_seen = self._claimed_node(token)
-        own, claim = None, Claim()
-        try:
-            with fenced_deletes(None if node is None else node.fence):
-                self._make_room(is_as_seen=is_as_seen, is_claimed=node is not None)
-            own, claim = self._claimed_place(token) if held else (None, Claim())
-            begun = self._started(end, token, topic, node, ends=ends, held=held, client=client)
-        except BaseException:
-            if own is not None:
-                own.leave(alone=True)
-            claim.close()
-            if node is not None and node is not self.group_claim:
-                node.give_up(leaves_journal=bool(self.resume.options.resume))
-            raise
-        if own is not None and self._is_seen_by_journal(begun):
-            own.leave()
-            claim.close()
-            return begun
-        return begun if own is None else replace(begun, claim=claim, end=own)
-
-    def _is_seen_by_journal(self, begun: StartedWrite) -> bool:
-        """Return True if others see by the journal that this process makes the array.
-
-        One file stands for the job then, to be removed by hand where nobody knows of its process.
-        An array that is replaced at the end is there for appends, which do not look for journals.
-        """
-        is_beside = begun.journal is not None and self.resume.options.journal is None
-        has_record = any(isinstance(one, JobLock) and one.has_record for one in begun.held)
-        return self.swap is None and is_beside and has_record
-
-    def _claimed_node(self, token: str) -> tuple[NodeClaim | None, bool]:
-        """Claim the location of a new array in a remote store.
-
-        Returns the claim, if there is one, and whether what planning has seen there still counts.
-        """
-        if not self.creates or self.is_between or self.group_claim is not None:
-            return self.group_claim, True
-        target, resumed = self.target, self.resume.resumed
-        job = token if resumed is None else resumed[0].run_id
-        node, was_others = claim_node(target.store, target.path, job)
-        if node is None or resumed is not None or not self.reuse_prefetched_place:
-            if was_others and resumed is not None:
-                resumed[0].check_ours()
-            return node, True
-        place = (target.store, target.path, target.node_format)
-        return node, not was_others and is_still_free(*place)
-
-    def _claimed_place(self, token: str) -> tuple[ArrayEnd | None, Claim]:
-        """Claim the place of a new array, which is empty then.
-
-        Nobody else makes room there meanwhile, which removes what lies beside, and a new claim too.
-        """
-        own, target = self._claimable(token), self.target
-        if own is None:
-            return None, Claim()
-        with editing(target.store, target.path) as place:
-            claim = own.claim()
-            try:
-                if place is not None and self.resume.resumed is None:
-                    check_no_job(place, target.where)  # which has given up its claim by now
-                if self.swap is None and self.resume.resumed is None:
-                    clear_room(target.store, target.path, target.node_format, target.meta)
-            except BaseException:
-                own.leave(alone=True)
-                claim.close()
-                raise
-        return own, claim
-
-    def _claimable(self, token: str) -> ArrayEnd | None:
-        """Return the place of a new array as one job claims it at a time, where claims pass."""
-        if self.is_between or not (self.creates or self.swap is not None):
-            return None
-        if is_remote(self.target.store):
-            return None
-        return end_of_array(self.target.store, self.target.path, token)
-
-    def _started(
-        self,
-        end: ArrayEnd | None,
-        token: str,
-        topic: str,
-        node: NodeClaim | None,
-        *,
-        ends: bool,
-        held: bool,
-        client: Client | None,
-    ) -> StartedWrite:
-        """As `begun`, in the place that has been made ready."""
-        from zarr_dask.graph import write_array
-
-        target, resume = self.target, self.resume
-        # what lands late from the job before is found by receipts (`ArrayTarget._check_landed`)
-        was_others = node is not None and node.was_others
-        journal = resume.begin(None if node is None else node.token, needed=was_others)
-        marks: list[BinaryIO | JobLock] = []
-        if held and journal is not None:
-            marks.append(journal.lock())
-        if self.swap is not None:
-            resumed = resume.resumed is not None
-            mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
-            marks += () if mark is None else (mark,)
-            target = replace(target, store=self.swap.store, path="")
-        folder, opened = self._seen_folder(journal, held=held)
-        marks += opened
-        creates, before = self._left_to_show()
-        done = resume.receipts(target)
-        only = None
-        if done is not None:
-            only = missing_blocks(target, self.blocks, self.region, done)
-        is_elsewhere = runs_elsewhere(client)
-        records = None
-        if journal is not None:
-            # the last task reads the receipts of all processes
-            alone = held and not (is_elsewhere and (resume.options.manifest or was_others))
-            can_append = capabilities_of(journal.store).append
-            journal = replace(journal, gathers=alone and not (can_append or runs_processes()))
-            keeps_receipts = resume.options.needs_journal or was_others
-            records = self._records(journal, receipts=keeps_receipts, ends=ends)
-        elsewhere = not is_remote(target.store) and is_elsewhere
-        room = self._room()
-        made = ArrayTarget(
-            target,
-            creates,
-            before,
-            self.casting,
-            self.uses_cas,
-            records,
-            self.swap,
-            None if self.swap is None else self.target,
-            token,
-            counts=creates and elsewhere,
-            end=None if end is not None and end.lasts and held else end,
-            leaves=not held,
-            deferred=self.deferred,
-            confirms=resume.options.confirm,
-            verifies=resume.options.verify,
-            room=room if ends else None,
-            waiting=room_within(self._budget.max_mem - self.memory.process),
-            beside=resume.beside,
-            claim=node,
-            releases=ends,
-            folder=folder,
-        )
-        if end is not None and held:
-            made.claim_for_tasks()
-        made.note_begun()
-        writer: Target = made
-        forks = forks_for([target.store], client)
-        if forks is not None:
-            writer = forks.target(writer)
-        values, first = self.values, None
-        if self.staged and room is not None and only != ():
-            values, first = self._staged(room, topic, held=held, client=client)
-            marks += first.held
-        elif self.regrouped:
-            values = values.rechunk(self.blocks, method="tasks")
-        origin = tuple(s.start for s in self.region)
-        # a write is an effect: what a scheduler still knows of an equal one must not stand for it
-        write = write_array(values, writer, origin, f"{target.token}-{token}", only, topic)
-        shown = self.target if creates and elsewhere and not self.deferred else None
-        nbytes = self._done(only)
-        begun = StartedWrite(write, journal, nbytes, tuple(marks), self.swap, forks, shown, token)
-        return replace(
-            begun,
-            deferred=made if self.deferred else None,
-            staged=None if first is None or self._is_chained(held=held) else first.write,
-            room=room,
-            node=node,
-            resumes=bool(resume.options.resume),
-            appended=self._appended,
-        )
-
-    def _seen_folder(
-        self, journal: Journal | None, *, held: bool
-    ) -> tuple[SeenFolder | None, list[JobLock]]:
-        """Return the folder of an existing array, if no journal tells of later jobs, held open."""
-        if journal is not None or self.creates or self.swap is not None:
-            return None, []
-        target = self.target
-        folder, opened = see_folder(target.store, target.path, target.node_format)
-        if opened is not None and not held:
-            opened.close()
-        return folder, [opened] if opened is not None and held else []
-
-    def _records(self, journal: Journal, *, receipts: bool, ends: bool) -> WriteReceipts:
-        """Return what tasks leave behind besides the array."""
-        options = self.resume.options
-        return WriteReceipts(
-            journal,
-            receipts,
-            options.manifest_place(self.target),
-            options.sha256,
-            ends,
-            self.creates,
-            self.region if self.partial and self.before is None else None,
-        )
-
-    def _room(self) -> StagingFolder | None:
-        """Return the folder of the array between, if there is or may be one."""
-        resume = self.resume.options.resume
-        if self.between is None or not (self.staged or resume):
-            return None
-        return self.between.room(  # a call that died may have left one where none is needed now
-            self.values, self.target, resume=resume, region=self.region
-        )
-
-    def _staged(
-        self, room: StagingFolder, topic: str, *, held: bool, client: Client | None
-    ) -> tuple[da.Array, StartedWrite]:
-        """Return the values as they are read from the array between, and the write into that."""
-        from zarr_dask.graph import read_after
-
-        if self.plan_blocks is None:
-            raise TypeError("a plan with an array between has no plan for it.")
-        plan = self.plan_blocks(room, self.values)
-        first = plan.begun(topic, ends=True, held=held, client=client)
-        between = replace(plan.target, shown=Shown(plan.target.path))
-        if not self._is_chained(held=held):
-            return between.to_dask(self.blocks), first
-        source = between.source(None)
-        return read_after(first.write, source, self.blocks, between.token), first
-
-    def _is_chained(self, *, held: bool) -> bool:
-        """True if one graph writes the array between and reads it; else it is written before."""
-        return self.in_one_graph or not held
-
-    def _check_place(self, token: str, *, held: bool) -> None:
-        """Raise unless the array is as planned; tasks of this process need not check again.
-
-        Tasks that are computed later do check.
-        """
-        target = self.target
-        if self.reuse_prefetched_place and self.site is not None and self.before is None:
-            target = replace(target, store=self.site.store)
-        asked = ArrayTarget(target, self.creates, self.before, token=token)
-        if held:
-            asked.check_place_once()
-        else:
-            asked.check_place()
-
-    def _make_room(self, *, is_as_seen: bool, is_claimed: bool) -> None:
-        """Remove what is replaced, and make the groups above; warn of what will not fit.
-
-        The location is looked at again if it may not be as planning has seen it (`is_as_seen`).
-        """
-        target = self.target
-        place = (target.store, target.path, target.node_format)
-        if self.swap is not None:
-            self._warn_of_stale()
-            warn_mixed_formats(*place)
-        elif self.before is not None:  # here: what a worker warns of, nobody at the client sees
-            if not self.deferred:
-                warn_stale_consolidated(*place)
-        elif not self.creates:
-            return
-        elif self.resume.resumed is not None:
-            if not self.deferred:
-                create_parent_groups(*place)
-        else:
-            site = self.site if self.reuse_prefetched_place and is_as_seen else None
-            make_room_for_array(
-                *place,
-                target.meta,
-                overwrite=self.overwrite,
-                site=site,
-                alone=not self.deferred,
-                is_claimed=is_claimed,
-            )
-
-    def _warn_of_stale(self) -> None:
-        """Warn if existing consolidated metadata will not match the new array."""
-        target = self.target
-        documents = target.node_format.documents(target.meta, target.path)
-        if any(target.store.get(key) != text for key, text in documents.items()):
-            warn_stale_consolidated(target.store, target.path, target.node_format)
-
-    def _left_to_show(self) -> tuple[bool, ArrayMeta | None]:
-        """Return the metadata changes left for the last task: a new array, or a new length.
-
-        Some stores accept no values before these changes; they are made here for such a store.
-        """
-        if not puts_metadata_first(self.target.store):
-            return self.creates, self.before
-        if self.before is not None:
-            self._put_length(self.before, self.target.meta)
-        return False, None
-
-    def withdraw(self) -> None:
-        """Undo metadata changes that were made before the values, because the job has failed."""
-        target = self.target
-        if self.creates:
-            rollback_metadata(target.store, target.path)
-        elif self.before is not None and puts_metadata_first(target.store):
-            self._put_length(target.meta, self.before)
-
-    def _put_length(self, before: ArrayMeta, after: ArrayMeta) -> None:
-        target = self.target
-        place = (target.store, target.path, target.node_format)
-        write_changed_documents(
-            *place,
-            before,
-            lambda now: replace(after, attributes=now.attributes),
-            target.options,
-            warns=False,  # `begun` has done so
-        )
-
-    def _done(self, missing: Runs | None) -> int:
-        """Return the decoded bytes of the blocks that are already written."""
-        if missing is None:
-            return 0
-        ends = np.cumsum(reduce(np.multiply.outer, map(np.array, self.blocks), np.array(1)))
-        ends = np.concatenate([[0], ends])
-        left = sum(int(ends[first + count] - ends[first]) for first, count in missing)
-        return self.nbytes - left * self.target.meta.data_type.typical_itemsize
-
-    def _nothing(self, token: str) -> StartedWrite:
-        """Return a write of nothing, and the journal that is left to be removed."""
-        from zarr_dask.graph import write_array
-
-        found = self.resume.resumed
-        nobody = ArrayTarget(self.target, creates=False, token=token)
-        origin = tuple(s.start for s in self.region)
-        write = write_array(self.values, nobody, origin, f"{self.target.token}-{token}", ())
-        journal = None if found is None else found[0]
-        record = self.resume.finished
-        return StartedWrite(
-            write,
-            journal,
-            self.nbytes,
-            swap=self.swap,
-            finished=None if record is None else WriteReport.of_record(record),
-            appended=self._appended,
-        )
-
-    @property
-    def _appended(self) -> JobRecord | None:
-        """The job, if it makes the array longer and may be called again."""
-        job = self.resume.job
-        return job if job.resume and job.extra.get("grows") else None
+        return start_write(self, topic, ends=True, held=False).write
 
     @in_job()
     @closes_zip_targets(lambda plan: [plan.target.store])

@@ -4,195 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from secrets import token_hex
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any
 
-from zarr_dask.array.array import Array
-from zarr_dask.errors import StoreError
 from zarr_dask.formats.handles import tell_growth
-from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.probe import check_workers
-from zarr_dask.jobs.engine.session_forks import SessionForks
-from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.engine.workers import find_workers
-from zarr_dask.jobs.write.staging import StagingFolder
+from zarr_dask.jobs.write.start import StartedWrite, start_write, withdraw_write
 from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
-from zarr_dask.jobs.write.target import ArrayTarget, Commit, Finalizer, WriteReport
+from zarr_dask.jobs.write.target import Commit, Finalizer, WriteReport
 from zarr_dask.journal import (
-    ArrayEnd,
-    Claim,
-    JobLock,
-    JobRecord,
-    Journal,
     NodeClaim,
-    end_of_array,
 )
-from zarr_dask.journal.finished import record_end
-from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.retry import counting_requests
 
 if TYPE_CHECKING:
-    import dask.array as da
     from distributed import Client
 
-    from zarr_dask.graph import WriteCollection
+    from zarr_dask.jobs.write.plan import WritePlan
 
-__all__ = ["Beginning", "StartedWrite", "make_finalizer", "run_plans"]
+__all__ = ["make_finalizer", "run_plans"]
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StartedWrite:
-    """A write whose target is ready."""
-
-    write: WriteCollection
-    journal: Journal | None
-    """Journal of its job."""
-    done: int
-    """Decoded bytes written earlier by the job that it resumes."""
-    held: tuple[BinaryIO | JobLock, ...] = ()
-    """Locks and marks that show other jobs, while they are open, that this job is running."""
-    swap: AtomicReplace | None = None
-    """Swap that puts the array in place of another one, if any."""
-    forks: SessionForks | None = None
-    """Journals that its tasks write to, where those must be merged."""
-    shown: Array | None = None
-    """The new array that its last task makes visible, where that runs in another process."""
-    token: str = ""
-    """Tells the write from all others."""
-    end: ArrayEnd | None = None
-    """Of an array that grows: what this process has claimed."""
-    claim: Claim = field(default_factory=Claim)
-    """Says so while it is open."""
-    node: NodeClaim | None = None
-    """The claim to the location of a new array, or of a group with it, in a remote store."""
-    deferred: ArrayTarget | None = None
-    """Changes that become visible only together with the other arrays of the same call."""
-    finished: WriteReport | None = None
-    """Report of the same job, if it has ended earlier."""
-    staged: WriteCollection | None = None
-    """Tasks that write the array between, which have to be done before the others."""
-    room: StagingFolder | None = None
-    """Folder of the array between, which goes when the job ends."""
-    resumes: bool = False
-    """True if the same call may go on with what is left after a failure."""
-    appended: JobRecord | None = None
-    """The job, if it makes an array longer and may be called again."""
-
-    def record(self, report: WriteReport) -> None:
-        """Keep the report of a job that may be called again after its end."""
-        if self.journal is not None:
-            record_end(self.journal, self.journal.job(), asdict(report))
-
-    def merged(self, result: Any) -> WriteReport:
-        """Return the report of the tasks, after merging all their changes into the store."""
-        if self.finished is not None:
-            return self.finished
-        if self.forks is None:
-            report: WriteReport = result
-            return report
-        report = self.forks.take(result)
-        self.forks.merge()
-        return report
-
-    def check_shown(self) -> None:
-        """See the array that another process has made visible.
-
-        Raises
-        ------
-        StoreOutOfReachError
-            If this process does not see it.
-        """
-        if self.shown is not None:
-            check_array_seen(self.shown)
-
-    def keep_receipts(self, client: Client | None) -> None:
-        """Store the receipts that have been gathered, after a failure."""
-        if self.journal is None:
-            return
-        if client is not None and self.journal.gathers:
-            with suppress(OSError, RuntimeError):  # the cluster may have gone
-                take_receipts(self.journal, client)
-        self.journal.flush_after_failure()
-
-    def stop(self) -> None:
-        """Remove output that cannot be resumed."""
-        if self.swap is not None and self.journal is None:
-            self.swap.remove()
-        if self.room is not None and not self.resumes:
-            with suppress(StoreError):  # the first error is what matters
-                self.room.remove()
-
-    def note_append(self, target: Array, report: WriteReport) -> bool:
-        """Record the end of an append that may be called again; return True if a record stays.
-
-        Its journal is about to go, and nothing else tells the same call that the array has grown.
-        """
-        job = self.appended
-        if job is None:
-            return False
-        end, claim = self.end, Claim()
-        if end is None:  # only the end was left to do
-            end = end_of_array(target.store, target.path, token_hex(8), job.content_token)
-            with suppress(StoreError):  # an append that is under way makes it longer
-                claim = Claim() if end is None else end.claim()
-        if end is not None:
-            end.note_ended(target.shape, asdict(report))
-        claim.close()
-        return end is not None
-
-    def give_up(self) -> None:
-        """Leave the location of a new array to others, after a failure."""
-        if self.node is not None:
-            self.node.give_up(leaves_journal=self.resumes and self.journal is not None)
-
-    def let_go(self, *, alone: bool = False, keeps: bool = False) -> None:
-        """Let others append to an array that grows; see `ArrayEnd.leave`.
-
-        The record of an append that has ended stays (`keeps`).
-        """
-        if self.end is not None and not keeps:
-            self.end.leave(alone=alone)
-        self.claim.close()
-
-
-class Beginning(Protocol):
-    """The parts of a write's plan that running it needs."""
-
-    @property
-    def target(self) -> Array:
-        """Array to write to."""
-        ...
-
-    @property
-    def values(self) -> da.Array:
-        """Array to write."""
-        ...
-
-    @property
-    def work_nbytes(self) -> int:
-        """Decoded bytes that tasks write, those of an array between included."""
-        ...
-
-    @property
-    def largest_block(self) -> int:
-        """Decoded bytes of the largest block that a task writes."""
-        ...
-
-    def begun(
-        self, topic: str, *, ends: bool, held: bool, client: Client | None = None
-    ) -> StartedWrite:
-        """Return the tasks, after making room at the target."""
-        ...
-
-    def withdraw(self) -> None:
-        """Undo metadata changes that were made before the values, because the job has failed."""
-        ...
 
 
 def make_finalizer(
@@ -213,7 +48,7 @@ def make_finalizer(
     return Finalizer(journals, swaps, tokens, commit, deferred, rooms, claims)
 
 
-def _packages(plans: Sequence[Beginning]) -> set[str]:
+def _packages(plans: Sequence[WritePlan]) -> set[str]:
     """Return the packages that functions in the graphs are of."""
     from zarr_dask.graph.requirements import packages_of
 
@@ -221,7 +56,7 @@ def _packages(plans: Sequence[Beginning]) -> set[str]:
 
 
 def _reports(
-    plans: Sequence[Beginning],
+    plans: Sequence[WritePlan],
     begun: Sequence[StartedWrite],
     results: Iterable[Any],
     since: float,
@@ -244,7 +79,7 @@ def _reports(
 
 
 def run_plans(
-    plans: Sequence[Beginning],
+    plans: Sequence[WritePlan],
     client: Client | None,
     progress: WriteProgress | None,
     window: int | None,
@@ -258,7 +93,7 @@ def run_plans(
 
 
 def _run(
-    plans: Sequence[Beginning],
+    plans: Sequence[WritePlan],
     client: Client | None,
     progress: WriteProgress | None,
     window: int | None,
@@ -274,7 +109,9 @@ def _run(
     since = perf_counter()
 
     def begin(topic: str) -> BegunWrites:
-        begun.extend(plan.begun(topic, ends=False, held=True, client=client) for plan in plans)
+        begun.extend(
+            start_write(plan, topic, ends=False, held=True, client=client) for plan in plans
+        )
         first = [one.staged for one in begun if one.staged is not None]
         return BegunWrites([one.write for one in begun], sum(one.done for one in begun), first)
 
@@ -294,7 +131,7 @@ def _run(
         for plan, one in zip(plans, begun, strict=False):
             one.keep_receipts(cluster)
             one.stop()
-            plan.withdraw()
+            withdraw_write(plan)
         raise
     finally:
         for one in begun:
