@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.verify.scan import Finding
     from zarr_dask.jobs.verify.verify import verify
     from zarr_dask.jobs.write.joint_plan import JointWritePlan
-    from zarr_dask.jobs.write.plan import WritePlan
+    from zarr_dask.jobs.write.running import WritePlan
     from zarr_dask.jobs.write.target import WriteReport
     from zarr_dask.journal.manifest import Manifest
     from zarr_dask.stores.backends.zip_writer import ZipWriter
@@ -237,7 +237,7 @@ _LATER = {
     "WriteCollection": "zarr_dask.graph.write",
     "Inventory": "zarr_dask.jobs.inventory.inventory",
     "VerifyReport": "zarr_dask.jobs.verify.report",
-    "WritePlan": "zarr_dask.jobs.write.plan",
+    "WritePlan": "zarr_dask.jobs.write.running",
     "WriteReport": "zarr_dask.jobs.write.target",
     "CostModel": "zarr_dask.jobs.engine.predict",
     "compare": "zarr_dask.jobs.verify.compare",

@@ -22,8 +22,8 @@ from zarr_dask.jobs.copy import copy as copies
 from zarr_dask.jobs.engine.grid_arguments import parse_region_argument
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.rechunk import rechunk as arrays
-from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.request import is_of_xarray
+from zarr_dask.jobs.write.running import WritePlan
 from zarr_dask.jobs.write.write import plan_write
 
 __all__ = ["copy", "plan_copy", "plan_rechunk", "rechunk"]

@@ -51,7 +51,7 @@ from zarr_dask.jobs.rechunk.target_spec import (
     new_array,
 )
 from zarr_dask.jobs.write.checks import check_not_read
-from zarr_dask.jobs.write.plan import WritePlan
+from zarr_dask.jobs.write.running import WritePlan
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_blocks, plan_write

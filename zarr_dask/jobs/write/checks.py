@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import dask.array as da
 
-    from zarr_dask.jobs.write.plan import WritePlan
+    from zarr_dask.jobs.write.plan import PlannedWrite
     from zarr_dask.jobs.write.request import WriteRequest
 
 __all__ = [
@@ -154,7 +154,7 @@ def _cut_cells(along: Sequence[_Along]) -> Iterator[tuple[int, ...]]:
         yield from ((index, *other) for other in others)
 
 
-def check_whole(plan: WritePlan) -> None:
+def check_whole(plan: PlannedWrite) -> None:
     """Refuse to write part of a stored object, the rest of which another job may be writing.
 
     Raises
@@ -197,7 +197,7 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
 # --- several arrays -------------------------------------------------------------------------------
 
 
-def check_disjoint_targets(plans: Sequence[WritePlan]) -> None:
+def check_disjoint_targets(plans: Sequence[PlannedWrite]) -> None:
     """Refuse writes that conflict with each other.
 
     Raises
@@ -215,7 +215,7 @@ def check_disjoint_targets(plans: Sequence[WritePlan]) -> None:
         _check_pair(one, other)
 
 
-def _check_pair(one: WritePlan, other: WritePlan) -> None:
+def _check_pair(one: PlannedWrite, other: PlannedWrite) -> None:
     here, there = (place_of_target(plan.target.store, plan.target.path) for plan in (one, other))
     if not contains_or_equal(here, there):
         return
@@ -239,7 +239,7 @@ def _check_pair(one: WritePlan, other: WritePlan) -> None:
         )
 
 
-def _shared_object(one: WritePlan, other: WritePlan) -> tuple[int, ...] | None:
+def _shared_object(one: PlannedWrite, other: PlannedWrite) -> tuple[int, ...] | None:
     """Return the coordinates of a stored object that two regions of one array share, or None."""
     coords = []
     for dimension, a, b in zip(

@@ -17,10 +17,9 @@ from zarr_dask.jobs.engine.plan import LISTED, add_requests, format_bytes, more_
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.commit import GroupCommit
-from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.regroup import held_together
-from zarr_dask.jobs.write.running import make_finalizer, run_plans
+from zarr_dask.jobs.write.running import WritePlan, make_finalizer, run_plans
 from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport

@@ -1,59 +1,40 @@
-"""Plan of a write as a value: as text, as JSON, as a plot, and as the graph that runs it."""
+"""Plan of a write as a value: as text, as JSON, and as a plot.
+
+`zarr_dask.jobs.write.running` runs it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from zarr_dask._util.display import InWords, html_table
-from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.array.writer import is_shared
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.hierarchy.locate import PrefetchedLocation
-from zarr_dask.hierarchy.open_node import open_array
-from zarr_dask.jobs.engine import (
-    check_reachable_from_workers,
-    find_workers,
-)
-from zarr_dask.jobs.engine.lifecycle import alone_at
+from zarr_dask.jobs.engine import find_workers
 from zarr_dask.jobs.engine.plan import format_bytes, format_times, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, JobBudget
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.resume import ResumePlan
-from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plot import WritePanel, plot_writes
 from zarr_dask.jobs.write.regroup import Regrouping, WrittenBlocks, ways, written_blocks
-from zarr_dask.jobs.write.running import run_plans
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder
-from zarr_dask.jobs.write.start import start_write
-from zarr_dask.jobs.write.submit import WriteProgress
-from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.journal import (
-    NodeClaim,
-    new_journal,
-)
-from zarr_dask.journal.finished import finished_job
+from zarr_dask.journal import NodeClaim
 from zarr_dask.journal.swap import AtomicReplace
-from zarr_dask.stores.patience import in_job
 
 if TYPE_CHECKING:
     import dask.array as da
-    from distributed import Client
     from matplotlib.figure import Figure
 
-    from zarr_dask.graph import WriteCollection
-
-__all__ = ["Partial", "WritePlan"]
+__all__ = ["Partial", "PlannedWrite"]
 
 Partial = Literal["refuse", "own", "compare"]
 """Treatment of stored objects that a region covers only in part: see `plan_write`."""
@@ -62,36 +43,8 @@ _MOST_LISTED = 1000
 """Maximum number of objects written in part that the JSON of a plan lists."""
 
 
-@hides(
-    "again",
-    "anew",
-    "at_once",
-    "before",
-    "between",
-    "check_window",
-    "copied",
-    "deferred",
-    "facts",
-    "group_claim",
-    "has_ended",
-    "in_one_graph",
-    "is_between",
-    "panel",
-    "plan_blocks",
-    "reuse_prefetched_place",
-    "site",
-    "spare",
-    "staged",
-    "staged_way",
-    "staged_within",
-    "swap",
-    "ways_within",
-    "with_array_between",
-    "work_nbytes",
-    "written",
-)
 @dataclass(frozen=True, eq=False, repr=False)
-class WritePlan(Priced, InWords):
+class PlannedWrite(Priced, InWords):
     """Everything that a write will do; made by `plan_write`."""
 
     values: da.Array
@@ -134,21 +87,21 @@ class WritePlan(Priced, InWords):
     """Returns the ways within another budget."""
     between: StagingArray | None = None
     """Array between that the blocks may be written into first; None if there is no place for it."""
-    plan_blocks: Callable[[StagingFolder, da.Array], WritePlan] | None = None
+    plan_blocks: Callable[[StagingFolder, da.Array], PlannedWrite] | None = None
     """Plans the write into that array."""
     in_one_graph: bool = False
     """True if other arrays of the same call need blocks that are written between, so that one graph
     has to do both."""
-    anew: Callable[[], WritePlan] | None = None
+    anew: Callable[[], Self] | None = None
     """Plans the same resumable job again, after another process has worked on it; None for others.
     """
     group_claim: NodeClaim | None = None
     """The claim of the caller to a group that the array becomes visible with."""
-    again: Callable[[], WritePlan] | None = None
+    again: Callable[[], Self] | None = None
     """Plans the same append behind what others have appended meanwhile; None where none is waited
     for."""
 
-    def at_once(self) -> WritePlan:
+    def at_once(self) -> Self:
         """Return the plan to be run now, without repeating the requests made while planning."""
         return replace(self, reuse_prefetched_place=True)
 
@@ -168,7 +121,7 @@ class WritePlan(Priced, InWords):
         fitting = (way for way in self.ways if self.budget and way.process <= self.budget.max_mem)
         return next((way for way in fitting if way.way == "staged"), None)
 
-    def with_array_between(self) -> WritePlan:
+    def with_array_between(self) -> Self:
         """Return the plan that writes through an array between, if there is such a way."""
         way = self.staged_way
         if way is None:
@@ -176,7 +129,7 @@ class WritePlan(Priced, InWords):
         others = (one for one in self.ways if one != way)
         return replace(self, ways=(way, *others), blocks=way.blocks)
 
-    def staged_within(self, budget: JobBudget) -> WritePlan:
+    def staged_within(self, budget: JobBudget) -> Self:
         """Return the plan through an array between, with boxes that fit a smaller budget.
 
         The same plan if there are none, or if it goes another way.
@@ -431,98 +384,6 @@ class WritePlan(Priced, InWords):
             len(self.partial),
             target.dimension_names,
         )
-
-    def collection(self, topic: str = "") -> WriteCollection:
-        """Return the tasks, after making room at the target: what it replaces is removed.
-
-        Parameters
-        ----------
-        topic
-            Topic under which tasks notify the clients of their cluster that they are done.
-        """
-        check_archive_open(self.target.store)
-        check_reachable_from_workers(self.target.store, merges=False)
-        return start_write(self, topic, ends=True, held=False).write
-
-    @in_job()
-    @closes_zip_targets(lambda plan: [plan.target.store])
-    def run(
-        self,
-        client: Client | None = None,
-        progress: WriteProgress | None = None,
-        window: int | None = None,
-    ) -> WriteReport:
-        """Run the plan.
-
-        If a task fails, no new ones start. The error is raised when the running ones have ended.
-        If another process runs the same job with ``resume=``, its end is waited for.
-
-        Parameters
-        ----------
-        client
-            A cluster; by default the current client's, or the scheduler dask is configured for.
-        progress
-            Called after each task with its bytes, on a cluster in a thread of the client; True for
-            a bar on the terminal or in the notebook.
-        window
-            Number of tasks that the scheduler may know of at a time, if each block is made from
-            stores, or from nothing, by its own task alone. Short tasks are then run several at a
-            time. By default this is done on a cluster with more than 20,000 such tasks.
-
-        Raises
-        ------
-        ValueError
-            If `window` is given, but blocks share intermediate results.
-        JobRunningError
-            If nobody can tell whether the process that works on the same job is still running.
-        """
-        self.check_window(window)
-        with self._alone() as plan:
-            return run_plans((plan,), client, progress, window)[0]
-
-    @contextmanager
-    def _alone(self) -> Iterator[WritePlan]:
-        """Wait while another process works on the same resumable job; yield what is to do then."""
-        place, job = self.resume.place, self.resume.job
-        if place is None or self.anew is None:
-            yield self
-            return
-        with alone_at(place.store, new_journal(place, job).prefix, self.target.where) as waited:
-            ended = finished_job(place.store, place.prefix, self.target.store, job)
-            yield self.anew() if waited or (ended and self.creates) else self
-
-    def check_window(self, window: int | None) -> None:
-        """Refuse windows of tasks that share intermediate results.
-
-        Raises
-        ------
-        ValueError
-            If they do.
-        """
-        from zarr_dask.graph import is_embarrassingly_parallel
-
-        if window is None:
-            return
-        if not _is_number(window) or window < 1:
-            raise ValueError(f"window={window!r}: expected a number of tasks of at least 1.")
-        if self.regrouped or not is_embarrassingly_parallel(self.values):
-            raise ValueError(
-                "window= was given, but blocks are made from what they have in common (a "
-                "reduction, a regrouping, an array in memory), which would be computed again in "
-                "every window, or by tasks that dask lists one by one (dask.array.random, "
-                "from_delayed). Leave window out, or store what they are made from first."
-            )
-
-    def stored(self) -> da.Array:
-        """The target as a dask array."""
-        target = self.target
-        if self.again is not None:  # others may have made it longer before
-            target = open_array(target.store, target.path)
-        return target.to_dask()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _sizes(blocks: Blocks) -> str:

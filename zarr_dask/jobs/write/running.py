@@ -1,33 +1,167 @@
-"""Running one write or several, and ending their jobs."""
+"""Running the plan of one write (`WritePlan`) or several (`run_plans`), and ending their jobs."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from zarr_dask._util.lazy_names import hides
 from zarr_dask.formats.handles import tell_growth
+from zarr_dask.hierarchy.open_node import open_array
+from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
+from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.probe import check_workers
-from zarr_dask.jobs.engine.workers import find_workers
+from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
+from zarr_dask.jobs.write.plan import PlannedWrite
 from zarr_dask.jobs.write.start import StartedWrite, start_write, withdraw_write
 from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import Commit, Finalizer, WriteReport
-from zarr_dask.journal import (
-    NodeClaim,
-)
+from zarr_dask.journal import NodeClaim, new_journal
+from zarr_dask.journal.finished import finished_job
 from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.retry import counting_requests
 
 if TYPE_CHECKING:
+    import dask.array as da
     from distributed import Client
 
-    from zarr_dask.jobs.write.plan import WritePlan
+    from zarr_dask.graph import WriteCollection
 
-__all__ = ["make_finalizer", "run_plans"]
+__all__ = ["WritePlan", "make_finalizer", "run_plans"]
 
 _LOG = logging.getLogger(__name__)
+
+
+@hides(
+    "again",
+    "anew",
+    "at_once",
+    "before",
+    "between",
+    "check_window",
+    "copied",
+    "deferred",
+    "facts",
+    "group_claim",
+    "has_ended",
+    "in_one_graph",
+    "is_between",
+    "panel",
+    "plan_blocks",
+    "reuse_prefetched_place",
+    "site",
+    "spare",
+    "staged",
+    "staged_way",
+    "staged_within",
+    "swap",
+    "ways_within",
+    "with_array_between",
+    "work_nbytes",
+    "written",
+)
+@dataclass(frozen=True, eq=False, repr=False)
+class WritePlan(PlannedWrite):
+    """Everything that a write will do, as a value that can be run; made by `plan_write`."""
+
+    def collection(self, topic: str = "") -> WriteCollection:
+        """Return the tasks, after making room at the target: what it replaces is removed.
+
+        Parameters
+        ----------
+        topic
+            Topic under which tasks notify the clients of their cluster that they are done.
+        """
+        check_archive_open(self.target.store)
+        check_reachable_from_workers(self.target.store, merges=False)
+        return start_write(self, topic, ends=True, held=False).write
+
+    @in_job()
+    @closes_zip_targets(lambda plan: [plan.target.store])
+    def run(
+        self,
+        client: Client | None = None,
+        progress: WriteProgress | None = None,
+        window: int | None = None,
+    ) -> WriteReport:
+        """Run the plan.
+
+        If a task fails, no new ones start. The error is raised when the running ones have ended.
+        If another process runs the same job with ``resume=``, its end is waited for.
+
+        Parameters
+        ----------
+        client
+            A cluster; by default the current client's, or the scheduler dask is configured for.
+        progress
+            Called after each task with its bytes, on a cluster in a thread of the client; True for
+            a bar on the terminal or in the notebook.
+        window
+            Number of tasks that the scheduler may know of at a time, if each block is made from
+            stores, or from nothing, by its own task alone. Short tasks are then run several at a
+            time. By default this is done on a cluster with more than 20,000 such tasks.
+
+        Raises
+        ------
+        ValueError
+            If `window` is given, but blocks share intermediate results.
+        JobRunningError
+            If nobody can tell whether the process that works on the same job is still running.
+        """
+        self.check_window(window)
+        with self._alone() as plan:
+            return run_plans((plan,), client, progress, window)[0]
+
+    @contextmanager
+    def _alone(self) -> Iterator[WritePlan]:
+        """Wait while another process works on the same resumable job; yield what is to do then."""
+        place, job = self.resume.place, self.resume.job
+        if place is None or self.anew is None:
+            yield self
+            return
+        with alone_at(place.store, new_journal(place, job).prefix, self.target.where) as waited:
+            ended = finished_job(place.store, place.prefix, self.target.store, job)
+            yield self.anew() if waited or (ended and self.creates) else self
+
+    def check_window(self, window: int | None) -> None:
+        """Refuse windows of tasks that share intermediate results.
+
+        Raises
+        ------
+        ValueError
+            If they do.
+        """
+        from zarr_dask.graph import is_embarrassingly_parallel
+
+        if window is None:
+            return
+        if not _is_number(window) or window < 1:
+            raise ValueError(f"window={window!r}: expected a number of tasks of at least 1.")
+        if self.regrouped or not is_embarrassingly_parallel(self.values):
+            raise ValueError(
+                "window= was given, but blocks are made from what they have in common (a "
+                "reduction, a regrouping, an array in memory), which would be computed again in "
+                "every window, or by tasks that dask lists one by one (dask.array.random, "
+                "from_delayed). Leave window out, or store what they are made from first."
+            )
+
+    def stored(self) -> da.Array:
+        """The target as a dask array."""
+        target = self.target
+        if self.again is not None:  # others may have made it longer before
+            target = open_array(target.store, target.path)
+        return target.to_dask()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def make_finalizer(
@@ -48,7 +182,7 @@ def make_finalizer(
     return Finalizer(journals, swaps, tokens, commit, deferred, rooms, claims)
 
 
-def _packages(plans: Sequence[WritePlan]) -> set[str]:
+def _packages(plans: Sequence[PlannedWrite]) -> set[str]:
     """Return the packages that functions in the graphs are of."""
     from zarr_dask.graph.requirements import packages_of
 
@@ -56,7 +190,7 @@ def _packages(plans: Sequence[WritePlan]) -> set[str]:
 
 
 def _reports(
-    plans: Sequence[WritePlan],
+    plans: Sequence[PlannedWrite],
     begun: Sequence[StartedWrite],
     results: Iterable[Any],
     since: float,
@@ -79,7 +213,7 @@ def _reports(
 
 
 def run_plans(
-    plans: Sequence[WritePlan],
+    plans: Sequence[PlannedWrite],
     client: Client | None,
     progress: WriteProgress | None,
     window: int | None,
@@ -93,7 +227,7 @@ def run_plans(
 
 
 def _run(
-    plans: Sequence[WritePlan],
+    plans: Sequence[PlannedWrite],
     client: Client | None,
     progress: WriteProgress | None,
     window: int | None,

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from zarr_dask.graph import Target, WriteCollection
-    from zarr_dask.jobs.write.plan import WritePlan
+    from zarr_dask.jobs.write.plan import PlannedWrite
 
 
 __all__ = ["StartedWrite", "start_write", "withdraw_write"]
@@ -190,7 +190,7 @@ class StartedWrite:
 
 
 def start_write(
-    plan: WritePlan, topic: str, *, ends: bool, held: bool, client: Client | None = None
+    plan: PlannedWrite, topic: str, *, ends: bool, held: bool, client: Client | None = None
 ) -> StartedWrite:
     """Return the tasks, after making room at the target, or claiming the end of what grows.
 
@@ -222,7 +222,7 @@ def start_write(
         raise
 
 
-def withdraw_write(plan: WritePlan) -> None:
+def withdraw_write(plan: PlannedWrite) -> None:
     """Undo metadata changes that were made before the values, because the job has failed."""
     target = plan.target
     if plan.creates:
@@ -247,7 +247,7 @@ def _put_length(target: Array, before: ArrayMeta, after: ArrayMeta) -> None:
 class _Start:
     """One write that is being started; parameters as for `start_write`."""
 
-    plan: WritePlan
+    plan: PlannedWrite
     token: str
     """Tells the write from all others."""
     topic: str

@@ -63,7 +63,6 @@ from zarr_dask.jobs.write.dataset_keywords import (
     OfXarray,
 )
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
-from zarr_dask.jobs.write.plan import WritePlan
 from zarr_dask.jobs.write.regroup import (
     check_fits_budget,
     check_held_together,
@@ -83,6 +82,7 @@ from zarr_dask.jobs.write.request import (
     is_of_xarray,
     split_request,
 )
+from zarr_dask.jobs.write.running import WritePlan
 from zarr_dask.jobs.write.staging import StagingArray, StagingFolder, plan_staging
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
