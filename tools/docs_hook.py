@@ -38,8 +38,11 @@ def _directive(match: re.Match[str]) -> str:
     lines += [f"      toc_label: {match[1]}"]
     if module or (found is not Store and hasattr(found, "get_ranges")):
         lines += ["      members: false"]  # the methods of a store stand at zarr_dask.stores.Store
-    elif isinstance(found, type) and (hidden := sorted(hidden_names(found))):
-        lines += [f'      filters: ["!^_", "!^({"|".join(hidden)})$"]']
+    elif isinstance(found, type):
+        if not issubclass(found, BaseException):  # all errors have the members of one
+            lines += ["      inherited_members: true"]
+        if hidden := sorted(hidden_names(found)):
+            lines += [f'      filters: ["!^_", "!^({"|".join(hidden)})$"]']
     return "\n".join(lines)
 
 
