@@ -157,3 +157,20 @@ def test_creating_and_appending_look_at_the_folder_around_once(tmp_path, monkeyp
         detect.nodes_around(LocalStore(str(tmp_path)))
     assert looked_at == [""] * 3
     assert array[...].tolist() == [[1, 2]]
+
+
+def test_array_in_new_folder_is_created_without_looking_into_it(tmp_path, monkeypatch):
+    listed: list[str] = []
+    opened: list[str] = []
+
+    def count(names: list[str], call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda path, *rest, **more: [names.append(str(path)), call(path, *rest, **more)][1]
+
+    zd.create_array(tmp_path / "other" / "a", shape=(2,), dtype="i1")
+    monkeypatch.setattr(os, "scandir", count(listed, os.scandir))
+    monkeypatch.setattr(os, "open", count(opened, os.open))
+    zd.create_array(tmp_path / "new" / "a", shape=(2,), dtype="i1")
+    assert not listed
+    looks = {f"{tmp_path}/new/a/{name}" for name in ("zarr.json", ".zarray", "meta")}
+    found = [name for name in opened if name in looks]
+    assert found == [f"{tmp_path}/new/a/zarr.json"]  # whether another process has made it

@@ -48,18 +48,24 @@ from zarr_dask.formats.consolidated import (
 )
 from zarr_dask.formats.detect import FORMATS, formats_at, read_node
 from zarr_dask.hierarchy.exclusive import editing, removing
-from zarr_dask.hierarchy.locate import PrefetchedLocation, enclosing_array, prefetch_location
+from zarr_dask.hierarchy.locate import (
+    PrefetchedLocation,
+    enclosing_array,
+    has_no_folder,
+    prefetch_location,
+)
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
 from zarr_dask.journal import (
     NodeClaim,
     check_not_claimed,
     claim_node,
     claiming_nodes,
+    default_place,
     discard_journals,
     end_claims_below,
     forget_nodes_above,
 )
-from zarr_dask.journal.location import check_no_link
+from zarr_dask.journal.location import check_no_link, is_bare
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -129,7 +135,7 @@ def check_can_create(
     _check_surroundings(store, path)
     for above in ancestors(path):
         _check_above(store, path, above)
-    if overwrite:
+    if overwrite or has_no_folder(store):
         return
     if not is_group and is_implied(store, path):
         raise NodeExistsError(
@@ -237,14 +243,15 @@ def make_room_for_array(
         site=site,
         makes_above=alone,
     )
-    with editing(store, path) as place:
-        if room.has_journals and not _is_made(store, path, node_format):
-            discard_journals(store, path, place)
-        if node_format.data_prefix(path) not in room.emptied:
-            if is_claimed or not is_remote(store):
-                clear_room(site.store, path, node_format, meta)
-            else:
-                _clear_remote_room(site.store, path, node_format, meta)
+    if room.has_journals or node_format.data_prefix(path) not in room.emptied:
+        with editing(store, path) as place:
+            if room.has_journals and not _is_made(store, path, node_format):
+                discard_journals(store, path, place)
+            if node_format.data_prefix(path) not in room.emptied:
+                if is_claimed or not is_remote(store):
+                    clear_room(site.store, path, node_format, meta)
+                else:
+                    _clear_remote_room(site.store, path, node_format, meta)
     if puts_metadata_first(store):
         write_documents(store, node_format.documents(meta, path))
 
@@ -333,7 +340,11 @@ def make_room_for_node(
     """
     site = site or prefetch_location(store, path, below=overwrite or not is_group)
     check_can_create(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
-    room = ReservedLocation(has_journals=not site.free_beside)
+    if has_no_folder(store):
+        beside = default_place(store, path)
+        room = ReservedLocation(frozenset(node_format.prefixes(path)), not is_bare(beside))
+    else:
+        room = ReservedLocation(has_journals=not site.free_beside)
     if overwrite:
         with removing(store, path, free_beside=site.free_beside) as has_journals:
             room = _made_room(site, path, has_journals=has_journals)

@@ -55,6 +55,7 @@ __all__ = [
     "find_free_location",
     "find_replaced_location",
     "format_of_group_around",
+    "has_no_folder",
     "is_still_free",
     "options_of_both",
     "parent_format",
@@ -324,6 +325,12 @@ def _documents_above(path: str) -> list[tuple[str, Range]]:
         key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
     ]
     return [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
+
+
+def has_no_folder(store: Store) -> bool:
+    """True if a local store is not there yet: one look tells that there is nothing in it."""
+    place = local_path(store, "")
+    return place is not None and not os.path.lexists(place)
 
 
 def is_still_free(store: Store, path: str, node_format: Format) -> bool:

@@ -65,6 +65,7 @@ from zarr_dask.journal.location import (
     JournalLocation,
     check_behind_no_link,
     default_place,
+    is_bare,
 )
 from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
@@ -657,7 +658,7 @@ def check_not_claimed(place: JournalLocation | None, at: str) -> None:
     JobRunningError
         If one has.
     """
-    if place is not None:
+    if place is not None and not is_bare(place):
         check_not_locked(place.store, [f"{place.prefix}{CLAIM}{HELD}"], at)
         check_no_job(place, at)
 

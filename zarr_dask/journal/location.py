@@ -55,6 +55,7 @@ __all__ = [
     "discard_journals",
     "given_place",
     "holds_node",
+    "is_bare",
     "new_journal",
     "no_open_journals",
     "open_journals",
@@ -354,16 +355,18 @@ def no_open_journals(store: Store, path: str, own: Collection[str] = ()) -> bool
     """
     likely = _place_beside(*unwrap_with_path(store, path))
     place, is_free = run_concurrently(
-        partial(default_place, store, path), partial(_is_bare, likely, own)
+        partial(default_place, store, path), partial(is_bare, likely, own)
     )
-    return is_free if place == likely else _is_bare(place, own)
+    return is_free if place == likely else is_bare(place, own)
 
 
-def _is_bare(place: JournalLocation | None, own: Collection[str]) -> bool:
+def is_bare(place: JournalLocation | None, own: Collection[str] = ()) -> bool:
     """True if nothing is stored beside the hierarchy of a location; False if that is not known."""
     if place is None:
         return True
     beside = prefix_of(place.prefix.partition("/")[0])
+    if isinstance(place.store, FileStore) and not os.path.lexists(f"{place.store.root}/{beside}"):
+        return True
     try:
         if own:
             return all(key in own for key in place.store.list(beside))
