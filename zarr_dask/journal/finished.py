@@ -27,8 +27,11 @@ from zarr_dask.stores.base import Store
 
 __all__ = [
     "Finished",
+    "discard_record",
     "finished_job",
     "is_record",
+    "is_still_there",
+    "put_output_record",
     "put_record",
     "record_end",
     "record_of",
@@ -63,6 +66,29 @@ def put_record(
 ) -> None:
     """Record the end of a job beside its journal; a store that fails here is passed over."""
     place = journal.prefix.rstrip("/").rpartition("/")[0]
+    with suppress(StoreError):
+        key = _key(f"{place}/" if place else "", token)
+        journal.put_outside(key, _as_json(token, report, documents))
+
+
+def put_output_record(
+    records: Store,
+    prefix: str,
+    token: str,
+    report: Mapping[str, Any],
+    documents: Mapping[str, str],
+) -> None:
+    """Record the end of the output of a simulation, which has no journal; see `put_record`."""
+    with suppress(StoreError):
+        records.set(_key(prefix, token), [_as_json(token, report, documents)])
+
+
+def discard_record(records: Store, prefix: str, token: str) -> None:
+    """Remove the record of a job that begins anew."""
+    records.delete(_key(prefix, token))
+
+
+def _as_json(token: str, report: Mapping[str, Any], documents: Mapping[str, str]) -> bytes:
     record = {
         "format": _FORMAT,
         "token": token,
@@ -70,9 +96,7 @@ def put_record(
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "report": dict(report),
     }
-    with suppress(StoreError):
-        key = _key(f"{place}/" if place else "", token)
-        journal.put_outside(key, json.dumps(record, indent=1).encode())
+    return json.dumps(record, indent=1).encode()
 
 
 def record_of(records: Store, prefix: str, token: str) -> Finished | None:
@@ -121,10 +145,13 @@ def finished_job(records: Store, prefix: str, store: Store, job: JobRecord) -> F
     found = record_of(records, prefix, job.token)
     if found is None or dict(found.documents) != dict(job.documents):
         return None
-    present = read_documents(store, list(found.documents), Limits())
-    if not all(_is_still(store, name, present[name], said) for name, said in job.documents.items()):
-        return None
-    return found
+    return found if is_still_there(store, job.documents) else None
+
+
+def is_still_there(store: Store, documents: Mapping[str, str]) -> bool:
+    """True if a store has these metadata, but for lengths that have grown."""
+    present = read_documents(store, list(documents), Limits())
+    return all(_is_still(store, name, present[name], said) for name, said in documents.items())
 
 
 def _is_still(store: Store, key: str, present: bytes | None, said: str) -> bool:

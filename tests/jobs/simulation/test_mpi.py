@@ -98,6 +98,8 @@ def test_ranks_are_killed_anywhere_and_readers_see_whole_steps(url, kind, gather
     assert coordinator.publish(flush=True) == 24
     check_prefix(url, 24)
     assert coordinator.finish() == 24
+    status, said = run_python(kind, count, *PROGRAM, url, 24, *modes, timeout=90)
+    assert status == 0, said  # a batch system starts a job again after its end
     assert {one.kind for one in zd.verify(url, deep="decode").findings} <= {"temporary"}
 
 

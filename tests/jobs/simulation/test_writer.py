@@ -389,8 +389,95 @@ def test_an_output_that_is_finished_leaves_nothing_beside_it(url, tmp_path):
     check_prefix(url, 4)
     assert not list(tmp_path.rglob("__output"))
     assert len(list(zd.open(url).store.list("u/c/"))) == 8
-    with pytest.raises(WriterNotFoundError):
+
+
+def run_script(url, steps, **options):
+    """The script of a simulation, as a batch system starts it: once more after its end."""
+    try:
+        zd.Writer.attach(url)
+    except WriterNotFoundError:
+        zd.Writer.create(url, arrays(2), owners=OWNERS)
+    for rank in range(4):
+        with zd.Writer.attach(url, rank, **options) as writer:
+            assert writer.region("u") is not None
+            for step in range(writer.next_step, steps):
+                put(writer, step)
+    assert zd.Writer.attach(url).publish() == steps
+    return zd.Writer.attach(url).finish()
+
+
+def contents(folder):
+    return {
+        path: (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_script_of_a_finished_simulation_runs_again_and_writes_nothing(url, tmp_path):
+    assert run_script(url, 4) == 4
+    before = contents(tmp_path)
+    assert run_script(url, 4) == 4
+    again = zd.Writer.create(url, arrays(2), owners=OWNERS)
+    assert again.finished
+    assert (again.visible, again.stored(), again.next_step) == (4, 4, 4)
+    with zd.Writer.attach(url, 1) as writer:
+        put(writer, 3)  # as it may after a crash: skipped
+        writer.flush()
+    assert contents(tmp_path) == before
+    check_prefix(url, 4)
+
+
+def test_a_finished_simulation_takes_no_more_steps(url, tmp_path):
+    run_script(url, 4)
+    before = contents(tmp_path)
+    with pytest.raises(StepError, match=r"finished with 4 steps.*overwrite=True"):
+        run_script(url, 5)
+    with pytest.raises(StepError, match="finished with 4 steps"):
+        zd.Writer.attach(url).publish(4)
+    with pytest.raises(StepError, match="none of them can be discarded"):
+        zd.Writer.attach(url, 0, from_step=2)
+    for changed in ({"owners": zd.decompose((6, 8), (1, 2))}, {"capacity": 4}, {"gather": True}):
+        with pytest.raises(zd.errors.NodeExistsError, match="Only the same call"):
+            zd.Writer.create(url, arrays(2), **{"owners": OWNERS, **changed})
+    other = {**arrays(2), "x": {"values": np.arange(3)}}
+    with pytest.raises(zd.errors.NodeExistsError):
+        zd.Writer.create(url, other, owners=OWNERS)
+    assert contents(tmp_path) == before
+
+
+def test_values_count_among_the_arguments_of_a_finished_output(url):
+    def create(values):
+        fixed = {"x": {"values": values}}
+        return zd.Writer.create(url, {**arrays(2), **fixed}, owners=OWNERS)
+
+    create(["a", "b"]).finish()
+    assert create(["a", "b"]).finished
+    with pytest.raises(zd.errors.NodeExistsError):
+        create(["a", "c"])
+
+
+def test_a_finished_output_begins_anew_if_it_is_told_to_or_is_gone(url):
+    run_script(url, 4)
+    zd.Writer.create(url, arrays(2), owners=OWNERS, overwrite=True)
+    assert run_script(url, 2) == 2
+    shutil.rmtree(url)
+    assert run_script(url, 4) == 4
+    with pytest.warns(zd.errors.ConsolidatedMetadataWarning):
+        zd.to_zarr(da.zeros((2, 3), chunks=2), url, "u", overwrite=True)
+    with pytest.raises(WriterNotFoundError, match="replaced"):
         zd.Writer.attach(url, 0)
+
+
+def test_the_run_that_has_finished_an_output_may_start_again(url):
+    zd.Writer.create(url, arrays(2), owners=OWNERS)
+    close(put_all(url, range(4)))
+    assert run_script(url, 4, from_step=2, run="job 7") == 4
+    assert run_script(url, 4, from_step=2, run="job 7") == 4
+    assert run_script(url, 4, from_step=4, run="job 8") == 4  # from the checkpoint of the end
+    for options in ({"run": "job 8"}, {"run": "job 7", "from_step": 1}):
+        with pytest.raises(StepError, match="none of them can be discarded"):
+            run_script(url, 4, **{"from_step": 2, **options})
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -463,8 +550,8 @@ def test_a_simulation_that_is_started_again_is_told_to_attach(url):
     zd.Writer.create(url, arrays(), owners=OWNERS)
     with pytest.raises(zd.errors.NodeExistsError, match=r"Writer\.attach.*continues it"):
         zd.Writer.create(url, arrays(), owners=OWNERS)
-    zd.Writer.attach(url).finish()
-    with pytest.raises(WriterNotFoundError, match="finished or abandoned"):
+    zd.Writer.abandon(url)
+    with pytest.raises(WriterNotFoundError, match="abandoned"):
         zd.Writer.attach(url)
 
 
@@ -595,6 +682,20 @@ def together(url, ranks, run):
         found = [pool.submit(run, Mailbox(rank, ranks, boxes)) for rank in range(ranks)]
     assert all(box.empty() for box in boxes.values())
     return [one.exception() or one.result() for one in found]
+
+
+def test_ranks_that_share_objects_find_their_output_finished(url):
+    def run(comm):
+        with zd.Writer.attach(url, comm.rank, gather=comm) as writer:
+            first = writer.next_step
+            for step in range(first, 3):
+                writer.write_step(step, {"u": np.full(8, step, "f4")})
+            return first
+
+    assert together(url, 2, run) == [0, 0]
+    assert zd.Writer.attach(url).finish() == 3
+    assert together(url, 2, run) == [3, 3]
+    assert zd.open(url)["u"][:, 15].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("rank", range(5))

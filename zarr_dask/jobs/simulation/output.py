@@ -10,6 +10,9 @@ exist, and read by every rank that attaches. Its folder lies beside the hierarch
             rank-<number>                  what a rank has stored (`progress`)
             rewinds                        restarts from a checkpoint
             lock                           held while the visible length changes
+
+When the output is finished, a small record takes the place of this folder: the same script may run
+again, and finds that nothing is left to do (`Ended`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
@@ -72,10 +76,16 @@ from zarr_dask.jobs.simulation.decomposition import (
 )
 from zarr_dask.jobs.simulation.rank_log import REWINDS, LogFolder
 from zarr_dask.journal import claiming_nodes, default_place, given_place, remove_empty_folders
+from zarr_dask.journal.finished import (
+    discard_record,
+    is_still_there,
+    put_output_record,
+    record_of,
+)
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 
-__all__ = ["Output", "OutputArray"]
+__all__ = ["Ended", "Output", "OutputArray"]
 
 _DOCUMENT = "output.json"
 _FORMAT = "zarr-dask output 1"
@@ -84,6 +94,8 @@ _UNBOUNDED = 1 << 40
 _CHUNK_BYTES = 4 << 20
 _STEPS_OF_COORDINATES = 1024
 _FOLDER = "__output"
+_RECORD = "output of a simulation"
+"""Of the record of a finished output: a group has one."""
 _KEYWORDS = {
     "axis",
     "values",
@@ -153,6 +165,18 @@ def _with(items: tuple[Any, ...], axis: int, item: Any) -> tuple[Any, ...]:
     return (*items[:axis], item, *items[axis:])
 
 
+@dataclass(frozen=True)
+class Ended:
+    """Facts about an output that was finished."""
+
+    steps: int
+    """Number of steps, all of which are visible."""
+    arguments: str
+    """Digest of the arguments that it was created with."""
+    restart: tuple[int, str | None] | None
+    """First step and run of the last restart from a checkpoint; None without one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Output:
     """Arrays in a group that grow together."""
@@ -165,6 +189,8 @@ class Output:
     gathers: bool
     """True if ranks send pieces of their blocks to the owners of shared objects."""
     folder: LogFolder
+    ended: Ended | None = None
+    """Set if it was finished: its files are gone, and nothing can be put."""
 
     @property
     def store(self) -> Store:
@@ -198,10 +224,17 @@ class Output:
                 return steps
             steps = min(borders)
 
-    def end(self) -> None:
-        """Remove the files of the output: no rank can attach any more."""
+    def end(self, steps: int, documents: Mapping[str, str]) -> None:
+        """Record the end of the output, with the metadata of its arrays, and remove its files."""
         folder = self.folder
         above = folder.prefix.removesuffix("/").rpartition("/")[0] + "/"
+        text = folder.store.get(f"{above}{_DOCUMENT}")
+        if text is not None:
+            said = load_json(folder.store, f"{above}{_DOCUMENT}", bytes(text))
+            restart = [(one["from_step"], one.get("run")) for one in folder.restarts()][-1:]
+            report = {"steps": steps, "restart": restart, "output": said}
+            records = above.removesuffix(f"{_FOLDER}/")
+            put_output_record(folder.store, records, _RECORD, report, documents)
         _forget(folder.store, above)
 
     def rank_file(self, rank: int) -> str:
@@ -232,6 +265,8 @@ class OutputArguments:
 def create_output(request: OutputArguments) -> Output:
     """Check everything, then make the arrays, without a visible step.
 
+    An output that was created with the same arguments and is finished is returned as it is.
+
     Raises
     ------
     GridError, DataTypeError, MetadataError, TypeError
@@ -257,11 +292,18 @@ def create_output(request: OutputArguments) -> Output:
     if not any(one.grid.ncells for one in series.values()):
         raise GridError("no array of the output has an element in a step: expected at least one.")
     ranks = max(one.owners.ranks for one in series.values())
+    arguments = _digest(request, drafts)
+    if not request.overwrite:
+        done = _finished_output(store, path, place, prefix)
+        if done is not None and done.ended is not None and done.ended.arguments == arguments:
+            return done
+    _check_places(request, store, drafts)
     if group is None:
         _check_group(request, store, path, kind)
     _check_no_other(place, prefix, where(store, path), overwrite=request.overwrite)
     place.delete(f"{prefix}{_DOCUMENT}")  # of an output that is replaced: prevents attaching
     place.delete_prefix(prefix)
+    discard_record(place, prefix.removesuffix(f"{_FOLDER}/"), _RECORD)
     if group is None:
         group = create_group(store, path, attributes=request.attributes, format=kind)
     with warnings.catch_warnings(), claiming_nodes(store, *(d.array.path for d in drafts.values())):
@@ -272,8 +314,23 @@ def create_output(request: OutputArguments) -> Output:
     folder = LogFolder(place, f"{prefix}{creation}/")
     output = Output(group, series, request.capacity, ranks, request.gathers, folder)
     place.set(f"{folder.prefix}{REWINDS}", [b""])  # creates the folder
-    place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation)])
+    place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation, arguments)])
     return output
+
+
+def _digest(request: OutputArguments, drafts: Mapping[str, PlannedArray]) -> str:
+    """Return a digest of all that two calls must share to create the same output."""
+    found = sha256(repr((request.capacity, request.gathers)).encode())
+    for name, draft in sorted(drafts.items()):
+        array, series, values = draft.array, draft.series, draft.values
+        documents = array.node_format.documents(array.meta, array.path)
+        found.update(repr((name, sorted(documents.items()))).encode())
+        if series is not None:
+            found.update(repr((series.axis, _owners_json(series.owners))).encode())
+        if values is not None:
+            is_pointers = values.dtype.kind in "OT"
+            found.update(repr(values.tolist()).encode() if is_pointers else values.tobytes())
+    return found.hexdigest()
 
 
 def _check_no_other(place: Store, prefix: str, at: str, *, overwrite: bool) -> None:
@@ -326,7 +383,8 @@ def _no_output(store: Store, path: str, place: Store, prefix: str) -> WriterNotF
     return WriterNotFoundError(
         f"no output of a simulation was created at {where(store, path)}: there is no "
         f"{where(place, prefix + _DOCUMENT)}. zarr_dask.Writer.create makes one, before any rank "
-        "attaches; one that was finished or abandoned is a group like any other: zarr_dask.open."
+        "attaches; one that was abandoned, or whose arrays have been replaced since, is a group "
+        "like any other: zarr_dask.open."
     )
 
 
@@ -449,6 +507,13 @@ def _drafts(
     if isinstance(maps, Mapping) and not set(maps) <= set(request.arrays):
         strange = sorted(set(maps) - set(request.arrays))
         raise GridError(f"owners= names {strange}, which are no arrays of this output.")
+    return drafts
+
+
+def _check_places(
+    request: OutputArguments, store: Store, drafts: Mapping[str, PlannedArray]
+) -> None:
+    """Refuse arrays inside others, and arrays where something exists."""
     for name, draft in drafts.items():
         array = draft.array
         around = next((above for above in ancestors(name) if above in drafts), None)
@@ -460,13 +525,13 @@ def _drafts(
         check_can_create(
             store, array.path, array.node_format, overwrite=request.overwrite, advice=_CONTINUE
         )
-    return drafts
 
 
 _CONTINUE = (
     "A simulation that is started again does not create its output again: "
-    "zarr_dask.Writer.attach(url, rank=...) continues it. If that finds none, the output was "
-    "finished, and zarr_dask.open(url) reads it. Pass overwrite=True to replace it."
+    "zarr_dask.Writer.attach(url, rank=...) continues it. If that finds none, there are "
+    "other arrays. Only the same call as before finds a finished output done. Pass overwrite=True "
+    "to replace what is there."
 )
 
 
@@ -586,7 +651,7 @@ def _check_owned(series: OutputArray) -> None:
 # --- as JSON --------------------------------------------------------------------------------------
 
 
-def _to_json(output: Output, creation: str) -> bytes:
+def _to_json(output: Output, creation: str, arguments: str) -> bytes:
     arrays = {
         name: {"axis": one.axis, "shape": one.owners.shape, **_owners_json(one.owners)}
         for name, one in output.series.items()
@@ -597,6 +662,7 @@ def _to_json(output: Output, creation: str) -> bytes:
         "capacity": output.capacity,
         "gathers": output.gathers,
         "arrays": arrays,
+        "arguments": arguments,
     }
     return json.dumps(facts, indent=1).encode()
 
@@ -610,8 +676,10 @@ def open_output(
     path: str,
     journal: Location | None,
     storage_options: Mapping[str, Any] | None,
+    *,
+    finished: bool = False,
 ) -> Output:
-    """Return the output at a location, as it was created.
+    """Return the output at a location, as it was created; with `finished`, also one that has ended.
 
     Raises
     ------
@@ -625,19 +693,33 @@ def open_output(
     key = f"{prefix}{_DOCUMENT}"
     text = read_documents(place, [key], Limits())[key]
     if text is None:
-        raise _no_output(store, path, place, prefix)
+        done = _finished_output(store, path, place, prefix) if finished else None
+        if done is None:
+            raise _no_output(store, path, place, prefix)
+        return done
     document = load_json(place, key, text)
     try:
         return _from_json(document, open_group(store, path, "r+"), place, prefix)
-    except (
-        KeyError,
-        IndexError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-    ) as error:
+    except _MALFORMED as error:
         raise _damaged(place, key, error) from error
+
+
+_MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+def _finished_output(store: Store, path: str, place: Store, prefix: str) -> Output | None:
+    """Return the output that was finished, if its arrays are still there; None if not."""
+    record = record_of(place, prefix.removesuffix(f"{_FOLDER}/"), _RECORD)
+    if record is None or not is_still_there(store, record.documents):
+        return None
+    try:
+        said, restart = record.report["output"], record.report["restart"]
+        steps = _checked_capacity(record.report["steps"]) if record.report["steps"] else 0
+        ended = Ended(steps, str(said.get("arguments")), tuple(restart[0]) if restart else None)
+        output = _from_json(said, open_group(store, path, "r+"), place, prefix)
+    except (NodeNotFoundError, MetadataChangedError, *_MALFORMED):
+        return None  # what this package has not written, or of a group that is gone
+    return replace(output, ended=ended)
 
 
 def _damaged(place: Store, key: str, error: Exception) -> MetadataError:

@@ -51,6 +51,13 @@ def _present(output: Output, series: OutputArray) -> ArrayMeta:
     return meta
 
 
+def _documents(output: Output) -> Iterator[tuple[str, str]]:
+    """Yield the metadata of the growing arrays, by key."""
+    for one in output.series.values():
+        documents = output.node_format.documents(_present(output, one), one.array.path)
+        yield from ((key, bytes(text).decode()) for key, text in documents.items())
+
+
 def _grid(meta: ArrayMeta, shape: Shape) -> Grid:
     return resize_grid(meta.grid, shape, sharded=meta.codecs.serializer.is_sharding)
 
@@ -167,7 +174,7 @@ class Publisher:
             meta = _present(output, one)
             prefix = output.node_format.data_prefix(array.path)
             prune_outside(array.store, prefix, meta, array.where)
-        output.end()
+        output.end(end, dict(_documents(output)))
         return end
 
     def _missing(self, end: int) -> Iterator[tuple[int, str, str]]:

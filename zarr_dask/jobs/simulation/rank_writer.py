@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from functools import partial
 from secrets import randbits
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from weakref import finalize
 
 import numpy as np
@@ -47,12 +47,20 @@ from zarr_dask.jobs.simulation.progress import RankProgress, compact_log
 from zarr_dask.jobs.simulation.publish import Publisher, checked_step, consolidate, lengths
 from zarr_dask.jobs.simulation.rank_buffer import RankBuffer, pieces_of
 from zarr_dask.jobs.simulation.rank_log import LogWriter
-from zarr_dask.jobs.simulation.restarts import begin, begin_all, check_not_past, check_run
+from zarr_dask.jobs.simulation.restarts import (
+    begin,
+    begin_all,
+    check_ended,
+    check_not_past,
+    check_run,
+)
 from zarr_dask.stores.open import Location
 
 __all__ = ["Writer"]
 
 
+_FINISHED = -1
+"""Said by a rank that has found a finished output: less than any random number."""
 _NO_STEP = 1 << 62
 """Next step of a rank that stores nothing: any other one goes before it."""
 
@@ -133,6 +141,9 @@ class Writer(MadeBy):
     ) -> Writer:
         """Make the arrays of an output, without steps.
 
+        A script that is started again after the end of its simulation may call this again: the
+        same arguments find the finished output, and nothing is written.
+
         Parameters
         ----------
         url, path
@@ -198,7 +209,8 @@ class Writer(MadeBy):
             storage_options=storage_options,
         )
         output = create_output(request)
-        consolidate(output)
+        if output.ended is None:
+            consolidate(output)
         return Writer(output, None, {}, None, "safe")
 
     @staticmethod
@@ -217,6 +229,9 @@ class Writer(MadeBy):
         storage_options: Mapping[str, Any] | None = None,
     ) -> Writer:
         """Join an existing output, at the start or after a restart.
+
+        An output that was finished has no step left: `next_step` is its number of steps, steps
+        that are put again are skipped, `publish` and `finish` return that number.
 
         Parameters
         ----------
@@ -248,32 +263,36 @@ class Writer(MadeBy):
         Raises
         ------
         WriterNotFoundError
-            If no output was created there.
+            If no output was created there, or its arrays have been replaced since it was finished.
         RankError
             If there is no such rank, another running process is this rank, or ranks that share
             stored objects have no communicator.
         StepError
-            If steps before `from_step` are not stored, or the run has started with another step.
+            If steps before `from_step` are not stored, or the run has started with another step,
+            or the output was finished by another run.
         """
 
         def prepare() -> Output:
             check_count("threads", threads, "one per core")
             check_choice("casting", casting, Casting)
-            output = open_output(url, path, journal, storage_options)
+            output = open_output(url, path, journal, storage_options, finished=True)
             check_run(run, from_step)
             if rank is not None:
                 _check_rank(output, rank, gather)
+            check_ended(output, from_step, run)
             return output
 
         if rank is None:
             output = prepare()
-            if from_step is not None:
+            if from_step is not None and output.ended is None:
                 begin_all(output, from_step, run)
             return Writer(output, None, {}, None, casting)
         if gather is None:
             return Writer._attached(prepare(), rank, from_step, run, casting, threads)
         _check_communicator(gather)
-        output, agreed = agree(gather, prepare, lambda _: randbits(62))
+        output, agreed = agree(gather, prepare, _number_of_run)
+        if agreed == _FINISHED:
+            return Writer._attached(_finished(output), rank, None, None, casting, threads)
         run = run or (None if from_step is None else f"together-{agreed:x}")
         attached = partial(Writer._attached, output, rank, from_step, run, casting, threads)
         with ExitStack() as stack:
@@ -298,6 +317,8 @@ class Writer(MadeBy):
         threads: int | None,
     ) -> Writer:
         """Return a writer of a rank that has locked its file and has taken part in restarts."""
+        if output.ended is not None:
+            return Writer._past(output, output.ended.steps, rank, casting)
         name = output.rank_file(rank)
         appender = output.folder.appender(name, compact_log)
         try:
@@ -316,6 +337,19 @@ class Writer(MadeBy):
         except BaseException:
             appender.close()
             raise
+
+    @staticmethod
+    def _past(output: Output, steps: int, rank: int, casting: Casting) -> Writer:
+        """Return a writer of a rank of a finished output, which stores nothing."""
+        progress = RankProgress(stored=dict.fromkeys(output.series, steps))
+        refuse = partial(_refuse, output)
+        streams = {
+            key: RankBuffer(
+                one, one.share(rank, shared=output.gathers), progress, refuse, refuse, 1
+            )
+            for key, one in output.series.items()
+        }
+        return Writer(output, rank, streams, None, casting)
 
     def _first_or_none(self) -> int:
         return _NO_STEP if self._next is None else self._next
@@ -370,7 +404,13 @@ class Writer(MadeBy):
     @property
     def next_step(self) -> int:
         """The step to put next: the first that this rank had not stored when it attached."""
-        return self._next or 0
+        ended = self._output.ended
+        return (self._next or 0) if ended is None else ended.steps
+
+    @property
+    def finished(self) -> bool:
+        """True if the output was finished before this process attached: nothing is left to do."""
+        return self._output.ended is not None
 
     @property
     def visible(self) -> int:
@@ -379,6 +419,8 @@ class Writer(MadeBy):
 
     def stored(self) -> int:
         """Return the number of steps that all ranks have stored, where a restart can start."""
+        if self._output.ended is not None:
+            return self._output.ended.steps
         return self._publisher_of_output().stored()
 
     @takes_habits()
@@ -432,7 +474,7 @@ class Writer(MadeBy):
         self._check_attached()
         check_bools(flush=flush)
         step = checked_step(self._output, step)
-        if step < self._first:
+        if self._is_past(step) or step < self._first:
             return
         if self._next is not None and step != self._next:
             raise StepError(
@@ -456,6 +498,17 @@ class Writer(MadeBy):
                 if one.series.is_coordinate:
                     one.flush()
         self._next, self._received = step + 1, None
+
+    def _is_past(self, step: int) -> bool:
+        """True if the output is finished and has a step; raise if it is finished without it."""
+        ended = self._output.ended
+        if ended is not None and step >= ended.steps:
+            raise StepError(
+                f"{self._output.where} was finished with {ended.steps} steps, 0 to "
+                f"{ended.steps - 1}; step {step} cannot be added. Create an output of another "
+                "name, or replace this one with overwrite=True."
+            )
+        return ended is not None
 
     def _checked(self, blocks: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if not isinstance(blocks, Mapping):
@@ -550,7 +603,7 @@ class Writer(MadeBy):
         self.release()
 
     def _check_attached(self) -> None:
-        if self._appender is None:
+        if self._appender is None and (self.rank is None or not self.finished):
             raise RankError("this writer puts nothing: it was closed, or attached without a rank.")
 
     # --- publishing -------------------------------------------------------------------------------
@@ -586,6 +639,10 @@ class Writer(MadeBy):
             If an array is no longer the one that was created.
         """
         check_bools(flush=flush)
+        if self._output.ended is not None:
+            if step is not None:
+                self._is_past(checked_step(self._output, step))
+            return self._output.ended.steps
         if flush and self._appender is not None:
             self.flush()
         return self._publisher_of_output().publish(step, flush=flush)
@@ -593,7 +650,8 @@ class Writer(MadeBy):
     def finish(self) -> int:
         """Make everything visible, and remove the files beside the hierarchy.
 
-        No rank can attach any more. Stored objects of discarded steps, beyond the end, are deleted.
+        A small record of the end stays, so that the same script may run again. Stored objects of
+        discarded steps, beyond the end, are deleted.
 
         Returns
         -------
@@ -607,9 +665,11 @@ class Writer(MadeBy):
         StepsMissingError
             If a rank has not stored all steps that another one has. Nothing has changed.
         WriterNotFoundError
-            If the output has ended.
+            If another process has ended the output meanwhile.
         """
         self.close()
+        if self._output.ended is not None:
+            return self._output.ended.steps
         return self._publisher_of_output().finish()
 
     def _publisher_of_output(self) -> Publisher:
@@ -628,6 +688,21 @@ def _layouts(
             shapes = (tuple(one.stop - one.start for one in piece.block) for piece in pieces)
             found.setdefault(other, []).extend((shape, dtype) for shape in shapes)
     return found
+
+
+def _number_of_run(output: Output) -> int:
+    return randbits(62) if output.ended is None else _FINISHED
+
+
+def _finished(output: Output) -> Output:
+    """Return a finished output; raise if only other ranks have found it finished."""
+    if output.ended is None:
+        raise RankError(f"{output.where} was finished while its ranks attached; attach again.")
+    return output
+
+
+def _refuse(output: Output, *_: Any) -> NoReturn:
+    raise RankError(f"{output.where} was finished: nothing may be written to it.")
 
 
 def _check_communicator(comm: Any) -> None:

@@ -17,7 +17,7 @@ from zarr_dask.jobs.simulation.progress import RankProgress, RestartHistory
 from zarr_dask.jobs.simulation.publish import Publisher, checked_step, rewind
 from zarr_dask.jobs.simulation.rank_log import LogWriter
 
-__all__ = ["begin", "begin_all", "check_not_past", "check_run"]
+__all__ = ["begin", "begin_all", "check_ended", "check_not_past", "check_run"]
 
 
 def check_run(run: Any, from_step: int | None) -> None:
@@ -34,6 +34,24 @@ def check_run(run: Any, from_step: int | None) -> None:
         raise TypeError(f"run={run!r}: expected a name, such as the number of the job.")
     if from_step is None:
         raise TypeError(f"run={run!r} names a run that begins with from_step=; give both.")
+
+
+def check_ended(output: Output, from_step: int | None, run: str | None) -> None:
+    """Refuse to restart an output that was finished, unless the same run has finished it.
+
+    Raises
+    ------
+    StepError
+        If steps would be discarded.
+    """
+    ended = output.ended
+    if ended is None or from_step in {None, ended.steps}:
+        return
+    if ended.restart is None or (from_step, run or ended.restart[1]) != ended.restart:
+        raise StepError(
+            f"from_step={from_step}: {output.where} was finished with {ended.steps} steps, and "
+            "none of them can be discarded. To begin anew, create it with overwrite=True."
+        )
 
 
 def begin(
