@@ -52,7 +52,7 @@ SPECIFIED = {
 
 
 def written_out(document, **options):
-    return reference_options("", {"fo": document, **options})["fo"]["refs"]
+    return dict(reference_options("", {"fo": document, **options})["fo"])
 
 
 def of_fsspec(document, **options):

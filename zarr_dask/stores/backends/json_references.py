@@ -6,9 +6,7 @@ fsspec is given a mapping in which all is written out. Left to itself, it leaves
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
@@ -19,8 +17,9 @@ from fsspec.core import open as open_file
 from fsspec.core import url_to_fs
 
 from zarr_dask.errors import MissingDependencyError, StoreError
+from zarr_dask.stores.backends.lazy_references import JsonReferences, load_lazily
 from zarr_dask.stores.backends.parquet_references import ParquetReferences
-from zarr_dask.stores.backends.reference_targets import is_entry, is_parquet, malformed
+from zarr_dask.stores.backends.reference_targets import is_parquet
 from zarr_dask.stores.backends.reference_templates import Template
 
 __all__ = ["reference_options"]
@@ -63,10 +62,7 @@ def reference_options(document: str, given: Mapping[str, Any]) -> dict[str, Any]
     if fo is None or isinstance(fo, str):
         fo = _loaded(document, own)
     if not isinstance(fo, ParquetReferences):
-        fo = {"version": 1, "refs": _written_out(fo, overrides or {}, document or "memory")}
-        for key, entry in fo["refs"].items():
-            if not is_entry(entry):
-                raise malformed(document, key, f"{entry!r:.200}")
+        fo = JsonReferences(_written_out(fo, overrides or {}, document or "memory"), document)
     return {**options, "fo": fo}
 
 
@@ -78,7 +74,7 @@ def _loaded(document: str, own: Mapping[str, Any]) -> Any:
     if is_parquet(document):
         return ParquetReferences(document, own)
     try:
-        return json.loads(_read(document, own))
+        return load_lazily(_read(document, own))
     except (FileNotFoundError, IsADirectoryError):  # references in Parquet may have any name
         fs, root = url_to_fs(document, **own)
         if not fs.exists(f"{root.rstrip('/')}/.zmetadata"):
@@ -106,25 +102,25 @@ def _read(document: str, own: Mapping[str, Any]) -> bytes:
 
 def _written_out(
     document: Mapping[str, Any], overrides: Mapping[str, str], name: str
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Return the references of a document without templates and generators."""
     version = document.get("version")
     if version is None:
         if isinstance(document.get("refs"), Mapping):
             raise ValueError("'refs' in a document without 'version', expected 1")
-        return {key: _plain(value) for key, value in document.items()}
+        return document
     if version != 1:
         raise ValueError(f"version {version!r}, expected 1")
     what = "templates"
     try:
         templates = _templates({**document.get("templates", {}), **overrides})
         what = "refs"
-        found = {
-            key: _plain(_at_place(value, templates) if templates else value)
-            for key, value in document.get("refs", {}).items()
-        }
+        found: Mapping[str, Any] = document.get("refs", {})
+        if templates:
+            found = {key: _at_place(value, templates) for key, value in found.items()}
         what = "gen"
-        found.update(_generated(document.get("gen", []), templates))
+        if generated := dict(_generated(document.get("gen", []), templates)):
+            found = {**found, **generated}
     except ValueError as error:
         raise StoreError(
             f"references in {name} have {what!r} that are not understood ({error}). zarr_dask runs "
@@ -133,13 +129,6 @@ def _written_out(
             "trust them, by ReferenceFileSystem(..., simple_templates=False).save_json(...)."
         ) from error
     return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a reference as fsspec keeps it."""
-    if isinstance(value, str) and value.startswith("base64:"):
-        return base64.b64decode("".join(value[7:].split()), validate=True)
-    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _templates(texts: Mapping[str, str]) -> dict[str, str | Template]:
