@@ -7,8 +7,7 @@ objects are copied as they are if grid, codecs and format allow it; otherwise it
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -17,15 +16,16 @@ from zarr_dask._util.arguments import check_bools, check_count, check_resume, ch
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.array.array import Array
-from zarr_dask.errors import ListingError, MetadataError, MissingGroupWarning, SourceIsTargetError
+from zarr_dask.errors import MetadataError, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
-from zarr_dask.formats.consolidated import consolidated_holder, without_consolidated
+from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.formats.detect import format_for_new
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import options_of_both, prefetch_location
 from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.jobs.copy.node_plans import GridOptions, Node, NodePlans, inherited_format
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.copy.source_nodes import nodes_of
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget
 from zarr_dask.jobs.engine.resume import Resume
@@ -36,7 +36,7 @@ from zarr_dask.jobs.rechunk.joint_plan import JointReport
 from zarr_dask.jobs.rechunk.plan import Progress
 from zarr_dask.jobs.rechunk.rechunk import plan_rechunk
 from zarr_dask.jobs.rechunk.target_spec import RechunkBudget
-from zarr_dask.stores.base import Store, is_remote, join
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.open import Location, open_with_options_of
 from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.real_location import locations_overlap
@@ -209,7 +209,7 @@ def plan_copy(
         open_with_options_of(temp, store)  # raises if the store cannot be opened
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     resources = RechunkBudget(workers, memory_budget(max_mem, workers), model or CostModel(), temp)
-    nodes = dict(_nodes(root))
+    nodes = dict(nodes_of(root))
     arrays = {name: node for name, node in nodes.items() if isinstance(node, Array)}
     grids = GridOptions(chunks, shards, region, codecs, dtype, format, tuple(arrays))
     grids.check(root, arrays)
@@ -326,25 +326,6 @@ def _opened(
     return open_node(
         src, storage_options=storage_options, read=replace(options, consolidated=False)
     )
-
-
-def _nodes(root: Array | Group) -> Iterator[tuple[str, Node]]:
-    """Yield all nodes by their paths below the source, parents first; "" is the source itself."""
-    yield "", root
-    if isinstance(root, Array):
-        return
-    left_out = consolidated_holder(root.store, root.node_format)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingGroupWarning)  # the copy writes their metadata
-        try:
-            below = list(root.walk())
-        except ListingError:
-            options = replace(root.options, consolidated=True)
-            recorded = open_node(root.store, root.path, format=root.format, read=options)
-            below = list(recorded.walk()) if isinstance(recorded, Group) else []
-    for name, node in below:
-        if join(root.path, name) != left_out:
-            yield name, node
 
 
 def _check_apart(nodes: Mapping[str, Node], store: Store, path: str) -> None:
