@@ -10,7 +10,7 @@ elements into it. Both read it, change their part, and put it back if it has not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
@@ -358,11 +358,15 @@ def swap_object(
         If the store acknowledges the put, and has the old object (`confirms`).
     """
     conditional = as_cas_store(store)
-    for _ in range(_ATTEMPTS):
+    refused: Hashable = None
+    for number in range(_ATTEMPTS):
         stored, tag = conditional.get_tagged(key, wanted)
         buffers = change(stored)
         if buffers is None:
             return None
+        if number and stored is not None and tag != refused and _is_same(buffers, stored):
+            return buffers  # the put that was refused has been made, or another one like it
+        refused = tag
         if fence is not None:
             fence()
         if conditional.set_if(key, buffers, tag):
@@ -378,6 +382,16 @@ def swap_object(
         f"the stored object {key!r} of {where} was changed by other jobs {_ATTEMPTS} times while "
         "this one tried to. Run the job again when they have ended."
     )
+
+
+def _is_same(buffers: Sequence[Buffer], stored: Buffer) -> bool:
+    """True if buffers, one after the other, are a value."""
+    view, start = memoryview(stored).cast("B"), 0
+    for buffer in buffers:
+        if view[start : start + len(buffer)] != memoryview(buffer).cast("B"):
+            return False
+        start += len(buffer)
+    return start == len(view)
 
 
 def _changed(

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from zarr_dask.stores.retry import Retrying, RetryPolicy
     from zarr_dask.stores.wrappers.base import HookStore, ReadOnly, Recording
     from zarr_dask.stores.wrappers.cache import Cache
+    from zarr_dask.stores.wrappers.confirmed import Confirmed
 
 __all__ = [
     "WHOLE",
     "Buffer",
     "Cache",
+    "Confirmed",
     "HookStore",
     "Listing",
     "LocalStore",
@@ -63,5 +65,6 @@ __getattr__, __dir__ = lazy_names(
             "Recording",
         ),
         "wrappers.cache": ("Cache",),
+        "wrappers.confirmed": ("Confirmed",),
     },
 )

@@ -89,13 +89,19 @@ _TAGS: ContextVar[dict[str, str] | None] = ContextVar("zarr_dask_put_tags", defa
 
 @contextmanager
 def noting_tags() -> Iterator[dict[str, str]]:
-    """Gather the tags of what is put in this context, by URL; complete when all puts have ended."""
+    """Gather the tags of what is put in this context, by URL; complete when all puts have ended.
+
+    Those that are gathered within another such context are in both.
+    """
     tags: dict[str, str] = {}
+    around = _TAGS.get()
     token = _TAGS.set(tags)
     try:
         yield tags
     finally:
         _TAGS.reset(token)
+        if around is not None:
+            around.update(tags)
 
 
 def note_tag(url: str, key: str, e_tag: str | None) -> None:

@@ -365,6 +365,7 @@ class Planner:
             appends=call.append is not None and not self._is_claimed,
             job=call.job,
             consolidated=makes_root if call.consolidated is None else call.consolidated,
+            confirms=call.confirm,
         )
         writes = [] if work.is_repeated else work.writes
         joint = plan_several(

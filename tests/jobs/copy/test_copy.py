@@ -40,7 +40,8 @@ from zarr_dask.jobs.copy.plan import CopyPlan
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
 from zarr_dask.journal import Journal
 from zarr_dask.stores import LocalStore, MemoryStore, Recording
-from zarr_dask.stores.base import list_sizes
+from zarr_dask.stores.base import Listing, list_sizes
+from zarr_dask.stores.wrapper import StoreWrapper
 
 FORMATS = ["v2", "v3", "v3draft"]
 T = np.arange(32 * 8 * 12, dtype="f4").reshape(32, 8, 12)
@@ -1027,3 +1028,41 @@ def test_a_plan_names_a_hundred_arrays_one_by_one():
     lines = str(zd.plan_copy(source, {})).splitlines()
     assert lines[-1] == "  and 3 more arrays"
     assert sum("requests" in line and "int8" in line for line in lines) == 100
+
+
+# --- listings that leave nodes out ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HidingStore(StoreWrapper):
+    """A store whose listings leave out what begins with one of some prefixes."""
+
+    hidden: set[str] = field(default_factory=set, compare=False)
+
+    def list(self, prefix=""):
+        return (k for k in self.store.list(prefix) if not k.startswith((*self.hidden,)))
+
+    def list_dir(self, prefix=""):
+        found = self.store.list_dir(prefix)
+        return Listing(*([k for k in one if not k.startswith((*self.hidden,))] for one in found))
+
+
+@pytest.mark.parametrize("chunks", [None, {"x": 2}])
+def test_a_verified_copy_lists_its_source_again(chunks):
+    store = HidingStore(MemoryStore())
+    group = zd.create_group(store)
+    for name in "ab":
+        array = group.create_array(
+            f"of/{name}", shape=(4,), chunks=1, dtype="i4", dimension_names=("x",)
+        )
+        array[...] = 7
+    store.hidden.add("of/b/")
+    target = MemoryStore()
+    plan = zd.plan_copy(group, target, chunks=chunks)
+    zd.copy(group, MemoryStore(), chunks=chunks, verify=True)  # as far as can be known
+    store.hidden.clear()
+    with pytest.raises(ValuesDifferError, match=r"1 nodes differ.*\n.*the node 'of/b'"):
+        plan.run(verify=True)
+    assert not [key for key in target.list() if key.endswith("zarr.json")]
+    zd.plan_copy(group, target, chunks=chunks).run(verify=True)
+    same(store, target)

@@ -19,7 +19,7 @@ from zarr_dask.errors import (
     StoreError,
     ValuesDifferError,
 )
-from zarr_dask.stores import MemoryStore
+from zarr_dask.stores import MemoryStore, Recording
 from zarr_dask.stores.wrapper import StoreWrapper
 
 VALUES = np.random.default_rng(0).random((40, 40))
@@ -87,6 +87,33 @@ def test_a_change_of_a_shared_object_that_is_lost_is_found(before):
         for _ in range(2):  # the second time, nothing changes
             zd.to_zarr(rows, values, "a", **options)
     np.testing.assert_array_equal(array[:10], VALUES[:10])
+
+
+@dataclass(frozen=True)
+class DenyingPuts(StoreWrapper):
+    """A store that makes conditional puts and says that it has not."""
+
+    def set_if(self, key, buffers, tag):
+        super().set_if(key, buffers, tag)
+        return False
+
+
+def test_puts_that_a_store_has_made_and_denies_end_a_job_soon():
+    values = MemoryStore()
+    array = zd.create_array(values, "a", shape=(40, 40), dtype="f8", chunks=20, codecs=[])
+    log = Recording(DenyingPuts(values))
+    rows = da.from_array(VALUES[:10], chunks=10)
+    options = {"region": (slice(0, 10), slice(None)), "partial": "compare", "confirm": True}
+    with dask.config.set(scheduler="sync"):
+        zd.to_zarr(rows, log, "a", **options)
+    np.testing.assert_array_equal(array[:10], VALUES[:10])
+    assert log.per_key("set_if").keys() == {"a/c/0/0", "a/c/0/1"}
+    assert set(log.per_key("set_if").values()) == {1}
+    log.clear()
+    zd.open_array(log, "a", mode="r+").attrs["k"] = 1
+    zd.consolidate(log)
+    assert set(log.per_key("set_if").values()) == {1}
+    assert zd.open_group(values)["a"].attributes == {"k": 1}
 
 
 # --- every lie, at once or later ------------------------------------------------------------------

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords, escape_control_chars, html_table
 from zarr_dask._util.lazy_names import hides
-from zarr_dask.errors import NodeExistsError, PlanError
+from zarr_dask.errors import NodeExistsError, PlanError, ValuesDifferError
 from zarr_dask.formats.base import (
     Format,
     GroupMeta,
     Limits,
+    ReadOptions,
     load_json,
     prefix_of,
     read_documents,
@@ -39,8 +40,10 @@ from zarr_dask.hierarchy.edit import (
     write_documents,
 )
 from zarr_dask.hierarchy.locate import PrefetchedLocation
+from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.hierarchy.walk import is_implied
 from zarr_dask.jobs.copy.raw_copy import RawCopyPlan
+from zarr_dask.jobs.copy.source_nodes import nodes_of
 from zarr_dask.jobs.engine.array_job import ArrayJob
 from zarr_dask.jobs.engine.execute import Plan
 from zarr_dask.jobs.engine.plan import LISTED, format_bytes, more_line, pluralize
@@ -48,7 +51,7 @@ from zarr_dask.jobs.rechunk.html import plan_html
 from zarr_dask.jobs.rechunk.plan import VERSION, RechunkPlan
 from zarr_dask.jobs.rechunk.plot import plot_plan
 from zarr_dask.journal import discard_journals
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.open import canonical_location
 
@@ -56,6 +59,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["CopyPlan"]
+
+_NAMED = 10
+"""Nodes that an error names."""
 
 
 @hides("consolidated", "documents")
@@ -258,6 +264,21 @@ class CopyPlan(InWords, Plan):
     def is_ours(self) -> bool:
         """True if existing metadata is that of the plan."""
         return all(self.documents[key] == text for key, text in self._present().items())
+
+    def check_complete(self) -> None:
+        """Refuse a copy if the source is listed once more, and has nodes that were not copied.
+
+        Raises
+        ------
+        ValuesDifferError
+            If it has: a store has left them out of a listing, or they were made meanwhile.
+        """
+        root = open_node(*self.source, read=ReadOptions(consolidated=False))
+        copied = {path for path, _ in self.groups} | {one.target.path for one in self.members}
+        missing = [name for name, _ in nodes_of(root) if join(self.path, name) not in copied]
+        if missing:
+            first = [((), f"the node {name!r}", "no such node") for name in missing[:_NAMED]]
+            raise ValuesDifferError(where(*self.source), self.where, len(missing), first, "nodes")
 
     def publish(self, jobs: Sequence[ArrayJob]) -> None:  # noqa: ARG002  (all in one order)
         """Make the copy visible, its root last."""

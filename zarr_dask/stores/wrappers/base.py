@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from zarr_dask.stores.streaming_put import SupportsStreamingPut
 
 __all__ = [
+    "ForwardedReads",
     "HookStore",
     "PrefixStore",
     "ReadOnly",
@@ -147,8 +148,8 @@ class PrefixStore(StoreWrapper):
 
 
 @dataclass(frozen=True)
-class ReadOnly(StoreWrapper):
-    """A wrapper that refuses every change."""
+class ForwardedReads(StoreWrapper):
+    """The base of wrappers that read as the wrapped store does, with all that it is able to."""
 
     def get_transient(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get_transient`."""
@@ -178,6 +179,11 @@ class ReadOnly(StoreWrapper):
     def list_tags(self, prefix: str) -> Iterator[tuple[str, tuple[str, int] | None]] | None:
         """See `zarr_dask.stores.base.SupportsListTags`."""
         return self.store.list_tags(prefix) if isinstance(self.store, SupportsListTags) else None
+
+
+@dataclass(frozen=True)
+class ReadOnly(ForwardedReads):
+    """A wrapper that refuses every change."""
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:  # noqa: ARG002
         """Raise `ReadOnlyError`."""
