@@ -13,29 +13,34 @@ checked instead (`zarr_dask.stores.backends.fsspec_s3`).
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from http import HTTPStatus
-from inspect import iscoroutinefunction
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from zarr_dask._util.keywords import did_you_mean
 from zarr_dask._util.threads import map_waiting, request_slots
 from zarr_dask.errors import (
     AccessDeniedError,
     ConditionalWriteError,
     ListingError,
-    MissingDependencyError,
     ReadOnlyError,
-    StoreArgumentError,
     StoreError,
     StoreUnavailableError,
     ZarrDaskError,
+)
+from zarr_dask.stores.backends.fsspec_file_system import (
+    RENEWAL,
+    REQUEST_SECONDS,
+    bucket_is_there,
+    call_in_turn,
+    call_method,
+    file_system_at,
+    is_async,
+    run_async,
+    with_renewal,
 )
 from zarr_dask.stores.backends.fsspec_open_file import (
     RANGES,
@@ -43,14 +48,10 @@ from zarr_dask.stores.backends.fsspec_open_file import (
     is_read_only,
     read_file,
     reads_through_files,
-    turn_of,
 )
-from zarr_dask.stores.backends.fsspec_retries import leave_retries_to_us
 from zarr_dask.stores.backends.fsspec_s3 import (
     Page,
     abort_upload,
-    check_known,
-    config_for,
     is_s3,
     list_page,
     list_uploads,
@@ -60,13 +61,6 @@ from zarr_dask.stores.backends.fsspec_s3 import (
 )
 from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
 from zarr_dask.stores.backends.reference_reads import is_reference, read_local_references
-from zarr_dask.stores.backends.reference_targets import (
-    PLACES,
-    confine,
-    document_of,
-    explaining,
-    state_of,
-)
 from zarr_dask.stores.base import (
     WHOLE,
     BoundedRange,
@@ -80,7 +74,6 @@ from zarr_dask.stores.base import (
     is_whole,
     join,
 )
-from zarr_dask.stores.client_renewal import ClientRenewal
 from zarr_dask.stores.conditional_get import check_obeys, check_one_put, put_on_tag
 from zarr_dask.stores.error_mapping import (
     as_store_error,
@@ -92,10 +85,7 @@ from zarr_dask.stores.error_mapping import (
 from zarr_dask.stores.fenced_deletes import check_may_delete
 from zarr_dask.stores.listing import PagesSeen
 from zarr_dask.stores.option_mapping import (
-    SCHEMES,
     WEB,
-    environment_hash,
-    to_fsspec_options,
 )
 from zarr_dask.stores.retry import (
     DEFAULT,
@@ -115,7 +105,7 @@ from zarr_dask.stores.secrets import (
     unseal_credentials,
 )
 from zarr_dask.stores.unfinished_uploads import UnfinishedUpload
-from zarr_dask.stores.url_secrets import check_endpoints, restore_query, split_credentials
+from zarr_dask.stores.url_secrets import check_endpoints, split_credentials
 
 __all__ = ["FsspecStore"]
 
@@ -124,13 +114,9 @@ _LOST = {"NoSuchBucket", "ContainerNotFound"}  # codes of services for a missing
 # names in file systems for the tag of a value and for its modification time
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-_REQUEST_SECONDS = 900.0  # for any request: a file system may have no timeout of its own
 _MULTIPART = 1 << 25  # size from which values may be sent in parts
-_LAYOUT_SECONDS = 0.5  # for retries of a request that gcsfs does without, if need be
 _NO_INDEX = {403, 405}  # from nginx and others for the listing of a folder
-_REFUSED = "Bad Request: "  # gcsfs's word for an answer with "invalid" in it, in a ValueError
 _PART_RETRIES = 4
-_MOST_SERVICES = 16  # file systems, with their clients, that a process keeps
 _PARTS_AT_ONCE = 4
 _BATCH = 1000  # keys deleted in one request
 
@@ -223,7 +209,7 @@ class FsspecStore(HoldsCredentials):
 
         def read() -> bytes:
             try:
-                return bytes(_call(fs, "cat_file", path))
+                return bytes(call_method(fs, "cat_file", path))
             except library_errors() as error:
                 absence = as_absence(fs, path, error)
                 if absence is error:
@@ -306,7 +292,7 @@ class FsspecStore(HoldsCredentials):
     def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
         sent, found = time.monotonic(), self._try_s3(requests)
         if any(isinstance(one, AccessDeniedError) and one.expired for one in found):
-            _RENEWAL.forget_clients(sent)
+            RENEWAL.forget_clients(sent)
             found = self._try_s3(requests)
         return found
 
@@ -314,7 +300,7 @@ class FsspecStore(HoldsCredentials):
         fs, root = self._file_system()
         asked = [(join(root, key), wanted, tag) for key, wanted, tag in requests]
         key = requests[0][0]
-        found = self._by_turns(key, asked, lambda some: _run(fs, read_parts(fs, some)))
+        found = self._by_turns(key, asked, lambda some: run_async(fs, read_parts(fs, some)))
         return [
             self._checked(key, wanted, tag, value) if isinstance(value, Exception) else value
             for (key, wanted, tag), value in zip(requests, found, strict=True)
@@ -428,7 +414,7 @@ class FsspecStore(HoldsCredentials):
         if doing == "read" and told not in {None, "NoSuchKey", *_LOST} and is_s3(fs):
             lost = self._is_lost(key, error)
         elif told is None:
-            lost = not _bucket_is_there(self.url, self._given(), int(time.monotonic()))
+            lost = not bucket_is_there(self.url, self._given(), int(time.monotonic()))
         else:
             lost = str(getattr(told, "value", told)) in _LOST
         if lost:
@@ -451,7 +437,7 @@ class FsspecStore(HoldsCredentials):
         """
         fs, root = self._file_system()
         try:
-            listed = _run(fs, lists(fs, join(root, key)))
+            listed = run_async(fs, lists(fs, join(root, key)))
         except FileNotFoundError:
             return True
         except library_errors() as failure:
@@ -489,7 +475,7 @@ class FsspecStore(HoldsCredentials):
         value = b"".join(buffers)
         timeout = upload_timeout(self.policy.timeout, len(value))
         # a server may never respond to "Expect: 100-continue"
-        seconds = min(2 * timeout, _REQUEST_SECONDS)
+        seconds = min(2 * timeout, REQUEST_SECONDS)
         parts = _PARTS_AT_ONCE if is_s3(fs) and len(value) >= _MULTIPART else 1
 
         def put() -> None:
@@ -498,13 +484,13 @@ class FsspecStore(HoldsCredentials):
                 fs, root = self._putting(len(value))
                 with request_slots(parts) as at_once:
                     given = {"max_concurrency": at_once} if parts > 1 else {}
-                    _call(fs, "pipe_file", join(root, key), value, seconds=seconds, **given)
+                    call_method(fs, "pipe_file", join(root, key), value, seconds=seconds, **given)
             except ZarrDaskError:
                 raise
             except library_errors() as error:  # absence too: the target does not exist
                 raise self._failed("write", key, error) from self._public(error)
 
-        call_with_retries(self.policy, lambda: _renewing(put), self._service)
+        call_with_retries(self.policy, lambda: with_renewal(put), self._service)
 
     def _putting(self, nbytes: int) -> tuple[Any, str]:
         """Return the file system for a value of some bytes, and the root on it."""
@@ -513,7 +499,7 @@ class FsspecStore(HoldsCredentials):
             return fs, root
         retries = _PART_RETRIES if nbytes >= _MULTIPART else 0
         timeout = upload_timeout(self.policy.timeout, nbytes)
-        return _file_system(self.url, self._given(), timeout, retries)
+        return file_system_at(self.url, self._given(), timeout, retries)
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: S3 supports it, if it is new.
@@ -568,16 +554,16 @@ class FsspecStore(HoldsCredentials):
 
     def _put_on(self, key: str, value: bytes, tag: str | None) -> bool:
         """Put a value on a condition, by one attempt; return False if it does not hold."""
-        return _renewing(lambda: self._try_put_on(key, value, tag))
+        return with_renewal(lambda: self._try_put_on(key, value, tag))
 
     def _try_put_on(self, key: str, value: bytes, tag: str | None) -> bool:
         timeout = upload_timeout(self.policy.timeout, len(value))
-        fs, root = _file_system(self.url, self._given(), timeout)
+        fs, root = file_system_at(self.url, self._given(), timeout)
         note_requests("write")
         try:
             with request_slots():
-                seconds = min(2 * timeout, _REQUEST_SECONDS)
-                done: bool = _run(fs, put_if(fs, join(root, key), value, tag), seconds)
+                seconds = min(2 * timeout, REQUEST_SECONDS)
+                done: bool = run_async(fs, put_if(fs, join(root, key), value, tag), seconds)
                 return done
         except ZarrDaskError:
             raise
@@ -598,7 +584,7 @@ class FsspecStore(HoldsCredentials):
 
     def _delete_one(self, path: str) -> None:
         check_may_delete()
-        _call(self.file_system(), "rm_file", path)
+        call_method(self.file_system(), "rm_file", path)
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
@@ -615,7 +601,7 @@ class FsspecStore(HoldsCredentials):
 
     def _delete_several(self, paths: Sequence[str]) -> None:
         check_may_delete()
-        _call(self.file_system(), "bulk_delete", paths)
+        call_method(self.file_system(), "bulk_delete", paths)
 
     def _writable(self, key: str) -> tuple[Any, str]:
         """Return the file system, if values that are written to it persist.
@@ -646,7 +632,9 @@ class FsspecStore(HoldsCredentials):
         if is_s3(fs):
             return (key for key, _ in self.list_sizes(prefix))
         folder = join(root, prefix.rstrip("/"))
-        found: Sequence[str] = self._do("list", prefix, lambda: _in_turn(fs, "find", folder)) or ()
+        found: Sequence[str] = (
+            self._do("list", prefix, lambda: call_in_turn(fs, "find", folder)) or ()
+        )
         self._check_emptiness(prefix, found)
         return (path[len(root) :].lstrip("/") for path in found)
 
@@ -657,7 +645,7 @@ class FsspecStore(HoldsCredentials):
             return (entry for page in self._pages(prefix, deep=True) for entry in page.entries)
         folder = join(root, prefix.rstrip("/"))
         found: Mapping[str, Any] = (
-            self._do("list", prefix, lambda: _in_turn(fs, "find", folder, detail=True)) or {}
+            self._do("list", prefix, lambda: call_in_turn(fs, "find", folder, detail=True)) or {}
         )
         self._check_emptiness(prefix, found)
         sizes = ((p[len(root) :].lstrip("/"), entry["size"]) for p, entry in found.items())
@@ -672,7 +660,7 @@ class FsspecStore(HoldsCredentials):
             return Listing(sorted(keys), sorted(one for page in pages for one in page.prefixes))
         folder = join(root, prefix.rstrip("/"))
         entries = self._do(
-            "list", prefix, lambda: _in_turn(fs, "ls", folder, detail=True, refresh=True)
+            "list", prefix, lambda: call_in_turn(fs, "ls", folder, detail=True, refresh=True)
         )
         if urlsplit(self.url).scheme in WEB:
             self._check_emptiness(prefix, entries or ())
@@ -705,7 +693,7 @@ class FsspecStore(HoldsCredentials):
 
     def _page(self, folder: str, token: str | None, *, deep: bool) -> Page:
         fs = self.file_system()
-        page: Page = _run(fs, list_page(fs, folder, token, deep=deep))
+        page: Page = run_async(fs, list_page(fs, folder, token, deep=deep))
         return page
 
     def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
@@ -715,14 +703,16 @@ class FsspecStore(HoldsCredentials):
             return []
         folder = join(root, prefix.rstrip("/"))
         start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
-        found = self._do("list", prefix, lambda: _run(fs, list_uploads(fs, folder)))
+        found = self._do("list", prefix, lambda: run_async(fs, list_uploads(fs, folder)))
         return [UnfinishedUpload(key[start:], *more) for key, *more in found or ()]
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`."""
         fs, root = self._writable(upload.key)
         path = join(root, upload.key)
-        self._do("delete", upload.key, lambda: _run(fs, abort_upload(fs, path, upload.upload_id)))
+        self._do(
+            "delete", upload.key, lambda: run_async(fs, abort_upload(fs, path, upload.upload_id))
+        )
 
     def size(self, key: str) -> int | None:
         """See `zarr_dask.stores.base.Store.size`."""
@@ -743,7 +733,7 @@ class FsspecStore(HoldsCredentials):
             fs.invalidate_cache(listed)
 
         def ask() -> Mapping[str, Any]:
-            found: Mapping[str, Any] = _call(self.file_system(), "info", path)
+            found: Mapping[str, Any] = call_method(self.file_system(), "info", path)
             return found
 
         status = self._do("inspect", key, ask)
@@ -756,7 +746,7 @@ class FsspecStore(HoldsCredentials):
 
     def _statuses(self, keys: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
         """Return the same as `_status`, with concurrent requests if the file system supports it."""
-        if len(keys) < 2 or not _is_async(self._file_system()[0]):
+        if len(keys) < 2 or not is_async(self._file_system()[0]):
             return {key: self._status(key) for key in keys}
         return dict(zip(keys, map_waiting(self._status, keys), strict=True))
 
@@ -764,7 +754,7 @@ class FsspecStore(HoldsCredentials):
 
     def _file_system(self) -> tuple[Any, str]:
         """Return the file system and the root on it."""
-        return _file_system(self.url, self._given(), self.policy.timeout)
+        return file_system_at(self.url, self._given(), self.policy.timeout)
 
     def _given(self) -> str:
         """Return the options with credentials."""
@@ -799,7 +789,7 @@ class FsspecStore(HoldsCredentials):
             except library_errors() as error:
                 raise self._failed(doing, key, error) from self._public(error)
 
-        return call_with_retries(self.policy, lambda: _renewing(attempt), service)
+        return call_with_retries(self.policy, lambda: with_renewal(attempt), service)
 
     @property
     def _service(self) -> Hashable:
@@ -852,172 +842,9 @@ def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[A
     if is_reference(fs) and (found := read_local_references(fs, parts)) is not None:
         return found
     paths, starts, ends = map(list, zip(*parts, strict=True))
-    return list(_call(fs, "cat_ranges", paths, starts, ends, on_error="return"))
+    return list(call_method(fs, "cat_ranges", paths, starts, ends, on_error="return"))
 
 
 def _last_asked(wanted: Range) -> int | None:
     """Return the end of a range, at least one byte on; file systems differ in empty ranges."""
     return None if wanted.stop is None else max(wanted.stop, wanted.start + 1)
-
-
-def _call(
-    fs: Any, method: str, *args: Any, seconds: float = _REQUEST_SECONDS, **kwargs: Any
-) -> Any:
-    """Call a method of a file system, with a timeout if its requests run on an event loop."""
-    inner = getattr(fs, f"_{method}", None)
-    try:
-        if _is_async(fs) and iscoroutinefunction(inner):
-            return _run(fs, inner(*args, **kwargs), seconds)
-        return _in_turn(fs, method, *args, **kwargs)
-    except ValueError as error:
-        if not str(error).startswith(_REFUSED):
-            raise
-        raise OSError(str(error)) from error
-
-
-def _in_turn(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-    with turn_of(fs):
-        return getattr(fs, method)(*args, **kwargs)
-
-
-def _is_async(fs: Any) -> bool:
-    from fsspec.asyn import AsyncFileSystem
-    from fsspec.implementations.dirfs import DirFileSystem
-
-    if isinstance(fs, DirFileSystem):  # it claims to be async whatever file system it wraps
-        return _is_async(fs.fs)
-    return isinstance(fs, AsyncFileSystem) and bool(fs.async_impl)
-
-
-def _run(fs: Any, what: Any, seconds: float = _REQUEST_SECONDS) -> Any:
-    """Return the result of a coroutine, run on fsspec's event loop in this process."""
-    from fsspec.asyn import sync
-
-    async def wait() -> Any:
-        return await what
-
-    return sync(fs.loop, wait, timeout=seconds)
-
-
-def _no_store(url: str, options: str, error: BaseException) -> StoreError:
-    words = redacted(str(error) or type(error).__name__, json.loads(options))
-    if type(error) is KeyError:
-        words = f"{words} is missing in the options"
-    hint = " In a chain, options are named by scheme: {'s3': {...}}." if "::" in url else ""
-    scheme = url.partition("://")[0]
-    if scheme not in SCHEMES and "::" not in url:
-        hint = did_you_mean(scheme, SCHEMES)
-    kind = StoreArgumentError if isinstance(error, ValueError | TypeError) else StoreError
-    return kind(f"no store at {url}: {words.rstrip('.')}.{hint}")
-
-
-@lru_cache(maxsize=64)
-def _bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG001
-    """True if the bucket of a missing key exists; checked at most once a second.
-
-    Only services whose file system does not report what is missing are queried. Also True for the
-    others, and if the service refuses the request.
-    """
-    fs, root = _file_system(url, options, DEFAULT.timeout)
-    bucket = root.partition("/")[0]
-    scheme = url.partition("://")[0]
-    try:
-        if scheme in {"gs", "gcs"}:
-            fs.call("GET", "b/{}/o", bucket, maxResults=1, json_out=True)
-        elif scheme in {"az", "abfs"}:
-            fs.info(bucket, refresh=True)
-    except FileNotFoundError:
-        return False
-    except library_errors():
-        return True
-    return True
-
-
-def _file_system(url: str, options: str, timeout: float, retries: int = 0) -> tuple[Any, str]:
-    """Return the file system of this process and the path of the root on it.
-
-    Its timeout and number of retries are set to these, if it supports that.
-    """
-    scheme, _, place = url.partition("://")
-    service = scheme in SCHEMES and scheme not in WEB and "::" not in url
-    around: Hashable = environment_hash(scheme)
-    if url.startswith("reference:"):  # one that is written again is read again
-        around = (around, state_of(document_of(url, json.loads(options))))
-    try:
-        if not service or set(place) & {"@", "?"}:  # these have a meaning for file systems
-            fs, root = _opened(url, options, timeout, retries, around)
-        else:
-            fs, _ = _opened(f"{scheme}://", options, timeout, retries, around)
-            root = fs._strip_protocol(url)  # noqa: SLF001  (as in fsspec's own function)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{url} needs a package that is not installed: {error}"
-        ) from error
-    except (LookupError, ValueError, TypeError) as error:
-        raise _no_store(url, options, error) from None
-    except library_errors() as error:
-        raise _no_store(url, options, error) from None
-    return fs, root.rstrip("/")
-
-
-@lru_cache(maxsize=_MOST_SERVICES)
-def _opened(
-    url: str,
-    options: str,
-    timeout: float,
-    retries: int,
-    around: Hashable,  # noqa: ARG001
-) -> tuple[Any, str]:
-    """Return a file system and a path on it.
-
-    Those of services are cached here, in a bounded cache. fsspec would keep each one as long as the
-    process lives, one for each thread, and the clients of S3 take 13 MB each.
-    """
-    from fsspec.core import url_to_fs
-
-    given = to_fsspec_options(url, json.loads(options))
-    refers = url.startswith("reference:")
-    places = given.pop(PLACES, None) if refers else None
-    place = restore_query(url, given)
-    if refers:
-        given["skip_instance_cache"] = True  # it gets rules of its own
-    if "::" not in url and urlsplit(url).scheme in {*SCHEMES} - WEB:
-        given["skip_instance_cache"] = True
-    plain = urlsplit(url).scheme in {"s3", "s3a"} and "::" not in url
-    if plain:
-        check_known(given)
-        given["config_kwargs"] = config_for(given.get("config_kwargs"), timeout, retries)
-    if urlsplit(url).scheme in {"gs", "gcs"}:  # gcsfs asks for the kind of a bucket
-        given = {"retry_timeout": _LAYOUT_SECONDS, **given}
-    document = document_of(url, given)
-    with explaining(document) if refers else nullcontext():
-        if refers:
-            from zarr_dask.stores.backends.json_references import reference_options
-
-            given = reference_options(document, given)
-            place = f"reference://{place.partition('::')[0].partition('://')[2]}"
-        fs, root = url_to_fs(place, **given)
-    if "::" not in url:
-        leave_retries_to_us(fs)
-    if refers:
-        confine(fs, document, places)
-    return fs, root
-
-
-_RENEWAL = ClientRenewal(_opened.cache_clear)
-
-
-def _renewing(attempt: Callable[[], _Result]) -> _Result:
-    """Return the result of an attempt; if the credentials have expired, of one with others."""
-    sent = time.monotonic()
-    try:
-        return attempt()
-    except AccessDeniedError as error:
-        if not error.expired:
-            raise
-    _RENEWAL.forget_clients(sent)
-    return attempt()
-
-
-if hasattr(os, "register_at_fork"):  # a child has file systems of its own
-    os.register_at_fork(after_in_child=_opened.cache_clear)
