@@ -52,6 +52,7 @@ from zarr_dask.stores.base import (
     Range,
     RangeReader,
     ReadPolicy,
+    StandsForFiles,
     Store,
     TaggedBytes,
     cancel_reads,
@@ -66,6 +67,7 @@ from zarr_dask.stores.base import (
     supports_cheap_random_reads,
 )
 from zarr_dask.stores.index_prefetch import INDICES, CacheKey
+from zarr_dask.stores.wrapper import unwrap
 
 if TYPE_CHECKING:
     from zarr_dask.array.object_versions import ObjectVersions
@@ -483,7 +485,11 @@ class Reader:
             ) from error
         except CorruptObjectError as error:
             self._explain(error)
-            raise error.at(self._where, wanted.key, wanted.coords) from error
+            located = error.at(self._where, wanted.key, wanted.coords)
+            store = unwrap(self._store)
+            raise (
+                store.of_file(located) if isinstance(store, StandsForFiles) else located
+            ) from error
         except ChunkMissingError as error:
             raise self._located(error, wanted) from None
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, cast, runtime_checkable
 
-from zarr_dask.errors import ObjectReplacedError, StoreError, StoreKeyError
+from zarr_dask.errors import CorruptObjectError, ObjectReplacedError, StoreError, StoreKeyError
 from zarr_dask.stores.capabilities import capabilities_of
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Range",
     "RangeReader",
     "ReadPolicy",
+    "StandsForFiles",
     "Store",
     "SupportsAppend",
     "SupportsConditionalGet",
@@ -395,6 +396,15 @@ class IOCounters:
     """Number of read requests; a batch from an open file counts as one, a peek as none."""
     nbytes: int = 0
     """Number of bytes received."""
+
+
+@runtime_checkable
+class StandsForFiles(Protocol):
+    """A store whose values are parts of files, which users know by their names."""
+
+    def of_file(self, error: CorruptObjectError) -> Exception:
+        """Return the error of a value as one of the file that it lies in."""
+        ...
 
 
 @runtime_checkable

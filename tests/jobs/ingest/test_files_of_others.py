@@ -10,6 +10,7 @@ import xarray as xr
 
 import zarr_dask as zd
 from zarr_dask.errors import IngestError
+from zarr_dask.jobs.engine.plan import format_bytes
 
 netcdf = pytest.importorskip("netCDF4")
 h5py = pytest.importorskip("h5py")
@@ -125,6 +126,9 @@ def test_attributes_of_compound_types_are_left_out(file):
     with h5py.File(file, "r+") as made:
         for at in (made, made["v"]):
             at.attrs["pair"], at.attrs["pairs"] = pair[0], pair
+    for _ in range(2):  # the second is told by the survey of the first
+        plan = zd.plan_ingest([file], f"{file}.zarr")
+        assert "left out: /@pair, /@pairs, v@pair, v@pairs" in str(plan)
     xr.testing.assert_identical(ingested(file), expected)
     xr.testing.assert_identical(referenced(file), expected)
 
@@ -149,3 +153,14 @@ def test_the_library_is_asked_once_for_the_name_of_a_dimension(file, monkeypatch
     monkeypatch.setattr(h5py.h5r, "get_name", lambda *one: asked.append(one) or get_name(*one))
     check(file)
     assert len(asked) == 2  # a copy and references
+
+
+def test_a_plan_says_so_where_most_was_never_written(file):
+    with h5py.File(file, "w") as made:
+        made.create_dataset("a", (1 << 20, 1 << 10), "f8", chunks=(1 << 10, 1 << 10))
+    held = format_bytes(Path(file).stat().st_size)
+    plan = zd.plan_ingest([file], f"{file}.zarr")
+    assert f"the files declare 8.59 GB of values and hold {held}" in str(plan)
+    with h5py.File(file, "w") as made:
+        made.create_dataset("a", (1 << 20,), "f8", chunks=(1 << 10,))
+    assert "declare" not in str(zd.plan_ingest([file], f"{file}.zarr"))

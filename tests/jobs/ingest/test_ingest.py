@@ -636,6 +636,9 @@ def test_a_chunk_that_does_not_decode_is_named_and_the_job_goes_on(tmp_path):
     what = rf"{files[2]}: t\[8:10, 50:100, 0:100\] cannot be read: .* settle="
     with in_order, pytest.raises(IngestError, match=what):
         zd.ingest(files, str(target), **given, resume=True)
+    plan = zd.plan_ingest(files, str(tmp_path / "other.zarr"), **given).to_json()
+    with in_order, pytest.raises(IngestError, match=what):
+        zd.load_plan(plan).run()
     with pytest.raises(zd.errors.NodeNotFoundError):
         zd.open(target)
     put(content)

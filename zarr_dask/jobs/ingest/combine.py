@@ -13,6 +13,7 @@ import numpy as np
 
 from zarr_dask.errors import GridError, IngestError, StoreKeyError
 from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.jobs.engine.plan import format_bytes
 from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
 from zarr_dask.jobs.ingest.differences import FileDifference
 from zarr_dask.jobs.ingest.file_store import FORMAT, meta_of
@@ -325,6 +326,8 @@ def combine(
         if made is not None:
             arrays[path] = made
     groups = _groups(files, work)
+    _note_left_out(files, work)
+    _note_sparse(files, arrays, work)
     return Combination(
         tuple(files), concat, arrays, groups, tuple(work.differences), tuple(work.notes), lengths
     )
@@ -388,6 +391,34 @@ def _groups(files: Sequence[Header], work: _Work) -> dict[str, dict[str, Any]]:
                 what = f"{path or 'the files'} differ ({', '.join(names)})"
                 work.note(f"attributes of {what}: the first file's stay")
     return {path: {k: plain("", v) for k, v in attrs.items()} for path, attrs in found.items()}
+
+
+def _note_left_out(files: Sequence[Header], work: _Work) -> None:
+    """Name the attributes that are not kept."""
+    names = list(dict.fromkeys(name for one in files for name in one.left_out))
+    if names:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        work.note(
+            f"attributes of types that Zarr does not have are left out: {', '.join(names[:_NAMED])}"
+            f"{more}"
+        )
+
+
+_NAMED = 5
+
+
+def _note_sparse(files: Sequence[Header], arrays: Iterable[str], work: _Work) -> None:
+    """Say so if files declare far more values than can lie in them."""
+    declared = sum(one.variables[p].nbytes for p in arrays for one in files if p in one.variables)
+    held = sum(one.size for one in files)
+    if declared > max(_SPARSE * held, _LARGE) and all(one.kind == "hdf5" for one in files):
+        work.note(
+            f"the files declare {format_bytes(declared)} of values and hold {format_bytes(held)}: "
+            "most were never written, or compress well; tasks go through all that is declared"
+        )
+
+
+_SPARSE, _LARGE = 100, 10**9
 
 
 def _time_change(one: Variable, reference: Variable) -> tuple[Fraction, Fraction] | None:

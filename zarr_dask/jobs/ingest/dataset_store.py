@@ -235,7 +235,7 @@ class DatasetStore(ReadOnlyKeys):
         return encode_block(values, one.served, cell)
 
     def of_file(self, error: CorruptObjectError) -> Exception:
-        """Return the error of a chunk as one of the file that it lies in."""
+        """See `zarr_dask.stores.base.StandsForFiles.of_file`."""
         found = self.located(error.key)
         if found is None:
             return error

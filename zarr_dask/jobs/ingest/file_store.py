@@ -473,6 +473,7 @@ def _has_user_block(place: SourceFile, size: int) -> bool:
 def header_of(place: SourceFile, engine: str | None) -> Header:
     """Return the header of a file; one with an `error` if it cannot be read."""
     size, tag = 0, ""
+    left_out: tuple[str, ...] = ()
     try:
         size, tag = place.version()
         kind = engine or kind_of(place, size)
@@ -480,7 +481,7 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
             groups, variables = _netcdf3_header(place, size)
         elif kind == "hdf5":
             with opened_hdf5(place) as file:
-                groups, variables = hdf5.read_header(file)
+                groups, variables, left_out = hdf5.read_header(file)
                 small = {}
                 for name, one in variables.items():
                     if one.layout == "chunks" and one.nbytes <= SMALL:
@@ -496,7 +497,7 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
         raise
     except hdf5.FAILURES as error:
         return Header(place.url, size, tag, error=reason(error).removeprefix(f"{place.url} "))
-    return Header(place.url, size, tag, kind, groups, variables)
+    return Header(place.url, size, tag, kind, groups, variables, left_out=left_out)
 
 
 _FIRST = 1 << 16

@@ -77,14 +77,22 @@ def library() -> Any:
 # --- headers --------------------------------------------------------------------------------------
 
 
-def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variable]]:
-    """Return the attributes of the groups of an open file, and its variables, by path."""
+def read_header(
+    file: Any,
+) -> tuple[dict[str, dict[str, Any]], dict[str, Variable], tuple[str, ...]]:
+    """Return the attributes of the groups of an open file, and its variables, by path.
+
+    Third are the attributes that are left out, as ``PATH@NAME``.
+    """
+    left_out: list[str] = []
     groups: dict[str, dict[str, Any]] = {}
     variables: dict[str, Variable] = {}
     growing: dict[str, tuple[str, ...]] = {}
     known = _ScaleNames(file)
     for path, group, datasets in _groups(file, ""):
-        groups[path] = _Attributes(group).of_users()
+        own = _Attributes(group)
+        groups[path] = own.of_users()
+        left_out += [f"{path or '/'}@{name}" for name in own.left_out]
         phony: dict[tuple[int, int], str] = {}
         for name, dataset in datasets:
             attributes = _Attributes(dataset)
@@ -96,13 +104,14 @@ def read_header(file: Any) -> tuple[dict[str, dict[str, Any]], dict[str, Variabl
                 except (KeyError, ValueError) as error:  # a reference to nothing
                     variables[at] = _damaged(error)
                     continue
+                left_out += [f"{at}@{one}" for one in attributes.left_out]
                 longest = dataset.maxshape or ()
                 if None in longest:
                     growing[at] = tuple(
                         "" if most is not None else scale
                         for most, scale in zip(longest, scales, strict=True)
                     )
-    return groups, {**variables, **_grown(variables, growing)}
+    return groups, {**variables, **_grown(variables, growing)}, tuple(left_out)
 
 
 def _grown(
@@ -194,6 +203,8 @@ class _Attributes:
     def __init__(self, item: Any) -> None:
         self._found = item.attrs
         self._names = list(self._found)
+        self.left_out: list[str] = []
+        """Those of users that NumPy has no data type for; known after `of_users`."""
 
     def get(self, name: str) -> Any:
         """Return a value as h5py gives it; None if there is none."""
@@ -209,8 +220,10 @@ class _Attributes:
         found = {}
         for name in self._names:
             if name not in _INTERNAL:
-                with suppress(OSError, TypeError, ValueError):  # of types that NumPy does not have
+                try:
                     found[name] = _attribute(self._found[name])
+                except (OSError, TypeError, ValueError):
+                    self.left_out.append(name)
         return found
 
 

@@ -81,6 +81,8 @@ class Header:
     """Variables by path."""
     error: str = ""
     """Reason why the file cannot be read; empty if it can."""
+    left_out: tuple[str, ...] = ()
+    """Attributes that NumPy has no data type for, as ``PATH@NAME``."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the header as a JSON object."""
@@ -101,9 +103,10 @@ class Header:
             If it is none.
         """
         variables = {path: _variable(one) for path, one in facts["variables"].items()}
-        found = Header(**{**facts, "variables": variables})
-        texts = (found.url, found.tag, found.kind, found.error)
-        _require(all(isinstance(text, str) for text in texts), "url, tag, kind, error", texts)
+        left_out = tuple(facts.get("left_out", ()))
+        found = Header(**{**facts, "variables": variables, "left_out": left_out})
+        texts = (found.url, found.tag, found.kind, found.error, *left_out)
+        _require(all(isinstance(text, str) for text in texts), "texts", texts)
         _require(_are_counts([found.size]), "size", found.size)
         for attrs in found.groups.values():
             _check_attributes(attrs)

@@ -23,7 +23,6 @@ from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
-    CorruptObjectError,
     GridError,
     IngestError,
     MemoryBudgetError,
@@ -229,16 +228,6 @@ class IngestPlan(Priced, InWords):
         if broken is not None and not resume:
             broken.clear()
         self.source.check_hierarchies()
-        try:
-            return self._ended(client, progress, resume=resume, journal=journal, verify=verify)
-        except CorruptObjectError as error:
-            raise self.source.of_file(error) from error
-
-    def _ended(
-        self, client: Client | None, progress: Any, *, resume: bool, journal: Any, verify: bool
-    ) -> IngestReport | AppendReport:
-        """Run the plan; see `run`."""
-        broken = self.source.broken
         if self.copy is not None:
             copied = self.copy.run(client, progress, resume=resume, journal=journal, verify=verify)
             facts = {one.name: getattr(copied, one.name) for one in fields(copied)}
