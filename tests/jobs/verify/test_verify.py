@@ -13,6 +13,7 @@ import zipfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import count
+from math import prod
 from pathlib import Path
 
 import dask
@@ -28,8 +29,11 @@ from tests.support.leftovers import left_in
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import GridError, ManifestError
+from zarr_dask.jobs.verify.object_states import ObjectStates
 from zarr_dask.jobs.verify.scan import CellRuns
 from zarr_dask.journal import Journal, default_place, open_journals
+from zarr_dask.journal.manifest import Manifest
+from zarr_dask.journal.receipts import stored_object
 from zarr_dask.stores import LocalStore, MemoryStore
 from zarr_dask.stores.base import ReadPolicy
 from zarr_dask.stores.key_names import temporary_name
@@ -805,7 +809,7 @@ def test_counting_many_states_takes_little_memory():
     store = {}
     zd.create_array(store, shape=(3,), dtype="i1", chunks=1)[1] = 1
     (report,) = zd.verify(store).arrays
-    many = replace(report, states=np.resize(report.states, 10_000_001))
+    many = replace(report, found=ObjectStates.of(np.resize(report.states, 10_000_001)))
     tracemalloc.start()
     try:
         counts = many.objects
@@ -814,6 +818,50 @@ def test_counting_many_states_takes_little_memory():
         tracemalloc.stop()
     assert (counts["ok"], counts["absent"]) == (3_333_334, 6_666_667)
     assert peak < 20_000_000
+
+
+def test_objects_that_are_only_claimed_take_no_memory():
+    store = {}
+    array = zd.create_array(store, shape=(1 << 15, 1 << 15), dtype="i1", chunks=1)
+    array[9, 9] = 1
+    store["c/32767/700"] = b""
+    report = zd.verify(store)  # what it imports is in memory
+    receipts = Manifest(
+        (stored_object("c/9/9", [store["c/9/9"]], with_sha256=False),), frozenset({"c/9/10"})
+    )
+    tracemalloc.start()
+    try:
+        report = zd.verify(store)
+        text, document = str(report), report.to_json()
+        compared = zd.verify(store, deep="receipts", manifest=receipts)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report.objects == {**dict.fromkeys(report.objects, 0), "ok": 1, "torn": 1} | {
+        "absent": (1 << 30) - 2
+    }
+    assert compared.counts["absent"] == compared.objects["absent"] == (1 << 30) - 3
+    assert compared.objects["empty"] == 1
+    assert document["objects"]["torn"] == 1
+    assert f"    .T{'.' * 62}" in text
+    assert peak < 50_000_000
+
+
+@given(st.data())
+def test_states_of_many_objects_are_those_of_few(data):
+    counts = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    size = prod(counts)
+    known = data.draw(st.dictionaries(st.integers(0, size - 1), st.integers(0, 5)))
+    dense, sparse = (ObjectStates(counts, known=0) for _ in range(2))
+    sparse._codes = {}
+    for states in (dense, sparse):
+        states.put([*known], bytes(known.values()))
+    assert dense.tally() == sparse.tally()
+    assert [*dense.absent()] == [*sparse.absent()]
+    assert [dense[cell] for cell in range(size)] == [sparse[cell] for cell in range(size)]
+    np.testing.assert_array_equal(dense.codes(), sparse.codes())
+    rows, columns = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    np.testing.assert_array_equal(dense.image(rows, columns), sparse.image(rows, columns))
 
 
 def test_heat_maps_are_small():

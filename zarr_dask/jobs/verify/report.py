@@ -18,6 +18,7 @@ from zarr_dask.errors import MissingDependencyError
 from zarr_dask.grid.grid import Shape
 from zarr_dask.jobs.engine.plan import LISTED, format_bytes, more_line, pluralize
 from zarr_dask.jobs.engine.prices import Measured, Traffic
+from zarr_dask.jobs.verify.object_states import ObjectStates
 from zarr_dask.jobs.verify.scan import STATES, Depth, Finding, State
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ _COLOURS = ("#44aa77", "#bbddcc", "#f0f0f0", "#ddaa33", "#cc6677", "#882255")
 _MAP_ROWS, _MAP_COLUMNS = 16, 64
 _SHOWN = 20
 _MOST_PANELS = 12
-_COUNTED = 1 << 20
-"""States that are counted at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +43,8 @@ class ArrayReport:
     shape: Shape
     counts: Shape
     """Stored objects along each dimension."""
-    states: np.ndarray = field(repr=False)
-    """Index in `STATES` of each stored object, in this shape."""
+    found: ObjectStates = field(repr=False)
+    """State of each stored object."""
     chunks: Mapping[State, int]
     """Chunks inside shards by state; empty if there are no shards."""
     nbytes: int
@@ -54,13 +53,14 @@ class ArrayReport:
     """Stored objects of steps that an open output (`zarr_dask.Writer`) has not published yet."""
 
     @property
+    def states(self) -> np.ndarray:
+        """Index in `STATES` of each stored object, in the shape `counts`."""
+        return self.found.codes()
+
+    @property
     def objects(self) -> dict[State, int]:
         """Stored objects by state."""
-        found = np.zeros(len(STATES), np.int64)
-        flat = self.states.reshape(-1)
-        for start in range(0, flat.size, _COUNTED):  # bincount takes eight bytes for each
-            found += np.bincount(flat[start : start + _COUNTED], minlength=len(STATES))
-        return dict(zip(STATES, found.tolist(), strict=True))
+        return dict(zip(STATES, self.found.tally(), strict=True))
 
     @property
     def ok(self) -> bool:
@@ -73,7 +73,7 @@ class ArrayReport:
         ``#`` ok, ``o`` empty on purpose, ``.`` absent, ``T`` torn, ``C`` checksum, ``X``
         undecodable. The map shows the last two dimensions, with the others overlaid.
         """
-        image = _binned(_flat(self.states), rows, columns)
+        image = self.found.image(rows, columns)
         return "\n".join("".join(_SYMBOLS[state] for state in row) for row in image.tolist())
 
     def to_json(self) -> dict[str, Any]:
@@ -87,23 +87,6 @@ class ArrayReport:
             "stored_bytes": self.nbytes,
             "unpublished": self.unpublished,
         }
-
-
-def _flat(states: np.ndarray) -> np.ndarray:
-    """Return the worst states along all dimensions but the last two."""
-    while states.ndim > 2:
-        states = states.max(axis=0) if len(states) else np.zeros(states.shape[1:], states.dtype)
-    return np.atleast_2d(states)
-
-
-def _binned(image: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Return at most this many rows and columns, with the worst state of each bin."""
-    for axis, most in enumerate((rows, columns)):
-        length = image.shape[axis]
-        if length > most:
-            starts = np.linspace(0, length, most, endpoint=False).astype(int)
-            image = np.maximum.reduceat(image, starts, axis=axis)
-    return image
 
 
 @hides("exit_code", "traffic_lines", "traffic_to_json")
@@ -291,7 +274,7 @@ class VerifyReport(Measured, InWords):
         norm = BoundaryNorm(np.arange(len(STATES) + 1) - 0.5, len(STATES))
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for axis, array in zip(axes, shown, strict=False):
-            image = _binned(_flat(array.states), 512, 512)
+            image = array.found.image(512, 512)
             axis.imshow(
                 image, ListedColormap(_COLOURS), norm, interpolation="nearest", aspect="auto"
             )

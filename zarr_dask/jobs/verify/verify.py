@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from math import prod
 from os import PathLike
 from typing import TYPE_CHECKING, Any, get_args
@@ -47,6 +48,7 @@ from zarr_dask.jobs.engine import find_workers, run_tasks
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.jobs.engine.prices import measuring
 from zarr_dask.jobs.verify.expected import ExpectedObjects, OpenJobs, ReceiptedObject, sha256_of
+from zarr_dask.jobs.verify.object_states import ObjectStates
 from zarr_dask.jobs.verify.orphans import OrphanedKeys, find_leftovers
 from zarr_dask.jobs.verify.report import ArrayReport, VerifyReport
 from zarr_dask.jobs.verify.scan import (
@@ -217,8 +219,8 @@ class _VerificationState:
     groups: list[Group] = field(default_factory=list)
     """The node, if it is a group, and the groups below it."""
     cells: list[CellRuns] = field(default_factory=list)
-    states: list[np.ndarray] = field(default_factory=list)
-    """State of each stored object, by array; absent unless known otherwise."""
+    states: list[ObjectStates] = field(default_factory=list)
+    """States of the stored objects of each array."""
     chunks: list[Counter[State]] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
     sums: list[dict[int, StoredObject]] = field(default_factory=list)
@@ -393,8 +395,10 @@ class _VerificationState:
 
     def look(self, client: Client | None, *, sha256: bool, sums: bool) -> None:
         """Check the stored objects; compute checksums if there are receipts with them."""
-        absent = STATES.index("absent")
-        self.states = [np.full(one.meta.grid.ncells, absent, np.uint8) for one in self.arrays]
+        self.states = [
+            ObjectStates(one.meta.grid.counts, cells.count)
+            for one, cells in zip(self.arrays, self.cells, strict=True)
+        ]
         self.chunks = [Counter() for _ in self.arrays]
         self.nbytes = [0] * len(self.arrays)
         self.sums = [{} for _ in self.arrays]
@@ -412,7 +416,7 @@ class _VerificationState:
         which = start + batch.array
         count = len(batch.states)
         places = list(self.cells[which].part(batch.first, batch.first + count))
-        self.states[which][places] = np.frombuffer(batch.states, np.uint8)
+        self.states[which].put(places, batch.states)
         self.chunks[which].update(batch.chunks)
         self.nbytes[which] += batch.nbytes
         for place, summed in zip(places, batch.sums, strict=True):
@@ -459,8 +463,12 @@ class _VerificationState:
                 "are those below the store that was written to. Open that, and give path=."
             )
         for which in range(len(self.arrays)) if complete else ():
-            for cell in np.flatnonzero(self.states[which] == absent).tolist():
+            total = self.states[which].tally()[absent]
+            named = min(total, _MOST_NAMED - len(self.findings))
+            for cell in islice(self.states[which].absent(), named):
                 self._blame(which, cell, "absent", _LOST if (which, cell) in lost else _UNKNOWN)
+            if total > named:
+                self.counts["absent"] += total - named
 
     def _cell(self, key: str, places: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the numbers of the array and the cell that a key belongs to, or None."""
@@ -573,7 +581,7 @@ class _VerificationState:
                 array.where,
                 array.shape,
                 array.meta.grid.counts,
-                states.reshape(array.meta.grid.counts),
+                states,
                 dict(chunks),
                 nbytes,
                 self.unpublished[which],
