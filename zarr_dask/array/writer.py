@@ -29,7 +29,13 @@ from zarr_dask.errors import ConditionalWriteError, CorruptObjectError, StoreErr
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, get_start
-from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none, keeping_lock
+from zarr_dask.stores.compare_and_swap import (
+    Refusals,
+    as_cas_store,
+    cas_store_or_none,
+    keeping_lock,
+    pause_before,
+)
 from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, puts_wait, remove
 
 __all__ = [
@@ -358,8 +364,11 @@ def swap_object(
         If the store acknowledges the put, and has the old object (`confirms`).
     """
     conditional = as_cas_store(store)
+    refusals = Refusals(f"the stored object {key!r} of {where}")
     refused: Hashable = None
+    unexplained = 0
     for number in range(_ATTEMPTS):
+        pause_before(unexplained)
         stored, tag = conditional.get_tagged(key, wanted)
         buffers = change(stored)
         if buffers is None:
@@ -378,6 +387,7 @@ def swap_object(
                     "the change. Look at the store, then write again with the same call."
                 )
             return buffers
+        unexplained = unexplained + 1 if refusals.note((tag,)) else 0
     raise ConditionalWriteError(
         f"the stored object {key!r} of {where} was changed by other jobs {_ATTEMPTS} times while "
         "this one tried to. Run the job again when they have ended."

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RECORD_OF_FOLDER",
     "ConditionalStore",
+    "Refusals",
     "as_cas_store",
     "cas_store_or_none",
     "cas_update",
@@ -41,6 +42,7 @@ __all__ = [
     "is_at",
     "keeping_lock",
     "one_by_one",
+    "pause_before",
     "until_put",
 ]
 
@@ -173,11 +175,55 @@ def one_by_one(store: Store, key: str) -> Iterator[None]:
         yield
 
 
+class Refusals:
+    """Refusals of conditional puts, counted as long as nothing has changed in between.
+
+    Parameters
+    ----------
+    what
+        Is changed, for messages.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._last: object = None
+        self._unexplained = 0
+
+    def note(self, tags: object) -> bool:
+        """Note a refusal; return True if nothing explains it: the value is that of the one before.
+
+        Parameters
+        ----------
+        tags
+            Of the values that were there when the put was tried.
+
+        Raises
+        ------
+        ConditionalWriteError
+            If nothing has explained the last ones, either.
+        """
+        self._unexplained = self._unexplained + 1 if tags == self._last else 0
+        self._last = tags
+        if self._unexplained == _UNEXPLAINED:
+            raise ConditionalWriteError(
+                f"{self._what} cannot be changed: the store says again and again that another "
+                "value has been put meanwhile, but the value is the same. Its conditional writes "
+                "do not work as they must; let one job alone write there."
+            )
+        return self._unexplained > 0
+
+
+def pause_before(number: int) -> None:
+    """Sleep before a try, by its number, for a random time that becomes longer.
+
+    Who tries again at once would meet the same others again; such pauses take them apart.
+    """
+    if number:
+        sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
+
+
 def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:
     """Try to change something that others change as well, with a pause before each new try.
-
-    Who tries again at once would meet the same others again; pauses of random lengths take them
-    apart.
 
     Parameters
     ----------
@@ -193,22 +239,13 @@ def until_put(what: str, put: Callable[[dict[str, Hashable]], bool]) -> None:
         If others have been faster again and again, or the store refuses although nothing has
         changed.
     """
-    last: dict[str, Hashable] = {}
-    unexplained = 0
+    refusals = Refusals(what)
     for number in range(_ATTEMPTS):
-        if number:
-            sleep(uniform(0, min(_SHORTEST * 2**number, _LONGEST)))  # noqa: S311  (no secret)
+        pause_before(number)
         tags: dict[str, Hashable] = {}
         if put(tags):
             return
-        unexplained = unexplained + 1 if tags == last else 0
-        if unexplained == _UNEXPLAINED:
-            raise ConditionalWriteError(
-                f"{what} cannot be changed: the store says again and again that another value has "
-                "been put meanwhile, but the value is the same. Its conditional writes do not "
-                "work as they must; let one job alone write there."
-            )
-        last = tags
+        refusals.note(tags)
     raise ConditionalWriteError(
         f"{what} was changed by others {_ATTEMPTS} times while this process tried to. Try again "
         "when they have ended."

@@ -13,13 +13,14 @@ from tests.support.lies import LIES as ALL_LIES
 from tests.support.lies import OF_LENGTH, Put
 from tests.support.object_stores import s3_server
 from zarr_dask.errors import (
+    ConditionalWriteError,
     CorruptObjectError,
     ManifestMismatchError,
     NodeNotFoundError,
     StoreError,
     ValuesDifferError,
 )
-from zarr_dask.stores import MemoryStore, Recording
+from zarr_dask.stores import WHOLE, MemoryStore, Recording
 from zarr_dask.stores.wrapper import StoreWrapper
 
 VALUES = np.random.default_rng(0).random((40, 40))
@@ -114,6 +115,28 @@ def test_puts_that_a_store_has_made_and_denies_end_a_job_soon():
     zd.consolidate(log)
     assert set(log.per_key("set_if").values()) == {1}
     assert zd.open_group(values)["a"].attributes == {"k": 1}
+
+
+@dataclass(frozen=True)
+class DenyingObjects(StoreWrapper):
+    """A store that does not show a stored object that it has."""
+
+    def get_tagged(self, key, wanted=WHOLE):
+        return (None, None) if "/c/" in key else super().get_tagged(key, wanted)
+
+
+def test_a_change_of_an_object_that_a_store_hides_ends_soon():
+    values = MemoryStore()
+    array = zd.create_array(values, "a", shape=(40, 40), dtype="f8", chunks=20, codecs=[])
+    array[...] = 1.5
+    log = Recording(DenyingObjects(values))
+    rows = da.from_array(VALUES[:10], chunks=10)
+    options = {"region": (slice(0, 10), slice(None)), "partial": "compare"}
+    why = "c/0/[01]' .*but the value is the same"
+    with dask.config.set(scheduler="sync"), pytest.raises(ConditionalWriteError, match=why):
+        zd.to_zarr(rows, log, "a", **options)
+    assert max(log.per_key("set_if").values()) == 9
+    np.testing.assert_array_equal(array[...], 1.5)
 
 
 # --- every lie, at once or later ------------------------------------------------------------------
