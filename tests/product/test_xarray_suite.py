@@ -13,7 +13,7 @@ import pytest
 import zarr
 from xarray.backends import refresh_engines
 from xarray.backends.common import BACKEND_ENTRYPOINTS
-from xarray.tests import test_backends, test_backends_datatree
+from xarray.tests import test_backends, test_backends_datatree, test_distributed
 
 # fixtures of the tests below
 from xarray.tests.conftest import (  # noqa: F401
@@ -22,8 +22,24 @@ from xarray.tests.conftest import (  # noqa: F401
     time_unit,
     use_dask,
 )
-from xarray.tests.test_backends import default_zarr_format, tmp_store  # noqa: F401
+from xarray.tests.test_backends import (  # noqa: F401
+    chunks,
+    default_zarr_format,
+    file_cache_maxsize,
+    fsspec_memory_zarr_stores,
+    nfiles,
+    parallel,
+    tmp_store,
+)
 from xarray.tests.test_backends_datatree import unaligned_datatree_zarr_factory  # noqa: F401
+from xarray.tests.test_distributed import (  # noqa: F401
+    cleanup,
+    client,
+    cluster_fixture,
+    loop,
+    loop_in_thread,
+)
+from xarray.tests.test_distributed import zarr as clean_zarr  # noqa: F401
 
 from zarr_dask.xarray import ZarrDaskBackend
 
@@ -70,12 +86,14 @@ def ours(options):
 
 
 OBJECTS = "the codecs in an encoding of v3 are documents, not objects of zarr-python"
+WORDS = "the error has other words"
 CALLS = "counts the calls of zarr-python's own functions"
 SILENT = "metadata that are not consolidated are no reason for a warning"
 DIFFERENT = {
     "test_read_non_consolidated_warning": SILENT,
     "test_to_zarr_not_consolidated": SILENT,
-    "test_non_existent_store": "the error has other words",
+    "test_non_existent_store": WORDS,
+    "test_raises_key_error_on_invalid_zarr_store": WORDS,
     "test_compressor_encoding[3]": OBJECTS,
     "test_zarr_encoding[zarr_format=3]": OBJECTS,
     "test_zarr_fill_value_setting[2-int]": "xarray does not heed use_zarr_fill_value_as_mask",
@@ -172,3 +190,31 @@ class TestZarrRegionAuto(Through, test_backends.TestZarrRegionAuto):
 
 class TestZarrDatatreeIO(Through, test_backends_datatree.TestZarrDatatreeIO):
     pass
+
+
+@pytest.fixture(name="readengine")
+def read_with_zarr():
+    return "zarr"
+
+
+@pytest.fixture(name="zarr")
+def of_distributed(clean_zarr):  # noqa: F811
+    return clean_zarr
+
+
+class TestNoClass(Through):
+    """Those that are in no class of xarray."""
+
+    @pytest.fixture(autouse=True)
+    def in_a_folder_of_its_own(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+
+    for _name in (
+        *("test_open_mfdataset_manyfiles", "test_open_fsspec", "test_open_mfdataset_fsspec"),
+        *("test_roundtrip_stringdtype_zarr_v3", "test_zarr_create_default_indexes"),
+        *("test_open_dataset_chunking_zarr", "test_chunking_consistency"),
+        *("test_stringdtype_with_na_object_uses_the_compatibility_path",),
+        *("test_zarr_closing_internal_zip_store", "test_raises_key_error_on_invalid_zarr_store"),
+    ):
+        locals()[_name] = staticmethod(getattr(test_backends, _name))
+    test_distributed = staticmethod(test_distributed.test_dask_distributed_zarr_integration_test)
