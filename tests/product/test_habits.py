@@ -51,7 +51,27 @@ def run(code, names):
     return eval(last, names)  # noqa: S307
 
 
+_NEW = "zd.create_array('n.zarr', shape=(4, 4), dtype='f4', chunks=2, "
 WORKS = {
+    _NEW + "filters=[]).codecs[-1].name": "crc32c",
+    _NEW + "filters='auto', serializer='auto', compressors='auto').codecs[-1].name": "crc32c",
+    _NEW + "compressors=None).codecs[-1].name": "bytes",
+    _NEW + "compressor=None, zarr_format=2).codecs[-1].name": "bytes",
+    "zd.copy('a.zarr', 'n.zarr', compressor=None); zd.open('n.zarr').codecs[-1].name": "bytes",
+    "zd.copy('a.zarr', 'n.zarr', compressors='auto'); zd.open('n.zarr').codecs[-1].name": "crc32c",
+    "zd.copy('g.zarr', 'n.zarr', compressors={'temp': 'gzip'}); "
+    "zd.open('n.zarr/temp').codecs[-1].name": "gzip",
+    _NEW + "filters=[zarr.codecs.TransposeCodec(order=(1, 0))]).codecs[0].name": "transpose",
+    _NEW + "serializer=zarr.codecs.BytesCodec(endian='big')).codecs[0].endian": "big",
+    _NEW + "compressors=[zarr.codecs.GzipCodec(), 'crc32c']).codecs[-1].name": "crc32c",
+    "c = zarr.codecs; q = "
+    + _NEW
+    + "shards=4, filters=c.TransposeCodec(order=(1, 0)), serializer=c.BytesCodec(), "
+    "compressors=c.ZstdCodec()); q[...] = 3; zarr.open('n.zarr')[3, 3].item()": 3,
+    "str(zd.create_array('n.zarr', shape=3, dtype=zarr.dtype.Int16()).dtype)": "int16",
+    "zd.create_array('n.zarr', data=['a'], dtype=zarr.dtype.VariableLengthUTF8())[0]": "a",
+    "zd.create_array('n.zarr', shape=1, dtype=zarr.dtype.VariableLengthBytes())[0]": b"",
+    "'1 stored object ' in str(zd.to_zarr(x, 'n.zarr', chunks=8))": True,
     "bool(z), not z": (True, False),
     "bool(zd.zeros(())), bool(a), bool(zd.zeros(0))": (False, True, False),
     "a.attrs = {'u': 1}; a.attrs = {'v': 2}; dict(zd.open('a.zarr').attrs)": {"v": 2},
@@ -256,7 +276,14 @@ ANSWERED = {
     "zd.copy('a.zarr', 'n.zarr').ok": (AttributeError, "all is stored"),
     # zarr-python
     "zd.create_array('n', shape=3, dtype='f4', config={})": (TypeError, "never stored"),
-    "zd.create_array('n', shape=3, dtype='f4', filters=[])": (TypeError, r"codecs=\[filter"),
+    "zd.ome.write(a[...], 'n.zarr', axes='yx', filters=[])": (TypeError, r"codecs=\[filter"),
+    "zd.create_array('n', shape=3, dtype='f4', codecs='zstd', filters=['crc32c'])": (
+        TypeError,
+        "two names of one thing",
+    ),
+    "del a[0]": (TypeError, r"array\.resize"),
+    "a.chunk_key_encoding": (AttributeError, r"array\.meta\.chunk_key_encoding"),
+    "a.drop('x')": (AttributeError, r"zarr_dask\.delete"),
     "zd.open_group('g.zarr', use_consolidated=False)": (TypeError, r"consolidated=False\)"),
     "zd.codecs.BloscCodec": (AttributeError, "mean 'Blosc'"),
     "zd.config.set({})": (AttributeError, "Options are arguments"),

@@ -297,6 +297,14 @@ class ArrayNames(NodeNames):
         return _into(out, self.blocks[selection])
 
     @takes_habits()
+    def __delitem__(self, selection: object) -> NoReturn:
+        """Raise: elements are overwritten, not deleted."""
+        raise TypeError(
+            f"del array[{selection!r}]: elements cannot be deleted. array[selection] = fill_value "
+            "clears them, array.resize(shape) shortens the array, zarr_dask.delete(url, path) "
+            "deletes it."
+        )
+
     def set_block_selection(self: Any, selection: Any, value: Any) -> None:
         """Write whole stored objects, as ``array.blocks[selection] = value`` does."""
         self.blocks[selection] = value
@@ -348,6 +356,8 @@ _ARRAY_HINTS: dict[str, str] = {
     ),
     "async_array": "array.to_dask() reads side by side; array.read() reads with threads.",
     "chunk_grid": "array.chunks, array.shards and array.write_chunks are its grids.",
+    "chunk_key_encoding": "array.meta.chunk_key_encoding has it; array.key(coords) is a key.",
+    "drop": "zarr_dask.delete(url, path) deletes an array; zarr_dask.open_dataset drops variables.",
     "digest": "zarr_dask.digest(array) is a digest of the values.",
     "label": "array.dimension_names has the names of dimensions.",
     "open": "It is open; zarr_dask.open(url, mode='r+') opens it for writing.",

@@ -218,6 +218,9 @@ def _data_type(dtype: Any, at: str) -> tuple[DataType, np.dtype[Any]]:
     """Return the data type, and the dtype with the byte order in which it is stored."""
     if isinstance(dtype, DataType):
         return dtype, dtype.dtype
+    if hasattr(dtype, "to_native_dtype"):  # a data type of zarr-python, which need not be imported
+        native = np.dtype(dtype.to_native_dtype())
+        dtype = "bytes" if native.kind == "O" else native
     try:
         data_type = data_type_of(dtype)
     except (TypeError, ValueError) as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 __all__ = [
     "NEW_ARRAY",
@@ -12,7 +13,15 @@ __all__ = [
     "CreateOptions",
     "LayoutOptions",
     "NewArrayOptions",
+    "codecs_of_steps",
+    "takes_codec_steps",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_STEPS = ("filters", "serializer", "compressor", "compressors")
+"""Keywords of zarr-python that are parts of ``codecs``, in the order of encoding."""
 
 
 class LayoutOptions(TypedDict, total=False):
@@ -46,8 +55,60 @@ NEW_ARRAY = tuple(CreateOptions.__annotations__)
 OPEN_HABITS = {"component": "path", "name": "path", "store": "url", "zarr_format": "format"}
 NEW_ARRAY_HABITS = {
     "attrs": "attributes",
-    "compressor": "codecs",
-    "compressors": "codecs",
     "dims": "dimension_names",
 }
 """Names of zarr-python, xarray and dask for arguments of this package."""
+
+
+def takes_codec_steps(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function that has ``codecs=`` take zarr-python's keywords for its parts as well."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        said = {name: kwargs.pop(name) for name in _STEPS if name in kwargs}
+        first = next(iter(said.values()), None)
+        by_array = isinstance(first, Mapping) and not {"id", "name"} & set(first)
+        codecs = first if by_array else codecs_of_steps(said)
+        if codecs is not None:
+            if kwargs.get("codecs") is not None:
+                raise TypeError(
+                    f"{function.__name__}() got codecs= and {next(iter(said))}=, which are two "
+                    "names of one thing; give one."
+                )
+            kwargs["codecs"] = codecs
+        return function(*args, **kwargs)
+
+    return call
+
+
+def codecs_of_steps(keywords: Mapping[str, Any]) -> list[Any] | None:
+    """Return filters, serializer and compressors in their order; None for the default codecs.
+
+    As in zarr-python, None or an empty list is no codec of that kind, and "auto" the default one.
+
+    Examples
+    --------
+    >>> codecs_of_steps({"filters": ["crc32c"], "compressors": ("gzip", "crc32c")})
+    ['crc32c', 'gzip', 'crc32c']
+    >>> codecs_of_steps({"compressors": None}), codecs_of_steps({"compressors": "auto"})
+    ([], None)
+    """
+    if not keywords:
+        return None
+    from zarr_dask.array.create import codec_configuration  # not for every read
+
+    said = [name for name in _STEPS if name in keywords and not _is_auto(keywords[name])]
+    codecs = [codec_configuration(item) for name in said for item in _listed(keywords[name])]
+    if {"compressor", "compressors"} & set(said):
+        return codecs
+    return [*codecs, "blosc"] if codecs else None
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -12,6 +12,7 @@ import zarr_dask as zd
 from zarr_dask.cli.errors import Failure
 from zarr_dask.cli.output import answer, echo, terminal_safe, wrapped
 from zarr_dask.cli.settings import storage_options
+from zarr_dask.jobs.engine.plan import pluralize
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.inventory.inventory import Inventory, NodeInventory
@@ -94,6 +95,6 @@ def _totals(found: Inventory) -> str:
     others = totals["other_objects"]
     more = f"; {others:,} other objects ({format_bytes(totals['other_bytes'])})" if others else ""
     return (
-        f"{counted}; {totals['objects']:,} stored objects "
+        f"{counted}; {pluralize(totals['objects'], 'stored object')} "
         f"({format_bytes(totals['stored_bytes'])}){more}"
     )

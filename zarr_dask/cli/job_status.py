@@ -8,6 +8,7 @@ from zarr_dask.cli.errors import FINDING
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.settings import storage_options
 from zarr_dask.hierarchy.locate import resolve_node
+from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.journal.job_states import JobState, job_states
 
 __all__ = ["jobs_at"]
@@ -57,5 +58,5 @@ def jobs_at(url: str) -> None:
 def _line(job: JobState) -> str:
     facts = [one for one in (job.kind, job.time) if one]
     if job.objects:
-        facts.append(f"{job.objects} stored objects")
+        facts.append(f"{pluralize(job.objects, 'stored object')}")
     return f"  {job.path or '/'}  {', '.join(facts)}: {_SAID[job.state]}"

@@ -12,7 +12,12 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
-from zarr_dask.array.create_options import NEW_ARRAY_HABITS, OPEN_HABITS, CreateOptions
+from zarr_dask.array.create_options import (
+    NEW_ARRAY_HABITS,
+    OPEN_HABITS,
+    CreateOptions,
+    takes_codec_steps,
+)
 from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import NodeExistsError, ZarrDaskError
 from zarr_dask.formats.base import Format, GroupMeta, checked_attributes, where
@@ -39,6 +44,7 @@ DATA_OPTIONS = frozenset({"shape", "dtype", "data"})
 """Keywords that make a new node an array."""
 
 
+@takes_codec_steps
 @takes_habits(**OPEN_HABITS, **NEW_ARRAY_HABITS)
 def create_array(
     url: Location | Node,

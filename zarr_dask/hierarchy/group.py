@@ -13,7 +13,13 @@ from zarr_dask._util.warnings import warn
 from zarr_dask.array.array import Array
 from zarr_dask.array.attributes import Attributes, fixed
 from zarr_dask.array.common_names import NodeNames, assigns_attrs, facts_text, no_attribute
-from zarr_dask.array.create_options import NEW_ARRAY, NEW_ARRAY_HABITS, OPEN_HABITS, CreateOptions
+from zarr_dask.array.create_options import (
+    NEW_ARRAY,
+    NEW_ARRAY_HABITS,
+    OPEN_HABITS,
+    CreateOptions,
+    takes_codec_steps,
+)
 from zarr_dask.array.revalidate import Shown
 from zarr_dask.errors import (
     ConsolidatedMetadataWarning,
@@ -324,6 +330,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
     def _facts(self) -> dict[str, object]:
         return {"format": self.format, "attributes": ", ".join(self.attributes) or "none"}
 
+    @takes_codec_steps
     @takes_habits(NEW_ARRAY, name="path", **NEW_ARRAY_HABITS)
     def create_array(self, path: str, **options: Unpack[CreateOptions]) -> Array:
         """Create an array below this group.
@@ -374,6 +381,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         node = self._if_there(path)
         return self.create_group(path) if node is None else as_group(node)
 
+    @takes_codec_steps
     @takes_habits(NEW_ARRAY, name="path", **NEW_ARRAY_HABITS)
     def require_array(self, path: str, **options: Unpack[CreateOptions]) -> Array:
         """Return the array at a path below this group; create it if there is none.

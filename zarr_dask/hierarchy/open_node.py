@@ -7,7 +7,13 @@ from typing import Any, Unpack, get_args
 
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
-from zarr_dask.array.create_options import NEW_ARRAY, NEW_ARRAY_HABITS, OPEN_HABITS, CreateOptions
+from zarr_dask.array.create_options import (
+    NEW_ARRAY,
+    NEW_ARRAY_HABITS,
+    OPEN_HABITS,
+    CreateOptions,
+    takes_codec_steps,
+)
 from zarr_dask.errors import NodeNotFoundError, NodeTypeError
 from zarr_dask.formats.base import ReadOptions, normalise_path
 from zarr_dask.formats.consolidated import Consolidated, with_consolidated, without_consolidated
@@ -25,6 +31,7 @@ __all__ = ["open", "open_array", "open_group"]
 
 
 @in_foreground()
+@takes_codec_steps
 @takes_habits(
     NEW_ARRAY,
     group="path",
@@ -172,6 +179,7 @@ def open_existing(
     return node_of(store, path, meta, node_format, options)
 
 
+@takes_codec_steps
 @takes_habits(NEW_ARRAY, **OPEN_HABITS, **NEW_ARRAY_HABITS)
 @explained_by(open)
 def open_array(

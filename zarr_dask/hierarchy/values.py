@@ -13,7 +13,7 @@ import numpy as np
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import given_values
-from zarr_dask.array.create_options import CreateOptions, LayoutOptions
+from zarr_dask.array.create_options import CreateOptions, LayoutOptions, takes_codec_steps
 from zarr_dask.errors import NodeExistsError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.create_node import create_array
@@ -37,12 +37,12 @@ __all__ = [
 ]
 
 _MORE = (*CreateOptions.__annotations__, "path", "format", "storage_options")
-_OPTIONS = frozenset({*_MORE, "codecs", "compressor", "dtype", "mode"}) - {"data", "shape"}
+_OPTIONS = frozenset(
+    {*_MORE, "codecs", "compressor", "compressors", "filters", "serializer", "dtype", "mode"}
+) - {"data", "shape"}
 _HABITS = {
     "attrs": "attributes",
     "component": "path",
-    "compressor": "codecs",
-    "compressors": "codecs",
     "dims": "dimension_names",
     "name": "path",
     "store": "url",
@@ -108,6 +108,7 @@ class ZerosOptions(PlaceOptions, total=False):
     dtype: Any
 
 
+@takes_codec_steps
 @takes_habits(_MORE, **_HABITS)
 def array(data: Any, url: Location | Group | None = None, **options: Unpack[ArrayOptions]) -> Array:
     """Create an array of values; in memory if no location is given.
@@ -133,6 +134,7 @@ def array(data: Any, url: Location | Group | None = None, **options: Unpack[Arra
 
 
 @_shape_first
+@takes_codec_steps
 @takes_habits(_MORE, **_HABITS)
 def full(
     shape: Any,
@@ -170,6 +172,7 @@ def full(
 
 
 @_shape_first
+@takes_codec_steps
 @takes_habits(_MORE, **_HABITS)
 def zeros(
     shape: Any,
@@ -190,6 +193,7 @@ def zeros(
 
 
 @_shape_first
+@takes_codec_steps
 @takes_habits(_MORE, **_HABITS)
 def empty(
     shape: Any,
@@ -210,6 +214,7 @@ def empty(
 
 
 @_shape_first
+@takes_codec_steps
 @takes_habits(_MORE, **_HABITS)
 def ones(
     shape: Any,
@@ -244,6 +249,7 @@ def _like(other: Any) -> dict[str, Any]:
     }
 
 
+@takes_codec_steps
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
 def full_like(
     other: Any,
@@ -279,6 +285,7 @@ def full_like(
     return create_array(place, fill_value=fill_value, **wanted)
 
 
+@takes_codec_steps
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
 def zeros_like(
     other: Any, url: Location | Group | None = None, **options: Unpack[ZerosOptions]
@@ -287,6 +294,7 @@ def zeros_like(
     return full_like(other, 0, url, **options)
 
 
+@takes_codec_steps
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
 def empty_like(
     other: Any, url: Location | Group | None = None, **options: Unpack[ZerosOptions]
@@ -295,6 +303,7 @@ def empty_like(
     return full_like(other, 0, url, **options)
 
 
+@takes_codec_steps
 @takes_habits((*_MORE, "shape", "dtype"), **_HABITS)
 def ones_like(
     other: Any, url: Location | Group | None = None, **options: Unpack[ZerosOptions]

@@ -16,6 +16,7 @@ from zarr_dask._util.arguments import check_bools, check_count, check_resume, ch
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.array.array import Array
+from zarr_dask.array.create_options import takes_codec_steps
 from zarr_dask.errors import MetadataError, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions, normalise_path, where
 from zarr_dask.formats.consolidated import without_consolidated
@@ -85,8 +86,6 @@ class RunCopyOptions(CopyOptions, total=False):
 
 _HABITS = {
     "component": "path",
-    "compressor": "codecs",
-    "compressors": "codecs",
     "source": "src",
     "target": "dst",
     "zarr_format": "format",
@@ -101,6 +100,7 @@ def plan_copy(
 @overload
 def plan_copy(src: Any, dst: Location | Group, **options: Unpack[PlanCopyOptions]) -> Any: ...
 @in_job()
+@takes_codec_steps
 @takes_habits(**_HABITS)
 @explained_by(plan_rechunk)
 def plan_copy(
@@ -258,6 +258,7 @@ def copy(
 @overload
 def copy(src: Any, dst: Location | Group, **options: Unpack[RunCopyOptions]) -> Any: ...
 @in_job()
+@takes_codec_steps
 @takes_habits(**_HABITS)
 @takes_options_of(plan_copy, but=["threads"])
 @explained_by(plan_copy)

@@ -264,7 +264,7 @@ class RechunkReport(ReportBase):
 
     def __str__(self) -> str:
         return self._before() + (
-            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
+            f"{format_bytes(self.nbytes)} in {pluralize(self.objects, 'stored object')} "
             f"({format_bytes(self.stored)}) by {self.tasks} tasks in {self.seconds:.1f} s "
             f"({rate(self.nbytes, self.seconds)})"
         )

@@ -135,7 +135,8 @@ class Inventory(InWords):
         totals: dict[str, int] = self.to_json()["totals"]
         lines = [
             f"inventory of {self.where}: {pluralize(len(self.arrays), 'array')}, "
-            f"{pluralize(totals['groups'], 'group')}, {totals['objects']:,} stored objects "
+            f"{pluralize(totals['groups'], 'group')}, "
+            f"{pluralize(totals['objects'], 'stored object')} "
             f"({format_bytes(totals['stored_bytes'])})"
         ]
         for node in self.nodes[:LISTED]:

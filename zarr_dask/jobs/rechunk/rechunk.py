@@ -16,6 +16,7 @@ import numpy as np
 from zarr_dask._util.arguments import check_bools, check_count, check_resume, check_type
 from zarr_dask._util.keywords import explained_by, takes_habits, takes_options_of
 from zarr_dask.array.array import Array
+from zarr_dask.array.create_options import takes_codec_steps
 from zarr_dask.errors import NodeExistsError, NodeTypeError, SourceIsTargetError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import format_for_new
@@ -97,8 +98,6 @@ class RechunkOptions(JobOptions, total=False):
 
 _HABITS = {
     "component": "path",
-    "compressor": "codecs",
-    "compressors": "codecs",
     "target_chunks": "chunks",
     "target_store": "target",
     "temp_store": "temp",
@@ -124,6 +123,7 @@ def plan_rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[PlanOptions]
 ) -> JointRechunkPlan: ...
 @in_job()
+@takes_codec_steps
 @takes_habits(**_HABITS)
 def plan_rechunk(
     source: Any,
@@ -346,6 +346,7 @@ def rechunk(
     source: Sequence[Location | Array], target: Any, **options: Unpack[RechunkOptions]
 ) -> JointReport: ...
 @in_job()
+@takes_codec_steps
 @takes_habits(**_HABITS)
 @takes_options_of(plan_rechunk, but=["threads"])
 @explained_by(plan_rechunk)

@@ -25,7 +25,7 @@ from zarr_dask.errors import (
 from zarr_dask.grid.grid import Dimension, Region, cells_overlapping
 from zarr_dask.jobs.engine.find_sources import find_lazy_arrays, places_of_source
 from zarr_dask.jobs.engine.grid_arguments import clipped_slices
-from zarr_dask.jobs.engine.plan import format_region
+from zarr_dask.jobs.engine.plan import format_region, pluralize
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.real_location import place_of_target
@@ -166,7 +166,7 @@ def check_whole(plan: PlannedWrite) -> None:
         return
     target, cut = plan.target, plan.partial
     raise PartialWriteError(
-        f"the region {format_region(plan.region)} covers {len(cut)} stored objects of "
+        f"the region {format_region(plan.region)} covers {pluralize(len(cut), 'stored object')} of "
         f"{target.where} only in part (the first at {cut[0]}; they have the shape "
         f"{target.write_chunks}), so that another job may be writing to the same ones. Extend the "
         'region to whole stored objects, pass partial="own" if no other job writes there, or '

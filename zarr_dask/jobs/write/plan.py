@@ -236,7 +236,7 @@ class PlannedWrite(Priced, InWords):
             f"chunks {target.meta.grids}",
             f"  region  {shape} at {tuple(s.start for s in self.region)}",
             f"  blocks  {_sizes(self.values.chunks)}, {self._how()}",
-            f"  tasks   {self.tasks}, for {self.objects} stored objects",
+            f"  tasks   {self.tasks}, for {pluralize(self.objects, 'stored object')}",
             self._memory(),
         ]
         lines += self._reasons()

@@ -160,7 +160,7 @@ class WriteReport(Priced, InWords):
     def _figures(self) -> str:
         again = f", {pluralize(self.retried, 'request')} tried again" if self.retried else ""
         return (
-            f"{format_bytes(self.nbytes)} in {self.objects} stored objects "
+            f"{format_bytes(self.nbytes)} in {pluralize(self.objects, 'stored object')} "
             f"({format_bytes(self.stored)}), {self.empty} left out as fill values{again}"
         )
 

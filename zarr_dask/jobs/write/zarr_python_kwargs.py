@@ -12,7 +12,8 @@ from typing import Any, Literal, TypedDict
 
 from zarr_dask._util.keywords import unknown_keyword
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec, codec_configuration
+from zarr_dask.array.create import ArraySpec
+from zarr_dask.array.create_options import codecs_of_steps
 from zarr_dask.formats.detect import spelled_format
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open_array
@@ -97,36 +98,12 @@ def spec_from_keywords(spec: ArraySpec, keywords: Mapping[str, Any]) -> ArraySpe
         spec = replace(spec, chunk_key_encoding=_keys(given["chunk_key_encoding"]))
     if "dimension_separator" in given:
         spec = replace(spec, chunk_key_encoding={"separator": given["dimension_separator"]})
-    codecs = _codecs(keywords)
+    codecs = codecs_of_steps(keywords)
     if codecs is not None:
         if spec.codecs is not None:
             raise TypeError("codecs= and zarr-python's codec keywords are given; choose one.")
         spec = replace(spec, codecs=codecs)
     return spec
-
-
-def _codecs(keywords: Mapping[str, Any]) -> list[Any] | None:
-    """Return filters, serializer and compressors in their order; None if none are given."""
-    steps = ("filters", "serializer", "compressor", "compressors")
-    said = [n for n in steps if n in keywords and not _is_auto(keywords[n])]
-    if not said:
-        return None
-    codecs = [codec_configuration(item) for name in said for item in _listed(keywords[name])]
-    if not {"compressor", "compressors"} & set(said):
-        if not codecs:
-            return None
-        codecs.append("blosc")
-    return codecs
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None or _is_auto(value):
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _keys(value: Any) -> Any:
