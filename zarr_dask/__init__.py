@@ -315,6 +315,55 @@ _INSTEAD = {
         "name in zarr_dask.open_group(url) tells; opening what is absent raises "
         "zarr_dask.errors.NodeNotFoundError."
     ),
+    **dict.fromkeys(
+        (
+            "apply_gufunc",
+            "apply_ufunc",
+            "argtopk",
+            "blockwise",
+            "from_delayed",
+            "from_tiledb",
+            "gufunc",
+            "map_overlap",
+            "optimize",
+            "overlap",
+            "reshape_blockwise",
+            "shuffle",
+            "to_tiledb",
+            "topk",
+            "unify_chunks",
+        ),
+        "It is dask's, or xarray's: zarr_dask.from_zarr(url) opens a dask array.",
+    ),
+    **dict.fromkeys(
+        ("Coordinates", "Variable", "align", "corr", "date_range", "infer_freq"),
+        "It is xarray's: zarr_dask.open_dataset(url) opens a dataset of xarray.",
+    ),
+    **dict.fromkeys(
+        ("ExternalLink", "HardLink", "SoftLink"),
+        "A node has one path; zarr_dask.copy(source, target) copies it.",
+    ),
+    **dict.fromkeys(
+        ("VirtualLayout", "VirtualSource", "virtual_chunked"),
+        "zarr_dask.reference(files, url) makes one hierarchy of the chunks of many files.",
+    ),
+    **dict.fromkeys(
+        ("check_dtype", "enum_dtype", "opaque_dtype", "special_dtype", "vlen_dtype"),
+        "dtype='string' and dtype='bytes' have any length, others are as in NumPy.",
+    ),
+    **dict.fromkeys(
+        ("Dim", "IndexDomain", "IndexTransform"),
+        "array.lazy[selection] is a view, which reads nothing until it is asked to.",
+    ),
+    **dict.fromkeys(
+        ("Schema", "Spec"), "zarr_dask.create_array(url, shape=..., dtype=...) says what is made."
+    ),
+    **dict.fromkeys(
+        ("Batch", "Context", "Transaction"),
+        "Options are arguments: storage_options=; zarr_dask.to_zarr writes as a whole.",
+    ),
+    "KvStore": "zarr_dask.stores has the stores; a URL or a path is one.",
+    "is_hdf5": "zarr_dask.plan_ingest(files, url) reads the headers of files.",
     "Client": "distributed.Client starts or finds a cluster; jobs use the active one.",
     "File": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
     "from_array": "zarr_dask.create_array(url, data=values) stores values in memory.",
@@ -409,8 +458,28 @@ def __getattr__(name: str) -> _Any:
         return globals()[name]
     if name.startswith("_"):  # asked for by tools, of every module; comparing names takes its time
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    hint = f" {_INSTEAD[name]}" if name in _INSTEAD else _did_you_mean(name, __all__)
+    if name in _INSTEAD:
+        hint = f" {_INSTEAD[name]}"
+    else:
+        hint = _did_you_mean(name, __all__, closeness=0.75) or _of_numpy(name)
+        hint = hint or _did_you_mean(name, __all__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
+
+
+def _of_numpy(name: str) -> str:
+    """Return a hint for a name of NumPy; empty for another one."""
+    numpy = _import_module("numpy")
+    if name not in numpy.__all__:
+        return ""
+    found = getattr(numpy, name)
+    if isinstance(found, type):
+        return f" It is a type of NumPy: dtype=numpy.{name} takes it where arrays are made."
+    if not callable(found):
+        return f" It is NumPy's: numpy.{name}."
+    return (
+        f" Arrays compute nothing: numpy.{name} takes values, array[...], and dask.array takes "
+        "zarr_dask.from_zarr(url)."
+    )
 
 
 def _installed_version() -> str:

@@ -784,10 +784,19 @@ _ELSEWHERE = {
         "NodeExistsError",
     ),
     **dict.fromkeys(("BoundsCheckError", "VindexInvalidSelectionError"), "SelectionError"),
+    "ArrayIndexError": "SelectionError",
+    "BaseZarrError": "ZarrDaskError",
+    "ChunkNotFoundError": "ChunkMissingError",
     "CodecPipelineError": "CorruptObjectError",
+    "DataTypeValidationError": "DataTypeError",
+    "NegativeStepError": "SelectionError",
     "MetadataValidationError": "MetadataError",
     "NodeTypeValidationError": "NodeTypeError",
     "PathNotFoundError": "NodeNotFoundError",
+    **dict.fromkeys(
+        ("ZarrDeprecationWarning", "ZarrFutureWarning", "ZarrRuntimeWarning", "ZarrUserWarning"),
+        "ZarrDaskWarning",
+    ),
 }
 """Exceptions of zarr-python, and those raised here for the same reason."""
 

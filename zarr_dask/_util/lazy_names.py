@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 __all__ = ["hidden_names", "hides", "lazy_names"]
@@ -13,7 +14,9 @@ T = TypeVar("T")
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, tuple[str, ...]]
+    package: str,
+    modules: Mapping[str, tuple[str, ...]],
+    instead: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__`` for names of its modules.
 
@@ -25,6 +28,8 @@ def lazy_names(
         Name of the package.
     modules
         Names that each module has, by the name of the module within the package.
+    instead
+        What to write instead of names of other libraries.
 
     Examples
     --------
@@ -45,7 +50,8 @@ def lazy_names(
 
     def find(name: str) -> Any:
         if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            hint = f". {instead[name]}" if name in instead else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         found = getattr(import_module(f"{package}.{module_of[name]}"), name)
         setattr(sys.modules[package], name, found)
         return found

@@ -31,7 +31,7 @@ _DASK_ONLY = frozenset(
     {
         "argtopk", "compute", "compute_chunk_sizes", "map_blocks", "map_overlap", "moment",
         "npartitions", "numblocks", "partitions", "persist", "rechunk", "to_dask_dataframe",
-        "to_delayed", "to_hdf5", "to_svg", "to_tiledb", "topk", "visualize",
+        "to_backend", "to_delayed", "to_hdf5", "to_svg", "to_tiledb", "topk", "visualize",
     }
 )  # fmt: skip
 """Names of `dask.array.Array` that NumPy lacks; dask may be absent, and is slow to import."""
@@ -43,6 +43,24 @@ _NUMPY_ONLY = frozenset(
     }
 )  # fmt: skip
 """Names of `numpy.ndarray` that dask's arrays lack."""
+
+
+_XARRAY_ONLY = frozenset(
+    {
+        "as_numpy", "assign_attrs", "assign_coords", "bfill", "broadcast_equals", "broadcast_like",
+        "chunk", "chunksizes", "coarsen", "combine_first", "convert_calendar", "coords", "count",
+        "cumulative", "differentiate", "drop_attrs", "drop_duplicates", "drop_encoding",
+        "drop_isel", "drop_sel", "drop_vars", "dropna", "dt", "equals", "expand_dims", "ffill",
+        "fillna", "get_axis_num", "get_index", "groupby", "groupby_bins", "head", "identical",
+        "idxmax", "idxmin", "indexes", "integrate", "interp", "interp_like", "interpolate_na",
+        "isel", "isin", "isnull", "loc", "notnull", "pad", "pipe", "plot", "polyfit", "quantile",
+        "query", "reduce", "reindex", "reindex_like", "rename", "resample", "reset_coords",
+        "reset_index", "roll", "rolling", "sel", "set_index", "shift", "sortby", "stack",
+        "swap_dims", "tail", "thin", "to_dataframe", "to_dataset", "to_index", "to_netcdf",
+        "to_pandas", "to_series", "unstack", "variable", "weighted", "xindexes",
+    }
+)  # fmt: skip
+"""Names of `xarray.DataArray` that the arrays of NumPy and dask lack."""
 
 
 class Located(Protocol):
@@ -331,6 +349,8 @@ def values_hint(name: str, noun: str = "array") -> dict[str, str]:
         return {name: f"Read it first: {noun}[...].{name}."}
     if hasattr(np.ndarray, name):
         return {name: f"Read it first: {noun}[...].{name}, or lazily: {noun}.to_dask().{name}."}
+    if name in _XARRAY_ONLY:
+        return {name: f"Variables of xarray have it: zarr_dask.open_dataset(url)[name].{name}."}
     return {}
 
 
@@ -384,10 +404,24 @@ _ARRAY_HINTS: dict[str, str] = {
     "dask": "array.to_dask() is a dask array, which has a graph.",
     "domain": "array.shape has the lengths; every dimension starts at 0.",
     "dims": "array.dimension_names has them.",
-    "coords": "zarr_dask.open_dataset gives variables with coordinates.",
-    "isel": "zarr_dask.open_dataset gives variables of xarray.",
-    "sel": "zarr_dask.open_dataset gives variables of xarray.",
-    "plot": "zarr_dask.open_dataset gives variables of xarray, which plot.",
+    "codec": "array.codecs lists all codecs, in the order of encoding.",
+    **dict.fromkeys(("external", "virtual_sources"), "Its stored objects are array.store.list()."),
+    "getitem": "array[selection] reads, array.read(region, threads=...) with threads.",
+    "kvstore": "array.store is the store, array.path the path in it.",
+    **dict.fromkeys(
+        ("readable", "writable"), "zarr_dask.open(url, mode='r') reads, mode='r+' writes as well."
+    ),
+    "resolve": "Values are read anew each time; zarr_dask.open(url) reads the metadata anew.",
+    "setitem": "array[selection] = values writes.",
+    "storage_statistics": "array.nchunks_initialized and array.nbytes_stored() count.",
+    **dict.fromkeys(
+        ("transaction", "with_transaction"),
+        "zarr_dask.to_zarr writes as a whole or not at all; Icechunk's sessions have commits.",
+    ),
+    **dict.fromkeys(
+        ("mark_bounds_implicit", "translate_backward_by", "translate_by", "translate_to"),
+        "Every dimension starts at 0; array.lazy[...] is a view of a part.",
+    ),
     "chunk_store": "array.store is the store of metadata and chunks.",
     "compression": "array.codecs lists all codecs, in the order of encoding.",
     "compression_opts": "array.codecs lists all codecs, with their options.",
@@ -416,7 +450,6 @@ _ARRAY_HINTS: dict[str, str] = {
     "numpy": "array[...] reads all elements.",
     "value": "array[...] reads all elements.",
     "values": "array[...] reads all elements.",
-    "to_dataframe": "zarr_dask.open_dataset gives variables of xarray, which have to_dataframe.",
     "to_numpy": "array[...] reads all elements.",
     "tree": "Groups have a tree; array.info has the facts of an array.",
     "to_xarray": "zarr_dask.open_dataset of the group that it lies in gives variables of xarray.",

@@ -47,12 +47,28 @@ def __getattr__(name: str) -> Any:
                 f" Codecs of numcodecs are taken as they are: codecs=[numcodecs.{name}(...), ...]."
             )
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
+        if name in _INSTEAD:
+            hint = f" {_INSTEAD[name]}"
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
         hint = did_you_mean(name.removesuffix("Codec"), own_classes())
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_FILTERS = frozenset({"AsType", "Delta", "FixedScaleOffset", "PackBits", "Quantize"})
+_FILTERS = frozenset(
+    {
+        "Adler32", "AsType", "BZ2", "CRC32", "Categorize", "Delta", "FixedScaleOffset",
+        "Fletcher32", "JenkinsLookup3", "LZ4", "LZMA", "PackBits", "Quantize", "Shuffle", "Zlib",
+    }
+)  # fmt: skip
+_INSTEAD = {
+    "BloscCname": "It is a word here, as in cname='zstd'.",
+    "BloscShuffle": "It is a word here, as in shuffle='bitshuffle'.",
+    "Endian": "It is a word here, as in endian='little'.",
+    "ShardingCodecIndexLocation": "It is a word here, as in index_location='end'.",
+    "register_codec": "zarr_dask.codecs.registry.register_codec is a decorator of a class.",
+}
+"""Names of zarr-python, and what to write instead."""
 
 
 def __dir__() -> list[str]:

@@ -535,6 +535,11 @@ class _Values(ValuesView["Array | Group"]):
 
 
 _GROUP_HINTS = {
+    **dict.fromkeys(
+        ("groupby", "resample", "rolling"),
+        "zarr_dask.open_dataset(url) is a dataset of xarray, which has it.",
+    ),
+    **dict.fromkeys(("delitem", "getitem"), "group[name] is a node, del group[name] deletes one."),
     "create_dataset_like": "zarr_dask.zeros_like(other, group, path='name') creates one like it.",
     "create_virtual_dataset": "zarr_dask.reference(files, url) refers to files as they are.",
     "create_dataset": "group.create_array(name, shape=..., dtype=...) creates an array.",

@@ -67,4 +67,15 @@ __getattr__, __dir__ = lazy_names(
         "wrappers.cache": ("Cache",),
         "wrappers.confirmed": ("Confirmed",),
     },
+    {
+        **dict.fromkeys(
+            ("FSStore", "FsspecStore", "ObjectStore", "StorePath"),
+            "A URL is a store, with storage_options=; filesystems of fsspec and stores of obstore "
+            "and zarr-python are taken as they are.",
+        ),
+        "LoggingStore": "zarr_dask.stores.Recording(store) records requests.",
+        "ManagedMemoryStore": "zarr_dask.stores.MemoryStore is a store in memory, as is a dict.",
+        "StoreLike": "zarr_dask.stores.Location is the type of what is taken for a store.",
+        "WrapperStore": "zarr_dask.stores.HookStore wraps a store.",
+    },
 )

@@ -126,7 +126,7 @@ def test_every_layout_into_every_other(source, target):
     assert report.objects == new.meta.grid.ncells
     assert report.tasks == plan.tasks
     assert "14" in str(plan)
-    assert "stored objects" in str(report)
+    assert "stored object" in str(report)
 
 
 @given(st.data())

@@ -265,8 +265,8 @@ class RechunkReport(ReportBase):
     def __str__(self) -> str:
         return self._before() + (
             f"{format_bytes(self.nbytes)} in {pluralize(self.objects, 'stored object')} "
-            f"({format_bytes(self.stored)}) by {self.tasks} tasks in {self.seconds:.1f} s "
-            f"({rate(self.nbytes, self.seconds)})"
+            f"({format_bytes(self.stored)}) by {pluralize(self.tasks, 'task')} "
+            f"in {self.seconds:.1f} s ({rate(self.nbytes, self.seconds)})"
         )
 
     def to_json(self) -> dict[str, Any]:
