@@ -13,7 +13,7 @@ import zarr_dask as zd
 from tests.support.object_stores import S3Server, s3_server
 from tests.support.running import Stopped, running
 from zarr_dask.errors import JobReplacedError, ListingError
-from zarr_dask.journal import lock
+from zarr_dask.journal import Journal, lock
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.base import Buffer, Listing, ReadPolicy
 
@@ -98,6 +98,33 @@ def test_a_job_that_was_stopped_puts_nothing(
     assert isinstance(error, JobReplacedError)
     np.testing.assert_array_equal(zd.open_array(url, **options)[...], np.full((8, 6), later))
     assert zd.verify(url, **options).ok
+
+
+@pytest.mark.parametrize("kind", ["write_resumably", "rechunk", "copy"])
+def test_a_job_that_was_stopped_before_it_kept_a_journal_leaves_none(
+    kind: str, server: S3Server, stop_for: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, options = f"s3://bucket/bare-{kind}.zarr", {"storage_options": server.options}
+    begin, stops = Journal.begin, list[Stopped]()
+
+    def stopping(journal: Journal, *args: Any, **more: Any) -> None:
+        if stops:
+            stops.pop()("the journal")
+        begin(journal, *args, **more)
+
+    def run(stopped: Stopped) -> None:
+        stops.append(stopped)
+        JOBS[kind](url, Stopped.passing(), **options)
+
+    monkeypatch.setattr(Journal, "begin", stopping)
+    with running(run) as raised:
+        stop_for(30)
+        zd.to_zarr(da.full((8, 6), 2.0, chunks=(1, 6)), url, mode="w", **options)
+    (error,) = raised
+    assert isinstance(error, JobReplacedError)
+    np.testing.assert_array_equal(zd.open_array(url, **options)[...], np.full((8, 6), 2.0))
+    report = zd.verify(url, **options)
+    assert report.ok, str(report)
 
 
 class UnlistedStore(MemoryStore):

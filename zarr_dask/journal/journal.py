@@ -403,6 +403,15 @@ class Journal:
         """Raise if a running process writes what is to be replaced; see `check_not_locked`."""
         check_not_locked(self.store, [f"{self.prefix}{HELD}"], what)
 
+    def remove_replaced(self) -> None:
+        """Remove the journal in a remote store after a later job has replaced this one.
+
+        That job has removed all that was there; what this one has put since is nobody's.
+        """
+        with suppress(StoreError):  # the first error is what matters
+            if is_remote(self.store) and self.is_ours():
+                self.remove()
+
     def remove(self) -> None:
         """End the job: remove the journal, and folders that have become empty."""
         GATHERED.take(self.batch_key)

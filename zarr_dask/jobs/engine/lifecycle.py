@@ -18,6 +18,7 @@ from time import monotonic, sleep
 
 from zarr_dask.errors import (
     ConditionalWriteError,
+    JobReplacedError,
     JobRunningError,
     ListingError,
     NodeExistsError,
@@ -223,6 +224,9 @@ def job_lock(journal: Journal | None) -> Iterator[None]:
     with closing(journal.lock()):
         try:
             yield
+        except JobReplacedError:
+            journal.remove_replaced()
+            raise
         except BaseException:
             journal.flush_after_failure()
             raise

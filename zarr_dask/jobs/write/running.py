@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask._util.lazy_names import hides
+from zarr_dask.errors import JobReplacedError
 from zarr_dask.formats.handles import tell_growth
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
@@ -222,11 +223,25 @@ def run_plans(
 ) -> tuple[WriteReport, ...]:
     """Write one array or several, and end their jobs; `commit` and `group` as `make_finalizer`."""
     with counting_requests() as besides:
-        reports = _run(plans, client, progress, window, commit, group)
+        begun: list[StartedWrite] = []
+        with _leaving_no_journal(begun):
+            reports = _run(begun, plans, client, progress, window, commit, group)
     return (reports[0].with_waits(besides), *reports[1:]) if reports else reports
 
 
+@contextmanager
+def _leaving_no_journal(begun: Sequence[StartedWrite]) -> Iterator[None]:
+    """Remove the journals of writes that have begun if a later job replaces them."""
+    try:
+        yield
+    except JobReplacedError:
+        for one in begun:
+            one.remove_replaced()
+        raise
+
+
 def _run(
+    begun: list[StartedWrite],
     plans: Sequence[PlannedWrite],
     client: Client | None,
     progress: WriteProgress | None,
@@ -239,7 +254,6 @@ def _run(
     The jobs end here, not in the last task: a task may be run again if a worker dies with its
     result, and an append is identified by its journal then.
     """
-    begun: list[StartedWrite] = []
     since = perf_counter()
 
     def begin(topic: str) -> BegunWrites:

@@ -148,6 +148,11 @@ class StartedWrite:
                 take_receipts(self.journal, client)
         self.journal.flush_after_failure()
 
+    def remove_replaced(self) -> None:
+        """Remove the journal after a later job has replaced this one."""
+        if self.journal is not None:
+            self.journal.remove_replaced()
+
     def stop(self) -> None:
         """Remove output that cannot be resumed."""
         if self.swap is not None and self.journal is None:
