@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise, product
 from math import prod
+from operator import eq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zarr_dask.errors import GridError
@@ -322,16 +323,12 @@ class Grid:
         >>> grid.cuts((1, 0)), grid.cuts((0, 0)), grid.cuts((2, 0))
         (True, False, False)
         """
-        if not self._has_cut:
-            return False
-        pairs = [*zip(self.dimensions, coords, strict=True)]
-        return any(d.start(i + 1) > d.extent for d, i in pairs) and all(
-            d.start(i) < d.extent for d, i in pairs
-        )
+        return any(map(eq, coords, self._cut_cells)) and self.has_cell(coords)
 
     @cached_property
-    def _has_cut(self) -> bool:
-        return any(d.overhangs for d in self.dimensions)
+    def _cut_cells(self) -> tuple[int, ...]:
+        """The cell along each dimension that reaches beyond the extent; -1 where none does."""
+        return tuple(d.count - 1 if d.overhangs else -1 for d in self.dimensions)
 
     @property
     def everything(self) -> Region:

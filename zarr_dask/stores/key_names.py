@@ -10,6 +10,8 @@ import os
 import re
 from itertools import count
 
+from zarr_dask.stores.process_identity import is_number_of_gone, number_of_process
+
 __all__ = ["is_document", "is_left_by_the_dead", "is_metadata", "is_temporary", "temporary_name"]
 
 
@@ -50,8 +52,6 @@ def temporary_name() -> str:
     >>> len({temporary_name() for _ in range(1000)}), is_temporary(temporary_name())
     (1000, True)
     """
-    from zarr_dask.stores.process_identity import number_of_process
-
     number = next(_COUNT) & (1 << _COUNT_BITS) - 1
     return f".zarr-dask-{number_of_process() << _COUNT_BITS | number:016x}.tmp"
 
@@ -69,7 +69,5 @@ def is_left_by_the_dead(name: str) -> bool:
     >>> is_left_by_the_dead(temporary_name())
     False
     """
-    from zarr_dask.stores.process_identity import is_number_of_gone
-
     found = _NAME.fullmatch(name)
     return found is not None and is_number_of_gone(int(found[1], 16) >> _COUNT_BITS)

@@ -307,24 +307,26 @@ class LocalStore(FileStore):
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        folder = os.path.dirname(self._path(key))
+        check_key(key)
+        above = key.rpartition("/")[0]
+        folder = f"{self.root}/{above}" if above else self.root
         make = tag is None
         with self._reporting("write", key):
             try:
-                with folder_in(self.root, key.rpartition("/")[0], make=make):
+                with folder_in(self.root, above, make=make):
                     pass  # which is behind no link
             except (FileNotFoundError, NotADirectoryError):
                 if make:
                     raise
                 return False  # a folder that was deleted or renamed is not made again
-        with self._reporting("write", key), folder_lock(folder) as check_kept:
-            if not self._has(key, tag):
-                return False
-            check_kept()
-            try:
-                self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
-            except FileNotFoundError:
-                return False
+            with folder_lock(folder) as check_kept:
+                if not self._has(key, tag):
+                    return False
+                check_kept()
+                try:
+                    self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
+                except FileNotFoundError:
+                    return False
         return True
 
     def _has(self, key: str, tag: Hashable) -> bool:
