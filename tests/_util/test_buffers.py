@@ -35,6 +35,24 @@ print(faults(nullcontext()), faults(malloc_keep_freed()), faults(nullcontext()))
 """
 
 
+BLOCKS = """
+import resource
+import numpy as np
+from zarr_dask._util.buffers import keep_freed_arrays
+
+def faults():
+    for n in range(10):
+        if n == 2:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        held = [np.ones(3 << 17) for _ in range(3)]  # 3 MiB each
+        del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+first = faults()
+keep_freed_arrays(4_000_000)
+print(first, faults())
+"""
+
 FORKED = """
 import os, threading
 from zarr_dask._util.buffers import task_memory_scope
@@ -262,6 +280,15 @@ def test_freed_memory_is_kept_while_a_task_runs():
     before, during, after = map(int, done.stdout.split())
     assert during < before / 10  # 512 pages are touched anew each time otherwise
     assert after > before / 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+def test_freed_blocks_are_used_again():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", BLOCKS]
+    done = subprocess.run(command, env=kept, capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert after < before / 10  # 2,304 pages are touched anew each time otherwise
 
 
 # --- pieces of one whole --------------------------------------------------------------------------

@@ -23,6 +23,7 @@ import xarray as xr
 from xarray.backends import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 
+from zarr_dask._util.buffers import keep_freed_arrays
 from zarr_dask._util.keywords import did_you_mean, explained_by, takes_habits
 from zarr_dask._util.xarray_accessor import register_accessor
 from zarr_dask.array.array import Array
@@ -382,6 +383,7 @@ def _blocks(opened: _Opened, chunks: Any) -> tuple[_Opened, Any]:
     if chunks == "objects":
         return opened, {}
     if chunks == "pieces":
+        keep_freed_arrays(_LARGEST_LOCAL)
         largest = _LARGEST_REMOTE if is_remote(opened.root.store) else _LARGEST_LOCAL
     else:
         if hint := did_you_mean(chunks, ["auto", "objects", "pieces"]):
