@@ -25,6 +25,7 @@ __all__ = [
     "list_from_tree",
 ]
 
+
 class PagesSeen:
     """Pages of one listing, to find a service that sends the same ones again without an end.
 
