@@ -314,7 +314,6 @@ class ArrayNames(NodeNames):
         """Return whole stored objects, as ``array.blocks[selection]`` does."""
         return _into(out, self.blocks[selection])
 
-    @takes_habits()
     def __delitem__(self, selection: object) -> NoReturn:
         """Raise: elements are overwritten, not deleted."""
         raise TypeError(
@@ -323,6 +322,7 @@ class ArrayNames(NodeNames):
             "deletes it."
         )
 
+    @takes_habits()
     def set_block_selection(self: Any, selection: Any, value: Any) -> None:
         """Write whole stored objects, as ``array.blocks[selection] = value`` does."""
         self.blocks[selection] = value

@@ -58,5 +58,5 @@ def jobs_at(url: str) -> None:
 def _line(job: JobState) -> str:
     facts = [one for one in (job.kind, job.time) if one]
     if job.objects:
-        facts.append(f"{pluralize(job.objects, 'stored object')}")
+        facts.append(pluralize(job.objects, "stored object"))
     return f"  {job.path or '/'}  {', '.join(facts)}: {_SAID[job.state]}"
