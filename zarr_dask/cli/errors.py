@@ -181,12 +181,17 @@ _HABITS = {
     "attributes": "info",
     "cat": "head",
     "check": "verify",
+    **dict.fromkeys(("clean", "gc", "prune", "vacuum"), "verify --sweep, which removes leftovers"),
+    **dict.fromkeys(
+        ("gdal_translate", "nccopy", "ncks", "translate"),
+        "'ingest' for NetCDF and HDF5, 'ome convert' for TIFF, 'copy --codecs' or rechunk for Zarr",
+    ),
     "checksum": "digest",
     "chmod": "the tools of the store",
     "consolidate-metadata": "consolidate",
     "cp": "copy",
     "convert": "'ingest' for NetCDF and HDF5, 'ome convert' for TIFF, 'migrate' for formats",
-    "diff": "compare",
+    **dict.fromkeys(("cmp", "diff", "h5diff"), "compare"),
     "du": "inventory, or info of one array",
     **dict.fromkeys(("dump", "print"), "info for the metadata, head for values"),
     "export": "'copy' for another Zarr store; xarray.Dataset.to_netcdf writes NetCDF",
@@ -194,7 +199,9 @@ _HABITS = {
     "fsck": "verify",
     "get": "info, or head for values",
     **dict.fromkeys(("h5dump", "header", "ncdump"), "info for the metadata, head for values"),
-    **dict.fromkeys(("h5ls", "ncinfo"), "tree, or ls"),
+    **dict.fromkeys(("dir", "h5ls", "ncinfo"), "tree, or ls"),
+    **dict.fromkeys(("describe", "gdalinfo"), "info"),
+    "jobs": "status URL",
     **dict.fromkeys(("hash", "sha256sum", "md5sum"), "digest"),
     "help": "--help",
     "import": "'ingest' for NetCDF and HDF5, 'ome convert' for TIFF",
@@ -215,7 +222,8 @@ _HABITS = {
     "repair": "verify, which says what each finding takes; --sweep removes leftovers",
     **dict.fromkeys(("compress", "repack", "recompress"), "'copy --codecs', or rechunk"),
     **dict.fromkeys(
-        ("set", "setattr"), "node.attrs[name] = value in Python, or create --attribute"
+        ("ncatted", "set", "set-attr", "setattr"),
+        "node.attrs[name] = value in Python, or create --attribute",
     ),
     "survey": "ls --recursive, tree, or inventory",
     **dict.fromkeys(("to-xarray", "to-netcdf"), "xarray.open_dataset(url, engine='zarr_dask')"),
@@ -261,6 +269,9 @@ class ImageGroup(HintingGroup):
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "-c": ("--chunks", "--codecs"),
+    "-ot": ("--dtype",),
+    "--compress": ("--codecs",),
+    "--quick": ("--deep",),
     "-f": ("--format", "--overwrite"),
     "-j": ("--workers",),
     "-m": ("--max-mem",),
@@ -338,6 +349,11 @@ _SAID = {
         "a node in URL is the second argument, PATH",
     ),
     "-a": "nothing is hidden",
+    **dict.fromkeys(
+        ("--histogram", "--stats"), "zarr-dask head prints values, and no command computes"
+    ),
+    **dict.fromkeys(("-j", "-json"), "for JSON it is --json, of every command"),
+    **dict.fromkeys(("--if-exists", "--skip-existing"), "--overwrite replaces what exists"),
     "--delete": "objects that SRC lacks are not removed; --overwrite replaces DST",
     **dict.fromkeys(
         ("--exclude", "--include"), "one node is copied: SRC/PATH to DST/PATH; several by rechunk"
@@ -372,6 +388,7 @@ _SAID = {
     "-r": "what lies below is always included",
     "-R": "what lies below is always included",
     "-o": "the target is the second argument, and > FILE keeps what is printed",
+    "--overwrite": "nothing that exists is replaced",
     "--requester-pays": "use --storage-option requester_pays=true",
     "--threads": "a command runs as many tasks as there are cores, in --workers processes",
 }

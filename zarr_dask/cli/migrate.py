@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,6 +86,10 @@ def migrate(
     takes precedence if both exist. An interrupted migration leaves a readable hierarchy; run the
     same command again.
     """
+    if src in {"v2", "v3"} and not Path(src).exists():  # as the zarr command has it
+        raise click.UsageError(
+            f"{src!r} is a format, which is given by an option: migrate SRC DST --format {src}."
+        )
     read = zd.ReadOptions(v1_f_order=v1_f_order)
     options, target_options = two_storage_options(src, dst)
     with wrong_usage():
