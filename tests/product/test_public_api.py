@@ -920,3 +920,11 @@ def test_codecs_are_classes():
     assert {"Blosc", "BytesCodec", "Gzip"} < set(dir(zd.codecs))
     with pytest.raises(AttributeError, match="Zst2"):
         _ = zd.codecs.Zst2
+
+
+def test_help_explains_each_argument_of_a_write():
+    said = zd.to_zarr.__doc__
+    assert "As for `plan_write`" not in said
+    for name in ("region", "mode", "partial", "resume"):
+        (lines,) = re.findall(rf"(?m)^{name}\n((?:    .*\n)+)", said)
+        assert len(lines.split()) > 5, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -86,7 +87,7 @@ def migrate(
     takes precedence if both exist. An interrupted migration leaves a readable hierarchy; run the
     same command again.
     """
-    if src in {"v2", "v3"} and not Path(src).exists():  # as the zarr command has it
+    if re.fullmatch("v[0-9]", src) and not Path(src).exists():  # as the zarr command has it
         raise click.UsageError(
             f"{src!r} is a format, which is given by an option: migrate SRC DST --format {src}."
         )

@@ -637,11 +637,13 @@ def to_zarr(
 ) -> Any:
     """Write a dask array, or several, so that no value can be lost: `plan_write`, then run.
 
+    Datasets, arrays and trees of xarray are written as `zarr_dask.write_dataset` does, groups as
+    `zarr_dask.copy` does.
+
     Parameters
     ----------
     arr, url, component, storage_options, region, mode
-        As for `plan_write`. Datasets, arrays and trees of xarray are written as
-        `zarr_dask.write_dataset` does, groups as `zarr_dask.copy` does.
+        As for `plan_write`.
     compute
         True to write now. False to make room at the target and return a collection whose
         ``compute()`` writes.
