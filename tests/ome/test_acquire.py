@@ -161,6 +161,29 @@ def test_what_fails_in_the_background_is_told_and_tried_again(tmp_path):
     check_equals(tmp_path / "image", values)
 
 
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_time_point_whose_levels_did_not_all_grow_is_finished(tmp_path, level):
+    values, fails = taken(2), [False]
+
+    def fault(verb, key):
+        if fails[0] and verb.startswith("set") and key == f"{level}/zarr.json":
+            raise StoreError("no room")
+
+    store = HookStore(LocalStore(str(tmp_path / "image")), fault)
+    with zd.ome.acquire(store, **TAKEN) as image:
+        image.put(values[0], t=0)
+    fails[0] = True
+    image = zd.ome.acquire(store, **TAKEN)
+    image.put(values[1], t=1)
+    with pytest.raises(StoreError, match="no room"):
+        image.close()
+    assert lengths(tmp_path / "image") == {1}
+    fails[0] = False
+    zd.ome.acquire(store, **TAKEN).close()
+    assert lengths(tmp_path / "image") == {2}
+    check_equals(tmp_path / "image", values)
+
+
 PLANE = taken(1)[0, 0, 0]
 
 

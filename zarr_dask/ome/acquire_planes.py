@@ -40,7 +40,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.journal import default_place, given_place, remove_empty_folders
-from zarr_dask.ome.append_blocks import append_at
+from zarr_dask.ome.append_blocks import append_at, finish_append
 from zarr_dask.ome.pixel_source import Budget
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
@@ -271,6 +271,7 @@ class LiveImage:
         AppendConflictError
             If something else has appended, or does not end.
         """
+        finish_append(self.image)
         length = self.done
         while not self._planes.missing(length):
             values = self._planes.values(length, self._at)

@@ -21,7 +21,12 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.jobs.engine.plan import add_requests
-from zarr_dask.jobs.write.commit import DerivedArrays, GroupCommit, finish_claimed_commit
+from zarr_dask.jobs.write.commit import (
+    DerivedArrays,
+    GroupCommit,
+    finish_claimed_commit,
+    has_unfinished_commit,
+)
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
 from zarr_dask.jobs.write.request import WriteRequest, as_dask
 from zarr_dask.jobs.write.submit import WriteProgress
@@ -133,6 +138,26 @@ def append(
     )
 
 
+def finish_append(image: Image) -> None:
+    """Make all levels longer where an append has ended after some of them were.
+
+    Raises
+    ------
+    ZarrDaskError
+        If that fails as well, or another append does not end.
+    """
+    group = image.group
+    if not has_unfinished_commit(group.store, group.path):
+        return
+    with claim_images(group.store, _claims(image), "wait"):
+        finish_claimed_commit(group.store, group.path, group.node_format)
+
+
+def _claims(image: Image) -> list[str]:
+    """Return the paths of the images that an append claims."""
+    return [image.group.path, *(label.group.path for label in image.labels.values())]
+
+
 def append_at(
     image: Image,
     block: Any,
@@ -157,8 +182,7 @@ def append_at(
         See `append`.
     """
     group = image.group
-    claims = [group.path, *(label.group.path for label in image.labels.values())]
-    with claim_images(group.store, claims, on_conflict):
+    with claim_images(group.store, _claims(image), on_conflict):
         finish_claimed_commit(group.store, group.path, group.node_format)
         image = _opened(group, "", None)
         if start is not None and image.levels[0].shape[image.axes.index(axis)] != start:
