@@ -51,9 +51,9 @@ def _double(value: Any) -> Any:
 
 
 def has_mask(meta: ArrayMeta) -> bool:
-    """True if a number is the missing value before v3; NaN is missing in every format."""
+    """True if a number or bool is the missing value before v3; NaN is missing in every format."""
     fill: Any = meta.fill_value
-    is_number = np.asarray(fill).dtype.kind in "iuf"
+    is_number = np.asarray(fill).dtype.kind in "biuf"
     return (
         is_number
         and bool(fill == fill)  # noqa: PLR0124  (NaN is not)
@@ -81,7 +81,7 @@ def carry_missing_value(meta: ArrayMeta, old: Format, new: Format) -> ArrayMeta:
         if not has_mask(meta):
             return meta
         fill: Any = meta.fill_value
-        number = float(fill) if meta.dtype.kind == "f" else int(fill)
+        number = {"f": float, "b": bool}.get(meta.dtype.kind, int)(fill)
         said = _base64(number) if isinstance(number, float) else number
         return replace(meta, attributes={**meta.attributes, FILL_VALUE: said})
     attributes = dict(meta.attributes)

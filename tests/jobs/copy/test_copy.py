@@ -984,6 +984,19 @@ def test_xarray_finds_the_same_missing_values_in_another_format(tmp_path, old, n
     assert np.isnan(seen("a")).any() == (old == "v2")
 
 
+@pytest.mark.parametrize("fill", [False, True])
+def test_bools_that_are_missing_to_xarray_stay_so(tmp_path, fill):
+    xr = pytest.importorskip("xarray")
+    held = xr.Dataset({"b": ("x", [True, False], {"_FillValue": fill})})
+    held.to_zarr(tmp_path / "a", zarr_format=2, consolidated=False)
+    zd.copy(tmp_path / "a", tmp_path / "b", format="v3")
+    zd.copy(tmp_path / "b", tmp_path / "c", format="v2")
+    first, *others = (xr.open_zarr(tmp_path / one, consolidated=False).load() for one in "abc")
+    assert first["b"].isnull().values.tolist() == [fill, not fill]
+    for one in others:
+        xr.testing.assert_identical(one, first)
+
+
 @pytest.mark.parametrize("path", [["v2", "v3", "v2"], ["v3", "v2", "v3"]])
 def test_datasets_mean_the_same_in_other_formats_and_back(tmp_path, path):
     """Packed integers, masked floats, and a time of 0, which no format may mask."""
