@@ -387,7 +387,7 @@ def swap_object(
                     "the change. Look at the store, then write again with the same call."
                 )
             return buffers
-        unexplained = unexplained + 1 if refusals.note((tag,)) else 0
+        unexplained = refusals.note((tag,))
     raise ConditionalWriteError(
         f"the stored object {key!r} of {where} was changed by other jobs {_ATTEMPTS} times while "
         "this one tried to. Run the job again when they have ended."

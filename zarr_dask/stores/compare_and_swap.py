@@ -189,8 +189,8 @@ class Refusals:
         self._last: object = None
         self._unexplained = 0
 
-    def note(self, tags: object) -> bool:
-        """Note a refusal; return True if nothing explains it: the value is that of the one before.
+    def note(self, tags: object) -> int:
+        """Note a refusal; return how many before it, in a row, met the same values.
 
         Parameters
         ----------
@@ -210,7 +210,7 @@ class Refusals:
                 "value has been put meanwhile, but the value is the same. Its conditional writes "
                 "do not work as they must; let one job alone write there."
             )
-        return self._unexplained > 0
+        return self._unexplained
 
 
 def pause_before(number: int) -> None:

@@ -106,7 +106,9 @@ class Header:
         left_out = tuple(facts.get("left_out", ()))
         found = Header(**{**facts, "variables": variables, "left_out": left_out})
         texts = (found.url, found.tag, found.kind, found.error, *left_out)
-        _require(all(isinstance(text, str) for text in texts), "texts", texts)
+        _require(
+            all(isinstance(text, str) for text in texts), "url, tag, kind, error, left_out", texts
+        )
         _require(_are_counts([found.size]), "size", found.size)
         for attrs in found.groups.values():
             _check_attributes(attrs)
