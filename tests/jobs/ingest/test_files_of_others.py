@@ -111,6 +111,85 @@ def test_a_fill_value_of_hdf5_that_is_not_the_mask(file):
     check(file)
 
 
+def test_each_file_has_its_own_value_where_nothing_was_written(tmp_path):
+    files = [str(tmp_path / f"{number}.h5") for number in range(3)]
+    for number, one in enumerate(files):
+        with h5py.File(one, "w") as made:
+            for name, chunks in (("a", (2,)), ("b", None)):
+                data = made.create_dataset(name, (6,), "f4", chunks=chunks, fillvalue=number)
+                data.dims[0].label = "x"
+            made["a"][:2] = 7
+    zd.reference(files, str(tmp_path / "refs.json"), concat="x")
+    found = zd.open_dataset(f"reference::{tmp_path}/refs.json")
+    assert found.a.values.tolist() == [7, 7, 0, 0, 0, 0, 7, 7, 1, 1, 1, 1, 7, 7, 2, 2, 2, 2]
+    assert found.b.values.tolist() == [0] * 6 + [1] * 6 + [2] * 6
+
+
+def test_texts_of_any_length(file):
+    texts = np.array(["a", "", "\u00e9\u6f22", "dd"], object)
+    made = xr.Dataset(
+        {"a": (("n", "m"), texts.reshape(2, 2))}, {"n": np.array(["x", "yy"], object)}
+    )
+    made.to_netcdf(file)
+    check(file)
+    with h5py.File(file, "w") as large:
+        large["a"] = np.full(1 << 17, "a", h5py.string_dtype())
+    with pytest.raises(IngestError, match=r"more than 1\.05 MB of texts"):
+        zd.reference([file], f"{file}.json")
+
+
+def _integer(offset: int, precision: int):
+    made = h5py.h5t.STD_I16LE.copy()
+    made.set_precision(precision)
+    made.set_offset(offset)
+    return made, np.array([1, 2, -3, 100], "i2")
+
+
+def _short_float():
+    made = h5py.h5t.IEEE_F16LE.copy()
+    made.set_fields(15, 7, 8, 0, 7)
+    made.set_ebias(127)
+    return made, np.array([1, 2, -3, 100], "f4")
+
+
+def _text(padding: int):
+    made = h5py.h5t.C_S1.copy()
+    made.set_size(4)
+    made.set_strpad(padding)
+    return made, np.array([b"a", b"bc", b"", b"def"], "S4")
+
+
+@pytest.mark.parametrize("chunks", [None, (2,)])
+@pytest.mark.parametrize(
+    ("stored", "values"),
+    [
+        _integer(2, 10),
+        _integer(0, 12),
+        _short_float(),
+        _text(h5py.h5t.STR_SPACEPAD),
+        _text(h5py.h5t.STR_NULLTERM),  # with something behind the zero
+    ],
+)
+def test_elements_that_lie_otherwise_than_in_numpy(file, stored, values, chunks):
+    """Unused bits, other floats, and texts that are padded with blanks."""
+    with h5py.File(file, "w") as made:
+        options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        if chunks:
+            options.set_chunk(chunks)
+            options.set_deflate(1)
+        space = h5py.h5s.create_simple(values.shape)
+        written = h5py.h5d.create(made.id, b"a", stored, space, options)
+        written.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        made["a"].dims[0].label = "x"
+    if values.dtype.kind == "S" and not chunks:
+        content = Path(file).read_bytes()
+        Path(file).write_bytes(content.replace(b"a\0\0\0bc", b"a\0zzbc"))
+    zd.ingest([file], f"{file}.zarr", verify=True)
+    assert np.array_equal(zd.open(f"{file}.zarr")["a"].read(), values)
+    zd.reference([file], f"{file}.json")
+    assert np.array_equal(zd.from_zarr(f"reference::{file}.json", "a").compute(), values)
+
+
 def test_large_chunks_that_were_never_written_are_no_references(file):
     with h5py.File(file, "w") as made:
         made.create_dataset("a", (1 << 20,), "f4", chunks=(1 << 18,), fillvalue=9)[0] = 1

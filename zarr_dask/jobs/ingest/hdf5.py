@@ -268,11 +268,11 @@ def _variable(dataset: Any, attributes: _Attributes, scales: tuple[str, ...]) ->
     if isinstance(filters, str):
         unsupported = unsupported or filters
         filters = None
-    if dtype == "string" or unsupported:
+    if dtype == "string" or unsupported or not _is_as_in_numpy(dataset.id.get_type()):
         filters = None
     elif kind == h5d.CHUNKED and filters is not None:
         layout = "chunks"
-    elif kind == h5d.CONTIGUOUS:
+    elif kind == h5d.CONTIGUOUS and filters is not None:
         layout, offset = "range", dataset.id.get_offset()
     nbytes = prod(chunks) * np.dtype(dtype).itemsize if dtype != "string" else 0
     if nbytes > DEFAULT_LIMITS.chunk_bytes:
@@ -328,6 +328,20 @@ def _dtype(dataset: Any) -> tuple[str, str]:
     if dtype.kind == "S" and dtype.itemsize:
         return dtype.str, ""
     return "|u1", f"has the data type {dtype}, which Zarr arrays of numbers and texts cannot have"
+
+
+def _is_as_in_numpy(stored: Any) -> bool:
+    """True if elements lie in the file as NumPy has them.
+
+    Integers may have fewer bits than their bytes, floats other parts than those of IEEE 754, and
+    texts may be padded with blanks, or end at a zero with anything behind it.
+    """
+    h5t = library().h5t
+    if isinstance(stored, h5t.TypeEnumID):
+        stored = stored.get_super()
+    if isinstance(stored, h5t.TypeStringID):
+        return bool(stored.get_size() == 1 or stored.get_strpad() == h5t.STR_NULLPAD)
+    return bool(stored == h5t.py_create(stored.dtype))
 
 
 def _dims(

@@ -29,9 +29,11 @@ from zarr_dask.formats.references import (
 )
 from zarr_dask.grid.grid import Fixed
 from zarr_dask.hierarchy.open_node import open_array
+from zarr_dask.jobs.engine.plan import format_bytes
 from zarr_dask.jobs.ingest.combine import Combined, Order, combine
 from zarr_dask.jobs.ingest.dataset_store import DatasetStore
 from zarr_dask.jobs.ingest.differences import checked_settle, refuse
+from zarr_dask.jobs.ingest.file_store import encode_block
 from zarr_dask.jobs.ingest.header import Header, Variable, decoded
 from zarr_dask.jobs.ingest.ingest import surveyed
 from zarr_dask.stores.backends.reference_targets import is_parquet, pyarrow
@@ -177,26 +179,32 @@ def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
     places = _places(store, one) if regular and one.served.dtype != "string" else None
     if places is None or _is_index(one):
         return _inlined(open_array(store, path), one)
+    stored, unwritten = places
     chunks = one.meta.grid.largest_cell
     made = _documents(one, chunks, np.dtype(one.served.dtype))
-    count = prod(one.meta.grid.counts) - len(places)
-    unwritten = _unwritten_chunk(made, one) if count else None
-    if unwritten is None:
-        return {**made.documents(), **{made.key(coords): at for coords, at in places.items()}}
-    if count * len(unwritten) > _INLINE:
+    fills = {file: store.headers[file].variables[path].fill for file in {*unwritten.values()}}
+    of_files = {file: _unwritten_chunk(made, one, fill) for file, fill in fills.items()}
+    named = {at: text for at, file in unwritten.items() if (text := of_files[file]) is not None}
+    if sum(map(len, named.values())) > _INLINE:
         return _inlined(open_array(store, path), one)
-    every = product(*map(range, one.meta.grid.counts))
-    chunk_refs = {made.key(coords): places.get(coords, unwritten) for coords in every}
+    chunk_refs = {made.key(at): place for at, place in {**stored, **named}.items()}
     return {**made.documents(), **chunk_refs}
 
 
-def _unwritten_chunk(made: ReferencedArray, one: Combined) -> str | None:
+def _unwritten_chunk(made: ReferencedArray, one: Combined, fill: Any) -> str | None:
     """Return a reference to a chunk of what HDF5 reads where nothing was written.
 
     None if readers have it without a reference: zeros, or masked values.
+
+    Parameters
+    ----------
+    made, one
+        The array.
+    fill
+        Fill value of the file, which may differ from those of others.
     """
     dtype = np.dtype(made.dtype)
-    value = np.zeros((), dtype) if one.served.fill is None else decoded(one.served.fill)
+    value = np.zeros((), dtype) if fill is None else decoded(fill)
     seen = np.zeros((), dtype) if made.fill is None else one.served.attribute("_FillValue")
     with np.errstate(all="ignore"):
         value, seen = (np.asarray(number).astype(dtype) for number in (value, seen))
@@ -216,12 +224,18 @@ def _is_index(one: Combined) -> bool:
     name = one.path.rpartition("/")[2]
     dtype = np.dtype(one.served.dtype)
     small = prod(one.meta.shape) * dtype.itemsize <= _INLINE
-    return one.meta.dimension_names == (name,) and dtype.kind != "O" and small
+    return one.meta.dimension_names == (name,) and small
 
 
-def _places(store: DatasetStore, one: Combined) -> dict[tuple[int, ...], list[Any]] | None:
-    """Return file, offset and size of each stored chunk; None if one is no range of bytes."""
+def _places(
+    store: DatasetStore, one: Combined
+) -> tuple[dict[tuple[int, ...], list[Any]], dict[tuple[int, ...], int]] | None:
+    """Return file, offset and size of each stored chunk, and the files of those that are not.
+
+    None if one is no range of bytes.
+    """
     found: dict[tuple[int, ...], list[Any]] = {}
+    unwritten: dict[tuple[int, ...], int] = {}
     for coords in product(*map(range, one.meta.grid.counts)):
         direct = store.direct_chunk(one, coords)
         if direct is None:
@@ -230,11 +244,12 @@ def _places(store: DatasetStore, one: Combined) -> dict[tuple[int, ...], list[An
         try:
             place = file.place_of(one.path, direct[1])
         except LookupError:
-            continue  # nothing is stored
+            unwritten[coords] = direct[0]
+            continue
         if place is None:
             return None
         found[coords] = [_target(file.url), *place]
-    return found
+    return found, unwritten
 
 
 def _target(url: str) -> str:
@@ -242,20 +257,29 @@ def _target(url: str) -> str:
 
 
 def _inlined(array: Array, one: Combined) -> dict[str, Any]:
-    if array.nbytes > _INLINE or array.dtype.kind == "O":
+    texts = array.dtype.kind == "O"
+    data = b"" if array.nbytes > _INLINE else _encoded(array, one)
+    if max(len(data), array.nbytes) > _INLINE:
         raise IngestError(
             f"{one.path} cannot be told by references: its chunks differ between files, a file "
-            "ends within a chunk, or they have filters that only the HDF5 library knows. Leave it "
-            "out (variables=), or copy the files with zarr_dask.ingest."
+            "ends within a chunk, they have filters that only the HDF5 library knows, or it has "
+            f"more than {format_bytes(_INLINE)} of texts. Leave it out (variables=), or copy the "
+            "files with zarr_dask.ingest."
         )
-    values = np.ascontiguousarray(array.read())
-    dtype = values.dtype.newbyteorder("<") if values.dtype.itemsize > 1 else values.dtype
-    data = base64.b64encode(values.astype(dtype).tobytes()).decode()
     chunks = [max(n, 1) for n in array.shape]
-    plain = replace(one, served=replace(one.served, filters=()))
-    made = _documents(plain, chunks, dtype)
-    value = {made.key((0,) * array.ndim): f"base64:{data}"} if values.size else {}
-    return {**made.documents(), **value}
+    filters = ({"id": "vlen-utf8"},) if texts else ()
+    dtype = array.dtype if texts or array.dtype.itemsize == 1 else array.dtype.newbyteorder("<")
+    made = _documents(replace(one, served=replace(one.served, filters=filters)), chunks, dtype)
+    value = f"base64:{base64.b64encode(data).decode()}"
+    return {**made.documents(), **({made.key((0,) * array.ndim): value} if array.size else {})}
+
+
+def _encoded(array: Array, one: Combined) -> bytes:
+    """Return all values as one chunk without filters, little endian."""
+    values = np.ascontiguousarray(array.read()).reshape(array.shape)
+    if array.dtype.kind == "O":
+        return encode_block(values, one.served, array.shape)
+    return values.astype(values.dtype.newbyteorder("<")).tobytes()
 
 
 def _documents(one: Combined, chunks: Sequence[int], dtype: np.dtype[Any]) -> ReferencedArray:
