@@ -37,6 +37,7 @@
     │   ├── ObjectReplacedError                       replaced at each attempt to read it
     │   ├── ConditionalWriteError                     the store has no conditional writes
     │   ├── WrittenOnceError     (FileExistsError)    a second value for a key of an archive
+    │   ├── CommitConflictError                       others have committed changes of the same
     │   ├── ReadOnlyError        (PermissionError)    writing through something opened for reading
     │   ├── CredentialsMissingError (PermissionError)  given only to another process
     │   └── StoreOutOfReachError (RuntimeError)       memory of a process, for tasks in another one
@@ -92,6 +93,7 @@ __all__ = [
     "ArrayChangedError",
     "ChecksumError",
     "ChunkMissingError",
+    "CommitConflictError",
     "ConditionalWriteError",
     "ConsolidatedMetadataWarning",
     "CopyError",
@@ -536,6 +538,10 @@ class ConditionalWriteError(StoreError):
 
 class WrittenOnceError(StoreError, FileExistsError):
     """A second value for a key of a store in which each key is written once."""
+
+
+class CommitConflictError(StoreError):
+    """Others have committed changes to what a job has changed; nothing of the job is committed."""
 
 
 class ReadOnlyError(StoreError, PermissionError):

@@ -11,6 +11,7 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.sessions import transaction
 
 __all__ = ["consolidate"]
 
@@ -58,7 +59,8 @@ def consolidate(
     """
     from zarr_dask.hierarchy.edit import consolidate_group
 
-    store, path = resolve_node(url, path, storage_options)
-    group = open_group(store, path, "r+")
-    consolidate_group(store, path, group.node_format)
+    found, path = resolve_node(url, path, storage_options)
+    with transaction(url, found, f"consolidate {path}") as store:
+        group = open_group(store, path, "r+")
+        consolidate_group(store, path, group.node_format)
     return open_group(store, path)

@@ -170,9 +170,14 @@ def create_array(
         order=order,
         chunk_key_encoding=chunk_key_encoding,
     )
+    from zarr_dask.stores.sessions import transaction
+
     store, path = resolve_node(url, path, storage_options)
-    with looking_once() if values is None else nullcontext():
-        return _create_array(store, path, spec, values, overwrite=overwrite)
+    with (
+        transaction(url, store, f"create the array {path}") as place,
+        looking_once() if values is None else nullcontext(),
+    ):
+        return _create_array(place, path, spec, values, overwrite=overwrite)
 
 
 def _create_array(
@@ -338,5 +343,8 @@ def delete(
     ['zarr.json']
     """
     from zarr_dask.hierarchy.edit import delete_node
+    from zarr_dask.stores.sessions import transaction
 
-    delete_node(*resolve_node(url, path, storage_options))
+    store, path = resolve_node(url, path, storage_options)
+    with transaction(url, store, f"delete {path}") as place:
+        delete_node(place, path)

@@ -724,8 +724,11 @@ def create_group(
     >>> group.path
     'runs/7'
     """
-    store, path = resolve_node(url, path, storage_options)
-    meta, node_format = put_group(store, path, attributes, format, overwrite=overwrite)
+    from zarr_dask.stores.sessions import transaction
+
+    found, path = resolve_node(url, path, storage_options)
+    with transaction(url, found, f"create the group {path}") as store:
+        meta, node_format = put_group(store, path, attributes, format, overwrite=overwrite)
     group = Group(store, path, meta, node_format)
     opened(group)
     return group

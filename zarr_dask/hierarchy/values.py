@@ -363,10 +363,9 @@ def save(
             f"save() takes arrays by name, and {sorted(named)} are options of create_array: "
             "create_array(url, data=values, ...) takes both."
         )
-    with open_target_or_archive(url, storage_options, replaces=overwrite and not path) as (
-        place,
-        options,
-    ):
+    with open_target_or_archive(
+        url, storage_options, replaces=overwrite and not path, message=f"save {path}".strip()
+    ) as (place, options):
         if len(arrays) == 1 and not named:
             create_array(place, path, data=arrays[0], overwrite=overwrite, storage_options=options)
             return

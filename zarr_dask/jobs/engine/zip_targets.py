@@ -1,7 +1,8 @@
-"""Zip archives as the target of a job: written in one go, and present when the job has ended.
+"""Targets that are there when the job has ended: zip archives, and branches that are committed.
 
 A plan whose target is the path of an archive holds a `JobArchive`. The file is not created before
-the plan is run. Every function that runs the plan also ends the archive (`closes_zip_targets`).
+the plan is run. Every function that runs the plan also ends the archive (`closes_zip_targets`). A
+plan whose target is the URL of a branch holds a `JobSession`, which that function commits.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from zarr_dask.stores.archives import (
 )
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, folder_store, open_store
+from zarr_dask.stores.sessions import JobSession, session_to_write
 from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
@@ -37,7 +39,7 @@ _R = TypeVar("_R")
 
 
 class Archives:
-    """The stores that one plan writes to; each archive among them is opened once.
+    """The stores that one plan writes to; each archive or branch among them is opened once.
 
     Parameters
     ----------
@@ -48,6 +50,7 @@ class Archives:
     def __init__(self, *, replaces: bool = False) -> None:
         self._replaces = replaces
         self._opened: dict[str, JobArchive] = {}
+        self._sessions: dict[str, Any] = {}
 
     def place(
         self, url: Any, path: str, storage_options: Mapping[str, Any] | None = None
@@ -72,7 +75,13 @@ class Archives:
             If there can be no such store, or if two folders of one archive are named.
         """
         store = open_store(url, storage_options)
-        found = job_archive(store, replaces=self._replaces) if _is_path(url) else None
+        if not _is_path(url):
+            return store
+        session = session_to_write(store)
+        if session is not None:
+            opened: Store = self._sessions.setdefault(session.url, session)
+            return opened
+        found = job_archive(store, replaces=self._replaces)
         if found is None:
             return store
         found.comment_of = archive_comment
@@ -87,19 +96,20 @@ class Archives:
     def instead_of(
         self, url: Any, storage_options: Mapping[str, Any] | None
     ) -> tuple[Any, Mapping[str, Any] | None]:
-        """Return an opened archive for the path of one; return everything else unchanged."""
+        """Return an opened archive or branch for its location; return others unchanged."""
         if isinstance(url, list | tuple):
             return [self.instead_of(one, storage_options)[0] for one in url], storage_options
         if not _is_path(url):
             return url, storage_options
         store = self.open(url, storage_options)
-        return (store, None) if isinstance(store, JobArchive) else (url, storage_options)
+        is_opened = isinstance(store, JobArchive | JobSession)
+        return (store, None) if is_opened else (url, storage_options)
 
 
 def closes_zip_targets(
     stores: Callable[[Any], Iterable[Store]],
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Let a method of a plan end the archives of the plan.
+    """Let a method of a plan end the archives of the plan, and commit to its branches.
 
     They appear when the method returns; if it raises, they do not appear.
 
@@ -114,7 +124,9 @@ def closes_zip_targets(
         def ending(*args: _P.args, **options: _P.kwargs) -> _R:
             with ExitStack() as stack:
                 for store in map(unwrap, stores(args[0])):
-                    if isinstance(store, JobArchive):
+                    if isinstance(store, JobSession):
+                        store.message = _message(args[0])
+                    if isinstance(store, JobArchive | JobSession):
                         stack.enter_context(store)
                 return run(*args, **options)
 
@@ -123,8 +135,22 @@ def closes_zip_targets(
     return decorate
 
 
+def _message(plan: Any) -> str:
+    """Return what a plan does, in a few words, for the history of a branch."""
+    parts = getattr(plan, "plans", None) or getattr(plan, "members", None) or [plan]
+    paths = [one.target.path if hasattr(one, "target") else one.path for one in parts]
+    names = ", ".join(path or "the root array" for path in paths[:_NAMED])
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    job = plan.as_job() if hasattr(plan, "as_job") else plan
+    return f"{getattr(job, 'kind', 'write')} {names}{more}"
+
+
+_NAMED = 5
+"""Number of arrays that a message names."""
+
+
 def check_archive_open(store: Store) -> None:
-    """Refuse to hand out tasks that would run after the plan has ended its archive.
+    """Refuse to hand out tasks that would run after the plan has ended its archive or session.
 
     Raises
     ------
@@ -135,6 +161,11 @@ def check_archive_open(store: Store) -> None:
         raise ValueError(
             f"{store.url} is a zip archive, which is there when this call has ended: leave "
             "compute=False out, or write to a zarr_dask.ZipWriter and close it afterwards."
+        )
+    if isinstance(unwrap(store), JobSession):
+        raise ValueError(
+            f"{store.url} is a branch, which this call commits to at its end: leave compute=False "
+            "out, or pass the store of a session, and commit it afterwards."
         )
 
 

@@ -1,7 +1,8 @@
-"""Repositories of Icechunk by URL, for reading: a branch, a tag or a snapshot.
+"""Repositories of Icechunk by URL: a branch, a tag or a snapshot; branches can be written, too.
 
 ``icechunk:///data/repo@branch.main``, ``icechunk+s3://bucket/repo@tag.v1``, ``@<snapshot id>``;
-the branch main without any of them. An open store is named by its snapshot, which plans keep.
+the branch main without any of them. An open store is named by its snapshot, which plans keep. A
+job that writes opens a session of the branch (`BranchSession`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from zarr_dask.errors import MissingDependencyError, StoreError
+from zarr_dask.errors import MissingDependencyError, ReadOnlyError, StoreError
+from zarr_dask.stores.backends.icechunk_session import BranchSession
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.wrappers.base import ReadOnly
@@ -24,6 +26,7 @@ __all__ = ["IcechunkURL", "IcechunkVersion"]
 
 _S3_OPTIONS = ("region", "endpoint_url", "allow_http", "force_path_style", "requester_pays")
 _ANONYMOUS = "anonymous"
+_MESSAGE = "message"
 
 
 class IcechunkURL:
@@ -59,7 +62,8 @@ class IcechunkURL:
                 "@branch.NAME, @tag.NAME or @SNAPSHOT behind it."
             ) from error
         text = json.dumps(dict(storage_options), sort_keys=True)
-        return ReadOnly(IcechunkVersion(session.store, place if at else url, text))
+        version = (place, reference) if at else (url, "")
+        return ReadOnly(IcechunkVersion(session.store, version[0], text, version[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +78,18 @@ class IcechunkVersion(ZarrPythonStore):
         URL of the repository.
     options
         Storage options, as JSON text.
+    reference
+        The branch, tag or snapshot, as it follows the "@"; empty for the branch main.
     """
 
     place: str = ""
     options: str = "{}"
+    reference: str = ""
+
+    how_to_write: ClassVar = (
+        "The URL of a branch is written by functions that commit at their end, such as to_zarr; to "
+        "change open nodes, pass the store of a session of Icechunk, and commit that."
+    )
 
     @property
     def url(self) -> str:
@@ -95,7 +107,27 @@ class IcechunkVersion(ZarrPythonStore):
         return {"url": self.url, **({"options": options} if options else {})}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return IcechunkVersion, (self.store, self.place, self.options)
+        return IcechunkVersion, (self.store, self.place, self.options, self.reference)
+
+    def session_to_write(self) -> BranchSession:
+        """See `zarr_dask.stores.sessions.session_to_write`.
+
+        Raises
+        ------
+        ReadOnlyError
+            If it is no branch.
+        """
+        import icechunk
+
+        branch = _version(self.reference).get("branch")
+        if branch is None:
+            raise ReadOnlyError(
+                f"{self.place}@{self.reference} never changes: it is a tag or a snapshot. Write to "
+                f"a branch, {self.place}@branch.NAME."
+            )
+        options = json.loads(self.options)
+        repository = icechunk.Repository.open(_storage(self.place, options))
+        return BranchSession(repository, self.place, branch, self.store, options)
 
 
 def _version(reference: str) -> dict[str, Any]:
@@ -117,16 +149,16 @@ def _storage(place: str, options: Mapping[str, Any]) -> Storage:
 
     parts = urlsplit(place)
     known = (*_S3_OPTIONS, _ANONYMOUS) if parts.scheme.endswith("+s3") else ()
-    unknown = sorted(set(options) - set(known))
+    unknown = sorted(set(options) - {*known, _MESSAGE})
     if unknown:
         raise StoreError(
             f"{place}: unknown storage_options {', '.join(unknown)}; expected some of "
-            f"{', '.join(known) or 'none'}. Credentials come from the environment; with others, "
-            "pass repository.readonly_session(...).store."
+            f"{', '.join((*known, _MESSAGE))}. Credentials come from the environment; with others, "
+            "pass the store of a session of repository."
         )
     path = unquote(parts.path)
     if not known:
         return icechunk.local_filesystem_storage(path)
     given: dict[str, Any] = {} if options.get(_ANONYMOUS) else {"from_env": True}
-    given |= options
+    given |= {name: value for name, value in options.items() if name != _MESSAGE}
     return icechunk.s3_storage(bucket=parts.netloc, prefix=path.strip("/"), **given)

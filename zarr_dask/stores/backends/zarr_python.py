@@ -49,7 +49,13 @@ from zarr_dask.stores.error_mapping import library_errors
 from zarr_dask.stores.secrets import redacted
 from zarr_dask.stores.wrappers.base import ReadOnly
 
-__all__ = ["SessionStore", "ZarrPythonStore", "place_in_zarr_python", "store_of_zarr_python"]
+__all__ = [
+    "SessionStore",
+    "ZarrPythonStore",
+    "place_in_zarr_python",
+    "store_of_zarr_python",
+    "words_of",
+]
 
 
 _BRANCH = "main"
@@ -90,7 +96,7 @@ def store_of_zarr_python(given: Any) -> Store | None:
             given = given.readonly_session(_BRANCH)
         except _icechunk_errors() as error:
             raise StoreError(
-                f"the repository has no branch {_BRANCH!r} to read ({_words_of(error)}): pass a "
+                f"the repository has no branch {_BRANCH!r} to read ({words_of(error)}): pass a "
                 "session, repository.readonly_session(...) or .writable_session(...)."
             ) from error
     session: Any = getattr(sys.modules.get("icechunk"), "Session", None)
@@ -343,10 +349,10 @@ class ZarrPythonStore:
         try:
             return sys.modules["zarr"].core.sync.sync(what)
         except (*library_errors(), *_obstore_errors()) as error:
-            words = redacted(_words_of(error), {}) or type(error).__name__
+            words = redacted(words_of(error), {}) or type(error).__name__
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words}") from error
         except _icechunk_errors() as error:
-            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {_words_of(error)}") from error
+            raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words_of(error)}") from error
 
 
 class SessionStore(ZarrPythonStore):
@@ -379,7 +385,7 @@ class SessionStore(ZarrPythonStore):
             if changed:
                 self.store.session.merge(*changed)
         except _icechunk_errors() as error:
-            raise StoreError(f"cannot merge forks into {self.url}: {_words_of(error)}") from error
+            raise StoreError(f"cannot merge forks into {self.url}: {words_of(error)}") from error
 
 
 def _is_session(given: Any) -> bool:
@@ -405,7 +411,7 @@ def _obstore_errors() -> tuple[type[Exception], ...]:
     return (error,) if isinstance(error, type) and issubclass(error, Exception) else ()
 
 
-def _words_of(error: Exception) -> str:
+def words_of(error: Exception) -> str:
     """Return the message of Icechunk or obstore, without the trace or debug text behind it."""
     return str(error).partition("\n\ncontext")[0].partition("\n\nDebug source")[0]
 

@@ -31,7 +31,7 @@ from zarr_dask.stores.base import (
 )
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.compare_and_swap import as_cas_store
-from zarr_dask.stores.wrapper import StoreWrapper
+from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 
 if TYPE_CHECKING:
     from zarr_dask.stores.base import SupportsAppend
@@ -181,6 +181,9 @@ class ForwardedReads(StoreWrapper):
         return self.store.list_tags(prefix) if isinstance(self.store, SupportsListTags) else None
 
 
+_HOW = "A node is opened for writing with mode='r+'."
+
+
 @dataclass(frozen=True)
 class ReadOnly(ForwardedReads):
     """A wrapper that refuses every change."""
@@ -207,8 +210,8 @@ class ReadOnly(ForwardedReads):
 
     def _refusal(self, key: str) -> ReadOnlyError:
         return ReadOnlyError(
-            f"{self.url} is open for reading only: {key!r} was not changed. A node is opened for "
-            "writing with mode='r+'."
+            f"{self.url} is open for reading only: {key!r} was not changed. "
+            + getattr(unwrap(self.store), "how_to_write", _HOW)
         )
 
 
