@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import signal
 import time
 from itertools import product
 
@@ -13,7 +15,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.kill_roles import PATIENCE, kill, start, until
 from tests.support.leftovers import left_in
-from tests.support.ome_roles import TAKEN, acquire, taken
+from tests.support.ome_roles import TAKEN, acquire, acquire_until_grown, taken
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, StoreError
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.wrappers.base import HookStore
@@ -182,6 +184,35 @@ def test_a_time_point_whose_levels_did_not_all_grow_is_finished(tmp_path, level)
     zd.ome.acquire(store, **TAKEN).close()
     assert lengths(tmp_path / "image") == {2}
     check_equals(tmp_path / "image", values)
+    assert left_in(tmp_path) == {"image"}
+    assert zd.verify(tmp_path / "image").ok
+
+
+def test_an_acquisition_that_is_killed_at_its_end_leaves_nothing(tmp_path):
+    """The process dies when all levels have grown: only the journal of the append is left."""
+    url, values = tmp_path / "image", taken(1)
+    acquire(str(url), 1, channels=(0,))
+    client = start(acquire_until_grown, str(url))
+    client.join(PATIENCE)
+    assert (client.exitcode, lengths(url)) == (-signal.SIGKILL, {1})
+    assert not zd.verify(url).ok
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    zd.ome.acquire(url, **TAKEN).close()
+    assert left_in(tmp_path) == {"image", "copy"}
+    zd.verify(tmp_path / "copy/image", sweep=True)
+    kept = (tmp_path / "copy").rglob("image.zarr-dask/**/*")
+    assert {path.name for path in kept if path.is_file()} == {
+        "0.0",
+        "0.1",
+        "0.2",
+        "1.0",
+        "1.1",
+        "1.2",
+        "README.txt",
+    }
+    for place in (url, tmp_path / "copy/image"):
+        check_equals(place, values)
+        assert zd.verify(place).ok
 
 
 PLANE = taken(1)[0, 0, 0]

@@ -12,6 +12,7 @@ import dask.array as da
 import numpy as np
 
 import zarr_dask as zd
+from zarr_dask.journal import Journal
 from zarr_dask.stores import LocalStore
 from zarr_dask.stores.wrappers.base import HookStore
 
@@ -112,3 +113,9 @@ def acquire(root: str, times: int, changes: int = -1, channels: tuple[int, ...] 
             for place in image.missing(time_point):
                 if place["c"] in channels:
                     image.put(values[place["t"], place["c"], place["z"]], **place)
+
+
+def acquire_until_grown(root: str) -> None:
+    """Take the rest of a time point, and be killed when all levels have grown."""
+    Journal.remove = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    acquire(root, 1)

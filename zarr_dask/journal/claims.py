@@ -37,6 +37,7 @@ import atexit
 import errno
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -58,7 +59,7 @@ from zarr_dask.errors import (
     StoreKeyError,
 )
 from zarr_dask.formats.base import where
-from zarr_dask.journal.journal import remove_empty_folders
+from zarr_dask.journal.journal import is_described, remove_empty_folders
 from zarr_dask.journal.location import (
     CLAIM,
     JOB,
@@ -67,12 +68,13 @@ from zarr_dask.journal.location import (
     default_place,
     is_bare,
 )
-from zarr_dask.journal.lock import HELD, JobLock, check_not_locked
+from zarr_dask.journal.lock import HELD, JobLock, check_not_locked, is_locked
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock, is_at
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import has_shared_locks, lock
+from zarr_dask.stores.key_names import is_left_by_the_dead
 from zarr_dask.stores.no_follow import folder_in, open_in
 from zarr_dask.stores.open import unwrap_with_path
 from zarr_dask.stores.patience import in_foreground
@@ -106,6 +108,7 @@ _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST
 """Errors where nothing may be put beside the hierarchy."""
 _IN_MEMORY: dict[tuple[str, str], _InMemory] = {}
 """Appends to arrays in the memory of this process."""
+_IN_JOURNAL = re.compile(f"(?:.*/)?{JOB}[0-9a-f]{{16}}/")
 _MEMORY_LOCK = threading.Lock()
 _LEFT: dict[tuple[str, str], tuple[int, ArrayEnd]] = {}
 """Ends of arrays that hold the record of an append which a process, by its number, has ended."""
@@ -694,9 +697,10 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
 
 
 def sweep_claims(store: Store, path: str) -> None:
-    """Remove claims of killed jobs at and below a node in local files.
+    """Remove what killed jobs have left beside a node and those below it, in local files.
 
-    Those of jobs with a journal stay with it, and so do records of appends that have ended.
+    Their claims, temporary files, and journals without a description: these were being removed.
+    Claims of jobs with a journal stay with it, and so do records of appends that have ended.
     """
     place = default_place(store, path)
     if place is None or not isinstance(place.store, FileStore):
@@ -705,13 +709,24 @@ def sweep_claims(store: Store, path: str) -> None:
         check_behind_no_link(place)
     except LinkError:
         return  # what lies there is not a job's
+    for key, _ in place.store.list_temporaries(place.prefix):
+        if is_left_by_the_dead(key.rpartition("/")[2]):
+            place.store.delete(key)
+            remove_empty_folders(place.store, f"{key.rpartition('/')[0]}/")
     keys = list(place.store.list(place.prefix))
+    for folder in {found[0] for key in keys if (found := _IN_JOURNAL.match(key))}:
+        if not (is_locked(place.store, folder) or is_described(place.store, folder)):
+            for key in (one for one in keys if one.startswith(folder)):
+                place.store.delete(key)
+            keys = [key for key in keys if not key.startswith(folder)]
+            remove_empty_folders(place.store, folder)
     for key in keys:
         node = f"/{key}".removesuffix(f"/{CLAIM}{HELD}")[1:]
         if key.endswith(f"{CLAIM}{HELD}") and not any(
             other.startswith(f"{node}/{JOB}" if node else JOB) for other in keys
         ):
             _sweep(place.store, key.removesuffix(HELD))
+    remove_empty_folders(place.store, place.prefix)
 
 
 def _sweep(store: FileStore, folder: str) -> None:

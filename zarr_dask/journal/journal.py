@@ -60,6 +60,7 @@ __all__ = [
     "JobRecord",
     "Journal",
     "StagePart",
+    "is_described",
     "job_at",
     "remove_empty_folders",
 ]
@@ -433,6 +434,11 @@ class Journal:
             return all(key == document for key in self.store.list(self.prefix))
         except StoreError:
             return False
+
+
+def is_described(store: Store, prefix: str) -> bool:
+    """True if a journal has the description of a job, which is the first to come and to go."""
+    return store.size(f"{prefix}{_DOCUMENT}") is not None
 
 
 def job_at(store: Store, prefix: str) -> JobRecord | None:

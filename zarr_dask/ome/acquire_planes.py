@@ -39,13 +39,15 @@ from zarr_dask.hierarchy.edit import create_parent_groups
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import resolve_node
 from zarr_dask.hierarchy.open_node import open_array
+from zarr_dask.jobs.verify.expected import OpenJobs
 from zarr_dask.journal import default_place, given_place, remove_empty_folders
+from zarr_dask.journal.claims import sweep_claims
 from zarr_dask.ome.append_blocks import append_at, finish_append
 from zarr_dask.ome.pixel_source import Budget
 from zarr_dask.ome.plan import ImageWritePlan
 from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.ome.write import plan_write
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.open import Location, open_store
 from zarr_dask.stores.wrapper import is_in_memory
 
@@ -301,6 +303,18 @@ class LiveImage:
         """
         self._pool.shutdown(wait=True)
         _raise_failure(self._looks)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what appends have left of which only the end of their process was missing."""
+        store, path = self.image.group.store, self.image.group.path
+        if is_remote(store):
+            return
+        jobs = OpenJobs(store, path, tuple(level.array for level in self.image.levels), None)
+        for below, journal, job in jobs:
+            if jobs.is_done(below, journal, job):
+                journal.remove()
+        sweep_claims(store, path)
 
     def __enter__(self) -> Self:
         return self

@@ -576,6 +576,9 @@ LEFT = {
     "append": lambda place: zd.to_zarr(
         da.ones((4, 12), chunks=(4, 6)), place, "b", append=0, resume=True
     ),
+    "append without receipts": lambda place: zd.to_zarr(
+        da.ones((4, 12), chunks=(4, 6)), place, "b", append=0
+    ),
     "rechunk": lambda place: zd.rechunk(zd.open_array(place, "b"), place, path="a", chunks=(2, 12)),
 }
 
@@ -594,6 +597,24 @@ def test_a_journal_that_was_left_when_all_was_written(tmp_path, monkeypatch, kin
     assert report.ok
     assert report.swept == 1
     assert left_in(tmp_path) == {"run"}
+
+
+def test_the_rest_of_a_journal_that_was_being_removed_is_swept(tmp_path):
+    """Its description goes first: there is no job any more, and no other one finds its files."""
+    run = tmp_path / "run"
+    zd.create_array(run, "b", shape=(8, 12), dtype="f8", chunks=(4, 6))[...] = VALUES
+    rest = tmp_path / "run.zarr-dask/b/__job-0123456789abcdef"
+    rest.mkdir(parents=True)
+    (rest / "held").touch()
+    name = "from zarr_dask.stores.key_names import temporary_name as name; print(name())"
+    of_the_dead = subprocess.check_output([sys.executable, "-c", name], text=True).strip()
+    (rest / of_the_dead).touch()
+    stranger = tmp_path / "run.zarr-dask/b/__job-notes/held"
+    stranger.parent.mkdir()
+    stranger.touch()
+    assert zd.verify(run, sweep=True).ok
+    assert not rest.exists()
+    assert stranger.exists()
 
 
 def test_a_document_alone_does_not_end_a_job_that_keeps_receipts(tmp_path):
