@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import dask
 import numpy as np
 import pytest
@@ -9,6 +14,7 @@ from scipy.ndimage import gaussian_filter
 from scipy.ndimage import label as components
 
 import zarr_dask as zd
+from tests.support.kill_roles import PATIENCE, start
 from tests.support.leftovers import left_in
 from tests.support.ome_levels import check_levels
 from zarr_dask.errors import DataTypeError, GridError, MetadataError, NodeExistsError
@@ -51,6 +57,40 @@ def test_components_of_an_image(tmp_path, axes, shape, blocks):
     check_levels(tmp_path / "image/labels/cells", plan, cells.level(0)[...], "mode")
     assert zd.ome.validate(tmp_path / "image") == []
     assert left_in(tmp_path) == {"image"}
+
+
+def killed(pixels):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_process_has_left_is_named_and_removed(tmp_path):
+    url, other = tmp_path / "image", tmp_path / "other"
+    values = blobs(40, 50)
+    for place in (url, other):
+        zd.ome.write(values, place, axes="yx", chunks=(16, 16), levels=2)
+        client = start(zd.ome.label, str(place), killed)
+        client.join(PATIENCE)
+        assert client.exitcode == -signal.SIGKILL
+    (left,) = tmp_path.glob("image.zarr-dask-labels-*")
+    (finding,) = zd.verify(url).findings
+    assert (finding.kind, finding.key) == ("temporary", left.name)
+    assert "of a process that was killed" in finding.reason
+    zd.ome.label(url, bright)
+    assert zd.verify(other, sweep=True).ok
+    assert left_in(tmp_path) == {"image", "other"}
+
+
+def test_a_link_in_the_place_of_an_intermediate_array_is_not_followed(tmp_path):
+    zd.ome.write(blobs(40, 50), tmp_path / "image", axes="yx", chunks=(16, 16), levels=2)
+    name = "from zarr_dask.stores.key_names import token_of_process as name; print(name())"
+    token = subprocess.check_output([sys.executable, "-c", name], text=True).strip()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/file").touch()
+    (tmp_path / f"image.zarr-dask-labels-{token}").symlink_to(tmp_path / "victim")
+    zd.ome.label(tmp_path / "image", bright)
+    (finding,) = zd.verify(tmp_path / "image", sweep=True).findings
+    assert finding.key == f"image.zarr-dask-labels-{token}"
+    assert (tmp_path / "victim/file").exists()
 
 
 def test_ids_do_not_depend_on_the_scheduler():

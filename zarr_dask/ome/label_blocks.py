@@ -26,13 +26,13 @@ from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
 from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
-from zarr_dask.jobs.write.staging import temporary_base
+from zarr_dask.jobs.write.staging import labels_folder, temporary_base
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.ome.add_labels_levels import plan_write_labels
 from zarr_dask.ome.job import ImageProgress
 from zarr_dask.ome.read import Image, open  # noqa: A004  (zd.ome.open)
 from zarr_dask.stores.base import Store
-from zarr_dask.stores.open import Location, open_store, substore
+from zarr_dask.stores.open import Location, open_store
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -42,7 +42,6 @@ __all__ = ["label"]
 
 _LIKED = 1 << 25
 """Preferred bytes of a block."""
-_FOLDER = "zarr-dask-labels-"
 _LARGEST = 1 << 31
 """Maximum number of labels in one block."""
 
@@ -373,13 +372,10 @@ def label(
         plan_write_labels(image.group, job.blank(), name, overwrite=overwrite, **options)
         base, prefix = temporary_base(job.source, temp)
         base = open_store({}) if base is None else base
-        folder = f"{prefix}{_FOLDER}{token_hex(6)}"
-        try:
-            values = job.run(substore(base, folder), workers, progress)
+        with labels_folder(base, prefix) as room:
+            values = job.run(room, workers, progress)
             plan = plan_write_labels(image.group, values, name, overwrite=overwrite, **options)
             return plan.run(client)
-        finally:
-            base.delete_prefix(f"{folder}/")
 
 
 @dataclass(frozen=True)

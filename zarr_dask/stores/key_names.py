@@ -9,10 +9,19 @@ from __future__ import annotations
 import os
 import re
 from itertools import count
+from typing import Literal
 
-from zarr_dask.stores.process_identity import is_number_of_gone, number_of_process
+from zarr_dask.stores.process_identity import number_of_process, state_of_number
 
-__all__ = ["is_document", "is_left_by_the_dead", "is_metadata", "is_temporary", "temporary_name"]
+__all__ = [
+    "is_document",
+    "is_left_by_the_dead",
+    "is_metadata",
+    "is_temporary",
+    "state_of_token",
+    "temporary_name",
+    "token_of_process",
+]
 
 
 def is_document(key: str) -> bool:
@@ -44,6 +53,17 @@ _COUNT = count(int.from_bytes(os.urandom(_COUNT_BITS // 8)))
 """Counts the files of this process; it begins anywhere, since numbers of processes come again."""
 
 
+def token_of_process() -> str:
+    """Return 16 hex digits for the name of something that this process alone needs."""
+    number = next(_COUNT) & (1 << _COUNT_BITS) - 1
+    return f"{number_of_process() << _COUNT_BITS | number:016x}"
+
+
+def state_of_token(token: str) -> Literal["running", "dead", "unknown"]:
+    """Return the state of the process that such a token is of; that of another host is unknown."""
+    return state_of_number(int(token, 16) >> _COUNT_BITS)
+
+
 def temporary_name() -> str:
     """Return a name that no other file of this folder has.
 
@@ -52,8 +72,7 @@ def temporary_name() -> str:
     >>> len({temporary_name() for _ in range(1000)}), is_temporary(temporary_name())
     (1000, True)
     """
-    number = next(_COUNT) & (1 << _COUNT_BITS) - 1
-    return f".zarr-dask-{number_of_process() << _COUNT_BITS | number:016x}.tmp"
+    return f".zarr-dask-{token_of_process()}.tmp"
 
 
 def is_temporary(name: str) -> bool:
@@ -70,4 +89,4 @@ def is_left_by_the_dead(name: str) -> bool:
     False
     """
     found = _NAME.fullmatch(name)
-    return found is not None and is_number_of_gone(int(found[1], 16) >> _COUNT_BITS)
+    return found is not None and state_of_token(found[1]) == "dead"

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-__all__ = ["Owner", "is_number_of_gone", "number_of_process"]
+__all__ = ["Owner", "is_number_of_gone", "number_of_process", "state_of_number"]
 
 
 @dataclass(frozen=True)
@@ -122,16 +122,21 @@ def number_of_process() -> int:
 
 def is_number_of_gone(number: int) -> bool:
     """Return True if a number is of a process that ran here, and is known to be gone."""
+    return state_of_number(number) == "dead"
+
+
+def state_of_number(number: int) -> Literal["running", "dead", "unknown"]:
+    """Return the state of the process that a number is of; that of another host is unknown."""
     place, pid = number >> _PID_BITS, number & (1 << _PID_BITS) - 1
     if place != _place() or not pid or sys.platform == "win32":
-        return False
+        return "unknown"
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return True
+        return "dead"
     except OSError:
-        return False  # it is another user's
-    return False
+        return "running"  # it is another user's
+    return "running"
 
 
 @lru_cache(maxsize=1)

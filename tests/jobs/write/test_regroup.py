@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +19,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from tests.support.kill_roles import PATIENCE, start
 from tests.support.leftovers import left_in
 from tests.support.process_memory import begin_peak, status
 from zarr_dask.errors import MemoryBudgetError
@@ -229,6 +232,28 @@ def test_too_small_a_budget_is_refused_with_numbers(tmp_path):
     zd.to_zarr(maps(), tmp_path / "a", chunks=MAPS, max_mem=enough)
     with pytest.raises(MemoryBudgetError, match="smaller blocks"):
         zd.to_zarr(maps(), tmp_path / "b", max_mem="1MB")
+
+
+def killed(block):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_killed(path):
+    broken = maps().map_blocks(killed, dtype=float, meta=np.empty((0, 0, 0)))
+    with dask.config.set(scheduler="sync"):
+        zd.to_zarr(broken, path, chunks=(120, 13, 9), max_mem="7MB")
+
+
+def test_the_array_between_of_a_killed_process_is_swept(tmp_path):
+    client = start(write_killed, tmp_path / "a")
+    client.join(PATIENCE)
+    assert client.exitcode == -signal.SIGKILL
+    (left,) = tmp_path.glob("a.zarr-dask-blocks-*")
+    zd.to_zarr(maps(), tmp_path / "a", chunks=(120, 13, 9))
+    (finding,) = zd.verify(tmp_path / "a").findings
+    assert (finding.kind, finding.key) == ("temporary", left.name)
+    assert zd.verify(tmp_path / "a", sweep=True).swept == 1
+    assert left_in(tmp_path) == {"a"}
 
 
 @pytest.mark.parametrize("resume", [False, "run-1"])

@@ -19,16 +19,17 @@ from time import time
 from typing import NamedTuple
 
 from zarr_dask._util.warnings import warn
-from zarr_dask.errors import MissingDependencyError, StoreError, StoreKeyError
+from zarr_dask.errors import LinkError, MissingDependencyError, StoreError, StoreKeyError
 from zarr_dask.formats.base import ChunkKeyEncoding, GroupMeta, ancestors, prefix_of
 from zarr_dask.formats.detect import formats_at
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.jobs.verify.scan import Finding
+from zarr_dask.jobs.write.staging import folders_beside
 from zarr_dask.journal.claims import sweep_claims
 from zarr_dask.journal.node_claims import LeftClaims, sweep_remote_claims
 from zarr_dask.journal.swap import left_beside
 from zarr_dask.stores.archives import archive_file
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.key_names import is_left_by_the_dead
@@ -154,6 +155,8 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
         found.append(Finding("temporary", path, key, reason=reason))
     while isinstance(store, StoreWrapper) and not hasattr(store, "prefix"):
         store = store.store
+    between, removed = _find_between(store, path, sweep=sweep)
+    found, swept = found + between, swept + removed
     archive = archive_file(store)
     folder: str | None = prefix_of(path)
     if archive is not None:  # its writer puts them beside it
@@ -171,6 +174,25 @@ def find_leftovers(store: Store, path: str, *, sweep: bool) -> Leftovers:
     if sweep:
         sweep_claims(store, path)
     return Leftovers(found, swept, files.dead)
+
+
+def _find_between(store: Store, path: str, *, sweep: bool) -> tuple[list[Finding], int]:
+    """Find folders of intermediate arrays beside a store, and remove those of killed processes.
+
+    To look for them at a remote store is to list what lies around it, which only a sweep does.
+    """
+    found: list[Finding] = []
+    swept = 0
+    for left in folders_beside(store) if sweep or not is_remote(store) else ():
+        if sweep and left.state == "dead":
+            with suppress(LinkError):  # no job has made it
+                left.remove()
+                swept += 1
+                continue
+        if left.state != "running":
+            reason = f"the intermediate array of a process {_LEFT[left.state]}"
+            found.append(Finding("temporary", path, left.folder, reason=reason))
+    return found, swept
 
 
 def _find_files(store: FileStore, path: str, folder: str | None, *, sweep: bool) -> Leftovers:

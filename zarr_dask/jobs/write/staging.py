@@ -6,11 +6,14 @@ target, or in memory if the target is in memory.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
@@ -23,6 +26,7 @@ from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.zip_targets import archive_sibling
 from zarr_dask.jobs.write.target_array import new_array
 from zarr_dask.stores.base import Store
+from zarr_dask.stores.key_names import state_of_token, token_of_process
 from zarr_dask.stores.open import (
     Location,
     canonical_location,
@@ -40,14 +44,16 @@ if TYPE_CHECKING:
 __all__ = [
     "StagingArray",
     "StagingFolder",
+    "folders_beside",
     "grids_between",
+    "labels_folder",
     "plan_staging",
     "temporary_base",
 ]
 
 _FORMAT = DEFAULT_FORMAT.name
 """Format of the intermediate array."""
-_FOLDER = "zarr-dask-blocks-"
+_BLOCKS, _LABELS = "zarr-dask-blocks-", "zarr-dask-labels-"
 _SMALL = 1 << 16
 """Minimum bytes of a chunk for which reading it alone saves more than it costs."""
 
@@ -65,7 +71,13 @@ class StagingArray:
     codecs: Any
 
     def room(
-        self, values: da.Array, target: Array, *, resume: Resume, region: Region | None = None
+        self,
+        values: da.Array,
+        target: Array,
+        *,
+        resume: Resume,
+        region: Region | None = None,
+        held: bool = True,
     ) -> StagingFolder:
         """Return the folder for one run: a new one, or one that the same call finds again.
 
@@ -79,6 +91,8 @@ class StagingArray:
             As for `zarr_dask.rechunk`.
         region
             The elements of the target; all of a new array by default.
+        held
+            True if this process lives as long as the job.
 
         Raises
         ------
@@ -92,8 +106,11 @@ class StagingArray:
                     "that have been computed, or leave resume=True out."
                 )
             return StagingFolder(open_store({}), "blocks", self)
-        name = self._name(values, target, resume, region) if resume else token_hex(16)
-        return StagingFolder(self.base, f"{self.prefix}{_FOLDER}{name[:12]}", self)
+        if held and not resume:
+            name = token_of_process()
+        else:
+            name = (self._name(values, target, resume, region) if resume else token_hex(6))[:12]
+        return StagingFolder(self.base, f"{self.prefix}{_BLOCKS}{name}", self)
 
     def _name(self, values: da.Array, target: Array, resume: Resume, region: Region | None) -> str:
         """Return a name that is equal for calls with the same values and target."""
@@ -229,6 +246,48 @@ def _one_size(sizes: tuple[int, ...]) -> int | None:
 def _divisors(length: int) -> list[int]:
     small = [d for d in range(1, int(length**0.5) + 1) if length % d == 0]
     return sorted({*small, *(length // d for d in small)})
+
+
+@contextmanager
+def labels_folder(base: Store, prefix: str) -> Iterator[Store]:
+    """Make room for the labels of blocks; also remove what killed processes have left of that."""
+    for left in folders_of_processes(base, prefix):
+        if left.state == "dead" and left.folder.startswith(f"{prefix}{_LABELS}"):
+            with suppress(StoreError):  # they are in nobody's way
+                left.remove()
+    folder = f"{prefix}{_LABELS}{token_of_process()}"
+    try:
+        yield substore(base, folder)
+    finally:
+        base.delete_prefix(prefix_of(folder))
+
+
+class ProcessFolder(NamedTuple):
+    """A folder of intermediate arrays that one process needs, as its name says."""
+
+    store: Store
+    folder: str
+    state: Literal["running", "dead", "unknown"]
+    """State of that process; of one on another host it is unknown."""
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        self.store.delete_prefix(prefix_of(self.folder))
+
+
+def folders_beside(store: Store) -> Iterator[ProcessFolder]:
+    """Yield the folders beside a target or source that one process needs."""
+    beside = sibling_location(store, ".") or archive_sibling(store)
+    if beside is not None:
+        yield from folders_of_processes(*beside)
+
+
+def folders_of_processes(base: Store, prefix: str) -> Iterator[ProcessFolder]:
+    """Yield the folders that one process needs, below a prefix of their names."""
+    named = re.compile(rf"({re.escape(prefix)}(?:{_BLOCKS}|{_LABELS})([0-9a-f]{{16}}))/")
+    with suppress(StoreError):  # what lies there may not be ours to list
+        for found in filter(None, map(named.fullmatch, base.list_dir("").prefixes)):
+            yield ProcessFolder(base, found[1], state_of_token(found[2]))
 
 
 def temporary_base(target: Array, temp: Location | None) -> tuple[Store | None, str]:

@@ -569,7 +569,9 @@ class _Start:
         if plan.between is None or not (plan.staged or resume):
             return None
         # a call that died may have left one where none is needed now
-        return plan.between.room(plan.values, plan.target, resume=resume, region=plan.region)
+        return plan.between.room(
+            plan.values, plan.target, resume=resume, region=plan.region, held=self.held
+        )
 
     def _staged(self, room: StagingFolder) -> tuple[da.Array, StartedWrite]:
         """Return the values as they are read from the array between, and the write into that."""
