@@ -327,3 +327,26 @@ def test_lengths_of_chunks_along_some_dimensions_are_chosen(chunks, expected):
     names = ("y", "x")
     made = zd.create_array({}, shape=(5000, 4000), dtype="f4", chunks=chunks, dimension_names=names)
     assert made.chunks == expected
+
+
+def test_fields_of_structured_elements_are_read_by_name():
+    values = np.zeros((4, 3), [("a", "i4"), ("b", "f8")])
+    values["a"] = np.arange(12).reshape(4, 3)
+    array = zd.create_array({}, data=values, chunks=2)
+    np.testing.assert_array_equal(array["a"], values["a"])
+    np.testing.assert_array_equal(array[1:3, "b"], values[1:3]["b"])
+    np.testing.assert_array_equal(array["a", [0, 2]], values["a"][[0, 2]])
+    assert array[["b"]].dtype.names == ("b",)
+    assert array[1, 2, "a"] == 5
+    with pytest.raises(SelectionError, match=r"'aa' is no field of .* a, b\. Did you mean 'a'"):
+        array["aa"]
+    with pytest.raises(SelectionError, match="written whole, not by the field 'a'"):
+        array["a"] = 1
+    np.testing.assert_array_equal(array[...], values)
+
+
+@pytest.mark.parametrize(("format", "key"), [("v2", "0/1"), ("v3", "c/0/1")])
+def test_a_separator_says_what_keys_look_like(format, key):
+    for named in ({"dimension_separator": "/"}, {"chunk_key_encoding": "/"}):
+        made = zd.create_array({}, shape=(4, 4), chunks=2, dtype="f4", format=format, **named)
+        assert made.key((0, 1)) == key

@@ -29,7 +29,13 @@ from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, 
 from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
 from zarr_dask.formats.parse_cache import pack, unpack
 from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
-from zarr_dask.indexing.basic import checked_region, has_lists, parse_basic, parse_plain
+from zarr_dask.indexing.basic import (
+    checked_region,
+    has_lists,
+    parse_basic,
+    parse_plain,
+    split_fields,
+)
 from zarr_dask.stores.base import Store, is_remote, list_sizes
 from zarr_dask.stores.wrappers.metered import unmetered
 
@@ -243,11 +249,18 @@ class Array(ArrayNames):
     # --- reading ----------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Any:
-        """Return elements by NumPy's indexing; a scalar where NumPy returns one."""
+        """Return elements by NumPy's indexing; a scalar where NumPy returns one.
+
+        Of structured elements an index may name a field, or several, beside the position.
+        """
         shape = self.meta.grid.shape
         plain = parse_plain(key, shape)
         if plain is not None:
             return self._read(*plain, None)
+        if self.dtype.names is not None:
+            fields, rest = split_fields(key, self.dtype.names)
+            if fields:
+                return self[rest][fields]
         if has_lists(key):
             from zarr_dask.array.view import read_selection
             from zarr_dask.indexing.transform import parse_numpy
@@ -513,6 +526,12 @@ class Array(ArrayNames):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write elements by NumPy's indexing, with NumPy's broadcasting and casting."""
+        if self.dtype.names is not None and (fields := split_fields(key, self.dtype.names)[0]):
+            raise SelectionError(
+                f"{self.where}: elements are written whole, not by the field {fields!r}. "
+                "Read them (values = array[...]), change the field (values[name] = ...), and write "
+                "them back (array[...] = values)."
+            )
         if has_lists(key):
             from zarr_dask.array.view import write_selection
             from zarr_dask.indexing.transform import parse_numpy

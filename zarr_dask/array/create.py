@@ -565,7 +565,7 @@ def _serializer(codecs: Sequence[Codec]) -> Serializer:
 
 
 def _keys(wanted: Any, node_format: Format, at: str) -> ChunkKeyEncoding:
-    keys = node_format.chunk_keys(wanted)
+    keys = node_format.chunk_keys({"separator": wanted} if wanted in ("/", ".") else wanted)
     if isinstance(keys, ValidationProblem):
         raise MetadataError.of(at, [keys])
     return keys

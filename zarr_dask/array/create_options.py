@@ -55,6 +55,7 @@ NEW_ARRAY = tuple(CreateOptions.__annotations__)
 OPEN_HABITS = {"component": "path", "name": "path", "store": "url", "zarr_format": "format"}
 NEW_ARRAY_HABITS = {
     "attrs": "attributes",
+    "dimension_separator": "chunk_key_encoding",
     "dims": "dimension_names",
 }
 """Names of zarr-python, xarray and dask for arguments of this package."""

@@ -119,8 +119,8 @@ def create_array(
     order
         ``"F"`` stores the elements of a chunk with the first dimension varying fastest.
     chunk_key_encoding
-        v3: ``"default"``, ``"v2"`` or an object with a ``separator``. v2 and the v3 draft: a
-        ``separator`` only.
+        Separator of the coordinates in keys, ``"/"`` or ``"."``. v3 also: ``"default"``, ``"v2"``,
+        or either with a separator, as in ``{"name": "v2", "separator": "/"}``.
     storage_options
         Options of the store.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.errors import GridError, SelectionError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = [
     "parse_basic",
     "parse_plain",
     "position_of",
+    "split_fields",
 ]
 
 
@@ -364,6 +366,37 @@ def _checked_sizes(sizes: Sequence[Any], what: str) -> tuple[int, ...]:
     if len(sizes) == 1 and not sizes[0]:
         return (0,)
     return checked_shape(sizes, len(sizes), what)
+
+
+def split_fields(key: object, known: Sequence[str]) -> tuple[str | list[str], tuple[Any, ...]]:
+    """Return the fields of structured elements that an index names, and the rest of the index.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such field.
+
+    Examples
+    --------
+    >>> split_fields((slice(0, 2), "x"), ["x", "y"]), split_fields(["x", "y"], ["x", "y"])
+    (('x', (slice(0, 2, None),)), (['x', 'y'], ()))
+    """
+    items = key if isinstance(key, tuple) else (key,)
+    named = [isinstance(item, str) or _is_names(item) for item in items]
+    given = [item for item, is_name in zip(items, named, strict=True) if is_name]
+    names = [name for item in given for name in ([item] if isinstance(item, str) else item)]
+    for name in names:
+        if name not in known:
+            raise SelectionError(
+                f"{name!r} is no field of the elements, which have {', '.join(known)}."
+                f"{did_you_mean(name, known)}"
+            )
+    rest = tuple(item for item, is_name in zip(items, named, strict=True) if not is_name)
+    return (names[0] if len(given) == 1 and isinstance(given[0], str) else names), rest
+
+
+def _is_names(item: object) -> bool:
+    return isinstance(item, list) and bool(item) and all(isinstance(name, str) for name in item)
 
 
 def has_lists(key: object) -> bool:
