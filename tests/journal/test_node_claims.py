@@ -677,11 +677,16 @@ def test_what_was_stopped_while_it_removes_or_copies_leaves_a_later_job_alone(
     np.testing.assert_array_equal(group["g/b"][...], np.arange(3))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda group, path: zd.delete(group, path), lambda group, path: group.rename(path, "c")],
+    ids=["delete", "rename"],
+)
 def test_a_removal_that_was_stopped_is_completed_by_the_one_that_stopped_it(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch
+    change, server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """It had removed the metadata; its node cannot be put back where objects lie."""
-    url, options = "s3://bucket/halfway.zarr", server.options
+    url, options = f"s3://bucket/halfway-{request.node.callspec.id}.zarr", server.options
     group = zd.create_group(url, storage_options=options)
     zd.to_zarr(values(1), f"{url}/a", storage_options=options)
     claiming = edit.claiming_nodes
@@ -689,20 +694,43 @@ def test_a_removal_that_was_stopped_is_completed_by_the_one_that_stopped_it(
     def stop(*_: Any) -> None:
         raise JobReplacedError("by the one that claims now")
 
-    def claim_late(store: Any, path: str) -> Any:
+    def claim_late(store: Any, *paths: str) -> Any:
         monkeypatch.setattr(edit, "claiming_nodes", claiming)
         with monkeypatch.context() as patched:
             patched.setattr(edit, "_remove_objects", stop)
             with pytest.raises(JobReplacedError):
                 group.rename("a", "b")
         assert list(open_store(url, options).list("a/"))
-        return claiming(store, path)
+        return claiming(store, *paths)
 
     monkeypatch.setattr(edit, "claiming_nodes", claim_late)
     with pytest.raises(NodeNotFoundError):
-        zd.delete(url, "a", storage_options=options)
+        change(group, "a")
     assert not list(open_store(url, options).list("a/"))
     np.testing.assert_array_equal(group.rename("b", "a")[...], values(1))
+    assert beside(server, url[12:]) == []
+
+
+def test_a_rename_whose_copy_is_replaced_ends_what_it_began(
+    server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects without metadata would be left, which nobody looks for."""
+    url, options = "s3://bucket/replaced-copy.zarr", server.options
+    group = zd.create_group(url, storage_options=options)
+    zd.to_zarr(values(1), f"{url}/a", storage_options=options)
+    remove = edit._remove_objects
+
+    def remove_late(*args: Any) -> None:
+        monkeypatch.setattr(edit, "_remove_objects", remove)
+        zd.to_zarr(values(2), f"{url}/b", mode="w", storage_options=options)
+        remove(*args)
+
+    monkeypatch.setattr(edit, "_remove_objects", remove_late)
+    with pytest.raises(JobReplacedError):
+        group.rename("a", "b")
+    assert not list(open_store(url, options).list("a/"))
+    np.testing.assert_array_equal(group["b"][...], values(2))
+    assert beside(server, url[12:]) == []
 
 
 @pytest.mark.parametrize("change", [delete_group, replace_group, rename_group, write_group])

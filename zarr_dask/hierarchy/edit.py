@@ -624,7 +624,8 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
     StoreKeyError
         If the format does not allow such a name for a node.
     """
-    present = [node_format for node_format, _ in formats_at(store, old)]
+    found = formats_at(store, old)
+    present = [node_format for node_format, _ in found]
     if not present:
         _refuse_nothing(store, old)
     if not old or not new or contains_or_equal(old, new):
@@ -647,6 +648,9 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
     ):
         check_not_claimed(place, where(store, new))
         if not formats_at(store, old):
+            if claims.claims:  # as when a node is deleted
+                with fenced_deletes(claims.fence):
+                    _remove_rest(store, old, found)
             _refuse_nothing(store, old)
         end_claims_below(store, old)
         for node_format in present:
@@ -655,7 +659,9 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
             discard_journals(store, old, is_claimed=True)
         else:
             _copy_node(store, old, new, present, claims.fence)
-            with fenced_deletes(claims.fence):
+            claims.fence()
+            # the copy is visible: what a later job makes of it does not keep half of the source
+            with fenced_deletes(claims.at(where(store, old)).fence):
                 remove_node(store, old, is_claimed=True)
         node = opened()
     for node_format in present:

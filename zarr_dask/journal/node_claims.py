@@ -296,6 +296,10 @@ class NodeClaims:
 
     claims: tuple[NodeClaim, ...] = ()
 
+    def at(self, what: str) -> NodeClaims:
+        """Return the claim to one node alone (`NodeClaim.what`), if there is one."""
+        return NodeClaims(tuple(one for one in self.claims if one.what == what))
+
     def fence(self) -> None:
         """Raise if a later job has taken one over; see `NodeClaim.fence`."""
         for claim in self.claims:
