@@ -679,7 +679,7 @@ def test_what_was_stopped_while_it_removes_or_copies_leaves_a_later_job_alone(
 
 @pytest.mark.parametrize(
     "change",
-    [lambda group, path: zd.delete(group, path), lambda group, path: group.rename(path, "c")],
+    [zd.delete, lambda group, path: group.rename(path, "c")],
     ids=["delete", "rename"],
 )
 def test_a_removal_that_was_stopped_is_completed_by_the_one_that_stopped_it(

@@ -57,6 +57,7 @@ from zarr_dask.hierarchy.locate import (
 from zarr_dask.hierarchy.walk import implicit_group_formats, is_implied, walk, walk_documents
 from zarr_dask.journal import (
     NodeClaim,
+    NodeClaims,
     check_not_claimed,
     claim_node,
     claiming_nodes,
@@ -500,10 +501,7 @@ def delete_node(store: Store, path: str) -> None:
         removing(store, path),
         fenced_deletes(claims.fence),
     ):
-        if not formats_at(store, path):  # another process has been faster
-            if claims.claims:  # or was stopped by this one's claim when it had removed the metadata
-                _remove_rest(store, path, present)
-            _refuse_nothing(store, path)
+        _check_still_there(store, path, present, claims)
         end_claims_below(store, path)
         remove_node(store, path, is_claimed=True)
     for node_format, _ in present:
@@ -589,6 +587,25 @@ def _remove_objects(store: Store, path: str, node_format: Format, meta: ArrayMet
         store.delete_prefix(data)
 
 
+def _check_still_there(
+    store: Store,
+    path: str,
+    present: Iterable[tuple[Format, NodeMeta | None]],
+    claims: NodeClaims,
+) -> None:
+    """Raise if a node has gone since it was found, because another process was faster.
+
+    That may have been stopped by these claims when it had removed the metadata: the rest is removed
+    in its place.
+    """
+    if formats_at(store, path):
+        return
+    if claims.claims:
+        with fenced_deletes(claims.fence):
+            _remove_rest(store, path, present)
+    _refuse_nothing(store, path)
+
+
 def _refuse_nothing(store: Store, path: str) -> None:
     keys = [key for candidate in FORMATS for key in candidate.node_keys(path)]
     raise NodeNotFoundError(where(store, path), keys, "Nothing was changed.")
@@ -647,11 +664,7 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
         editing(store, new) as place,
     ):
         check_not_claimed(place, where(store, new))
-        if not formats_at(store, old):
-            if claims.claims:  # as when a node is deleted
-                with fenced_deletes(claims.fence):
-                    _remove_rest(store, old, found)
-            _refuse_nothing(store, old)
+        _check_still_there(store, old, found, claims)
         end_claims_below(store, old)
         for node_format in present:
             _check_free(store, new, node_format)  # another may have put something there meanwhile

@@ -709,17 +709,8 @@ def sweep_claims(store: Store, path: str) -> None:
         check_behind_no_link(place)
     except LinkError:
         return  # what lies there is not a job's
-    for key, _ in place.store.list_temporaries(place.prefix):
-        if is_left_by_the_dead(key.rpartition("/")[2]):
-            place.store.delete(key)
-            remove_empty_folders(place.store, f"{key.rpartition('/')[0]}/")
+    _remove_rests(place.store, place.prefix)
     keys = list(place.store.list(place.prefix))
-    for folder in {found[0] for key in keys if (found := _IN_JOURNAL.match(key))}:
-        if not (is_locked(place.store, folder) or is_described(place.store, folder)):
-            for key in (one for one in keys if one.startswith(folder)):
-                place.store.delete(key)
-            keys = [key for key in keys if not key.startswith(folder)]
-            remove_empty_folders(place.store, folder)
     for key in keys:
         node = f"/{key}".removesuffix(f"/{CLAIM}{HELD}")[1:]
         if key.endswith(f"{CLAIM}{HELD}") and not any(
@@ -727,6 +718,20 @@ def sweep_claims(store: Store, path: str) -> None:
         ):
             _sweep(place.store, key.removesuffix(HELD))
     remove_empty_folders(place.store, place.prefix)
+
+
+def _remove_rests(store: FileStore, prefix: str) -> None:
+    """Remove temporary files of killed processes, and journals without a description."""
+    for key, _ in store.list_temporaries(prefix):
+        if is_left_by_the_dead(key.rpartition("/")[2]):
+            store.delete(key)
+            remove_empty_folders(store, f"{key.rpartition('/')[0]}/")
+    folders = {found[0] for found in map(_IN_JOURNAL.match, store.list(prefix)) if found}
+    for folder in folders:
+        if not (is_locked(store, folder) or is_described(store, folder)):
+            with suppress(LinkError):  # what lies there is not a job's
+                store.delete_prefix(folder)
+            remove_empty_folders(store, folder)
 
 
 def _sweep(store: FileStore, folder: str) -> None:
