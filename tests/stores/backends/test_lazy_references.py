@@ -108,6 +108,9 @@ def test_names_and_values_lie_where_they_were_found(monkeypatch, separators):
     assert dict(found["refs"]) == refs
     assert len(found["refs"]) == len(refs)
     assert "v/19" not in found["refs"]
+    numbers = {name: refs[name][-1] for name in refs if name not in found["refs"].others}
+    assert dict(found["refs"].last_numbers(list(refs))) == numbers
+    assert found["refs"].last_numbers(["v/.zarray"]) == []
 
 
 def test_a_document_of_other_members_is_parsed_as_a_whole(monkeypatch):
@@ -115,6 +118,17 @@ def test_a_document_of_other_members_is_parsed_as_a_whole(monkeypatch):
     refs = {str(n): "text" for n in range(9)}
     assert load_lazily(json.dumps(refs).encode()) == refs
     assert type(load_lazily(json.dumps(refs).encode())) is dict
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n\t "])
+@given(st.lists(st.tuples(st.text("a]", max_size=3), st.integers(0, 10**18 - 1)), min_size=1))
+def test_numbers_at_the_ends_of_values_are_those_that_json_reads(space, values):
+    usual = [f'"{n}": ["{url}", 0, {end}{space}]' for n, (url, end) in enumerate(values)]
+    text = f'{{"refs": {{"]": "]", {", ".join(usual)}, "last": "]"}}}}'
+    found = load_lazily(text.encode())["refs"]
+    assert [*found.others] == ["]", "last"]
+    expected = {name: value[2] for name, value in json.loads(text)["refs"].items() if value != "]"}
+    assert dict(found.last_numbers([*found])) == expected
 
 
 def test_folders_are_listed():

@@ -14,6 +14,8 @@ import zarr_dask as zd
 from zarr_dask.errors import NodeExistsError, StoreError
 from zarr_dask.formats import references
 from zarr_dask.formats.references import parquet_files
+from zarr_dask.stores.base import list_sizes
+from zarr_dask.stores.open import open_store
 
 pyarrow = pytest.importorskip("pyarrow")
 pytest.importorskip("pandas")
@@ -216,3 +218,29 @@ def test_a_folder_of_something_else_is_kept(tmp_path):
     with pytest.raises(NodeExistsError, match="holds no references"):
         zd.reference([str(file)], str(other), concat="t")
     assert (other / "part-0").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_listing_has_what_lies_in_a_folder_with_its_size(tmp_path, form):
+    """Not what lies in another one whose name goes on; of whole files the size of the file."""
+    (tmp_path / "whole").write_bytes(bytes(16))
+    document = json.dumps({"zarr_format": 2, "shape": [3], "chunks": [1], "dtype": "|V16"})
+    refs = {".zgroup": '{"zarr_format": 2}'}
+    for name in ("a", "ab", "a/b"):
+        refs |= {f"{name}/.zarray": document, f"{name}/0": [f"file://{tmp_path}/whole", 2, 7]}
+        refs |= {f"{name}/1": "base64:AAAA", f"{name}/2": [f"file://{tmp_path}/whole", 0, 0]}
+    if form == "json":
+        refs |= {f"{name}/2": [f"file://{tmp_path}/whole"] for name in ("a", "ab", "a/b")}
+        (tmp_path / "refs").write_text(json.dumps(refs))
+    else:
+        for key, content in parquet_files(refs):
+            (tmp_path / f"refs/{key}").parent.mkdir(exist_ok=True, parents=True)
+            (tmp_path / f"refs/{key}").write_bytes(content)
+    store = open_store(f"reference::{tmp_path}/refs")
+    sizes = dict(list_sizes(store, "a/"))
+    chunks = {f"{name}/{n}": size for name in ("a", "a/b") for n, size in enumerate((7, 3, 16))}
+    chunks |= {f"{name}/.zarray": len(store.get(f"{name}/.zarray")) for name in ("a", "a/b")}
+    assert sizes == chunks
+    assert {*store.list("a/")} == {*sizes}
+    assert {*store.list()} - {".zmetadata"} == {*refs}
+    assert store.list_dir("a/").keys == ["a/.zarray", "a/0", "a/1", "a/2"]

@@ -449,7 +449,7 @@ class FsspecStore(HoldsCredentials):
             )
         return False
 
-    def _check_emptiness(self, prefix: str, found: Collection[str]) -> None:
+    def _check_emptiness(self, prefix: str, found: Collection[Any]) -> None:
         """Raise for an empty listing of a missing bucket, or of a server without listings.
 
         An HTTP server may answer 404, or send something else than an index, for a folder with
@@ -632,8 +632,8 @@ class FsspecStore(HoldsCredentials):
         if is_s3(fs):
             return (key for key, _ in self.list_sizes(prefix))
         folder = join(root, prefix.rstrip("/"))
-        found: Sequence[str] = (
-            self._do("list", prefix, lambda: call_in_turn(fs, "find", folder)) or ()
+        found: Collection[str] = (
+            self._do("list", prefix, lambda: _files_below(fs, folder, detail=False)) or ()
         )
         self._check_emptiness(prefix, found)
         return (path[len(root) :].lstrip("/") for path in found)
@@ -644,11 +644,11 @@ class FsspecStore(HoldsCredentials):
         if is_s3(fs):
             return (entry for page in self._pages(prefix, deep=True) for entry in page.entries)
         folder = join(root, prefix.rstrip("/"))
-        found: Mapping[str, Any] = (
-            self._do("list", prefix, lambda: call_in_turn(fs, "find", folder, detail=True)) or {}
+        found: Collection[tuple[str, int | None]] = (
+            self._do("list", prefix, lambda: _files_below(fs, folder, detail=True)) or ()
         )
         self._check_emptiness(prefix, found)
-        sizes = ((p[len(root) :].lstrip("/"), entry["size"]) for p, entry in found.items())
+        sizes = ((path[len(root) :].lstrip("/"), size) for path, size in found)
         return ((key, self.size(key) or 0 if size is None else int(size)) for key, size in sizes)
 
     def list_dir(self, prefix: str = "") -> Listing:
@@ -833,6 +833,15 @@ def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
     if tag is None and changed is None:
         return None
     return str(tag), str(changed), int(status["size"]), str(status.get("ino", ""))
+
+
+def _files_below(fs: Any, folder: str, *, detail: bool) -> Any:
+    """Return the paths of all files below a folder; with `detail` each with its size."""
+    if is_reference(fs):  # whose `find` goes through all of a folder for each of its files
+        of = fs.references
+        return of.sizes_below(folder) if detail else of.keys_below(folder)
+    found = call_in_turn(fs, "find", folder, detail=detail)
+    return [(path, entry["size"]) for path, entry in found.items()] if detail else found
 
 
 def _read_parts(fs: Any, parts: Sequence[tuple[str, int, int | None]]) -> list[Any]:

@@ -22,7 +22,7 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 from zarr_dask.stores.backends.reference_targets import is_entry, malformed
 
-__all__ = ["JsonReferences", "LazyObject", "load_lazily", "plain"]
+__all__ = ["JsonReferences", "LazyObject", "is_below", "load_lazily", "plain", "size_of"]
 
 _S = rb"[ \t\n\r]*+"
 _TEXT = rb'"[^"\\\x00-\x1f]*+"'
@@ -83,6 +83,29 @@ class LazyObject(Mapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._ends or name in self.others
+
+    def last_numbers(self, names: Collection[str]) -> list[tuple[str, int]]:
+        """Return names with the numbers at the ends of their values, where these are as usual."""
+        found = list(map(self._ends.get, names))
+        if None in found:
+            names = [name for name, end in zip(names, found, strict=True) if end is not None]
+        ends = np.array([end for end in found if end is not None], "i8")
+        if not names:
+            return []
+        first, last = int(ends.min()), int(ends.max())
+        for mark in (b'"', b'"', b"]"):
+            last = self._data.index(mark, last + 1)
+        text = np.frombuffer(self._data, "u1")[first : last + 1]
+        quotes, closings = (np.flatnonzero(text == ord(mark)) for mark in '"]')
+        behind_url = quotes[np.searchsorted(quotes, ends - first) + 2]
+        at = closings[np.searchsorted(closings, behind_url)] - 1
+        while (is_blank := text[at] <= ord(" ")).any():
+            at -= is_blank
+        numbers, factor = np.zeros(len(at), "i8"), 1
+        while (is_digit := (digits := text[at] - np.uint8(ord("0"))) < 10).any():
+            numbers += np.where(is_digit, digits, 0) * np.int64(factor)
+            at, factor = at - is_digit, factor * 10
+        return list(zip(names, numbers.tolist(), strict=True))
 
     def __iter__(self) -> Iterator[str]:
         yield from self.others
@@ -239,6 +262,30 @@ class JsonReferences(LazyReferenceMapper):  # type: ignore[misc]
         """Return the paths of all folders."""
         return self._folders.keys()
 
+    def keys_below(self, folder: str) -> Collection[str]:
+        """Return the keys at and below a folder."""
+        if not folder:
+            return self._entries.keys()
+        keys = [folder] if folder in self._entries else []
+        for name in self._folders:
+            if is_below(name, folder):
+                keys += self._folders[name]
+        return keys
+
+    def sizes_below(self, folder: str) -> list[tuple[str, int | None]]:
+        """Return the keys at and below a folder with their sizes; None for those of whole files."""
+        return self._with_sizes(self.keys_below(folder))
+
+    def _with_sizes(self, keys: Collection[str]) -> list[tuple[str, int | None]]:
+        found: list[tuple[str, int | None]] = []
+        others = self._entries
+        if isinstance(others, LazyObject):
+            found += others.last_numbers(keys)
+            others = others.others
+        if len(found) < len(keys):
+            found += [(key, size_of(self[key])) for key in keys if key in others]
+        return found
+
     def ls(self, path: str = "", detail: bool = True) -> Any:
         """Return what lies directly in a folder.
 
@@ -253,10 +300,16 @@ class JsonReferences(LazyReferenceMapper):  # type: ignore[misc]
         if not detail:
             return sorted([*keys, *folders])
         found = [{"name": one, "type": "directory", "size": 0} for one in folders]
-        return found + [{"name": key, "type": "file", "size": _size(self[key])} for key in keys]
+        sizes = self._with_sizes(keys)
+        return found + [{"name": key, "type": "file", "size": size} for key, size in sizes]
 
 
-def _size(entry: Any) -> int | None:
+def is_below(path: str, folder: str) -> bool:
+    """True for a folder and all that is in it."""
+    return not folder or path == folder or path.startswith(f"{folder}/")
+
+
+def size_of(entry: Any) -> int | None:
     """Return the bytes of a value; None for those of a whole file."""
     if isinstance(entry, list):
         return entry[2] if len(entry) > 1 else None

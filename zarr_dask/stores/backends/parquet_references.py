@@ -14,6 +14,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import islice, product
 from math import prod
 from operator import ge
 from typing import Any
@@ -23,6 +24,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.reference import LazyReferenceMapper
 
 from zarr_dask.errors import StoreError
+from zarr_dask.stores.backends.lazy_references import is_below, size_of
 from zarr_dask.stores.backends.reference_targets import pyarrow
 
 __all__ = ["ParquetReferences"]
@@ -162,17 +164,17 @@ class ParquetReferences(LazyReferenceMapper):  # type: ignore[misc]
         """Yield the keys of an array that are stored, and where they are."""
         counts = self._counts[field] or (1,)
         count = prod(counts)
+        names = (".".join(coords) for coords in product(*(map(str, range(n)) for n in counts)))
         for record in range(-(-count // self.record_size)):
-            first = record * self.record_size
+            rows = list(islice(names, self.record_size))
             try:
                 table = self.open_refs(field, record)
             except FileNotFoundError:
                 continue
-            for row in range(min(self.record_size, count - first)):
+            for row, name in enumerate(rows):
                 place = _place(table, row)
                 if place is not None:
-                    coords = np.unravel_index(first + row, counts)
-                    yield f"{field}/{'.'.join(map(str, coords))}", place
+                    yield f"{field}/{name}", place
 
     def __iter__(self) -> Iterator[str]:
         yield from self._items
@@ -191,18 +193,33 @@ class ParquetReferences(LazyReferenceMapper):  # type: ignore[misc]
         parts = [name.split("/") for name in self.zmetadata]
         return {"/".join(some[:n]) for some in parts for n in range(1, len(some))}
 
+    def keys_below(self, folder: str) -> list[str]:
+        """Return the keys at and below a folder."""
+        return [key for key, _ in self.sizes_below(folder)]
+
+    def sizes_below(self, folder: str) -> list[tuple[str, int | None]]:
+        """Return the keys at and below a folder with their sizes; None for those of whole files."""
+        found: list[tuple[str, int | None]] = []
+        documents = (name for name in (*self._items, *self.zmetadata) if is_below(name, folder))
+        found += [(name, len(self[name])) for name in documents]
+        for field in self._counts:
+            if is_below(field, folder):
+                found += [(key, size_of(one)) for key, one in self._stored(field)]
+        return found
+
     def ls(self, path: str = "", detail: bool = True) -> Any:
         """Return the names directly below a path; of an array, only chunks that are stored."""
         path = path.rstrip("/")
         folders = self.listdir()
         if path and path not in folders:
             raise KeyError(path)
-        found = {one: ("directory", 0) for one in folders if one.rpartition("/")[0] == path}
+        found: dict[str, tuple[str, int | None]] = {}
+        found |= {one: ("directory", 0) for one in folders if one.rpartition("/")[0] == path}
         for name in (*self._items, *self.zmetadata):
             if name.rpartition("/")[0] == path:
                 found[name] = ("file", len(self[name]))
         for key, one in self._stored(path) if path in self._counts else ():
-            found[key] = ("file", len(one) if isinstance(one, bytes) else one[-1])
+            found[key] = ("file", size_of(one))
         if not detail:
             return sorted(found)
         return [{"name": name, "type": k, "size": n} for name, (k, n) in sorted(found.items())]
