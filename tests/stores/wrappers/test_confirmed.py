@@ -68,7 +68,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("lie", ["lost", "halved", "the older"])
+@pytest.mark.parametrize(
+    "lie", ["lost", "halved", "the older", "empty", "a byte more", "zeroed", "a byte flipped"]
+)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_lost_change_of_metadata_is_an_error(change, lie):
     CHANGES[change](LosingDocuments(made(), lie=lie))  # which is not noticed

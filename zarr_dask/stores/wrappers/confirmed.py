@@ -7,6 +7,7 @@ that it writes by this wrapper.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,8 @@ class Confirmed(ForwardedReads):
 
     Values of at most 1 MiB, as metadata are, are read back and compared. Of larger ones the length
     is compared, and the ETag if the put had one. A conditional put, as of attributes, may have been
-    followed by one of another process, which is no error.
+    followed by one of another process, which is no error: what differs is one where it is a part of
+    what was put, what was there before, or no metadata.
 
     Parameters
     ----------
@@ -75,23 +77,36 @@ class Confirmed(ForwardedReads):
             return False
         value, now = self.get_tagged(key)
         text = b"".join(buffers)
-        is_cut = value is not None and len(value) < len(text) and text.startswith(value)
-        if value is None or is_cut or (now == tag and text != value):
-            found = None if value is None else Version(len(value))
-            raise self._lost(key, len(text), found, is_old=not is_cut)
+        if value is None:
+            raise self._lost(key, len(text), None)
+        if value != text and (now == tag or _is_damaged(value, text)):
+            raise self._lost(key, len(text), Version(len(value)), is_old=now == tag)
         return True
 
     def _lost(
         self, key: str, nbytes: int, found: Version | None, *, is_old: bool = False
     ) -> StoreError:
         got = "no such value" if found is None else f"{found.nbytes:,} bytes"
-        if found is not None and (is_old or found.nbytes == nbytes):
+        if found is not None and (is_old or found.nbytes >= nbytes):
             got += " that were not put" if not is_old else " that were there before"
         return StoreError(
             f"{self.url}: the store acknowledged {key!r}, expected {nbytes:,} bytes, got {got}. It "
             "has lost, cut or misplaced them, or another process has changed or removed them at "
             "the same time. Look at the store, then repeat the call."
         )
+
+
+def _is_damaged(value: Buffer, text: bytes) -> bool:
+    """True if no process has put a value after a text: it is a part of that, or no metadata."""
+    return text.startswith(value) or (_is_json(text) and not _is_json(value))
+
+
+def _is_json(text: Buffer) -> bool:
+    try:
+        json.loads(bytes(text))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def confirmed_if(wanted: bool, store: Store) -> Store:
