@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -51,3 +52,27 @@ def test_a_damaged_tag_is_an_error_of_the_file_or_harmless(layout, tmp_path, cap
     assert not unnamed
     path.write_bytes(whole)
     assert np.array_equal(zd.open_array(tiff_store(str(path), 0))[...], values)
+
+
+@pytest.mark.parametrize("layout", ["tiles", "strips"])
+def test_each_thread_decodes_its_own_tiles(layout, tmp_path, monkeypatch):
+    """One event loop for all of them would decode one after the other."""
+    path = tmp_path / "a.tif"
+    values = np.arange(2 * 32 * 48, dtype="u2").reshape(2, 32, 48)
+    tifffile.imwrite(path, values, photometric="minisblack", **LAYOUTS[layout])
+    array = zd.open_array(tiff_store(str(path), 0))
+    page = tifffile.TiffPage
+    seen, decode = set(), page.decode.func
+
+    def noting(self):
+        decoded = decode(self)
+
+        def note(*args, **kwargs):
+            seen.add(threading.get_ident())
+            return decoded(*args, **kwargs)
+
+        return note
+
+    monkeypatch.setattr(page, "decode", property(noting))
+    np.testing.assert_array_equal(array.read(threads=1), values)
+    assert seen == {threading.get_ident()}

@@ -26,6 +26,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -53,6 +54,7 @@ __all__ = [
     "SessionStore",
     "ZarrPythonStore",
     "place_in_zarr_python",
+    "prototype",
     "store_of_zarr_python",
     "words_of",
 ]
@@ -137,7 +139,7 @@ class _Buffers(MutableMapping[str, bytes]):
         return bytes(self.buffers[key].to_bytes())
 
     def __setitem__(self, key: str, value: bytes) -> None:
-        self.buffers[key] = _prototype().buffer.from_bytes(value)
+        self.buffers[key] = prototype().buffer.from_bytes(value)
 
     def __delitem__(self, key: str) -> None:
         del self.buffers[key]
@@ -149,7 +151,8 @@ class _Buffers(MutableMapping[str, bytes]):
         return len(self.buffers)
 
 
-def _prototype() -> Any:
+def prototype() -> Any:
+    """Return the classes of buffers that zarr-python's stores are asked to give."""
     return sys.modules["zarr"].core.buffer.default_buffer_prototype()
 
 
@@ -275,7 +278,7 @@ class ZarrPythonStore:
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
         check_key(key)
-        value = _prototype().buffer.from_bytes(b"".join(buffers))
+        value = prototype().buffer.from_bytes(b"".join(buffers))
         self._run(self.store.set(key, value), "write", key)
 
     def delete(self, key: str) -> None:
@@ -346,8 +349,14 @@ class ZarrPythonStore:
 
     def _run(self, what: Coroutine[Any, Any, Any], verb: str, key: str) -> Any:
         """Wait for a coroutine on zarr-python's event loop in this process."""
-        try:
+        with self.reporting(verb, key):
             return sys.modules["zarr"].core.sync.sync(what)
+
+    @contextmanager
+    def reporting(self, verb: str, key: str) -> Iterator[None]:
+        """Give errors of the store and its libraries a type, and the key."""
+        try:
+            yield
         except (*library_errors(), *_obstore_errors()) as error:
             words = redacted(words_of(error), {}) or type(error).__name__
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words}") from error
@@ -438,19 +447,19 @@ async def _fetch(store: Any, key: str, wanted: Range) -> bytes | None:
     # Icechunk keeps metadata in memory, and ranges of it are wrong or fail
     whole = key.endswith(".json") and _is_of_icechunk(store)
     try:
-        found = await store.get(key, _prototype(), None if whole else _byte_request(wanted))
+        found = await store.get(key, prototype(), None if whole else _byte_request(wanted))
     except _ABSENT:
         return None
     except NotImplementedError:  # tifffile's stores refuse ranges
         if wanted == WHOLE:
             raise
-        whole, found = True, await store.get(key, _prototype(), None)
+        whole, found = True, await store.get(key, prototype(), None)
     except _icechunk_errors() as error:
         if _NO_KEY in str(error):
             return None  # an invalid key has no value
         if _BEYOND not in str(error):
             raise
-        whole, found = True, await store.get(key, _prototype(), None)
+        whole, found = True, await store.get(key, prototype(), None)
     if found is None:
         return None
     content = bytes(found.to_bytes())
