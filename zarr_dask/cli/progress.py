@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -78,7 +78,7 @@ def migration_progress(
 
 
 @contextmanager
-def image_progress() -> Iterator[Callable[[Progress], None] | Literal[True] | None]:
+def image_progress() -> Iterator[Callable[[Progress], None] | bool | None]:
     """Yield a function that shows how much of a graph has been written, or True for a bar.
 
     None with ``--quiet``.

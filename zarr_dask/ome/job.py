@@ -12,7 +12,7 @@ from functools import partial
 from secrets import token_hex
 from threading import Lock, Semaphore
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageProgress", "run_plan", "run_without_journal"]
 
-ImageProgress = Callable[[Progress], None] | Literal[True]
-"""Called with every step; True for a progress bar."""
+ImageProgress = Callable[[Progress], None] | bool
+"""Called with every step; True for a progress bar, False for none."""
 
 
 _WAVE = 16

@@ -78,7 +78,7 @@ class PlanCopyOptions(CopyOptions, total=False):
 class RunCopyOptions(CopyOptions, total=False):
     """Keyword arguments of `copy`."""
 
-    progress: Callable[[Progress], None] | None
+    progress: Callable[[Progress], None] | bool | None
     resume: Resume
     journal: Location | None
     verify: bool
@@ -268,7 +268,7 @@ def copy(
     *,
     overwrite: bool = False,
     client: Client | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     resume: Resume = False,
     journal: Location | None = None,
     verify: bool = False,
@@ -285,7 +285,7 @@ def copy(
     src, dst, overwrite, client
         As for `plan_copy`.
     progress
-        Called after each task.
+        Called after each task; True for bars that count bytes.
     resume, journal, verify
         As for `RechunkPlan.run`. The same arguments make the same job; a name, as `to_zarr` takes
         it, means the same as True. Objects that were copied

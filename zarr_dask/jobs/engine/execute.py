@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.lazy_names import hides
@@ -22,7 +22,7 @@ from zarr_dask.jobs.engine.local_schedulers import shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import seconds
 from zarr_dask.jobs.engine.probe import check_workers
-from zarr_dask.jobs.engine.progress_bars import rechunk_bars
+from zarr_dask.jobs.engine.progress_bars import given_progress, rechunk_bars
 from zarr_dask.jobs.engine.report import (
     ArrayCopyReport,
     JointReport,
@@ -86,7 +86,7 @@ class Plan(ArraysPlan):
     def run(
         self,
         client: Client | None = None,
-        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
         *,
         resume: bool = False,
         journal: Location | None = None,
@@ -151,7 +151,7 @@ class Execution:
 def execute_plan(
     plan: ArraysPlan,
     client: Client | None,
-    progress: Callable[[Progress], None] | Literal[True] | None,
+    progress: Callable[[Progress], None] | bool | None,
     *,
     resuming: bool,
     journal: Location | None,
@@ -159,8 +159,7 @@ def execute_plan(
 ) -> Execution:
     """Run a plan; see `zarr_dask.jobs.rechunk.plan.RechunkPlan.run`."""
     check_bools(resume=resuming, verify=verify)
-    if progress not in (None, True) and not callable(progress):
-        raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
+    progress = given_progress(progress)
     for member in plan.members:
         check_reachable_from_workers(member.source.store, client)
         check_reachable_from_workers(member.target.store, client)

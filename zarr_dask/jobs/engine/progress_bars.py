@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from zarr_dask.stores.patience import SERVICES
 
@@ -15,7 +15,24 @@ if TYPE_CHECKING:
 
     from zarr_dask.jobs.engine.report import Progress
 
-__all__ = ["bar", "byte_bars", "rechunk_bars", "stage_bars", "stage_names"]
+__all__ = ["bar", "byte_bars", "given_progress", "rechunk_bars", "stage_bars", "stage_names"]
+
+
+def given_progress(progress: Any) -> Callable[[Progress], None] | Literal[True] | None:
+    """Return the function that a caller gives for progress, or True for bars; False is none.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    if callable(progress):
+        return cast("Callable[[Progress], None]", progress)
+    if progress is None or isinstance(progress, bool):
+        return progress or None
+    raise TypeError(
+        f"progress={progress!r}: expected a function, True for bars, or None or False for nothing."
+    )
 
 
 @contextmanager

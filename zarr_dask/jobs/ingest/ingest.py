@@ -199,7 +199,7 @@ class IngestPlan(Priced, InWords):
     def run(
         self,
         client: Client | None = None,
-        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
         *,
         resume: bool = False,
         journal: Location | None = None,
@@ -826,7 +826,7 @@ def ingest(
     temp: Location | None = None,
     overwrite: bool = False,
     client: Client | None = None,
-    progress: Callable[[Progress], None] | Literal[True] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     survey: Location | Literal[False] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,

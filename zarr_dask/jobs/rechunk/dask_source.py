@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from math import prod
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_bools
 from zarr_dask._util.display import InWords, escape_control_chars
@@ -36,7 +36,7 @@ from zarr_dask.jobs.engine.lifecycle import resume as resumed
 from zarr_dask.jobs.engine.overlap_pool import max_uploading
 from zarr_dask.jobs.engine.plan import Costs, add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Priced
-from zarr_dask.jobs.engine.progress_bars import rechunk_bars
+from zarr_dask.jobs.engine.progress_bars import given_progress, rechunk_bars
 from zarr_dask.jobs.engine.report import RechunkReport, ReportBase, StageReport
 from zarr_dask.jobs.engine.resume import Resume
 from zarr_dask.jobs.engine.workers import runs_processes
@@ -245,7 +245,7 @@ class DaskRechunkPlan(Priced, InWords):
     def run(
         self,
         client: Client | None = None,
-        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
         *,
         resume: Resume = False,
         journal: Location | None = None,
@@ -284,8 +284,7 @@ class DaskRechunkPlan(Priced, InWords):
             As `WritePlan.run` and `RechunkPlan.run`.
         """
         check_bools(verify=verify)
-        if progress not in (None, True) and not callable(progress):
-            raise TypeError(f"progress={progress!r}: expected a function, True for bars, or None.")
+        progress = given_progress(progress)
         begun = perf_counter()
         direct = self.direct and not verify
         if progress is True:

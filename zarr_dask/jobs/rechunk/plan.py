@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from html import escape
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.display import InWords, escape_control_chars
 from zarr_dask._util.lazy_names import hides
@@ -354,7 +354,7 @@ class RechunkPlan(Priced, InWords):
     def run(
         self,
         client: Client | None = None,
-        progress: Callable[[Progress], None] | Literal[True] | None = None,
+        progress: Callable[[Progress], None] | bool | None = None,
         *,
         resume: bool = False,
         journal: Location | None = None,

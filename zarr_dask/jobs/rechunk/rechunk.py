@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial as bound
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class PlanOptions(JobOptions, total=False):
 class RechunkOptions(JobOptions, total=False):
     """Keyword arguments of `rechunk`; see there."""
 
-    progress: Callable[[Progress], None] | Literal[True] | None
+    progress: Callable[[Progress], None] | bool | None
     resume: Resume
     journal: Location | None
     verify: bool
@@ -356,7 +356,7 @@ def rechunk(
     *,
     overwrite: bool = False,
     client: Client | None = None,
-    progress: Callable[[Progress], None] | Literal[True] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     resume: Resume = False,
     journal: Location | None = None,
     verify: bool = False,
