@@ -37,12 +37,13 @@ ELSEWHERE = {
     "gs://bucket/": "bucket/",
     "az://container/": "bucket/",
     "/scratch/me": "scratch",
+    "icechunk:///data/": "icechunk://FOLDER/",
     '{"anon": True}': "{}",
     '{"profile": "work"}': "{}",
     '"remote_protocol": "s3"': '"remote_protocol": "file"',
     'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=':0')",
 }
-"""Places that only a network has, and what stands for them when a page runs."""
+"""Places that only a network has, and what stands for them when a page runs, in its FOLDER."""
 ELSEWHERE_IN = {"howto/unreliable-network.md": {"s3://bucket/": "memory://docs/"}}
 """The same for single pages, whose options a folder does not have."""
 
@@ -134,7 +135,7 @@ def parse(command: str) -> None:
 
 def _here(code: str, name: str) -> str:
     for place, here in (ELSEWHERE | ELSEWHERE_IN.get(name, {})).items():
-        code = code.replace(place, here)
+        code = code.replace(place, here.replace("FOLDER", str(Path.cwd())))
     return code
 
 

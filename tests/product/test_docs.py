@@ -1,10 +1,15 @@
 """The README and docs/: code runs, names and links hold, sentences are short."""
 
+import ast
 import logging
 import re
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import PurePosixPath
+from queue import Queue
+from threading import Barrier
 
 import pytest
 
@@ -52,6 +57,44 @@ def test_a_page_runs_from_top_to_bottom(name, tmp_path, monkeypatch, capsys):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
+class Rank:
+    """A communicator of ranks that are threads."""
+
+    def __init__(self, rank, barrier, boxes):
+        self.rank, self.size = rank, barrier.parties
+        self.Barrier, self._boxes = barrier.wait, boxes
+
+    def send(self, obj, dest, tag=0):
+        self._boxes[self.rank, dest].put(obj)
+
+    def recv(self, buf=None, source=0, tag=0):
+        return self._boxes[source, self.rank].get(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "steps"),
+    [("tutorials/simulation.md", "main", ()), ("howto/gather.md", "simulate", (20,))],
+)
+def test_the_script_for_ranks_runs_in_ranks(name, function, steps, tmp_path, monkeypatch):
+    """And runs again, as a batch system may start it again."""
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__page__"}
+    for block in BLOCKS[name]:
+        if function not in namespace:
+            docs_pages.execute(block, namespace, name)
+    boxes = {pair: Queue() for pair in product(range(4), repeat=2)}
+    for _ in range(2):
+        ranks = [
+            Rank(rank, barrier, boxes) for barrier in [Barrier(4, timeout=60)] for rank in range(4)
+        ]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda rank: namespace[function](rank, *steps), ranks))
+    if steps:
+        zd.Writer.attach("run.zarr").finish()
+    assert {array.shape[0] for _, array in zd.open("run.zarr").arrays() if array.ndim > 1} == {20}
+    assert zd.verify("run.zarr", deep="decode").ok
+
+
 def test_every_sample_is_of_a_page():
     assert SAMPLES.keys() <= PAGES.keys()
 
@@ -61,6 +104,22 @@ def test_fences_are_closed_and_known(name):
     assert len(re.findall(r"(?m)^ *```", TEXTS[name])) == 2 * len(BLOCKS[name])
     kinds = {"python", "console", "sh", "text", "json", "toml", "diff", ""}
     assert {block.kind for block in BLOCKS[name]} <= kinds
+
+
+def is_program(code):
+    """True for Python of several words, or a call of zarr-dask."""
+    if re.search(r"(?m)^(\$ )?zarr-dask ", code):
+        return True
+    try:
+        return any(not isinstance(one, ast.Expr) for one in ast.parse(code).body)
+    except SyntaxError:
+        return False
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_code_is_hidden_from_these_tests_as_text(name):
+    hidden = [one.line for one in BLOCKS[name] if one.kind in {"", "text"} and is_program(one.code)]
+    assert not hidden
 
 
 def test_every_public_name_has_its_entry():

@@ -98,6 +98,7 @@ def array():
 def repository():
     icechunk = pytest.importorskip("icechunk")
     maps()
+    icechunk.Repository.create(icechunk.local_filesystem_storage("repo"))
     return {
         "repository": icechunk.Repository.create(icechunk.in_memory_storage()),
         "x": da.ones((8, 4), chunks=(2, 4)),
@@ -166,6 +167,7 @@ def files():
 
 
 SAMPLES = {
+    "tutorials/dataset.md": (era5("bucket/era5.zarr"),),
     "howto/write-dataset.md": (datasets,),
     "reference/ingest.md": (files,),
     "reference/xarray-writing.md": (datasets,),
