@@ -44,8 +44,11 @@ ELSEWHERE = {
     'Client("tcp://scheduler:8786")': "Client(processes=False, dashboard_address=':0')",
 }
 """Places that only a network has, and what stands for them when a page runs, in its FOLDER."""
-ELSEWHERE_IN = {"howto/unreliable-network.md": {"s3://bucket/": "memory://docs/"}}
-"""The same for single pages, whose options a folder does not have."""
+ELSEWHERE_IN = {
+    "howto/unreliable-network.md": {"s3://bucket/": "memory://docs/"},
+    "tutorials/dataset.md": {"s3://bucket/": ""},
+}
+"""The same for single pages: with options that a folder does not have, or with data of the page."""
 
 _FENCE = re.compile(r"(?ms)^(?P<indent> *)```(?P<kind>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$")
 _HEADING = re.compile(r"(?m)^#{1,6} (.*)$")

@@ -167,7 +167,6 @@ def files():
 
 
 SAMPLES = {
-    "tutorials/dataset.md": (era5("bucket/era5.zarr"),),
     "howto/write-dataset.md": (datasets,),
     "reference/ingest.md": (files,),
     "reference/xarray-writing.md": (datasets,),
