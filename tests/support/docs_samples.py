@@ -191,7 +191,7 @@ SAMPLES = {
     "howto/points.md": (shards,),
     "howto/rechunk-computed.md": (scratch,),
     "howto/rechunk.md": (maps, two_fields),
-    "howto/references.md": (references,),
+    "howto/references.md": (files, references),
     "howto/slurm.md": (maps,),
     "howto/unreliable-network.md": (remote_array,),
     "howto/verify.md": (run,),
