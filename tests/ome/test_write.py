@@ -575,3 +575,33 @@ def test_large_metadata_of_an_ozx_follow_the_chunks(tmp_path):
     group = zd.open(path)
     assert dict(group["a"].attrs) == attributes
     np.testing.assert_array_equal(group["b"][...], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("given", "chunks", "shards"),
+    [
+        ({"chunks": "32KiB"}, (1, 64, 64), None),
+        ({"chunks": False}, (3, 300, 200), None),
+        ({"chunks": True, "shards": True}, (1, 512, 256), (1, 512, 256)),
+        ({"chunks": (1, None, 50)}, (1, 300, 50), None),
+        ({"chunks": {0: 2, "x": 50}, "shards": False}, (2, 512, 50), None),
+        ({"shards": {"y": 150, "x": 100}}, (1, 150, 100), (1, 150, 100)),
+        ({"chunks": 32, "shards": "64kB"}, (32, 32, 32), (32, 32, 32)),
+        ({"chunks": 32, "shards": -1}, (32, 32, 32), (32, 320, 224)),
+    ],
+)
+def test_grids_are_given_as_everywhere(given, chunks, shards):
+    store = {}
+    zd.ome.write(da.zeros((3, 300, 200), chunks=100), store, axes="cyx", **given)
+    made = zd.open_array(store, "0")
+    cut = tuple(map(min, chunks, made.shape))
+    assert made.chunks == cut
+    assert (made.shards is None) == (shards is None)
+    if shards is not None:
+        whole = (-(-n // c) * c for c, n in zip(cut, made.shape, strict=True))
+        assert made.shards == tuple(map(min, shards, whole))
+
+
+def test_levels_have_chunks_of_one_size():
+    with pytest.raises(GridError, match="all chunks of a level have one size"):
+        zd.ome.write(da.zeros((4, 4)), {}, axes="yx", chunks=((1, 3), (2, 2)))

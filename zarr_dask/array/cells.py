@@ -24,8 +24,11 @@ __all__ = [
     "is_by_dimension",
     "is_in_words",
     "items_by_axis",
+    "one_by_one",
     "parse_chunks_argument",
     "shards_in_words",
+    "size_in_bytes",
+    "true_as_auto",
     "whole_chunks",
 ]
 
@@ -43,6 +46,11 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 def is_in_words(given: Any) -> bool:
     """True for grids that are not given in lengths: ``"auto"``, ``"10MB"``, or False."""
     return isinstance(given, str) or given is False
+
+
+def true_as_auto(given: Any) -> Any:
+    """Return "auto" for True, which has that meaning in h5py and zarr-python."""
+    return "auto" if given is True else given
 
 
 def is_by_dimension(given: Any) -> bool:
@@ -78,7 +86,7 @@ def chunks_in_words(given: Any, shape: Shape, itemsize: int, nbytes: int = CHUNK
     """
     if given is False:
         return tuple(max(n, 1) for n in shape)
-    budget = nbytes if given == "auto" else _bytes(given, "chunks")
+    budget = nbytes if given == "auto" else size_in_bytes(given, "chunks")
     return auto_chunks(shape, itemsize, budget)
 
 
@@ -104,7 +112,7 @@ def shards_in_words(given: Any, shape: Shape, itemsize: int, chunks: Shape) -> S
     >>> shards_in_words("256kB", (1000, 1000), 4, (64, 64))
     (256, 192)
     """
-    budget = SHARD_BYTES if given == "auto" else _bytes(given, "shards")
+    budget = SHARD_BYTES if given == "auto" else size_in_bytes(given, "shards")
     counts = tuple(-(-max(n, 1) // chunk) for n, chunk in zip(shape, chunks, strict=True))
     several = auto_chunks(counts, itemsize * prod(chunks), budget)
     return tuple(count * chunk for count, chunk in zip(several, chunks, strict=True))
@@ -134,7 +142,6 @@ def whole_chunks(shards: Cells, chunks: Cells, given: Any) -> Cells:
     >>> whole_chunks((10, 6, 11), (4, 3, 5), (-1, 6, "auto"))
     (12, 6, 10)
     """
-    items = given if isinstance(given, list | tuple) else (given,) * len(shards)
 
     def rounded(length: Any, chunk: Any, item: Any) -> Any:
         if not (isinstance(length, int) and isinstance(chunk, int)):
@@ -143,10 +150,29 @@ def whole_chunks(shards: Cells, chunks: Cells, given: Any) -> Cells:
             return max(length // chunk, 1) * chunk
         return -(-length // chunk) * chunk if item == -1 else length
 
-    return tuple(map(rounded, shards, chunks, items))
+    return tuple(map(rounded, shards, chunks, one_by_one(given, len(shards))))
 
 
-def _bytes(text: str, what: str) -> int:
+def one_by_one(given: Any, ndim: int) -> tuple[Any, ...]:
+    """Return an item for each dimension; what is no sequence is the same for all of them.
+
+    Examples
+    --------
+    >>> one_by_one(-1, 2), one_by_one([3, "auto"], 2)
+    ((-1, -1), (3, 'auto'))
+    """
+    is_one = given is None or isinstance(given, str | int | np.integer)
+    return (given,) * ndim if is_one else tuple(given)
+
+
+def size_in_bytes(text: str, what: str) -> int:
+    """Return the number of bytes that a text such as ``"10MB"`` stands for.
+
+    Raises
+    ------
+    GridError
+        If it is no size.
+    """
     match = _SIZE.fullmatch(text)
     if match is not None and not match[2] and not text.strip().upper().endswith("B"):
         raise GridError(
@@ -304,7 +330,7 @@ def _others(shape: Shape, axes: Sequence[int]) -> Shape:
 
 def _budget(items: Sequence[str], nbytes: int, given: Any, what: str) -> int:
     """Return the bytes of a cell of which some lengths are "auto" or follow from its size."""
-    sizes = {_bytes(item, what) for item in items if item != "auto"}
+    sizes = {size_in_bytes(item, what) for item in items if item != "auto"}
     if len(sizes) > 1:
         raise GridError(
             f"{what}={given!r}: a size is that of the whole chunk, so that it is given once; the "

@@ -121,7 +121,7 @@ def _chunks(values: Any, unit: tuple[int, ...], frame: AxesAndTransforms) -> tup
         1 if axis.name == "z" else -(-length // size)
         for axis, length, size in zip(frame.axes, values.shape, unit, strict=True)
     )
-    units = default_chunks(None, counts, frame, values.dtype.itemsize * prod(unit))
+    units = default_chunks(counts, frame, values.dtype.itemsize * prod(unit))
     return tuple(count * size for count, size in zip(units, unit, strict=True))
 
 

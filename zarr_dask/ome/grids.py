@@ -2,43 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from zarr_dask._util.json_fields import is_int
 from zarr_dask.array.array import Array
+from zarr_dask.array.cells import (
+    dividing_chunks,
+    items_by_axis,
+    parse_chunks_argument,
+    size_in_bytes,
+    true_as_auto,
+    whole_chunks,
+)
 from zarr_dask.array.create import ArraySpec, array_meta
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import GridError
 from zarr_dask.formats.base import Format, where
 from zarr_dask.grid.grid import Shape
-from zarr_dask.ome.build_metadata import AxesAndTransforms, plain
+from zarr_dask.indexing.basic import checked_shape
+from zarr_dask.ome.build_metadata import AxesAndTransforms
 from zarr_dask.stores.base import Store, join
 
-__all__ = ["default_chunks", "level_arrays", "shards_of"]
+__all__ = ["default_chunks", "level_arrays", "level_grids"]
 
 _CHUNK = 1 << 20
 _SHARD = 1 << 25
 """Approximate decoded bytes of a chunk and of a shard, if they are not given."""
 
 
-def default_chunks(given: Any, shape: Shape, frame: AxesAndTransforms, itemsize: int) -> Shape:
-    """Return the chunks of level 0, with defaults for those that are not given.
+def level_grids(
+    chunks: Any, shards: Any, shape: Shape, frame: AxesAndTransforms, itemsize: int
+) -> tuple[Shape, Shape | None]:
+    """Return the chunks of level 0, and its shards, if there are any.
 
-    By default one element along axes that are not space, and powers of two along those of space,
-    about 1 MiB in total.
+    Parameters
+    ----------
+    chunks, shards
+        As `zarr_dask.create_array` takes them. ``"auto"`` and sizes grow along space.
+    shape, frame, itemsize
+        Of level 0.
 
     Raises
     ------
     GridError
-        If they are not valid lengths.
+        If they are not valid lengths, or chunks do not divide the shards.
     """
-    automatic = _automatic(shape, frame, itemsize)
-    return _lengths(given, frame.names, shape, automatic, "chunks")
+    chunks, shards = true_as_auto(chunks), true_as_auto(shards)
+    names, present = frame.names, default_chunks(shape, frame, itemsize)
+    if chunks is None or chunks is False or isinstance(chunks, str):
+        inner = _in_words(chunks, shape, frame, itemsize)
+    else:
+        inner = _lengths(chunks, shape, names, present, "chunks", itemsize)
+    if shards is None or shards is False:
+        return inner, None
+    if isinstance(shards, str):
+        nbytes = _SHARD if shards == "auto" else size_in_bytes(shards, "shards")
+        return inner, _automatic_shards(inner, shape, frame, itemsize, nbytes)
+    outer = _lengths(shards, shape, names, inner, "shards", itemsize)
+    items = items_by_axis(shards, names, inner, "shards", "the image")
+    outer = checked_shape(whole_chunks(outer, inner, items), len(shape), "shards")
+    if any(length % size for length, size in zip(outer, inner, strict=True)):
+        if chunks is None or chunks == "auto":
+            return dividing_chunks(outer, itemsize, _CHUNK), outer
+        raise GridError(
+            f"shards={outer} are no multiples of chunks={inner}: along each axis the length of a "
+            "shard must be a multiple of that of its chunks."
+        )
+    return inner, outer
 
 
-def _automatic(shape: Shape, frame: AxesAndTransforms, itemsize: int) -> Shape:
+def _in_words(given: Any, shape: Shape, frame: AxesAndTransforms, itemsize: int) -> Shape:
+    if given is False:
+        return tuple(max(n, 1) for n in shape)
+    nbytes = _CHUNK if given in {None, "auto"} else size_in_bytes(given, "chunks")
+    return default_chunks(shape, frame, itemsize, nbytes)
+
+
+def _lengths(
+    given: Any, shape: Shape, names: Sequence[str], present: Shape, what: str, itemsize: int
+) -> Shape:
+    cells = parse_chunks_argument(
+        given, shape, names, present, what, "the image", itemsize=itemsize, nbytes=_CHUNK
+    )
+    if any(isinstance(one, tuple) for one in cells):
+        raise GridError(
+            f"{what}={given!r}: all {what} of a level have one size; give a length for each of the "
+            f"axes {list(names)}."
+        )
+    return checked_shape(cells, len(shape), what)
+
+
+def default_chunks(
+    shape: Shape, frame: AxesAndTransforms, itemsize: int, nbytes: int = _CHUNK
+) -> Shape:
+    """Return the default chunks of level 0, of at most `nbytes` together.
+
+    They have one element along axes that are not space, and powers of two along those of space.
+    """
     space = frame.space or tuple(range(len(shape)))[-2:]
     chunk = [1] * len(shape)
     growing = list(space)
@@ -47,82 +108,25 @@ def _automatic(shape: Shape, frame: AxesAndTransforms, itemsize: int) -> Shape:
         doubled = prod(chunk) * itemsize * 2
         if chunk[axis] >= shape[axis]:
             growing.remove(axis)
-        elif doubled > _CHUNK:
+        elif doubled > nbytes:
             break
         else:
             chunk[axis] *= 2
     return tuple(chunk)
 
 
-def shards_of(
-    given: Any, chunks: Shape, shape: Shape, frame: AxesAndTransforms, itemsize: int
-) -> Shape | None:
-    """Return the shards of level 0; None if there are none.
-
-    ``"auto"`` makes shards of whole chunks, of about 32 MiB.
-
-    Raises
-    ------
-    GridError
-        If they are not valid lengths, or chunks do not divide them.
-    """
-    if given is None:
-        return None
-    if isinstance(given, str) and given == "auto":
-        return _automatic_shards(chunks, shape, frame, itemsize)
-    shards = _lengths(given, frame.names, shape, chunks, "shards", chunks)
-    if any(outer % inner for outer, inner in zip(shards, chunks, strict=True)):
-        raise GridError(
-            f"shards={shards} are no multiples of chunks={chunks}: along each axis the length of a "
-            "shard must be a multiple of that of its chunks."
-        )
-    return shards
-
-
 def _automatic_shards(
-    chunks: Shape, shape: Shape, frame: AxesAndTransforms, itemsize: int
+    chunks: Shape, shape: Shape, frame: AxesAndTransforms, itemsize: int, nbytes: int
 ) -> Shape:
     shard = list(chunks)
     growing = list(frame.space or range(len(shape)))
-    while growing and prod(shard) * itemsize * 2 <= _SHARD:
+    while growing and prod(shard) * itemsize * 2 <= nbytes:
         axis = min(growing, key=lambda one: (shard[one], -one))
         if shard[axis] >= shape[axis]:
             growing.remove(axis)
         else:
             shard[axis] *= 2
     return tuple(shard)
-
-
-def _lengths(
-    given: Any,
-    names: Sequence[str],
-    shape: Shape,
-    default: Shape,
-    what: str,
-    multiple: Shape | None = None,
-) -> Shape:
-    given = plain(given)
-    if given is None or given == "auto":
-        return default
-    if isinstance(given, Mapping):
-        unknown = [key for key in given if key not in names]
-        if unknown:
-            raise GridError(f"{what} names {unknown}, which are no axes; there are {list(names)}.")
-        items = [given.get(name, size) for name, size in zip(names, default, strict=True)]
-    elif is_int(given):
-        items = [given] * len(shape)
-    else:
-        items = list(given) if isinstance(given, Sequence) else []
-    if len(items) != len(shape) or not all(is_int(n) and (n == -1 or n >= 1) for n in items):
-        raise GridError(
-            f"{what}={given!r}: expected {len(shape)} lengths of at least 1, or -1 for a whole "
-            f"axis, by position or by name, for the axes {list(names)}."
-        )
-    steps = multiple or (1,) * len(shape)
-    return tuple(
-        int(item) if item != -1 else max(-(-extent // step) * step, 1)
-        for item, extent, step in zip(items, shape, steps, strict=True)
-    )
 
 
 def level_arrays(

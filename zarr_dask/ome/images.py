@@ -33,7 +33,7 @@ from zarr_dask.ome.build_metadata import (
 )
 from zarr_dask.ome.downsample import Method, Reduce, method_named
 from zarr_dask.ome.downsample_factors import downsampled_shape, steps_of
-from zarr_dask.ome.grids import default_chunks, level_arrays, shards_of
+from zarr_dask.ome.grids import level_arrays, level_grids
 from zarr_dask.ome.model import Metadata
 from zarr_dask.ome.pixel_source import (
     Budget,
@@ -214,9 +214,7 @@ def _grids(
             given = pixels.chunks
         else:
             given, outer = pixels.chunks, pixels.shards
-    itemsize = pixels.dtype.itemsize
-    chunks = default_chunks(given, pixels.shape, frame, itemsize)
-    return chunks, shards_of(outer, chunks, pixels.shape, frame, itemsize)
+    return level_grids(given, outer, pixels.shape, frame, pixels.dtype.itemsize)
 
 
 def _type_of(pixels: Any) -> Any:

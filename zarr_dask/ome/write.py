@@ -88,8 +88,8 @@ def plan_write(
     version
         Version of OME-Zarr: ``"0.5"`` (Zarr v3), or ``"0.4"`` (Zarr v2).
     chunks
-        Shape of the chunks of all levels, by position or by name; by default those of a stored
-        array, or about 1 MiB.
+        Shape of the chunks of all levels, in the forms that `zarr_dask.create_array` takes; by
+        default those of a stored array, or about 1 MiB.
     shards
         Shape of the shards, in the same forms; ``"auto"`` for about 32 MiB. None by default.
     codecs

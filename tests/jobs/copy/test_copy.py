@@ -1079,3 +1079,24 @@ def test_a_verified_copy_lists_its_source_again(chunks):
     assert not [key for key in target.list() if key.endswith("zarr.json")]
     zd.plan_copy(group, target, chunks=chunks).run(verify=True)
     same(store, target)
+
+
+@pytest.mark.parametrize("run", [zd.copy, zd.rechunk])
+@pytest.mark.parametrize(
+    ("chunks", "wanted"),
+    [
+        (8, [(8,), (8, 8)]),
+        (-1, [(20,), (20, 30)]),
+        (False, [(20,), (20, 30)]),
+        ("80B", [(10,), (3, 3)]),
+    ],
+)
+def test_one_grid_for_all_arrays_of_a_group(run, chunks, wanted):
+    source, target = {}, {}
+    group = zd.create_group(source)
+    group.create_array("x", data=np.arange(20.0), chunks=5)
+    group.create_array("y", data=np.arange(600.0).reshape(20, 30), chunks=5)
+    run(source, target, chunks=chunks)
+    made = zd.open_group(target)
+    assert [made[name].chunks for name in "xy"] == wanted
+    assert zd.compare(source, target).equal

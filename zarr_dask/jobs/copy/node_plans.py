@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import same_bytes_metadata
@@ -69,17 +71,18 @@ class GridOptions:
         if isinstance(root, Array):
             return
         known = {n for one in arrays.values() for n in one.dimension_names or () if n is not None}
-        for what, given, such in (
-            ("chunks", self.chunks, "{'time': -1, 'x': 64}"),
-            ("shards", self.shards, "{'time': -1, 'x': 64}"),
-            ("region", self.region, "{'time': slice(0, 100)}"),
+        for_each = ", or as 'auto', a size or one length for all"
+        for what, given, such, otherwise in (
+            ("chunks", self.chunks, "{'time': -1, 'x': 64}", for_each),
+            ("shards", self.shards, "{'time': -1, 'x': 64}", for_each),
+            ("region", self.region, "{'time': slice(0, 100)}", ""),
         ):
-            if given is None:
+            if given is None or (what != "region" and _is_for_each(given)):
                 continue
             if not isinstance(given, Mapping):
                 raise GridError(
                     f"{what}={given!r}: for the arrays of a group it is given by names of "
-                    f"dimensions, such as {such}. Dimensions in {root.where}: "
+                    f"dimensions, such as {such}{otherwise}. Dimensions in {root.where}: "
                     f"{', '.join(sorted(known)) or 'none has a name'}."
                 )
             unknown = [
@@ -164,13 +167,18 @@ def inherited_format(nodes: Mapping[str, Node], store: Store, path: str, grids: 
     return around if all(can_have_it(*one) for one in nodes.items()) else own
 
 
+def _is_for_each(grid: Any) -> bool:
+    """True for a grid that tells no dimensions apart: "auto", a size, one length, True, False."""
+    return isinstance(grid, str | int | np.integer)
+
+
 def _own(grid: Any, path: str, array: Array) -> Any:
     """Return the part of a grid or region that concerns an array; None for nothing.
 
     Under the path of an array it may be given for that one alone.
     """
-    if grid is None:
-        return None
+    if grid is None or _is_for_each(grid):
+        return grid
     names = array.dimension_names or ()
     alone = grid.get(path)
     if alone is None and path in grid and path not in names:

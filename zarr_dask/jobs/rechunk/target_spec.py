@@ -20,8 +20,10 @@ from zarr_dask.array.cells import (
     dividing_chunks,
     is_in_words,
     items_by_axis,
+    one_by_one,
     parse_chunks_argument,
     shards_in_words,
+    true_as_auto,
     whole_chunks,
 )
 from zarr_dask.array.create import convert_metadata, with_grid
@@ -336,7 +338,7 @@ def _new_grids(
     array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
 ) -> tuple[Cells | None, Cells | None]:
     """Return the new chunks and shards; None for those that stay or are not used."""
-    stored = _stored_cells(array)
+    stored, chunks, shards = _stored_cells(array), true_as_auto(chunks), true_as_auto(shards)
     if shards is False:  # as in create_array
         chunks, shards = array.chunks if chunks is None else chunks, None
     if chunks is None and shards is None:
@@ -363,10 +365,9 @@ def _new_grids(
     cells = _cells(array, shards, base, "shards")
     names = array.dimension_names or (None,) * array.ndim
     given = items_by_axis(shards, names, base, "shards", array.where)
-    items = given if isinstance(given, list | tuple) else (given,) * array.ndim
     whole = [  # a whole dimension is rounded up to whole chunks
         -1 if n == extent and not isinstance(item, str) else item
-        for n, extent, item in zip(cells, array.shape, items, strict=True)
+        for n, extent, item in zip(cells, array.shape, one_by_one(given, array.ndim), strict=True)
     ]
     return new_chunks, whole_chunks(cells, new_chunks or array.chunks, whole)
 
