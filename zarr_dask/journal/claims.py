@@ -53,6 +53,7 @@ from zarr_dask.errors import (
     AccessDeniedError,
     AppendConflictError,
     ConditionalWriteError,
+    JournalError,
     LinkError,
     ReadOnlyError,
     StoreError,
@@ -133,10 +134,10 @@ class EndedAppend:
         if not isinstance(fields, dict):
             return None
         owner = Owner.of(fields.get("owner"))
-        report = fields["report"]
-        if owner is None or not isinstance(report, dict):
+        report, shape = fields["report"], tuple(fields["shape"])
+        if owner is None or not isinstance(report, dict) or not all(type(n) is int for n in shape):
             return None
-        return EndedAppend(tuple(map(int, fields["shape"])), str(fields["at"]), report, owner)
+        return EndedAppend(shape, str(fields["at"]), report, owner)
 
 
 @dataclass(frozen=True)
@@ -186,12 +187,12 @@ class ClaimRecord:
             document = json.loads(bytes(text))
             if document.pop("format") != _FORMAT:
                 return None
-            told = {name: str(document[name]) for name in ("job", "begun")}
-            owner = Owner.of(document["owner"])
-            if owner is None:
-                return None
-            tokens = tuple(map(str, document["tokens"]))
+            told = {name: document[name] for name in ("job", "begun")}
+            tokens, owner = tuple(document["tokens"]), Owner.of(document["owner"])
             ended = EndedAppend.parsed(document.get("ended"))
+            is_lost = ended is None and document.get("ended") is not None
+            if owner is None or is_lost or not _are_texts(*told.values(), *tokens):
+                return None
             makes, given_up = (document.get(name) is True for name in ("makes", "given_up"))
             return ClaimRecord(
                 tokens,
@@ -205,6 +206,10 @@ class ClaimRecord:
             ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
         ):  # fmt: skip
             return None
+
+
+def _are_texts(*values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 @dataclass
@@ -683,17 +688,37 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
         The array as it is now.
     job
         Tells what was appended (`JobRecord.content_token`).
+
+    Raises
+    ------
+    JournalError
+        If the record says what no append says: it may have been one that has ended.
     """
     end = end_of_array(store, path, "")
     if end is None or is_in_memory(end.store):
         return None
     try:
-        found = ClaimRecord.parsed(end.store.get(f"{end.prefix}{HELD}"))
+        text = end.store.get(f"{end.prefix}{HELD}")
     except StoreError:
         return None  # what lies beside may not be ours to read
+    found = ClaimRecord.parsed(text)
+    if found is None and _is_json(text):  # not of a process that was killed while it wrote it
+        raise JournalError(
+            f"{end.store.url}/{end.prefix}{HELD} is not what an append leaves there, so that nobody "
+            f"knows whether the same one has ended. Look at the end of {end.what}, and remove that "
+            "file."
+        )
     if found is None or found.ended is None or found.job != job or found.ended.shape != shape:
         return None
     return None if found.ended.owner.is_running() else found.ended
+
+
+def _is_json(text: Buffer | None) -> bool:
+    try:
+        json.loads(bytes(text or b""))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def sweep_claims(store: Store, path: str) -> None:

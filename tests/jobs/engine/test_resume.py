@@ -6,6 +6,7 @@ Killed processes are the matter of test_kills.py; here jobs fail in this one.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 import shutil
@@ -27,6 +28,7 @@ import zarr_dask as zd
 from tests.support.leftovers import left_in, open_below
 from tests.support.scripts import run_script
 from zarr_dask.errors import (
+    JournalError,
     MetadataChangedError,
     NodeExistsError,
     NodeNotFoundError,
@@ -1016,6 +1018,35 @@ def test_an_append_killed_when_its_journal_has_gone_is_not_done_twice(tmp_path, 
         wanted += [] if report.already_done else [0, 1, 2, 3]
         assert zd.open_array(place)[...].tolist() == wanted
         assert left_in(tmp_path) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("format", "other"),
+        ("job", None),
+        ("tokens", [1]),
+        ("owner", None),
+        ("ended", {}),
+        ("ended", {"shape": ["6"], "report": {}}),
+    ],
+)
+def test_a_record_of_an_append_that_says_what_none_says_is_not_passed_over(tmp_path, field, value):
+    """The same call would append once more."""
+    place, values = tmp_path / "a", da.arange(4, chunks=2)
+    zd.to_zarr(da.full((2,), 7, chunks=2), place)
+    run_script(APPEND, place, "killed")
+    record = tmp_path / "a.zarr-dask/__append/held"
+    fields = json.loads(record.read_text())
+    if field == "ended" and value:
+        value = fields["ended"] | value
+    record.write_text(json.dumps(fields | {field: value}))
+    with pytest.raises(JournalError, match=r"held is not what an append leaves there"):
+        zd.to_zarr(values, place, append=0, resume="run-7")
+    assert zd.open_array(place).shape == (6,)
+    record.unlink()
+    zd.to_zarr(values, place, append=0, resume="run-7")
+    assert zd.open_array(place).shape == (10,)
 
 
 @pytest.mark.parametrize("changes", ["appends", "resizes"])
