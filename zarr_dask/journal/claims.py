@@ -704,9 +704,8 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
     found = ClaimRecord.parsed(text)
     if found is None and _is_json(text):  # not of a process that was killed while it wrote it
         raise JournalError(
-            f"{end.store.url}/{end.prefix}{HELD} is not what an append leaves there, so that nobody "
-            f"knows whether the same one has ended. Look at the end of {end.what}, and remove that "
-            "file."
+            f"{end.store.url}/{end.prefix}{HELD} is not what an append leaves there: nobody knows "
+            f"whether the same one has ended. Look at the end of {end.what}, and remove that file."
         )
     if found is None or found.ended is None or found.job != job or found.ended.shape != shape:
         return None
