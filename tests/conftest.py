@@ -174,6 +174,7 @@ IN_CI_ONLY = (
     "tests/product/test_hostile.py::test_a_typed_error_within_a_second_and_300_mib",
     "tests/product/test_hostile.py::test_walking_tens_of_thousands_of_broken_nodes_is_refused",
     "tests/product/test_icechunk_cluster.py",
+    "tests/product/test_icechunk_resume.py::test_a_killed_job_is_resumed",
     "tests/product/test_memory.py",
     "tests/product/test_ome_peers.py",
     "tests/product/test_power_cuts.py::test_after_some_power_cuts_the_same_call_ends_the_job",

@@ -59,4 +59,6 @@ def _line(job: JobState) -> str:
     facts = [one for one in (job.kind, job.time) if one]
     if job.objects:
         facts.append(pluralize(job.objects, "stored object"))
+    if job.branch:
+        facts.append(f"on the branch {job.branch}")
     return f"  {job.path or '/'}  {', '.join(facts)}: {_SAID[job.state]}"

@@ -22,6 +22,7 @@ from zarr_dask.graph.independent_blocks import (
     computed_blocks,
     independent_writes,
     is_embarrassingly_parallel,
+    writing_keys,
 )
 from zarr_dask.graph.normalize_chunks import blocks_of_selection, normalize_blocks, splits_objects
 from zarr_dask.graph.read import (
@@ -57,4 +58,5 @@ __all__ = [
     "read_per_block",
     "splits_objects",
     "write_array",
+    "writing_keys",
 ]

@@ -28,6 +28,7 @@ __all__ = [
     "computed_blocks",
     "independent_writes",
     "is_embarrassingly_parallel",
+    "writing_keys",
 ]
 
 _LARGEST_LAYER = 1 << 16
@@ -87,6 +88,15 @@ def _lone_layer(array: da.Array) -> Blockwise | None:
     graph = optimize_blockwise(array.__dask_graph__(), keys={first})
     layer = graph.layers[array.name]
     return layer if isinstance(layer, Blockwise) and not graph.dependencies[array.name] else None
+
+
+def writing_keys(write: WriteCollection) -> list[tuple[Any, ...]]:
+    """Return the keys of the tasks of a write that each write a block."""
+    (key,) = write.__dask_keys__()
+    tree = write.__dask_graph__().layers[key[0]]
+    if not isinstance(tree, TreeReduceLayer):
+        return []
+    return [(tree.source, *block) for block in tree.blocks()]
 
 
 def independent_writes(write: WriteCollection) -> IndependentWrites | None:

@@ -73,6 +73,7 @@ from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.real_location import blocking_file
+from zarr_dask.stores.sessions import job_session
 from zarr_dask.stores.wrapper import forkable
 from zarr_dask.stores.wrappers.prefetched import is_empty
 
@@ -301,8 +302,11 @@ def puts_metadata_first(store: Store) -> bool:
 
 
 def rollback_metadata(store: Store, path: str) -> None:
-    """Remove a node whose metadata were written first, because the job writing it has failed."""
-    if puts_metadata_first(store) and formats_at(store, path):
+    """Remove a node whose metadata were written first, because the job writing it has failed.
+
+    A session that the job commits itself is dropped by it.
+    """
+    if puts_metadata_first(store) and job_session(store) is None and formats_at(store, path):
         remove_node(store, path)
 
 

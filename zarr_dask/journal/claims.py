@@ -81,6 +81,7 @@ from zarr_dask.stores.open import unwrap_with_path
 from zarr_dask.stores.patience import in_foreground
 from zarr_dask.stores.process_identity import Owner
 from zarr_dask.stores.real_location import folders_around
+from zarr_dask.stores.sessions import job_session
 from zarr_dask.stores.wrapper import forkable, is_in_memory
 
 __all__ = [
@@ -602,7 +603,7 @@ def end_of_array(store: Store, path: str, token: str, job: str = "") -> ArrayEnd
     job
         Tells what is appended (`JobRecord.content_token`), if the job can be resumed.
     """
-    if forkable(store) is not None:
+    if forkable(store) is not None and job_session(store) is None:
         return None  # its transactions are committed one after the other
     inner, below = unwrap_with_path(store, path)
     if is_in_memory(inner):

@@ -30,6 +30,8 @@ class JobState:
     """Time of its end, else of its beginning, in UTC; empty if its record does not say."""
     objects: int = 0
     """Number of stored objects that it writes; 0 if its record does not say."""
+    branch: str = ""
+    """Branch of its own that it commits to until its end, where its store has branches."""
 
 
 def job_states(store: Store, path: str) -> tuple[JournalLocation | None, list[JobState]]:
@@ -58,7 +60,8 @@ def _states(place: JournalLocation) -> Iterator[JobState]:
     for below in folders:
         for journal, job in open_journals(JournalLocation(place.store, place.prefix + below)):
             state = _state(journal)
-            yield JobState(below.strip("/"), state, job.kind, job.begun, job.objects)
+            facts = (state, job.kind, job.begun, job.objects, job.session)
+            yield JobState(below.strip("/"), *facts)
 
 
 def _state(journal: Journal) -> str:

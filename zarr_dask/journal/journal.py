@@ -22,13 +22,14 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from hashlib import sha256
 from secrets import token_hex
+from time import monotonic
 from typing import Any
 
 from zarr_dask._util.threads import run_concurrently
@@ -52,6 +53,7 @@ from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
 from zarr_dask.stores.put_tags import Version
+from zarr_dask.stores.sessions import JobSession, SessionFork
 
 __all__ = [
     "LAST",
@@ -62,6 +64,7 @@ __all__ = [
     "StagePart",
     "is_described",
     "job_at",
+    "publish_jobs",
     "remove_empty_folders",
 ]
 
@@ -74,6 +77,8 @@ LAST = "-target"
 _FORMAT = "zarr-dask job 1"
 _DOCUMENT = "job.json"
 _RECEIPTS = "receipts-"
+_COMMIT = "commit-"
+"""Start of the names of receipts that count with a checkpoint of their session."""
 _OF_PART = re.compile(r"([0-9]+)@([0-9]+)-([0-9]+)@")
 """Start of the name of a part's receipts; names of hosts contain no "@"."""
 _PROCESS = token_hex(4)  # with the process id: hosts may share a name, and ids are reused
@@ -116,6 +121,8 @@ class JobRecord:
     """The `content_token` of the jobs that have ended with it."""
     swap: str = ""
     """Identifies the folder of an array that replaces another one at the end."""
+    session: str = ""
+    """Name of its checkpoints, where its store commits; see `zarr_dask.stores.sessions`."""
 
     def to_json(self) -> bytes:
         """Return the JSON that the journal stores."""
@@ -174,6 +181,8 @@ class Journal:
     `zarr_dask.journal.receipts`. False where nobody could ask the processes for theirs."""
     claim: Fence | None = None
     """The claim of the job to what it makes, in remote stores; it tells sooner than the journal."""
+    session: SessionFork | None = field(default=None, compare=False, repr=False)
+    """The session that the job writes to, if its store commits: receipts wait for checkpoints."""
 
     @property
     def url(self) -> str:
@@ -217,6 +226,9 @@ class Journal:
 
     def note(self, job: JobRecord) -> None:
         """Write the description of the job."""
+        session = self.session
+        if isinstance(session, JobSession):
+            job = replace(job, session=session.name)
         self.store.set(f"{self.prefix}{_DOCUMENT}", [job.to_json()])
 
     def note_if_none(self, job: JobRecord) -> bool:
@@ -240,6 +252,10 @@ class Journal:
             If it cannot be written. The task must fail then, because its work would be lost.
         """
         line = receipt.to_line()
+        if self.session is not None:
+            self.session.carry(self.batch_key, line, len(receipt.objects) + len(receipt.empty))
+            self.checkpoint_if_due()
+            return
         appendable = append_or_none(self.store)
         if appendable is not None:
             appendable.append(f"{self._files}{_name_of_process(os.getpid())}", line)
@@ -254,8 +270,77 @@ class Journal:
             name = sha256(",".join(names).encode()).hexdigest()[:16]
             self.store.set(f"{self._files}task-{name}", [line])
 
+    # --- stores that commit -----------------------------------------------------------------------
+
+    def checkpoint_if_due(self) -> None:
+        """Commit what was written for some seconds, if the job can go on from there."""
+        session = self.session
+        if not isinstance(session, JobSession) or not session.name:
+            return
+        carried = session.carried.get(self.batch_key, [])
+        begun = session.since.setdefault(self.batch_key, monotonic())
+        waiting = Batch([line for line, _ in carried], sum(n for _, n in carried), begun)
+        if carried and waiting.is_due:
+            self._checkpoint(session)
+
+    def _checkpoint(self, session: JobSession) -> None:
+        """Commit, with the receipts of what is committed; all of it was put before."""
+        with session.committing, self.putting_carried() as name:
+            if name:
+                session.checkpoint(name)
+
+    @contextmanager
+    def putting_carried(self) -> Iterator[str]:
+        """Store receipts of what is committed within a ``with`` statement.
+
+        Yields the name of the checkpoint; empty if there are no receipts.
+        """
+        session = self.session
+        if not isinstance(session, JobSession) or not session.name:
+            yield ""
+            return
+        lines = session.take(self.batch_key)
+        if not lines:
+            yield ""
+            return
+        name = f"{_COMMIT}{_name_of_process(os.getpid())}-{token_hex(4)}"
+        try:
+            self.store.set(f"{self._files}{name}", [line for line, _ in lines])
+            yield name
+        except BaseException:
+            session.carried.setdefault(self.batch_key, []).extend(lines)
+            raise
+
+    def attach(self, job: JobRecord) -> bool:
+        """Show what the job has committed for itself; False if its store commits, and nothing is.
+
+        Then there is nothing to resume.
+        """
+        session = self.session
+        if not isinstance(session, JobSession):
+            return True
+        if job.session:
+            session.resume(job.session)
+        return bool(job.session) and session.has_checkpoints
+
+    def discard_session(self) -> None:
+        """Remove what the job has committed for itself."""
+        if isinstance(self.session, JobSession):
+            job = self.job()
+            name = "" if job is None else job.session
+            self.session.discard(name)
+
+    def remove_if_dropped(self) -> None:
+        """Remove the journal of a job that was not committed, if nothing of it is left."""
+        if isinstance(self.session, JobSession) and not self.session.name:
+            self.remove()
+
     def flush(self) -> None:
         """Store the receipts that this process has gathered."""
+        if self.session is not None:
+            if isinstance(self.session, JobSession):
+                self._checkpoint(self.session)
+            return
         batch = GATHERED.take(self.batch_key)
         if batch.lines:
             self._put(batch)
@@ -289,7 +374,11 @@ class Journal:
         Receipts that another process merges meanwhile are found in the merged object. Those that
         this process has gathered are included, those of others are not.
         """
-        yield from parse_receipts(GATHERED.lines(self.batch_key))
+        if self.session is None:
+            yield from parse_receipts(GATHERED.lines(self.batch_key))
+        else:
+            for line, _ in [*self.session.carried.get(self.batch_key, ())]:
+                yield from parse_receipts(line)
         asked: set[str] = set()
         while True:
             found = {key for key in self.store.list(self.prefix) if self._is_receipts(key)}
@@ -305,9 +394,13 @@ class Journal:
 
     def _is_receipts(self, key: str) -> bool:
         start = f"{self.prefix}{_RECEIPTS}"
-        return key.startswith(start) and (
-            self.part is None or self.part.may_have(key[len(start) :])
-        )
+        if not key.startswith(start):
+            return False
+        name = key[len(start) :]
+        if name.startswith(_COMMIT):  # its process may have been killed before the commit
+            session = self.session
+            return isinstance(session, JobSession) and session.has_checkpoint(name)
+        return self.part is None or self.part.may_have(name)
 
     def valid_receipts(self, listed: Mapping[str, Version]) -> Receipts:
         """Return the receipts that are valid for stored objects as a listing shows them."""
@@ -315,7 +408,7 @@ class Journal:
 
     def merge(self) -> None:
         """Merge the receipts of single tasks into one object, if the store cannot append."""
-        if append_or_none(self.store) is not None:
+        if append_or_none(self.store) is not None or self.session is not None:
             return
         keys = [key for key in self.store.list(self.prefix) if self._is_receipts(key)]
         texts: list[Buffer] = [text for text in map(self.store.get, keys) if text is not None]
@@ -415,6 +508,7 @@ class Journal:
 
     def remove(self) -> None:
         """End the job: remove the journal, and folders that have become empty."""
+        self.discard_session()
         GATHERED.take(self.batch_key)
         document = f"{self.prefix}{_DOCUMENT}"
         is_alone = False
@@ -439,6 +533,25 @@ class Journal:
 def is_described(store: Store, prefix: str) -> bool:
     """True if a journal has the description of a job, which is the first to come and to go."""
     return store.size(f"{prefix}{_DOCUMENT}") is not None
+
+
+def publish_jobs(journals: Sequence[Journal]) -> None:
+    """Commit what jobs have written for everybody, where their store commits.
+
+    Raises
+    ------
+    CommitConflictError
+        If others have committed changes of the same meanwhile.
+    """
+    by_session: dict[int, list[Journal]] = {}
+    for journal in journals:
+        by_session.setdefault(id(journal.session), []).append(journal)
+    for one in by_session.values():
+        session = one[0].session
+        if isinstance(session, JobSession):
+            with session.committing, ExitStack() as stack:
+                put = [stack.enter_context(journal.putting_carried()) for journal in one]
+                session.publish([name for name in put if name])
 
 
 def job_at(store: Store, prefix: str) -> JobRecord | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -40,6 +40,7 @@ from zarr_dask.stores.open import (
     unwrap_with_path,
 )
 from zarr_dask.stores.real_location import check_folder
+from zarr_dask.stores.sessions import JobSession, job_session
 from zarr_dask.stores.wrapper import forkable
 
 __all__ = [
@@ -120,6 +121,8 @@ class JournalLocation:
     store: Store
     prefix: str
     """Ends in "/", or is empty."""
+    session: JobSession | None = field(default=None, compare=False, repr=False)
+    """The session of jobs that write to the node, if its store commits."""
 
     @property
     def url(self) -> str:
@@ -163,7 +166,9 @@ def _beside(store: Store, path: str) -> JournalLocation | None:
 def _place_beside(store: Store, path: str) -> JournalLocation | None:
     """Return the location beside a store that begins at the root of a hierarchy."""
     found = sibling_location(store, _SUFFIX)
-    return None if found is None else JournalLocation(found[0], prefix_of(join(found[1], path)))
+    if found is None:
+        return None
+    return JournalLocation(found[0], prefix_of(join(found[1], path)), job_session(store))
 
 
 def given_place(url: Location, store: Store, path: str) -> JournalLocation:
@@ -203,7 +208,7 @@ def given_place(url: Location, store: Store, path: str) -> JournalLocation:
             f"journal= names a place inside of {where(store, path)}, which is to be written: "
             f"{beside_others.url}. Choose one outside of it."
         )
-    return JournalLocation(beside_others, prefix)
+    return JournalLocation(beside_others, prefix, job_session(store))
 
 
 def holds_node(store: Store) -> bool:
@@ -223,7 +228,8 @@ def _looked_for_node(store: Store) -> bool:
 def new_journal(place: JournalLocation, job: JobRecord) -> Journal:
     """Return a journal for a job, with a new creation."""
     name = sha256(repr((job.token, job.region)).encode()).hexdigest()[:16]
-    return Journal(place.store, f"{place.prefix}{JOB}{name}/", job.token, token_hex(16))
+    prefix = f"{place.prefix}{JOB}{name}/"
+    return Journal(place.store, prefix, job.token, token_hex(16), session=place.session)
 
 
 def open_journals(
@@ -260,7 +266,8 @@ def open_journals(
             continue
         job = job_at(place.store, prefix)
         if job is not None:
-            found.append((Journal(place.store, prefix, job.token, job.run_id), job))
+            journal = Journal(place.store, prefix, job.token, job.run_id, session=place.session)
+            found.append((journal, job))
     return found
 
 
@@ -285,21 +292,29 @@ def check_behind_no_link(place: JournalLocation) -> None:
             )
 
 
-def check_resumable(store: Store, at: str) -> None:
+def check_resumable(store: Store, at: str, *, by_checkpoints: bool = True) -> None:
     """Raise if a store discards the work of a job that dies before the commit.
 
-    Objects of equal size may exist already, so that receipts would not be reliable.
+    Objects of equal size may exist already, so that receipts would not be reliable. A session that
+    the job commits itself makes checkpoints from now on, unless the job has no use for them.
 
     Raises
     ------
     ResumeError
         If it is such a store.
     """
-    if forkable(store) is not None:
+    session = job_session(store)
+    if session is not None and by_checkpoints:
+        session.resume()
+    elif forkable(store) is not None:
         raise ResumeError(
             f"{at} keeps all that was written when it is committed, or nothing: of a job that has "
-            "died there is nothing left to go on with. Leave resume= out, and commit after each "
-            "call."
+            "died there is nothing left to go on with. Leave resume= out"
+            + (
+                " and commit after each call, or write to a branch by its URL."
+                if by_checkpoints
+                else ": images are written to such a store in one go."
+            )
         )
 
 
@@ -327,6 +342,10 @@ def discard_journals(
         check_behind_no_link(place)
     if place is None:
         return
+    if place.session is not None:
+        for journal, _ in open_journals(place):
+            journal.check_not_locked(where(store, path))
+            journal.discard_session()
     own = f"{place.prefix}{CLAIM}{HELD}"
     try:
         if is_remote(place.store):

@@ -114,6 +114,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "content_token": (_is_text, "a text"),
     "finished_with": (_is_texts, "texts"),
     "swap": (_is_swap, "16 hexadecimal digits, or ''"),
+    "session": (_is_text, "a text"),
 }
 
 

@@ -165,7 +165,7 @@ def start_or_resume(
     check_resume(resume)
     at = where(plan.store, plan.path)
     if resume:
-        check_resumable(plan.store, at)
+        check_resumable(plan.store, at, by_checkpoints=False)
     required = bool(resume) or journal is not None
     place = default_place(plan.store, plan.path)
     if journal is not None:

@@ -534,6 +534,10 @@ def sibling_location(store: Store, suffix: str) -> tuple[Store, str] | None:
 
     if isinstance(store, Cache | Retrying):
         return sibling_location(store.store, suffix)
+    beside = getattr(unwrap(store), "place_beside", None)
+    if beside is not None:
+        place, mark, given = beside
+        return sibling_location(open_store(place, given), mark + suffix)
     if isinstance(store, LocalStore) and store.root != "/":
         folder, name = os.path.split(store.root)
         if "\\" in name or len(os.fsencode(name + suffix)) > _LONGEST_NAME:

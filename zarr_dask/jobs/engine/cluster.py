@@ -29,6 +29,7 @@ __all__ = [
     "LoggedTask",
     "SubmissionWindow",
     "ask_scheduler",
+    "compute_each",
     "compute_on_cluster",
     "run_window",
     "subscribe_events",
@@ -98,6 +99,46 @@ def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) ->
             return _result(future, client, watch)
     except BaseException as error:
         client.cancel([future], reason="the job failed or was stopped")
+        if isinstance(error, Exception) and not isinstance(error, SchedulerError):
+            _wait_for_workers(client, *names)
+        raise
+
+
+def compute_each(
+    collection: Any,
+    keys: Sequence[Any],
+    client: Client,
+    names: Sequence[str],
+    on_result: Callable[[Any, Any], None],
+) -> None:
+    """Compute some keys of a collection's graph; on failure, wait for running tasks.
+
+    Parameters
+    ----------
+    collection
+        Collection with the graph.
+    keys
+        Keys to compute.
+    client
+        Client of the cluster.
+    names
+        Names of the layers whose tasks are waited for on failure.
+    on_result
+        Called with each key and its result, as soon as it is available.
+    """
+    share_graph(client, collection)
+    graph = collection.__dask_optimize__(collection.__dask_graph__(), keys)
+    futures = client.get(graph, [*keys], sync=False)
+    running = _as_completed(client, futures)
+    try:
+        with _waiting(client, running.futures) as watch:
+            for future, result in running:
+                watch.check()
+                has_failed = future.status in {"error", "cancelled"}
+                on_result(future.key, _result(future, client, watch) if has_failed else result)
+                future.release()
+    except BaseException as error:
+        client.cancel(futures, reason="the job failed or was stopped")
         if isinstance(error, Exception) and not isinstance(error, SchedulerError):
             _wait_for_workers(client, *names)
         raise

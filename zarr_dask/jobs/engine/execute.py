@@ -284,7 +284,8 @@ class _Run:
         self.ledger = TaskStatistics(len(self.plan.stages))
         journal = self.job.journal
         if journal is not None:
-            gathers = not (capabilities_of(journal.store).append or runs_processes())
+            can_append = capabilities_of(journal.store).append or journal.session is not None
+            gathers = not (can_append or runs_processes())
             self.job = replace(self.job, journal=replace(journal, gathers=gathers))
 
     def to_its_end(
@@ -353,7 +354,9 @@ class _Run:
         name = f"zarr-copy-{number + 1}"
         calls = self.job.stage(number).calls(tasks)
         into = self.plan.writes_to
-        run_tasks(*calls, self.workers, note, name, self.ledger.begin, into)
+        journal = self.job.journal
+        merged = None if journal is None else journal.checkpoint_if_due
+        run_tasks(*calls, self.workers, note, name, self.ledger.begin, into, merged)
 
     def compare(self, comparisons: Sequence[CopyComparison]) -> None:
         """Compare sources and targets, if that is to be done."""

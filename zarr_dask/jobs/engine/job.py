@@ -20,6 +20,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from zarr_dask._util.threads import run_concurrently
+from zarr_dask.errors import CommitConflictError
 from zarr_dask.hierarchy.edit import rollback_metadata
 from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_location
 from zarr_dask.jobs.engine.array_job import (
@@ -34,6 +35,7 @@ from zarr_dask.jobs.engine.predict import CostModel, held_by_process, plan_each,
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.journal import STAGES, JobRecord, Journal, NodeClaim, StagePart, claim_node
+from zarr_dask.journal.journal import publish_jobs
 from zarr_dask.journal.receipts import Receipt
 from zarr_dask.stores.base import Store
 
@@ -543,6 +545,12 @@ class BoundJob:
         run_concurrently(self.fence, self.check_complete)
         self._fence()
         self.plan.publish(self.jobs)
+        if self.journal is not None:
+            try:
+                publish_jobs([self.journal])
+            except CommitConflictError:
+                self.journal.remove_if_dropped()
+                raise
         self.remove_intermediates()
         self._fence()
         if self.journal is not None:

@@ -22,6 +22,7 @@ from zarr_dask.errors import (
     JobRunningError,
     ListingError,
     NodeExistsError,
+    ReadOnlyError,
     ResumeError,
 )
 from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob
@@ -41,6 +42,7 @@ from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.open import Location, local_path
+from zarr_dask.stores.wrappers.base import is_read_only
 
 __all__ = ["alone", "alone_at", "finished", "go_on", "job_lock", "join_job", "resume", "start_job"]
 
@@ -147,6 +149,8 @@ def resume(
         if job.kind == plan.kind and job.token == plan.token:
             if merges:
                 other.merge()
+            if not other.attach(job):
+                continue
             found = plan.bound(job.run_id, other)
             if found.is_ours():
                 return found
@@ -182,7 +186,14 @@ def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     ResumeError
         If there is no location for a journal, or another job is open there: another run of the same
         plan, or one that writes other values, whose receipts could not be told from these.
+    ReadOnlyError
+        If the target is a branch that is committed by the call that writes it.
     """
+    if is_read_only(plan.home[0]):
+        raise ReadOnlyError(
+            f"{plan.where} is open for reading only, and a plan file is run by processes of which "
+            "each would commit by itself. Make the plan in Python, and call its run()."
+        )
     found = resume(plan, journal, merges=False)
     place = _place(plan, journal)
     if found is not None and found.run_id != plan.run_id:
@@ -250,6 +261,8 @@ def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
         yield False
         return
     with alone_at(place.store, _journal(plan, place).prefix, plan.where) as was_running:
+        if was_running and place.session is not None:
+            place.session.refresh()
         yield was_running
 
 

@@ -270,7 +270,7 @@ def plan_resume(
         open_ones = [pair for pair in others if pair not in running and not is_done(*pair, target)]
         _refuse_other(job, target, open_ones, swap)
     if same is not None:
-        same = _unless_taken(same, target)
+        same = _unless_taken(same, target) if same[0].attach(same[1]) else None
     kept = None if same is None else same[0]
     local = place is not None and capabilities_of(place.store).append
     keeps_one = required or unfinished or ((creates or grows) and local)

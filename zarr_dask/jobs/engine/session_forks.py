@@ -15,6 +15,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -22,6 +23,7 @@ import numpy as np
 
 from zarr_dask.errors import StoreError, StoreOutOfReachError
 from zarr_dask.stores.base import ForkableSession, Store
+from zarr_dask.stores.sessions import JobSession
 from zarr_dask.stores.wrapper import forkable
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _BASES = 8
 """Maximum number of forks that a process caches; forks of its tasks share their connections."""
 _ABSENT = "zarr-dask-absent/zarr.json"
 """A key without a value, so that reading it always sends a request."""
+_SOON = 1.0
+"""Seconds after which changes are merged that are committed now and then."""
 _GATHERED = 64
 """Number of returned forks that the client holds before it merges them into one."""
 
@@ -73,9 +77,27 @@ class SessionForks:
         for base in self._bases:
             _check_in_reach(base)
         self._returned: list[ForkResult] = []
+        self._target: Target | None = None
+        self._on_merge: Callable[[], None] | None = None
+        self._merged_at = monotonic()
+
+    def committing(self, on_merge: Callable[[], None]) -> SessionForks:
+        """Merge changes now and then, and call a function then, which may commit them.
+
+        Only for stores that are committed by their job: of others, a failed job merges nothing.
+        """
+        if all(isinstance(store, JobSession) for store in self._stores):
+            self._on_merge = on_merge
+        return self
+
+    @property
+    def commits(self) -> bool:
+        """True if changes are merged now and then."""
+        return self._on_merge is not None
 
     def target(self, target: Target) -> Target:
         """Return a target whose tasks write to forks."""
+        self._target = target
         return _ForkedTarget(self._packed(target))
 
     def call(self, function: Callable[..., Any], *first: Any) -> Callable[..., ForkResult]:
@@ -85,15 +107,27 @@ class SessionForks:
     def take(self, forked: ForkResult) -> Any:
         """Keep what a task has stored; returns its result."""
         self._returned.append(forked)
-        if len(self._returned) >= _GATHERED:
+        if self._on_merge is not None:
+            if len(self._returned) >= _GATHERED or monotonic() - self._merged_at > _SOON:
+                self.merge()
+                self._on_merge()
+        elif len(self._returned) >= _GATHERED:
             self._returned = [ForkResult(None, _merged(self._bases, self._returned))]
         return forked.result
+
+    def finish(self, results: Sequence[Any]) -> Any:
+        """Finish the target here, with the results of all its tasks that were taken."""
+        if self._target is None:
+            raise TypeError("these forks are of no target.")
+        self.merge()
+        return self._target.finish(self._target.merge(results))
 
     def merge(self) -> None:
         """Merge the changes of all tasks into the stores."""
         for number, store in enumerate(self._stores):
             store.merge([one.forks[number] for one in self._returned])
         self._returned = []
+        self._merged_at = monotonic()
 
     def _packed(self, value: Any) -> _Packed:
         file = io.BytesIO()

@@ -38,6 +38,7 @@ def run_tasks(
     name: str,
     on_begin: Callable[[Any], None] | None = None,
     writes_to: Iterable[Store] = (),
+    on_merge: Callable[[], None] | None = None,
 ) -> None:
     """Call a function with each of many arguments, mostly numbers, in any order.
 
@@ -59,9 +60,12 @@ def run_tasks(
     writes_to
         Stores that the calls write to. Changes in forks (`zarr_dask.jobs.engine.session_forks`) are
         merged when all calls have ended.
+    on_merge
+        Called now and then when changes in forks have been merged; None to merge all at the end.
     """
     forks = forks_for(writes_to, workers.client)
     if forks is not None:
+        forks = forks if on_merge is None else forks.committing(on_merge)
         calls = (forks.call(function, argument) for argument in arguments)
         run_tasks(_called, calls, workers, _taking(forks, on_result), name, on_begin)
         forks.merge()

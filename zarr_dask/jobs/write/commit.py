@@ -232,7 +232,7 @@ class GroupCommit:
         }
         for before, array in () if self.derived is None else self.derived.arrays:
             lengths[array.path[start:]] = (before.shape, array.shape)
-        if place is None or not lengths:
+        if place is None or not lengths or puts_metadata_first(self.store):
             return None
         return _Record(place.store, place.prefix, lengths)
 

@@ -128,6 +128,8 @@ class WritePlan(PlannedWrite):
             yield self
             return
         with alone_at(place.store, new_journal(place, job).prefix, self.target.where) as waited:
+            if waited and place.session is not None:
+                place.session.refresh()
             ended = finished_job(place.store, place.prefix, self.target.store, job)
             yield self.anew() if waited or (ended and self.creates) else self
 
@@ -261,7 +263,8 @@ def _run(
             start_write(plan, topic, ends=False, held=True, client=client) for plan in plans
         )
         first = [one.staged for one in begun if one.staged is not None]
-        return BegunWrites([one.write for one in begun], sum(one.done for one in begun), first)
+        done = sum(one.done for one in begun)
+        return BegunWrites([one.write for one in begun], done, first, [one.forks for one in begun])
 
     if _LOG.isEnabledFor(logging.INFO):  # a plan's words look at the workers
         _LOG.info("begin: %s", "; ".join(map(str, plans)))

@@ -31,6 +31,7 @@ from zarr_dask.hierarchy.edit import (
 )
 from zarr_dask.hierarchy.exclusive import editing
 from zarr_dask.hierarchy.locate import is_still_free
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import (
     check_reachable_from_workers,
     forks_for,
@@ -39,7 +40,7 @@ from zarr_dask.jobs.engine import (
 )
 from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.resume import Runs, missing_blocks
-from zarr_dask.jobs.engine.session_forks import SessionForks
+from zarr_dask.jobs.engine.session_forks import ForkResult, SessionForks
 from zarr_dask.jobs.engine.visibility import check_array_seen
 from zarr_dask.jobs.write.staging import StagingFolder
 from zarr_dask.jobs.write.target import ArrayTarget, WriteReceipts, WriteReport
@@ -61,6 +62,7 @@ from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.fenced_deletes import fenced_deletes
+from zarr_dask.stores.sessions import job_session
 from zarr_dask.stores.streaming_put import room_within
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ class StartedWrite:
         if self.forks is None:
             report: WriteReport = result
             return report
-        report = self.forks.take(result)
+        report = self.forks.take(result) if isinstance(result, ForkResult) else result
         self.forks.merge()
         return report
 
@@ -232,7 +234,11 @@ def withdraw_write(plan: PlannedWrite) -> None:
     target = plan.target
     if plan.creates:
         rollback_metadata(target.store, target.path)
-    elif plan.before is not None and puts_metadata_first(target.store):
+    elif (
+        plan.before is not None
+        and puts_metadata_first(target.store)
+        and job_session(target.store) is None
+    ):
         _put_length(target, target.meta, plan.before)
 
 
@@ -368,11 +374,19 @@ class _Start:
         plan, target = self.plan, self.plan.target
         if plan.reuse_prefetched_place and plan.site is not None and plan.before is None:
             target = replace(target, store=plan.site.store)
-        asked = ArrayTarget(target, plan.creates, plan.before, token=self.token)
+        before = None if self._is_longer_already() else plan.before
+        asked = ArrayTarget(target, plan.creates, before, token=self.token)
         if self.held:
             asked.check_place_once()
         else:
             asked.check_place()
+
+    def _is_longer_already(self) -> bool:
+        """True if a checkpoint of the job that is resumed has the new length."""
+        plan, target = self.plan, self.plan.target
+        if plan.before is None or plan.resume.resumed is None or job_session(target.store) is None:
+            return False
+        return open_array(target.store, target.path, format=target.format).shape == target.shape
 
     def _make_room(self, *, is_as_seen: bool, is_claimed: bool) -> None:
         """Remove what is replaced, and make the groups above; warn of what will not fit.
@@ -416,7 +430,7 @@ class _Start:
         plan = self.plan
         if not puts_metadata_first(plan.target.store):
             return plan.creates, plan.before
-        if plan.before is not None:
+        if plan.before is not None and not self._is_longer_already():
             _put_length(plan.target, plan.before, plan.target.meta)
         return False, None
 
@@ -442,6 +456,8 @@ class _Start:
             made.claim_for_tasks()
         made.note_begun()
         forks = forks_for([target.store], self.client)
+        if forks is not None and journal is not None and journal.session is not None:
+            forks = forks.committing(journal.checkpoint_if_due)
         values, first = self._values(room, nothing_left=only == ())
         write = self._write(values, made if forks is None else forks.target(made), target, only)
         return StartedWrite(
@@ -529,7 +545,7 @@ class _Start:
         # the last task reads the receipts of all processes
         is_read = runs_elsewhere(self.client) and (options.manifest or was_others)
         gathers = self.held and not is_read
-        can_append = capabilities_of(journal.store).append
+        can_append = capabilities_of(journal.store).append or journal.session is not None
         journal = replace(journal, gathers=gathers and not (can_append or runs_processes()))
         return journal, WriteReceipts(
             journal,

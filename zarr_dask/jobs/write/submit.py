@@ -16,8 +16,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zarr_dask.jobs.engine import Workers, compute, find_workers, run_batches, subscribe_events
+from zarr_dask.jobs.engine.cluster import compute_each
 from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.engine.report import Progress
+from zarr_dask.jobs.engine.session_forks import SessionForks
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -43,6 +45,8 @@ class BegunWrites(NamedTuple):
     """Number of bytes that were written before."""
     first: Sequence[WriteCollection] = ()
     """Writes of arrays that the others read."""
+    forks: Sequence[SessionForks | None] = ()
+    """Forks that the tasks of each write to, where changes must be merged."""
 
 
 def compute_writes(
@@ -85,7 +89,7 @@ def compute_writes(
             told = stack.enter_context(bar("writing", nbytes))
             steps = _WriteProgress(told, nbytes)
         topic = "" if steps is None or workers.client is None else f"zarr-write-{token_hex(8)}"
-        writes, done, first = begin(topic)
+        writes, done, first, forks = begin(topic)
         if steps is not None:
             steps.advance(done)
         if topic and steps is not None:
@@ -93,7 +97,11 @@ def compute_writes(
         run = _Run(workers, steps, window, lends)
         if first:
             run.compute(first)
-        results = run.compute(writes)
+        commits = [one for one in forks if one is not None and one.commits]
+        if workers.client is not None and writes and len(commits) == len(writes):
+            results = run.compute_committing(writes, commits, workers.client)
+        else:
+            results = run.compute(writes)
         if steps is not None:
             steps.end()
         return results
@@ -125,6 +133,33 @@ class _Run:
         results: tuple[Any, ...] = self._whole(join_writes(writes, tuple))
         return results
 
+    def compute_committing(
+        self, writes: Sequence[WriteCollection], forks: Sequence[SessionForks], client: Client
+    ) -> tuple[Any, ...]:
+        """Return the result of each write, whose changes are merged while its tasks run."""
+        from zarr_dask.graph import join_writes, writing_keys
+
+        separate = _separate(writes, self.workers, self.window)
+        if separate is not None:
+            pairs = zip(writes, forks, separate, strict=True)
+            return tuple(
+                self.compute_committing([write], [fork], client)[0]
+                if one is None
+                else _compute_windows(one, self.workers, self.steps, self.window, fork)
+                for write, fork, one in pairs
+            )
+        keys = {key: n for n, write in enumerate(writes) for key in writing_keys(write)}
+        results: list[list[Any]] = [[] for _ in writes]
+
+        def note(key: Any, result: Any) -> None:
+            number = keys[key]
+            results[number].append(forks[number].take(result))
+
+        whole = writes[0] if len(writes) == 1 else join_writes(writes, tuple)
+        names = [name for write in writes for name in _writing_layers(write)]
+        compute_each(whole, [*keys], client, names, note)
+        return tuple(fork.finish(found) for fork, found in zip(forks, results, strict=True))
+
     def _whole(self, write: WriteCollection) -> Any:
         noted = None if self.steps is None else self.steps.returned
         return compute(write, self.workers, _writing_layers(write), noted, lends=self.lends)
@@ -153,19 +188,25 @@ def _writing_layers(write: WriteCollection) -> list[str]:
 
 
 def _compute_windows(
-    writes: IndependentWrites, workers: Workers, steps: _WriteProgress | None, window: int | None
+    writes: IndependentWrites,
+    workers: Workers,
+    steps: _WriteProgress | None,
+    window: int | None,
+    forks: SessionForks | None = None,
 ) -> Any:
     results: list[Any] = []
 
     def note(result: Any) -> None:
-        results.append(result)
-        if len(results) >= _MERGED:
+        results.append(result if forks is None else forks.take(result))
+        if forks is None and len(results) >= _MERGED:
             results[:] = [writes.target.merge(results)]
         if steps is not None:
             steps.returned(result)
 
     options = writes.annotations
     run_batches(writes, len(writes), workers, note, "zarr-write", window, options)
+    if forks is not None:
+        return forks.finish(results)
     return writes.target.finish(writes.target.merge(results))
 
 

@@ -23,6 +23,7 @@ from zarr_dask.array.revalidate import Confirmation, this_process
 from zarr_dask.array.writer import is_shared, write_object_part
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import (
+    CommitConflictError,
     DataTypeError,
     GridError,
     JobReplacedError,
@@ -69,6 +70,7 @@ from zarr_dask.journal import (
     open_journals,
 )
 from zarr_dask.journal.finished import Finished, record_end, was_ended
+from zarr_dask.journal.journal import publish_jobs
 from zarr_dask.journal.lock import LOOKS
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
 from zarr_dask.journal.receipts import (
@@ -85,6 +87,7 @@ from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.put_tags import noting_tags, version_at, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
+from zarr_dask.stores.sessions import JobSession
 from zarr_dask.stores.streaming_put import concurrent_puts
 from zarr_dask.stores.wrappers.confirmed import confirmed_if
 
@@ -820,6 +823,20 @@ class Finalizer:
         for claim in self.claims:
             if not has_released(claim):
                 claim.fence()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Commit, where the store does, after saying so of what has become longer."""
+        for journal in self.journals:
+            job = journal.job() if isinstance(journal.session, JobSession) else None
+            if job is not None and job.extra.get("grows"):
+                journal.note(replace(job, append_committed=True))
+        try:
+            publish_jobs(self.journals)
+        except CommitConflictError:
+            for journal in self.journals:
+                journal.remove_if_dropped()
+            raise
 
     def end(self) -> None:
         """Remove what the jobs have left, their journals last."""

@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from zarr_dask.errors import MissingDependencyError, ReadOnlyError, StoreError
-from zarr_dask.stores.backends.icechunk_session import BranchSession
+from zarr_dask.stores.backends.icechunk_session import BranchSession, PlaceBeside
 from zarr_dask.stores.backends.zarr_python import ZarrPythonStore
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.wrappers.base import ReadOnly
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["IcechunkURL", "IcechunkVersion"]
 
 _S3_OPTIONS = ("region", "endpoint_url", "allow_http", "force_path_style", "requester_pays")
+_OPTIONS_BESIDE = ("region", "endpoint_url", "requester_pays")
+"""Options that have the same names for objects beside the repository."""
 _ANONYMOUS = "anonymous"
 _MESSAGE = "message"
 
@@ -127,7 +129,23 @@ class IcechunkVersion(ZarrPythonStore):
             )
         options = json.loads(self.options)
         repository = icechunk.Repository.open(_storage(self.place, options))
-        return BranchSession(repository, self.place, branch, self.store, options)
+        place = (self.place, branch, self.store)
+        return BranchSession(repository, *place, options, self.place_beside)
+
+    @property
+    def place_beside(self) -> PlaceBeside | None:
+        """See `zarr_dask.stores.open.sibling_location`; None for what is no branch."""
+        branch = _version(self.reference).get("branch")
+        if branch is None:
+            return None
+        mark = f"@{quote(branch, safe='')}"
+        parts, options = urlsplit(self.place), json.loads(self.options)
+        if not parts.scheme.endswith("+s3"):
+            return unquote(parts.path), mark, {}
+        given = {name: options[name] for name in _OPTIONS_BESIDE if name in options}
+        if options.get(_ANONYMOUS):
+            given["anon"] = True
+        return f"s3://{parts.netloc}{parts.path.rstrip('/')}", mark, given
 
 
 def _version(reference: str) -> dict[str, Any]:
