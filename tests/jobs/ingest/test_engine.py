@@ -101,3 +101,9 @@ def test_a_location_that_holds_an_array_is_named(tmp_path):
     zd.save(f"{tmp_path}/a.zarr", np.arange(3))
     with pytest.raises(IngestError, match=r"a\.zarr.*is an array, not a group"):
         zd.plan_ingest(f"{tmp_path}/a.zarr", f"{tmp_path}/all")
+
+
+def test_large_values_that_an_engine_reads_are_no_references(tmp_path):
+    zd.to_zarr(np.zeros(1 << 18), f"{tmp_path}/a.zarr", "a", dimension_names=["x"])
+    with pytest.raises(IngestError, match="a cannot be told by references: the engine 'zarr_dask'"):
+        zd.reference([f"{tmp_path}/a.zarr"], f"{tmp_path}/refs.json")

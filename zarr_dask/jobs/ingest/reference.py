@@ -178,7 +178,7 @@ def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
     regular = all(isinstance(d, Fixed) for d in one.meta.grid.dimensions)
     places = _places(store, one) if regular and one.served.dtype != "string" else None
     if places is None or _is_index(one):
-        return _inlined(open_array(store, path), one)
+        return _inlined(open_array(store, path), one, _kind(store, one))
     stored, unwritten = places
     chunks = one.meta.grid.largest_cell
     made = _documents(one, chunks, np.dtype(one.served.dtype))
@@ -186,7 +186,7 @@ def _array(store: DatasetStore, path: str, one: Combined) -> dict[str, Any]:
     of_files = {file: _unwritten_chunk(made, one, fill) for file, fill in fills.items()}
     named = {at: text for at, file in unwritten.items() if (text := of_files[file]) is not None}
     if sum(map(len, named.values())) > _INLINE:
-        return _inlined(open_array(store, path), one)
+        return _inlined(open_array(store, path), one, _kind(store, one))
     chunk_refs = {made.key(at): place for at, place in {**stored, **named}.items()}
     return {**made.documents(), **chunk_refs}
 
@@ -256,15 +256,24 @@ def _target(url: str) -> str:
     return url if "://" in url else f"file://{url}"
 
 
-def _inlined(array: Array, one: Combined) -> dict[str, Any]:
+def _kind(store: DatasetStore, one: Combined) -> str:
+    return next(store.headers[piece.file].kind for piece in one.pieces if piece.file >= 0)
+
+
+def _inlined(array: Array, one: Combined, kind: str) -> dict[str, Any]:
     texts = array.dtype.kind == "O"
     data = b"" if array.nbytes > _INLINE else _encoded(array, one)
     if max(len(data), array.nbytes) > _INLINE:
+        why = (
+            "its chunks differ between files, a file ends within a chunk, they have filters that "
+            f"only the HDF5 library knows, or it has more than {format_bytes(_INLINE)} of texts"
+            if kind in {"hdf5", "netcdf3"}
+            else f"the engine {kind!r} reads it, so that it is no NetCDF or HDF5, and it has more "
+            f"than {format_bytes(_INLINE)}"
+        )
         raise IngestError(
-            f"{one.path} cannot be told by references: its chunks differ between files, a file "
-            "ends within a chunk, they have filters that only the HDF5 library knows, or it has "
-            f"more than {format_bytes(_INLINE)} of texts. Leave it out (variables=), or copy the "
-            "files with zarr_dask.ingest."
+            f"{one.path} cannot be told by references: {why}. Leave it out (variables=), or copy "
+            "the files with zarr_dask.ingest."
         )
     chunks = [max(n, 1) for n in array.shape]
     filters = ({"id": "vlen-utf8"},) if texts else ()
