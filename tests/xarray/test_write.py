@@ -35,6 +35,7 @@ from zarr_dask.errors import (
     NodeExistsError,
     NodeNotFoundError,
     PartialWriteError,
+    ReadOnlyError,
     ResumeError,
     SourceIsTargetError,
     StoreError,
@@ -1161,3 +1162,14 @@ def test_datasets_have_the_accessor_once_both_packages_are_imported(imports):
     code = f"{imports}; print(xr.Dataset({{'a': ('x', [1])}}).zd.to_zarr({{}}).objects)"
     command = [sys.executable, "-W", "error::Warning", "-c", code]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "1\n"
+
+
+def test_a_group_that_is_open_for_reading_is_refused():
+    store = {}
+    ds = xr.Dataset({"t": ("x", np.arange(3.0))}, {"x": np.arange(3)})
+    zd.write_dataset(ds, store)
+    more = ds.assign_coords(x=np.arange(3, 6))
+    with pytest.raises(ReadOnlyError, match=r"is open for reading only; open it with mode='r\+'"):
+        zd.write_dataset(more, zd.open(store), append="x")
+    zd.write_dataset(more, zd.open(store, mode="r+"), append="x")
+    assert zd.open_zarr(store).sizes == {"x": 6}

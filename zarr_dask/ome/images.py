@@ -14,7 +14,6 @@ from zarr_dask.errors import (
     DataTypeError,
     GridError,
     MetadataError,
-    ReadOnlyError,
     ValidationProblem,
 )
 from zarr_dask.formats.base import Format, where
@@ -44,7 +43,7 @@ from zarr_dask.ome.pixel_source import (
 from zarr_dask.ome.pyramid_plan import PyramidPlan
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
-from zarr_dask.stores.wrappers.base import is_read_only
+from zarr_dask.stores.wrappers.base import check_writable
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -53,7 +52,6 @@ __all__ = [
     "ImageOptions",
     "LabelImage",
     "PlannedImage",
-    "check_writable",
     "label_method",
     "plan_image",
     "plan_label",
@@ -122,18 +120,6 @@ def requested(
     node_format = format_for_new(store, OME_ZARR[version].name, below)
     budget = Budget.of(max_mem, client)
     return ImageOptions(store, version, node_format, chunks, shards, codecs, budget), below
-
-
-def check_writable(store: Store, at: str) -> None:
-    """Raise if a store is open for reading only.
-
-    Raises
-    ------
-    ReadOnlyError
-        If it is.
-    """
-    if is_read_only(store):
-        raise ReadOnlyError(f"{at} is open for reading only; open it with mode='r+'.")
 
 
 @dataclass(frozen=True, eq=False)

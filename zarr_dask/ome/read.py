@@ -39,7 +39,6 @@ from zarr_dask.ome.coarser import LevelChain
 from zarr_dask.ome.extents import misfits
 from zarr_dask.ome.html import image_html
 from zarr_dask.ome.image_pixels import ImagePixels, labelled, pixels_of
-from zarr_dask.ome.images import check_writable
 from zarr_dask.ome.levels import Level
 from zarr_dask.ome.model import (
     SUPPORTED,
@@ -52,6 +51,7 @@ from zarr_dask.ome.model import (
 )
 from zarr_dask.ome.validate_metadata import find, series_of
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.wrappers.base import check_writable
 
 if TYPE_CHECKING:
     import dask.array as da

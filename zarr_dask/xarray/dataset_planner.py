@@ -38,6 +38,7 @@ from zarr_dask.jobs.write.write import plan_several
 from zarr_dask.journal import no_open_journals
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import as_cas_store
+from zarr_dask.stores.wrappers.base import check_writable
 from zarr_dask.xarray.append import forget_append, plan_growth
 from zarr_dask.xarray.call import Call, VariableWrite
 from zarr_dask.xarray.encode import Encoded, array_spec, encode_dataset, values_of
@@ -123,6 +124,7 @@ class Planner:
 
     def plan(self, nodes: Mapping[str, xr.Dataset]) -> DatasetPlan:
         """Plan to write datasets, by path below the group."""
+        check_writable(self.store, where(self.store, self.path))
         call, work = self.call, Work()
         if len(nodes) > 1 and (call.append is not None or call.region is not None):
             raise ValueError("append= and region= are about one group; write the nodes one by one.")

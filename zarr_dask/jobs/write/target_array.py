@@ -21,7 +21,6 @@ from zarr_dask.errors import (
     DataTypeError,
     GridError,
     MetadataError,
-    ReadOnlyError,
 )
 from zarr_dask.formats.base import normalise_path, where
 from zarr_dask.formats.concurrent_edit import reload_metadata
@@ -33,7 +32,7 @@ from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.write.zarr_python_kwargs import spec_from_keywords
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.open import Location, open_store
-from zarr_dask.stores.wrappers.base import is_read_only
+from zarr_dask.stores.wrappers.base import check_writable
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -71,8 +70,7 @@ def existing_array(
         store, path = resolve_node(url, component or "", storage_options)
         site = prefetch_array(store, path, DEFAULT_FORMAT)
         target = replace(open_array(site.store, path, "r+"), store=store)
-    if is_read_only(target.store):
-        raise ReadOnlyError(f"{target.where} is open for reading only; open it with mode='r+'.")
+    check_writable(target.store, target.where)
     target.meta.check_writable(target.where)
     return target, site
 
@@ -154,8 +152,7 @@ def new_array(
         For unknown keywords.
     """
     path = normalise_path(component)
-    if is_read_only(store):
-        raise ReadOnlyError(f"{where(store, path)} is open for reading only.")
+    check_writable(store, where(store, path))
     dtype = wanted.dtype
     if dtype is None:
         dtype = _type_to_store(values, wanted, keywords)

@@ -44,6 +44,7 @@ __all__ = [
     "ReadOnly",
     "Recording",
     "Request",
+    "check_writable",
     "is_read_only",
     "read_only",
 ]
@@ -218,6 +219,18 @@ class ReadOnly(ForwardedReads):
 def is_read_only(store: Store) -> TypeGuard[ReadOnly]:
     """True if a store refuses every change because it was opened for reading."""
     return isinstance(store, ReadOnly)
+
+
+def check_writable(store: Store, at: str) -> None:
+    """Raise if a store is open for reading only.
+
+    Raises
+    ------
+    ReadOnlyError
+        If it is.
+    """
+    if is_read_only(store):
+        raise ReadOnlyError(f"{at} is open for reading only; open it with mode='r+'.")
 
 
 def read_only(store: Store) -> ReadOnly:
