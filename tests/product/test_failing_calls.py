@@ -7,18 +7,20 @@ has a type of this package, the same call ends the job, and nothing is left behi
 from __future__ import annotations
 
 import errno
+import shutil
 from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 
 import dask
+import numpy as np
 import pytest
 
 import zarr_dask as zd
 from tests.support.failing_calls import KILLED, NthCall, fail, kill_after, kill_before
 from tests.support.small_jobs import HALF, JOBS, VALUES, Job, small, write
-from zarr_dask.errors import IngestError, NodeNotFoundError, StoreError
+from zarr_dask.errors import IngestError, NodeNotFoundError, StoreError, WriterNotFoundError
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +88,40 @@ def test_a_delete_that_fails_leaves_nothing_locked(tmp_path):
             with suppress(NodeNotFoundError):
                 zd.delete(path)
         small(path, VALUES, overwrite=True)
+        if not calls.name:
+            return
+
+
+def simulate(url: Path) -> None:
+    """Two ranks write what is missing of three steps, one after the other."""
+    if not url.exists():
+        owners = zd.decompose(HALF.shape, (2, 1))
+        zd.Writer.create(
+            url, {"u": {"shape": HALF.shape, "dtype": "i4", "chunks": (1, 3, 8)}}, owners=owners
+        )
+    for rank in (0, 1):
+        with zd.Writer.attach(url, rank=rank) as writer:
+            for step in range(writer.next_step, 3):
+                writer.write_step(step, {"u": HALF[3 * rank : 3 * rank + 3] + step})
+    with zd.Writer.attach(url) as writer:
+        writer.finish()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 60])
+def test_calls_of_a_simulation_that_fail(tmp_path, step):
+    """The ranks go on; an output that could not be made is made anew."""
+    for number in count(1, step):
+        url = tmp_path / f"{number}.zarr"
+        with NthCall(number, fail(errno.ENOSPC)) as calls, suppress(StoreError):
+            simulate(url)
+        try:
+            simulate(url)
+        except WriterNotFoundError:
+            shutil.rmtree(url)
+            simulate(url)
+        steps = zd.open_array(url, "u")[...]
+        np.testing.assert_array_equal(steps, [HALF + step for step in range(3)])
         if not calls.name:
             return
 

@@ -31,7 +31,7 @@ from zarr_dask.errors import (
     WriterNotFoundError,
 )
 from zarr_dask.formats.base import where
-from zarr_dask.stores.backends.posix_io import fsync_names, read_at, refresh
+from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at, refresh
 from zarr_dask.stores.base import Range, Store, is_key
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import (
@@ -254,7 +254,10 @@ class _LocalFile:
 
     def close(self) -> None:
         """See `LogWriter.close`."""
-        self._close()
+        try:
+            self._close()
+        except OSError as error:  # some file systems say only now that they have lost it
+            raise _failed("close", self.path, error) from error
 
 
 def _write(descriptor: int, line: bytes) -> None:
@@ -449,8 +452,10 @@ class LogFolder:
                     raise _failed("open", path, error) from error
                 try:
                     _recorded(descriptor, path, wait=False).remove()
+                except OSError as error:
+                    raise _failed("lock", path, error) from error
                 finally:
-                    os.close(descriptor)
+                    close_read(descriptor)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -475,7 +480,7 @@ class LogFolder:
         except OSError as error:
             raise _failed("open", str(path), error) from error
         with ExitStack() as stack:
-            stack.callback(os.close, descriptor)
+            stack.callback(close_read, descriptor)
             try:
                 stack.callback(_recorded(descriptor, str(path), wait=True).remove)
             except FileNotFoundError as error:
