@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from tests.support.object_stores import s3_server
 from zarr_dask import cli
 from zarr_dask.errors import CommitConflictError, JobReplacedError, ResumeError
 from zarr_dask.journal import receipts as gathering
@@ -184,7 +185,7 @@ class StopError(Exception):
     """The end of a job in the middle."""
 
 
-def broken(url, values=VALUES, **options):
+def broken(url, values=VALUES, repository_options=None, **options):
     """Begin a job that fails in its last block, after commits of its own."""
 
     def fail():
@@ -192,10 +193,11 @@ def broken(url, values=VALUES, **options):
             raise StopError
 
     broken.goes_on = False
+    x = slowly(values, fail, 1)
     with dask.config.set(scheduler="sync"), pytest.raises(StopError):
-        zd.to_zarr(slowly(values, fail, 1), url, "a", resume="run", **options)
+        zd.to_zarr(x, url, "a", storage_options=repository_options, resume="run", **options)
     broken.goes_on = True
-    return slowly(values, fail, 1)
+    return x
 
 
 def test_what_is_left_is_named_and_removed(repository, url, often, capsys):
@@ -317,6 +319,32 @@ def test_on_a_cluster(client, repository, url, tmp_path, often, what, monkeypatc
     assert np.array_equal(stored(repository, "a"), expected)
     assert commits
     assert repository.list_branches() == {"main"}
+
+
+def test_in_an_object_store(often, monkeypatch):
+    """The journal lies beside the repository there, too."""
+    with s3_server() as server:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.options["key"])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.options["secret"])
+        options = {
+            "endpoint_url": server.options["client_kwargs"]["endpoint_url"],
+            "region": "us-east-1",
+            "allow_http": True,
+            "force_path_style": True,
+        }
+        storage = icechunk.s3_storage(bucket="bucket", prefix="r/repo", from_env=True, **options)
+        repository = icechunk.Repository.create(storage)
+        url = "icechunk+s3://bucket/r/repo@branch.main"
+        x = broken(url, repository_options=options)
+        assert len(repository.list_branches()) == 2
+        beside = zd.stores.open_store("s3://bucket/r", server.options)
+        jobs = [key for key in beside.list("repo@main.zarr-dask/a/") if "/__job-" in key]
+        assert any(key.endswith("/job.json") for key in jobs)
+        assert any("/receipts-commit-" in key for key in jobs)
+        report = zd.to_zarr(x, url, "a", storage_options=options, resume="run")
+        assert report.objects < 8
+        assert repository.list_branches() == {"main"}
+        assert np.array_equal(stored(repository, "a"), VALUES)
 
 
 def test_a_session_of_the_users_own_is_refused(repository):

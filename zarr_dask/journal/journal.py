@@ -308,7 +308,8 @@ class Journal:
             self.store.set(f"{self._files}{name}", [line for line, _ in lines])
             yield name
         except BaseException:
-            session.carried.setdefault(self.batch_key, []).extend(lines)
+            for line, objects in lines:
+                session.carry(self.batch_key, line, objects)
             raise
 
     def attach(self, job: JobRecord) -> bool:

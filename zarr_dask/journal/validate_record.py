@@ -19,6 +19,7 @@ __all__ = ["checked_members"]
 _LONGEST_TEXT = 1 << 16
 _LARGEST = 1 << 63
 _SWAP = re.compile("[0-9a-f]{16}")
+_SESSION = re.compile(r"zarr-dask\.[0-9a-f]{16}")
 _LONGEST_SHOWN = 80
 
 
@@ -52,6 +53,10 @@ def _is_prefix(value: Any) -> bool:
 
 def _is_swap(value: Any) -> bool:
     return value == "" or (isinstance(value, str) and _SWAP.fullmatch(value) is not None)
+
+
+def _is_session(value: Any) -> bool:
+    return value == "" or (isinstance(value, str) and _SESSION.fullmatch(value) is not None)
 
 
 def _is_time(value: Any) -> bool:
@@ -114,7 +119,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "content_token": (_is_text, "a text"),
     "finished_with": (_is_texts, "texts"),
     "swap": (_is_swap, "16 hexadecimal digits, or ''"),
-    "session": (_is_text, "a text"),
+    "session": (_is_session, "the branch of a job, zarr-dask.<16 hexadecimal digits>, or ''"),
 }
 
 

@@ -49,15 +49,23 @@ class JobSession(SessionFork):
 
     committing: threading.Lock
     """Held while receipts are stored and committed, one batch after the other."""
+    carrying: threading.Lock
+    """Held while receipts are added or taken, in many threads."""
     since: dict[tuple[str, ...], float]
     """Time of the first receipt after the last commit, by `time.monotonic` and journal."""
     message = ""
     """Description of the job, for the history of the store."""
 
+    def carry(self, journal: tuple[str, ...], line: bytes, objects: int) -> None:
+        """See `SessionFork.carry`."""
+        with self.carrying:
+            super().carry(journal, line, objects)
+
     def take(self, journal: tuple[str, ...]) -> list[tuple[bytes, int]]:
         """Return the receipts for a journal, which are no longer carried."""
-        self.since.pop(journal, None)
-        return self.carried.pop(journal, [])
+        with self.carrying:
+            self.since.pop(journal, None)
+            return self.carried.pop(journal, [])
 
     @abstractmethod
     def __enter__(self) -> Self: ...

@@ -120,6 +120,7 @@ class BranchSession(SessionStore, JobSession):
         self._changes = _Changes()
         self.carried: CarriedReceipts = {}
         self.committing = threading.Lock()
+        self.carrying = threading.Lock()
         self.since: dict[tuple[str, ...], float] = {}
 
     @property
@@ -436,7 +437,8 @@ class BranchSession(SessionStore, JobSession):
         """See `zarr_dask.stores.base.ForkableSession.merge`."""
         with self._change(""):
             super().merge(forks)
-        _take(self.carried, forks)
+        with self.carrying:
+            _take(self.carried, forks)
 
     @contextmanager
     def _change(self, key: str) -> Iterator[None]:
