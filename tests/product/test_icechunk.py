@@ -248,3 +248,42 @@ def test_commands_take_urls(tmp_path, command, capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main([command, f"icechunk://{folder}@tag.v1"])
     assert "IcechunkStore" not in capsys.readouterr().out
+
+
+def test_virtual_chunks_are_read_where_they_lie(tmp_path):
+    """Those of a file of NetCDF, say; the session has been told which places it may read."""
+    xr = pytest.importorskip("xarray")
+    VALUES.tofile(tmp_path / "raw")
+    place = f"file://{tmp_path}/"
+    config = icechunk.RepositoryConfig.default()
+    store = icechunk.local_filesystem_store(str(tmp_path))
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(place, store))
+    access = {place: icechunk.credentials.LocalFileSystemAccess}
+    repository = icechunk.Repository.create(
+        icechunk.local_filesystem_storage(f"{tmp_path}/repo"),
+        config=config,
+        authorize_virtual_chunk_access=access,
+    )
+    session = repository.writable_session("main")
+    zd.create_array(
+        session.store,
+        "a",
+        shape=(6, 10),
+        chunks=(2, 10),
+        dtype="f4",
+        codecs=["bytes"],
+        dimension_names=["x", "y"],
+    )
+    for number in range(3):
+        session.store.set_virtual_ref(
+            f"a/c/{number}/0", f"{place}raw", offset=80 * number, length=80
+        )
+    session.commit("virtual")
+    reader = repository.readonly_session("main")
+    assert np.array_equal(zd.from_zarr(reader, "a").compute(), VALUES)
+    with xr.open_zarr(reader.store, consolidated=False) as expected:
+        xr.testing.assert_identical(zd.open_dataset(reader.store).load(), expected.load())
+    zd.copy(reader.store, f"{tmp_path}/copy.zarr")
+    assert np.array_equal(zd.open(f"{tmp_path}/copy.zarr")["a"].read(), VALUES)
+    with pytest.raises(StoreError, match="authorize the virtual chunk container"):
+        zd.from_zarr(f"icechunk://{tmp_path}/repo", "a").compute()
