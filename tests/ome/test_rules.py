@@ -14,6 +14,7 @@ import zarr_dask as zd
 from tests.support.ome_images import pixels, put_plate
 from zarr_dask.errors import MetadataError, MixedFormatsWarning, OmeVersionError
 from zarr_dask.ome import from_attributes, validate_attributes
+from zarr_dask.stores import MemoryStore, Recording
 
 SUITES = ("image", "label", "plate", "well", "strict_image", "strict_label", "strict_plate")
 WHY = {
@@ -708,3 +709,17 @@ def test_an_acquisition_that_the_plate_does_not_list(tmp_path):
     images = [{"path": "0", "acquisition": 3}]
     group.update_attributes({"ome": {"version": "0.5", "well": {"images": images}}})
     assert "acquisition: 3; must be the id" in "\n".join(map(str, zd.ome.validate(tmp_path)))
+
+
+def test_a_plate_that_lists_many_wells_that_are_not_there_is_read_once():
+    """Its metadata may be large: to read them once more for each well takes minutes."""
+    values = {}
+    paths = [*(f"R{n}/{n}" for n in range(30)), *["A/1"] * 30]
+    wells = [{"path": path, "rowIndex": 0, "columnIndex": 0} for path in paths]
+    plate = {"rows": [{"name": "A"}], "columns": [{"name": "1"}], "wells": wells}
+    zd.create_group(values, attributes={"ome": {"version": "0.5", "plate": plate}})
+    log = Recording(MemoryStore(values))
+    found = zd.ome.validate(log)
+    missing = [one.place for one in found if "must list the paths of groups" in one.rule]
+    assert missing == [*(f"R{n}/{n}" for n in range(30)), "A/1"]
+    assert log.per_key("get")["zarr.json"] <= 2

@@ -54,7 +54,7 @@ from zarr_dask.stores.open import Location
 if TYPE_CHECKING:
     from zarr_dask._util.display import Tree
 
-__all__ = ["Group", "as_array", "as_group", "create_group", "node_of"]
+__all__ = ["Group", "as_array", "as_group", "create_group", "node_below", "node_of"]
 
 
 @hides("follow", "listed", "where")
@@ -137,31 +137,13 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
             If `path` is an index of elements.
         """
         try:
-            return self._node_at(join(self.path, _node_name(path)))
+            return node_below(self, path)
         except StoreKeyError as error:
             raise NodeNameError(f"{path!r} names no node of {self.where}: {error}") from None
         except NodeNotFoundError as error:
             beside = names_beside(self.store, self.path, _node_name(path))
             hint = f"{error.hint} {beside}".strip()
             raise NodeKeyError(f"{self.where}/{path}", error.looked_for, hint) from None
-
-    def _node_at(self, below: str) -> Array | Group:
-        from zarr_dask.journal import explain_incomplete
-
-        store = self.store
-        try:
-            meta = read_as(store, below, self.node_format, self.options)
-        except NodeNotFoundError as error:
-            if not isinstance(store, Consolidated):
-                raise explain_incomplete(error, store, below) from None
-            meta = read_as(without_consolidated(store), below, self.node_format, self.options)
-            store = without_consolidated(store)
-            warn(
-                f"{where(store, below)} is not in the consolidated metadata of the group that was "
-                "opened: they are out of date. zarr_dask.consolidate writes them anew.",
-                ConsolidatedMetadataWarning,
-            )
-        return node_of(store, below, meta, self.node_format, self.options)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._metas(recursive=False))
@@ -174,7 +156,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         if not isinstance(path, str):
             return False
         try:
-            self._node_at(join(self.path, _node_name(path)))
+            node_below(self, path)
         except (NodeNotFoundError, StoreKeyError):
             return False
         except MetadataError:
@@ -608,6 +590,34 @@ _GROUP_HINTS = {
     "to_dask": "It is a group, not an array: group['name'].to_dask() reads an array in it.",
     "flush": "Every write is stored when it returns.",
 }
+
+
+def node_below(group: Group, path: str) -> Array | Group:
+    """Return the node at a path below a group; where there is none, nothing else is looked for.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is none.
+    StoreKeyError
+        If `path` is no path.
+    """
+    from zarr_dask.journal import explain_incomplete
+
+    store, below = group.store, join(group.path, _node_name(path))
+    try:
+        meta = read_as(store, below, group.node_format, group.options)
+    except NodeNotFoundError as error:
+        if not isinstance(store, Consolidated):
+            raise explain_incomplete(error, store, below) from None
+        meta = read_as(without_consolidated(store), below, group.node_format, group.options)
+        store = without_consolidated(store)
+        warn(
+            f"{where(store, below)} is not in the consolidated metadata of the group that was "
+            "opened: they are out of date. zarr_dask.consolidate writes them anew.",
+            ConsolidatedMetadataWarning,
+        )
+    return node_of(store, below, meta, group.node_format, group.options)
 
 
 def _node_name(path: object) -> str:

@@ -28,7 +28,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import OME_ZARR
-from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.group import Group, node_below
 from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.ome.extents import misfits
 from zarr_dask.ome.model import (
@@ -203,7 +203,7 @@ class _Walk:
     def node(self, group: Group, path: str, below: str, rule: str) -> Any:
         """Return a node that metadata name; if it is missing, note a violation and return None."""
         try:
-            return group[below]
+            return node_below(group, below)
         except (NodeNotFoundError, NodeTypeError):
             self.add(join(path, below), "", ABSENT, rule)
         except (MetadataError, StoreKeyError) as error:
@@ -433,11 +433,15 @@ class _Walk:
         if not isinstance(plate, Mapping):
             return
         runs = _objects(plate.get("acquisitions"))
-        listed = [well["path"] for well in _objects(plate.get("wells")) if _has_path(well)]
-        for row in {below.partition("/")[0] for below in listed}:
+        wells = (well["path"] for well in _objects(plate.get("wells")) if _has_path(well))
+        listed = list(dict.fromkeys(wells))
+        rows: dict[str, list[str]] = {}
+        for below in listed:
+            row, _, column = below.partition("/")
+            rows.setdefault(row, []).append(column)
+        for row, beside in rows.items():
             between = find(group, row)
             if isinstance(between, Group):
-                beside = [one.partition("/")[2] for one in listed if one.partition("/")[0] == row]
                 self.check_unlisted(between, join(path, row), beside, "plate.wells", "well")
         for below in listed:
             node = self.node(group, path, below, "plate.wells must list the paths of groups")
@@ -480,7 +484,7 @@ class _Walk:
     def check_fields(self, group: Group, path: str, well: Any) -> None:
         """Check every image that a well lists."""
         images = _objects(well.get("images")) if isinstance(well, Mapping) else []
-        listed = [image["path"] for image in images if _has_path(image)]
+        listed = list(dict.fromkeys(image["path"] for image in images if _has_path(image)))
         self.check_unlisted(group, path, listed, "well.images")
         for below in listed:
             self.check_named_image(group, path, below, "well.images must list images")
@@ -491,7 +495,7 @@ class _Walk:
         if group.store.size(xml) is None:
             rule = "metadata of the images should lie in an OME-XML document"
             self.add(join(path, "OME/METADATA.ome.xml"), "", ABSENT, rule, "should")
-        for below in series_of(group):
+        for below in dict.fromkeys(series_of(group)):
             self.check_named_image(group, path, below, "must be an image of the collection")
 
     def check_named_image(self, group: Group, path: str, below: str, rule: str) -> None:
@@ -531,7 +535,7 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 def find(group: Group, path: str) -> Array | Group | None:
     """Return the node below a group, if it exists and can be opened."""
     try:
-        return group[path]
+        return node_below(group, path)
     except (NodeNotFoundError, NodeTypeError, MetadataError, StoreKeyError):
         return None
 
