@@ -198,11 +198,15 @@ def address_error(message: str, reason: str) -> StoreError:
 def words_of(error: BaseException) -> str:
     """Return the message of an error; codes of the service where it has sent no message.
 
+    Of a library that fails while it reads such an answer, the message is that of the answer.
+
     Examples
     --------
     >>> words_of(ValueError("no")), words_of(ValueError())
     ('no', 'ValueError')
     """
+    known = library_errors()
+    error = next((one for one in _causes(error) if isinstance(one, known)), error)
     words = str(error)
     if words not in {"", "None"} and not words.endswith("] None"):  # as s3fs has it
         return words
