@@ -352,16 +352,6 @@ def test_a_separator_says_what_keys_look_like(format, key):
         assert made.key((0, 1)) == key
 
 
-def test_true_chunks_and_shards_are_chosen_as_in_h5py_and_zarr_python():
-    shape = {"shape": (3000, 3000), "dtype": "f8"}
-    one, other = ({"chunks": given, "shards": given} for given in (True, "auto"))
-    made, wanted = (zd.create_array({}, **shape, **given) for given in (one, other))
-    assert (made.chunks, made.shards) == (wanted.chunks, wanted.shards)
-    assert made.shards != made.chunks
-    plain = zd.create_array({}, **shape, chunks=True)
-    assert plain.chunks == zd.create_array({}, **shape, chunks="auto").chunks
-
-
 def test_grids_may_be_arrays_of_numpy():
     chunks, shards = np.array([4, 4]), np.array([8, 8])
     made = zd.create_array({}, data=np.zeros((20, 20)), chunks=chunks, shards=shards)

@@ -685,7 +685,7 @@ def test_every_problem_is_listed(maps):
 
 
 def test_source_that_is_a_group(hierarchy, target):
-    message = refuse("rechunk", hierarchy, target, "--chunks", "2,2")
+    message = refuse("rechunk", hierarchy, target, "--chunks", "2")
     assert "by names of dimensions" in message
     assert not Path(target).exists()
     report = result(run("rechunk", hierarchy, target, "--codecs", "zstd", "--json"))

@@ -582,7 +582,7 @@ def test_large_metadata_of_an_ozx_follow_the_chunks(tmp_path):
     [
         ({"chunks": "32KiB"}, (1, 64, 64), None),
         ({"chunks": False}, (3, 300, 200), None),
-        ({"chunks": True, "shards": True}, (1, 512, 256), (1, 512, 256)),
+        ({"chunks": "auto", "shards": "auto"}, (1, 512, 256), (1, 512, 256)),
         ({"chunks": (1, None, 50)}, (1, 300, 50), None),
         ({"chunks": {0: 2, "x": 50}, "shards": False}, (2, 512, 50), None),
         ({"shards": {"y": 150, "x": 100}}, (1, 150, 100), (1, 150, 100)),

@@ -255,7 +255,7 @@ ANSWERED = {
     "zd.create_array('n', shape=3, dtype='flaot32')": (TypeError, "mean 'float32'"),
     "zd.create_array('n', shape=3, dtype='f4', fill_value=None)": (TypeError, "leave it out"),
     "zd.create_array('n', shape=9, dtype='f4', chunks='5')": (ValueError, "'5MB' or '5B'"),
-    "zd.create_array('n', shape=9, dtype='f4', chunks='all')": (ValueError, "'auto'"),
+    "zd.create_array('n', shape=9, dtype='f4', chunks=True)": (ValueError, "'auto'"),
     "zd.create_array('n', shape=9, dtype='f4', codecs='lzf')": (ValueError, "'zstd'"),
     "zd.create_array('n', shape=(9, 9), dtype='f4', chunks=('1MB', '2MB'))": (
         ValueError,

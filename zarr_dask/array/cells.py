@@ -28,7 +28,6 @@ __all__ = [
     "parse_chunks_argument",
     "shards_in_words",
     "size_in_bytes",
-    "true_as_auto",
     "whole_chunks",
 ]
 
@@ -46,11 +45,6 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 def is_in_words(given: Any) -> bool:
     """True for grids that are not given in lengths: ``"auto"``, ``"10MB"``, or False."""
     return isinstance(given, str) or given is False
-
-
-def true_as_auto(given: Any) -> Any:
-    """Return "auto" for True, which has that meaning in h5py and zarr-python."""
-    return "auto" if given is True else given
 
 
 def is_by_dimension(given: Any) -> bool:

@@ -25,7 +25,6 @@ from zarr_dask.array.cells import (
     items_by_axis,
     parse_chunks_argument,
     shards_in_words,
-    true_as_auto,
     whole_chunks,
 )
 from zarr_dask.codecs.arrays import Bytes
@@ -283,9 +282,8 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
         of_bytes = {"itemsize": itemsize, "nbytes": nbytes}
         return parse_chunks_argument(given, shape, names, present, what, at, **of_bytes)
 
-    wanted = "auto" if spec.chunks is None else true_as_auto(spec.chunks)
-    outer = true_as_auto(spec.shards)
-    if outer is None or outer is False:
+    wanted = "auto" if spec.chunks is None else spec.chunks
+    if spec.shards is None or spec.shards is False:
         if is_in_words(wanted):
             return Grid.regular(shape, chunks_in_words(wanted, shape, itemsize)), None
         present = chunks_in_words("auto", shape, itemsize)
@@ -293,12 +291,12 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
     node_format = format_named(spec.format or DEFAULT_FORMAT.name)
     if not node_format.has_shards:
         raise GridError(
-            f"shards={outer!r}: format {node_format.name!r} has no shards; "
+            f"shards={spec.shards!r}: format {node_format.name!r} has no shards; "
             f"use {DEFAULT_FORMAT.name!r}."
         )
-    if is_in_words(wanted) and not is_in_words(outer):
+    if is_in_words(wanted) and not is_in_words(spec.shards):
         longest = tuple(max(n, 1) for n in shape)
-        shards = Grid.of(shape, cells(outer, longest, "shards", SHARD_BYTES))
+        shards = Grid.of(shape, cells(spec.shards, longest, "shards", SHARD_BYTES))
         if wanted in {False, "auto"}:
             nbytes = INNER_CHUNK_BYTES if wanted else itemsize * prod(shards.common_cell)
             return shards, dividing_chunks(shards.common_cell, itemsize, nbytes)
@@ -309,9 +307,9 @@ def _grids(spec: ArraySpec, shape: Shape, itemsize: int) -> tuple[Grid, Shape | 
     )
     if not is_in_words(wanted):
         inner = checked_shape(cells(wanted, inner, "chunks", INNER_CHUNK_BYTES), ndim, "chunks")
-    if is_in_words(outer):
-        return Grid.regular(shape, shards_in_words(outer, shape, itemsize, inner)), inner
-    given = items_by_axis(outer, names, inner, "shards", at)
+    if is_in_words(spec.shards):
+        return Grid.regular(shape, shards_in_words(spec.shards, shape, itemsize, inner)), inner
+    given = items_by_axis(spec.shards, names, inner, "shards", at)
     whole = whole_chunks(cells(given, inner, "shards", SHARD_BYTES), inner, given)
     shards = Grid.of(shape, whole)
     check_divides(inner, shards)

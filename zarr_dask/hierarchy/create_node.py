@@ -86,8 +86,7 @@ def create_array(
     chunks
         Shape of a chunk, the unit of decoding: a length for all dimensions, for each, or for some
         by name or position, -1 for a whole dimension; False for one chunk, a size such as
-        ``"10MB"``, or ``"auto"`` (also True) for near-cubic chunks of about 4 MiB, or 1 MiB within
-        shards.
+        ``"10MB"``, or ``"auto"`` for near-cubic chunks of about 4 MiB, or 1 MiB within shards.
         ``(10, "auto")`` chooses one length so, ``{"time": "10MB"}`` one that makes the whole chunk
         of this size, and None is a whole dimension, as in dask. For v3,
         the sizes of all chunks along a dimension may be given instead of one length, as in

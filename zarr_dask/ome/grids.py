@@ -12,7 +12,6 @@ from zarr_dask.array.cells import (
     items_by_axis,
     parse_chunks_argument,
     size_in_bytes,
-    true_as_auto,
     whole_chunks,
 )
 from zarr_dask.array.create import ArraySpec, array_meta
@@ -48,7 +47,6 @@ def level_grids(
     GridError
         If they are not valid lengths, or chunks do not divide the shards.
     """
-    chunks, shards = true_as_auto(chunks), true_as_auto(shards)
     names, present = frame.names, default_chunks(shape, frame, itemsize)
     if chunks is None or chunks is False or isinstance(chunks, str):
         inner = _in_words(chunks, shape, frame, itemsize)

@@ -1085,7 +1085,7 @@ def test_a_verified_copy_lists_its_source_again(chunks):
 @pytest.mark.parametrize(
     ("chunks", "wanted"),
     [
-        (8, [(8,), (8, 8)]),
+        ("auto", [(20,), (20, 30)]),
         (-1, [(20,), (20, 30)]),
         (False, [(20,), (20, 30)]),
         ("80B", [(10,), (3, 3)]),

@@ -143,8 +143,8 @@ def plan_copy(
         New grids, by name of the dimension: ``chunks={"time": -1, "x": 64}``; -1 is the whole
         dimension. Arrays without any of these dimensions keep their grid. A mapping under the path
         of an array is for that array alone: ``chunks={"time": 24, "t2m": {"time": -1}}``; so is a
-        tuple, as ``{"t2m": (24, 10, 10)}``. One length, ``"auto"``, or a size such as ``"10MB"``
-        is for all arrays. For a single array, all forms that
+        tuple, as ``{"t2m": (24, 10, 10)}``. ``"auto"``, a size such as ``"10MB"``, -1 and False are
+        for all arrays. For a single array, all forms that
         `zarr_dask.plan_rechunk` accepts.
     format
         Format of the copy. By default that of its parent group, if this format can express the

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
+from zarr_dask._util.json_fields import is_int
 from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import same_bytes_metadata
@@ -71,7 +70,7 @@ class GridOptions:
         if isinstance(root, Array):
             return
         known = {n for one in arrays.values() for n in one.dimension_names or () if n is not None}
-        for_each = ", or as 'auto', a size or one length for all"
+        for_each = ", or as 'auto', a size such as '10MB', or -1"
         for what, given, such, otherwise in (
             ("chunks", self.chunks, "{'time': -1, 'x': 64}", for_each),
             ("shards", self.shards, "{'time': -1, 'x': 64}", for_each),
@@ -168,8 +167,8 @@ def inherited_format(nodes: Mapping[str, Node], store: Store, path: str, grids: 
 
 
 def _is_for_each(grid: Any) -> bool:
-    """True for a grid that tells no dimensions apart: "auto", a size, one length, True, False."""
-    return isinstance(grid, str | int | np.integer)
+    """True for a grid that means the same for all arrays: "auto", a size, -1 or False."""
+    return isinstance(grid, str) or grid is False or (is_int(grid) and grid == -1)
 
 
 def _own(grid: Any, path: str, array: Array) -> Any:

@@ -23,7 +23,6 @@ from zarr_dask.array.cells import (
     one_by_one,
     parse_chunks_argument,
     shards_in_words,
-    true_as_auto,
     whole_chunks,
 )
 from zarr_dask.array.create import convert_metadata, with_grid
@@ -338,7 +337,7 @@ def _new_grids(
     array: Array, chunks: Any, shards: Any, node_format: Format, *, changes: bool
 ) -> tuple[Cells | None, Cells | None]:
     """Return the new chunks and shards; None for those that stay or are not used."""
-    stored, chunks, shards = _stored_cells(array), true_as_auto(chunks), true_as_auto(shards)
+    stored = _stored_cells(array)
     if shards is False:  # as in create_array
         chunks, shards = array.chunks if chunks is None else chunks, None
     if chunks is None and shards is None:
