@@ -215,6 +215,9 @@ def test_branches_tags_and_snapshots_have_urls(tmp_path):
         zd.open(f"icechunk://{tmp_path}/nothing")
     with pytest.raises(StoreError, match="unknown storage_options secret_access_key"):
         zd.open("icechunk+s3://b/repo", storage_options={"secret_access_key": "hidden"})
+    for short in ("icechunk:repo", "icechunk://repo"):
+        with pytest.raises(StoreError, match="slashes"):
+            zd.to_zarr(da.ones(4), short, "y")
 
 
 def test_plans_keep_the_snapshot_of_a_url(tmp_path):

@@ -37,6 +37,7 @@ _LOCAL = {"file", "local"}
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _LOST_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/?(?![/:])")
 _OTHERS = {"abfss", "ftp", "gdrive", "github", "hf", "memory", "reference", "sftp", "ssh"}
+_OTHERS |= {"icechunk", "icechunk+s3"}
 _SERVICES = {*SCHEMES, *_OTHERS, "http", "https"} - {"reference"}
 """Schemes whose URLs name a location by themselves, without another file system behind them."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -60,8 +61,9 @@ class IcechunkURL:
             session = repository.readonly_session(**_version(reference if at else ""))
         except (icechunk.IcechunkError, ValueError) as error:
             raise StoreError(
-                f"{url} cannot be opened: {str(error).splitlines()[0]}. Expected a repository, and "
-                "@branch.NAME, @tag.NAME or @SNAPSHOT behind it."
+                f"{url} cannot be opened: {str(error).splitlines()[0]}. Expected a repository "
+                "(icechunk.Repository.create makes one), and @branch.NAME, @tag.NAME or @SNAPSHOT "
+                "behind it."
             ) from error
         text = json.dumps(dict(storage_options), sort_keys=True)
         version = (place, reference) if at else (url, "")
@@ -161,7 +163,7 @@ def _storage(place: str, options: Mapping[str, Any]) -> Storage:
     Raises
     ------
     StoreError
-        If an option is unknown.
+        If an option is unknown, or no path is given.
     """
     import icechunk
 
@@ -176,6 +178,11 @@ def _storage(place: str, options: Mapping[str, Any]) -> Storage:
         )
     path = unquote(parts.path)
     if not known:
+        if parts.netloc:
+            raise StoreError(
+                f"{place} names a host, {parts.netloc!r}: the URL of a repository on this machine "
+                f"has three slashes, as icechunk://{Path(parts.netloc + path).absolute()}."
+            )
         return icechunk.local_filesystem_storage(path)
     given: dict[str, Any] = {} if options.get(_ANONYMOUS) else {"from_env": True}
     given |= {name: value for name, value in options.items() if name != _MESSAGE}
