@@ -602,6 +602,11 @@ def test_grids_are_given_as_everywhere(given, chunks, shards):
         assert made.shards == tuple(map(min, shards, whole))
 
 
+def test_chunks_of_numpy_that_do_not_divide_the_shards_are_refused():
+    with pytest.raises(GridError, match="no multiples"):
+        zd.ome.write(da.zeros((9, 9)), {}, axes="yx", chunks=np.array([2, 2]), shards=(3, 3))
+
+
 def test_levels_have_chunks_of_one_size():
     with pytest.raises(GridError, match="all chunks of a level have one size"):
         zd.ome.write(da.zeros((4, 4)), {}, axes="yx", chunks=((1, 3), (2, 2)))

@@ -61,8 +61,8 @@ def level_grids(
     items = items_by_axis(shards, names, inner, "shards", "the image")
     outer = checked_shape(whole_chunks(outer, inner, items), len(shape), "shards")
     if any(length % size for length, size in zip(outer, inner, strict=True)):
-        if chunks is None or chunks == "auto":
-            return dividing_chunks(outer, itemsize, _CHUNK), outer
+        if chunks is None or isinstance(chunks, str):
+            return dividing_chunks(outer, itemsize, itemsize * prod(inner)), outer
         raise GridError(
             f"shards={outer} are no multiples of chunks={inner}: along each axis the length of a "
             "shard must be a multiple of that of its chunks."

@@ -75,12 +75,8 @@ def run_window(
     running = _as_completed(client, first)
     try:
         with _waiting(client, running.futures) as watch:
-            for future, result in running:
-                watch.check()
-                # else the result is here, also if the worker that has it has died since
-                has_failed = future.status in {"error", "cancelled"}
-                on_result(_result(future, client, watch) if has_failed else result)
-                future.release()
+            for _, result in _results(running, client, watch):
+                on_result(result)
                 for argument in islice(arguments, max(window.tasks() - running.count(), 0)):
                     running.add(start(argument))
     finally:
@@ -94,14 +90,8 @@ def compute_on_cluster(collection: Any, client: Client, names: Sequence[str]) ->
     """Compute a collection of one output; on failure, wait for running tasks of these layers."""
     share_graph(client, collection)
     future = client.compute(collection)
-    try:
-        with _waiting(client, [future]) as watch:
-            return _result(future, client, watch)
-    except BaseException as error:
-        client.cancel([future], reason="the job failed or was stopped")
-        if isinstance(error, Exception) and not isinstance(error, SchedulerError):
-            _wait_for_workers(client, *names)
-        raise
+    with _cancelling([future], client, names), _waiting(client, [future]) as watch:
+        return _result(future, client, watch)
 
 
 def compute_each(
@@ -130,13 +120,27 @@ def compute_each(
     graph = collection.__dask_optimize__(collection.__dask_graph__(), keys)
     futures = client.get(graph, [*keys], sync=False)
     running = _as_completed(client, futures)
+    with _cancelling(futures, client, names), _waiting(client, running.futures) as watch:
+        for key, result in _results(running, client, watch):
+            on_result(key, result)
+
+
+def _results(running: Any, client: Client, watch: WorkerWatch) -> Iterator[tuple[Any, Any]]:
+    """Yield keys and results of futures as they end, and let go of these futures."""
+    for future, result in running:
+        watch.check()
+        # else the result is here, also if the worker that has it has died since
+        has_failed = future.status in {"error", "cancelled"}
+        found = _result(future, client, watch) if has_failed else result
+        future.release()
+        yield future.key, found
+
+
+@contextmanager
+def _cancelling(futures: Sequence[Any], client: Client, names: Sequence[str]) -> Iterator[None]:
+    """Cancel futures if a ``with`` statement fails; wait for running tasks of these layers then."""
     try:
-        with _waiting(client, running.futures) as watch:
-            for future, result in running:
-                watch.check()
-                has_failed = future.status in {"error", "cancelled"}
-                on_result(future.key, _result(future, client, watch) if has_failed else result)
-                future.release()
+        yield
     except BaseException as error:
         client.cancel(futures, reason="the job failed or was stopped")
         if isinstance(error, Exception) and not isinstance(error, SchedulerError):
