@@ -16,6 +16,7 @@ import zarr_dask as zd
 from tests.support.object_stores import s3_server
 from zarr_dask import cli
 from zarr_dask.errors import CommitConflictError, JobReplacedError, ResumeError
+from zarr_dask.jobs.write import running
 from zarr_dask.journal import receipts as gathering
 from zarr_dask.stores.backends import icechunk_session
 
@@ -284,6 +285,23 @@ def test_the_same_call_twice_at_once(repository, url, often):
     for one in threads:
         one.join()
     assert len(reports) == 2
+    assert np.array_equal(stored(repository, "a"), VALUES)
+    messages = [one.message for one in repository.ancestry(branch="main")]
+    assert messages == ["write a", "Repository initialized"]
+
+
+def test_the_same_call_that_ends_before_it_is_waited_for(repository, url, often, monkeypatch):
+    """The session was opened before the other call began, and its lock is free by now."""
+    x, entered, calls = da.from_array(VALUES, chunks=6), running.alone_at, []
+
+    def late(*args):
+        if not calls:
+            calls.append(args)
+            zd.to_zarr(x, url, "a", resume="run")
+        return entered(*args)
+
+    monkeypatch.setattr(running, "alone_at", late)
+    zd.to_zarr(x, url, "a", resume="run")
     assert np.array_equal(stored(repository, "a"), VALUES)
     messages = [one.message for one in repository.ancestry(branch="main")]
     assert messages == ["write a", "Repository initialized"]

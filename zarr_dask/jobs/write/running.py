@@ -24,7 +24,7 @@ from zarr_dask.jobs.write.start import StartedWrite, start_write, withdraw_write
 from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import Commit, Finalizer, WriteReport
 from zarr_dask.journal import NodeClaim, new_journal
-from zarr_dask.journal.finished import finished_job
+from zarr_dask.journal.finished import finished_job, record_of
 from zarr_dask.stores.base import is_remote
 from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.retry import counting_requests
@@ -128,10 +128,14 @@ class WritePlan(PlannedWrite):
             yield self
             return
         with alone_at(place.store, new_journal(place, job).prefix, self.target.where) as waited:
-            if waited and place.session is not None:
-                place.session.refresh()
-            ended = finished_job(place.store, place.prefix, self.target.store, job)
-            yield self.anew() if waited or (ended and self.creates) else self
+            ended = self.creates and record_of(place.store, place.prefix, job.token) is not None
+            if place.session is not None and (waited or ended):
+                place.session.refresh()  # it was opened before the other process had committed
+                yield self.anew()
+                return
+            if ended:
+                ended = bool(finished_job(place.store, place.prefix, self.target.store, job))
+            yield self.anew() if waited or ended else self
 
     def check_window(self, window: int | None) -> None:
         """Refuse windows of tasks that share intermediate results.
