@@ -104,7 +104,10 @@ def test_the_store_of_the_page_passes_the_kit(tmp_path):
     (source, *_) = blocks("developers/add-store.md", "python")
     install(tmp_path, "example_shelf", source)
     (tmp_path / "test_shelf.py").write_text(KIT)
-    run(tmp_path, "import pytest; sys.exit(pytest.main(['-q', '-x', 'test_shelf.py']))")
+    # In a folder of its own: pytest removes the oldest of the shared ones when it ends, and those
+    # of a whole run of the tests take it a minute.
+    arguments = ["-q", "-x", "-p", "no:cacheprovider", "--basetemp=base", "test_shelf.py"]
+    run(tmp_path, f"import pytest; sys.exit(pytest.main({arguments}))")
 
 
 DATA_TYPE = """
