@@ -26,6 +26,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import icechunk
     from distributed import Client, LocalCluster
     from xdist.scheduler import LoadFileScheduling
 
@@ -368,3 +369,11 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
     with Client(cluster) as client:
         yield client
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> icechunk.Repository:
+    """Make a repository of Icechunk, the folder ``repo`` of `tmp_path`."""
+    found = pytest.importorskip("icechunk")
+    found.set_logs_filter("error")
+    return found.Repository.create(found.local_filesystem_storage(str(tmp_path / "repo")))

@@ -12,16 +12,10 @@ import zarr_dask as zd
 from zarr_dask import cli
 from zarr_dask.errors import CommitConflictError, ReadOnlyError, StoreError
 
-icechunk = pytest.importorskip("icechunk")
+pytest.importorskip("icechunk")
 zarr = pytest.importorskip("zarr")
 
 VALUES = np.arange(24 * 20, dtype="f4").reshape(24, 20)
-
-
-@pytest.fixture
-def repository(tmp_path):
-    icechunk.set_logs_filter("error")
-    return icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
 
 
 @pytest.fixture

@@ -20,16 +20,10 @@ from zarr_dask.errors import (
     StoreOutOfReachError,
 )
 
-icechunk = pytest.importorskip("icechunk")
+pytest.importorskip("icechunk")
 zarr = pytest.importorskip("zarr")
 
 VALUES = np.arange(24 * 20, dtype="f4").reshape(24, 20)
-
-
-@pytest.fixture
-def repository(tmp_path):
-    icechunk.set_logs_filter("error")
-    return icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
 
 
 @pytest.fixture

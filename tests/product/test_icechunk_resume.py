@@ -101,12 +101,6 @@ MOMENTS = [
 
 
 @pytest.fixture
-def repository(tmp_path):
-    icechunk.set_logs_filter("error")
-    return icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repo")))
-
-
-@pytest.fixture
 def url(repository, tmp_path):
     return f"icechunk://{tmp_path}/repo@branch.main"
 
