@@ -11,11 +11,13 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 
 import zarr_dask as zd
 from tests.support.object_stores import s3_server
 from zarr_dask import cli
 from zarr_dask.errors import CommitConflictError, JobReplacedError, ResumeError
+from zarr_dask.jobs.engine import lifecycle
 from zarr_dask.jobs.write import running
 from zarr_dask.journal import receipts as gathering
 from zarr_dask.stores.backends import icechunk_session
@@ -284,21 +286,37 @@ def test_the_same_call_twice_at_once(repository, url, often):
     assert messages == ["write a", "Repository initialized"]
 
 
-def test_the_same_call_that_ends_before_it_is_waited_for(repository, url, often, monkeypatch):
+@pytest.mark.parametrize("kind", ["write", "rechunk", "copy", "ingest"])
+def test_the_same_call_that_ends_before_it_is_waited_for(
+    repository, url, tmp_path, often, monkeypatch, kind
+):
     """The session was opened before the other call began, and its lock is free by now."""
-    x, entered, calls = da.from_array(VALUES, chunks=6), running.alone_at, []
+    module = running if kind == "write" else lifecycle
+    entered, calls = module.alone_at, []
+
+    def call():
+        if kind == "write":
+            zd.to_zarr(da.from_array(VALUES, chunks=6), url, "a", resume="run")
+        elif kind == "rechunk":
+            zd.rechunk(tmp_path / "s.zarr", url, path="a", chunks=(3, 10), resume=True)
+        elif kind == "copy":
+            zd.copy(tmp_path / "s.zarr", url, path="a", resume=True)
+        else:
+            zd.ingest([tmp_path / "s.nc"], url, resume=True)
 
     def late(*args):
         if not calls:
             calls.append(args)
-            zd.to_zarr(x, url, "a", resume="run")
+            call()
         return entered(*args)
 
-    monkeypatch.setattr(running, "alone_at", late)
-    zd.to_zarr(x, url, "a", resume="run")
+    zd.create_array(tmp_path / "s.zarr", data=VALUES, chunks=(3, 20))
+    xr.Dataset({"a": (("y", "x"), VALUES)}).to_netcdf(tmp_path / "s.nc", engine="h5netcdf")
+    monkeypatch.setattr(module, "alone_at", late)
+    call()
     assert np.array_equal(stored(repository, "a"), VALUES)
     messages = [one.message for one in repository.ancestry(branch="main")]
-    assert messages == ["write a", "Repository initialized"]
+    assert len(messages) == 2, messages
 
 
 @pytest.mark.parametrize("what", ["write", "several", "window", "regrouped", "rechunk"])

@@ -261,8 +261,8 @@ def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
         yield False
         return
     with alone_at(place.store, _journal(plan, place).prefix, plan.where) as was_running:
-        if was_running and place.session is not None:
-            place.session.refresh()
+        if place.session is not None:
+            place.session.refresh()  # it was opened before another process may have committed
         yield was_running
 
 
