@@ -4,6 +4,7 @@
 `workers`           a cluster, or dask's configured scheduler
 `connect`           a client of a running scheduler, or of new local processes
 `tasks`             a graph as a whole, or a function of many numbers or arguments
+`pickled_once`      functions of many tasks, pickled and unpickled once
 `local_schedulers`  on threads and processes of this machine
 `cluster`           on `distributed`
 ==================  ==============================================================

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.errors import SchedulerError, WorkerLostError, WorkerSetupError
 from zarr_dask.jobs.engine.credentials import share_graph
+from zarr_dask.jobs.engine.pickled_once import PickledOnce
 from zarr_dask.jobs.engine.worker_watch import WorkerWatch, watch_workers
 from zarr_dask.jobs.engine.workers import Workers, ask_workers, few
 from zarr_dask.journal import Journal
@@ -61,6 +62,7 @@ def run_window(
     """Call a function with each argument on a cluster; new calls are submitted as tasks end."""
     from zarr_dask.graph.credentials_plugin import share_references
 
+    function = PickledOnce(function)
     share_references(client, references_of(function))
     numbers = itertools.count()
     job = token_hex(8)  # tasks of two clients need different names

@@ -16,7 +16,7 @@ from zarr_dask.errors import JobReplacedError, MemoryBudgetError, StoreError, Za
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
 from zarr_dask.jobs.engine.array_job import Compared, CopyComparison
 from zarr_dask.jobs.engine.cluster import take_receipts
-from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, call_indexed
+from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, calls_of_arrays
 from zarr_dask.jobs.engine.lifecycle import alone, finished, go_on, job_lock, resume, start_job
 from zarr_dask.jobs.engine.local_schedulers import shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
@@ -468,4 +468,4 @@ def _calls(comparisons: Sequence[CopyComparison]) -> Calls:
             for number in comparison.numbers:
                 yield array, comparison, number
 
-    return call_indexed, calls()
+    return calls_of_arrays(calls())

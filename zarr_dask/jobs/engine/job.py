@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from functools import partial as bind
@@ -30,6 +30,7 @@ from zarr_dask.jobs.engine.array_job import (
     CopyComparison,
     TaskFunction,
 )
+from zarr_dask.jobs.engine.pickled_once import PickledOnce
 from zarr_dask.jobs.engine.plan import CopyResult, Costs, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, held_by_process, plan_each, seconds
 from zarr_dask.jobs.engine.prices import Priced
@@ -46,7 +47,7 @@ __all__ = [
     "Calls",
     "IndexedTask",
     "PlanStage",
-    "call_indexed",
+    "calls_of_arrays",
 ]
 
 Calls = tuple[Callable[[Any], tuple[int, Any]], Iterable[Any]]
@@ -68,8 +69,28 @@ class IndexedTask:
         return self.array, self.function(number)
 
 
-def call_indexed(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
-    """Run a task of one array among others; return the number of the array and the result."""
+def calls_of_arrays(tasks: Iterable[tuple[int, Callable[[int], Any], int]]) -> Calls:
+    """Return a function, and its arguments, for tasks of several arrays.
+
+    Parameters
+    ----------
+    tasks
+        Number of the array, function, and number of the task, array by array.
+    """
+    return _run, _sharing(tasks)
+
+
+def _sharing(
+    tasks: Iterable[tuple[int, Callable[[int], Any], int]],
+) -> Iterator[tuple[int, PickledOnce, int]]:
+    last, shared = -1, PickledOnce(_run)
+    for array, function, number in tasks:
+        if array != last:
+            last, shared = array, PickledOnce(function)
+        yield array, shared, number
+
+
+def _run(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:
     array, function, number = call
     return array, function(number)
 
@@ -342,7 +363,7 @@ class BoundStage:
         if len(self.copiers) == 1:  # of one array the numbers alone are sent
             ((array, copier),) = self.copiers
             return IndexedTask(array, copier.copy), numbers
-        return call_indexed, map(self._call, numbers)
+        return calls_of_arrays(map(self._call, numbers))
 
     def _own(self, number: int) -> tuple[int, TaskFunction, int]:
         """Return the array of a task, its runner, and the task's number in that array."""

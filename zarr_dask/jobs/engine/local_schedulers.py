@@ -18,6 +18,7 @@ from typing import Any
 
 from zarr_dask.jobs.engine.credentials import references_in_graph
 from zarr_dask.jobs.engine.overlap_pool import OverlapExecutor
+from zarr_dask.jobs.engine.pickled_once import PickledOnce
 from zarr_dask.jobs.engine.workers import Workers, configured_scheduler, runs_processes
 from zarr_dask.stores.secrets import CredentialsInitializer, references_of
 
@@ -28,12 +29,12 @@ LOCAL_WINDOW = 512
 
 
 def run_local(
-    function: Callable[[int], Any],
-    numbers: Sequence[int],
+    function: Callable[[Any], Any],
+    arguments: Sequence[Any],
     on_result: Callable[[Any], None],
     name: str,
 ) -> None:
-    """Call a function on every number; see `zarr_dask.jobs.engine.run_tasks`."""
+    """Call a function with each argument; see `zarr_dask.jobs.engine.run_tasks`."""
     import dask
     from dask.callbacks import Callback
     from dask.task_spec import Task
@@ -44,19 +45,21 @@ def run_local(
     def report(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:  # noqa: ARG001
         on_result(result)
 
-    def compute(call: Callable[[int], Any], **options: Any) -> None:
+    def compute(call: Callable[[Any], Any], **options: Any) -> None:
         with Callback(posttask=report):
-            for first in range(0, len(numbers), LOCAL_WINDOW):
-                keys = [(name, number) for number in numbers[first : first + LOCAL_WINDOW]]
-                get({key: Task(key, call, key[1]) for key in keys}, keys, **options)
+            for first in range(0, len(arguments), LOCAL_WINDOW):
+                some = enumerate(arguments[first : first + LOCAL_WINDOW])
+                tasks = {(name, number): Task((name, number), call, one) for number, one in some}
+                get(tasks, [*tasks], **options)
 
     if runs_processes():
+        function = PickledOnce(function)
         # one task at a time: with dask's default of six, some processes would have none
         if dask.config.get("pool", None) is not None:
             compute(function, chunksize=1)
             return
         with shared_processes() as processes:
-            pool = processes.for_references(references_of(function))
+            pool = processes.for_references(references_of(function, arguments))
             try:
                 with dask.config.set({"multiprocessing.initializer": None}):  # they have run it
                     compute(function, chunksize=1, pool=pool)
@@ -143,19 +146,19 @@ class _Initializer:
 class _Tracked:
     """A function whose calls can be stopped and waited for."""
 
-    def __init__(self, function: Callable[[int], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
         self._changed = threading.Condition()
         self._running = 0
         self._stopped = False
 
-    def __call__(self, number: int) -> Any:
+    def __call__(self, argument: Any) -> Any:
         with self._changed:
             if self._stopped:
                 return None
             self._running += 1
         try:
-            return self._function(number)
+            return self._function(argument)
         finally:
             with self._changed:
                 self._running -= 1

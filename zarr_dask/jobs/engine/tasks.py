@@ -27,7 +27,7 @@ from zarr_dask.jobs.engine.workers import Workers, forks_for
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.retry import Retries, counting_retries, current_count
 
-__all__ = ["AdaptiveBatches", "InTask", "IndexedArguments", "compute", "run_batches", "run_tasks"]
+__all__ = ["AdaptiveBatches", "InTask", "compute", "run_batches", "run_tasks"]
 
 
 def run_tasks(
@@ -80,7 +80,7 @@ def run_tasks(
 
     if workers.client is None:
         while some := list(islice(waiting, LOCAL_WINDOW)):
-            run_local(IndexedArguments(function, some), range(len(some)), take, name)
+            run_local(function, some, take, name)
         return
     client = workers.client
     window = SubmissionWindow(client, workers.threads)
@@ -117,18 +117,6 @@ class InTask:
 
 def _called(call: Callable[[], Any]) -> Any:
     return call()
-
-
-class IndexedArguments:
-    """A function of the number of one of its arguments."""
-
-    def __init__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> None:
-        self._function = function
-        self._arguments = arguments
-
-    def __call__(self, number: int) -> Any:
-        """Call the function with the argument of this number."""
-        return self._function(self._arguments[number])
 
 
 def compute(
@@ -269,4 +257,4 @@ def run_batches(
         ranges = [batch for _ in range(window) if (batch := batches.next())]
         if not ranges:
             return
-        run_local(IndexedArguments(timed, ranges), range(len(ranges)), note, name)
+        run_local(timed, ranges, note, name)

@@ -25,6 +25,9 @@ VERSION = 2
 _COMPARED = 1 << 27
 """Most bytes of a variable that is compared between files."""
 _AT_A_TIME = 8
+_LOCAL_AT_A_TIME = 2
+"""Files of this machine that are read at a time: more threads would only wait for the GIL and for
+the HDF5 library, which works for one of them, and take as much CPU time again for that."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,12 @@ def survey_files(
             progress(done[0], len(urls))
         return found
 
-    return FileSurvey(tuple(thread_map(one, urls, _AT_A_TIME)), engine)
+    return FileSurvey(tuple(thread_map(one, urls, _at_a_time(urls, options))), engine)
+
+
+def _at_a_time(urls: Sequence[str], options: Mapping[str, Any] | None) -> int:
+    are_local = all(SourceFile.of(url, options).path is not None for url in urls)
+    return _LOCAL_AT_A_TIME if are_local else _AT_A_TIME
 
 
 def _is_same(place: SourceFile, header: Header) -> bool:
@@ -178,7 +186,8 @@ def with_digests(
                 found[path] = _looked_at(place, header, path)
         return replace(header, variables={**header.variables, **found}) if found else header
 
-    return replace(survey, headers=tuple(thread_map(one, survey.headers, _AT_A_TIME)))
+    at_a_time = _at_a_time([one.url for one in survey.headers], options)
+    return replace(survey, headers=tuple(thread_map(one, survey.headers, at_a_time)))
 
 
 def read_survey(store: Store, key: str) -> FileSurvey | None:
