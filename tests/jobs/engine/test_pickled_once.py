@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import dask
 import pytest
 
 from zarr_dask.jobs.engine import find_workers, run_tasks
@@ -57,3 +58,12 @@ def test_on_a_cluster_the_function_of_each_array_is_pickled_once(client):
     assert sorted(found) == expected
     # its scheduler, which is in this process, hands it on as it is
     assert (Counted.pickled, Counted.unpickled) == (2, 0)
+
+
+def test_on_processes_the_tasks_of_an_array_do_not_hold_the_other_arrays():
+    tasks = [(array, Counted(array), 1) for array in range(20)]
+    found: list[tuple[int, int]] = []
+    with dask.config.set(scheduler="processes", num_workers=1):
+        run_tasks(*calls_of_arrays(tasks), find_workers(None), found.append, "counted")
+    assert sorted(found) == [(array, array) for array in range(20)]
+    assert Counted.pickled == 20
