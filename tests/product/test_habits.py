@@ -14,6 +14,7 @@ from operator import attrgetter
 import dask
 import dask.array as da
 import h5py
+import numcodecs
 import numpy as np
 import pandas as pd
 import pytest
@@ -36,6 +37,7 @@ def names(tmp_path, monkeypatch):
     g.create_group("sub").create_array("deep", data=np.ones(3))
     return {
         "zd": zd, "np": np, "da": da, "xr": xr, "pd": pd, "dask": dask, "h5py": h5py, "zarr": zarr,
+        "numcodecs": numcodecs,
         "g": g,
         "a": zd.open("a.zarr", mode="r+"), "z": zd.open("zero.zarr"),
         "x": da.ones((8, 8), chunks=(4, 4)),
@@ -68,6 +70,13 @@ WORKS = {
     + _NEW
     + "shards=4, filters=c.TransposeCodec(order=(1, 0)), serializer=c.BytesCodec(), "
     "compressors=c.ZstdCodec()); q[...] = 3; zarr.open('n.zarr')[3, 3].item()": 3,
+    _NEW + "zarr_format=2, compressors=zarr.codecs.BloscCodec(clevel=7)).codecs[-1].clevel": 7,
+    _NEW + "zarr_format=2, codecs=zd.codecs.Zstd(level=5)).codecs[-1].level": 5,
+    _NEW
+    + "zarr_format=2, codecs={'name': 'gzip', 'configuration': {'level': 3}}).codecs[1].level": 3,
+    _NEW + "compressors=numcodecs.CRC32C()).codecs[-1].name": "crc32c",
+    "q = zd.create_array('n.zarr', data=['a'], filters=numcodecs.VLenUTF8(), compressors='zstd'); "
+    "zarr.open('n.zarr')[0], q.codecs[0].name": ("a", "vlen-utf8"),
     "str(zd.create_array('n.zarr', shape=3, dtype=zarr.dtype.Int16()).dtype)": "int16",
     "zd.create_array('n.zarr', data=['a'], dtype=zarr.dtype.VariableLengthUTF8())[0]": "a",
     "zd.create_array('n.zarr', shape=1, dtype=zarr.dtype.VariableLengthBytes())[0]": b"",
@@ -137,6 +146,8 @@ WORKS = {
     "a[[0, 1], [1, 2]].tolist(), a.oindex[[0, 1], [1, 2]].shape": ([1, 8], (2, 2)),
     "a.vindex[[0, 1], [0, 1]].tolist(), a.blocks[0, 0].shape": ([0, 7], (2, 3)),
     "a.set_basic_selection((0, 0), 9); a[0, 0]": 9,
+    "zd.rechunk(x, 'n.zarr', chunks=(2, 8)).objects": 4,
+    "a.attrs.setdefault('u', 1), a.attrs.setdefault('u', 2)": (1, 1),
     "a.append(data=np.ones((2, 6)), dim='y'); a.append(np.ones((6, 1)), 'x'); a.shape": (6, 7),
     "a.get_mask_selection(mask=a[...] > 22).tolist()": [23],
     "a.update_attributes(new_attributes={'u': 1}).attrs['u']": 1,
@@ -179,6 +190,13 @@ def test_a_call_works(code, names):
 
 
 ANSWERED = {
+    _NEW + "codecs={'name': 'zstd', 'level': 3})": (ValueError, "'configuration': {'level': 3}"),
+    _NEW + "codecs=zarr.codecs.ZstdCodec)": (TypeError, r"instance: ZstdCodec\(\)"),
+    _NEW + "codecs=numcodecs.Zstd)": (TypeError, r"instance: Zstd\(\)"),
+    _NEW + "codecs=False)": (ValueError, r"codecs=\[\] stores"),
+    _NEW + "codecs=[('zstd', 3)])": (ValueError, "{'name': 'zstd', 'configuration'"),
+    _NEW + "serializer='zstd')": (TypeError, "given as compressors= or filters="),
+    _NEW + "filters=zarr.codecs.BytesCodec())": (TypeError, "given as serializer="),
     "a.shape = (3, 4)": (AttributeError, r"array\.resize\(shape\)"),
     "a.chunks = (1, 1)": (AttributeError, r"zarr_dask\.rechunk"),
     "a.dtype = 'f8'": (AttributeError, r"copy\(\.\.\., dtype="),
@@ -357,6 +375,16 @@ ANSWERED = {
     "a.external": (AttributeError, r"array\.store\.list"),
     "zd.File('n.zarr', 'w')": (AttributeError, "open_group"),
     "g.attrs.create('q', 3)": (AttributeError, r"node\.attrs\[name\] = value"),
+    "a.attrs.setdefault('k', []).append(1)": (TypeError, "Assign"),
+    "zd.array(np.array(['2000'], 'M8[D]')).append([pd.Timestamp('2001-01-01T12')])": (
+        TypeError,
+        "as they are",
+    ),
+    "zd.plan_rechunk('a.zarr', 'n.zarr', chunks=1).save('p.json')": (
+        AttributeError,
+        r"to_json\(\)",
+    ),
+    "zd.load_plan('p.json')": (ValueError, "takes the text of a plan"),
     "a.attrs.copy()": (AttributeError, r"dict\(node\.attrs\)"),
     "g.create_array('q', shape=3, dtype='f4', fillvalue=1)": (TypeError, "mean 'fill_value'"),
     "g.create_array('q', shape=3, dtype='f4', maxshape=(None,))": (TypeError, "may grow"),

@@ -101,3 +101,13 @@ def test_random_datasets_are_written_as_xarray_writes_them(tmp_path, seed):
         turned.drop_vars("time", errors="ignore").compute().to_zarr(theirs, region=region)
         zd.write_dataset(turned.drop_vars("time", errors="ignore"), mine, region=region)
         same(mine, theirs)
+
+
+def test_texts_of_v2_that_xarray_reads_are_written_again(tmp_path):
+    ds = xr.Dataset({"s": ("x", np.array(["a", "bb"], object))})
+    ds.to_zarr(tmp_path / "old", zarr_format=2)
+    with xr.open_zarr(tmp_path / "old") as found:
+        zd.write_dataset(found, tmp_path / "new", zarr_format=2)
+        zd.write_dataset(found, tmp_path / "third")
+    same(tmp_path / "new", tmp_path / "old")
+    xr.testing.assert_identical(xr.open_zarr(tmp_path / "third").load(), ds)

@@ -255,7 +255,16 @@ def codec_configuration(codec: Any) -> Any:
     """Return the configuration of a codec of zarr-python or numcodecs; others are unchanged.
 
     Only the configuration is used, so neither package needs to be imported here.
+
+    Raises
+    ------
+    TypeError
+        If it is the class of a codec.
     """
+    if isinstance(codec, type):
+        raise TypeError(
+            f"codecs: got the class {codec.__name__}; pass an instance: {codec.__name__}()."
+        )
     if isinstance(codec, str | Codec | Mapping):
         return codec
     for method in ("to_dict", "get_config"):

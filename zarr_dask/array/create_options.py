@@ -87,6 +87,11 @@ def codecs_of_steps(keywords: Mapping[str, Any]) -> list[Any] | None:
 
     As in zarr-python, None or an empty list is no codec of that kind, and "auto" the default one.
 
+    Raises
+    ------
+    TypeError
+        If a codec is given for a step that is not its own.
+
     Examples
     --------
     >>> codecs_of_steps({"filters": ["crc32c"], "compressors": ("gzip", "crc32c")})
@@ -99,10 +104,23 @@ def codecs_of_steps(keywords: Mapping[str, Any]) -> list[Any] | None:
     from zarr_dask.array.create import codec_configuration  # not for every read
 
     said = [name for name in _STEPS if name in keywords and not _is_auto(keywords[name])]
-    codecs = [codec_configuration(item) for name in said for item in _listed(keywords[name])]
+    steps = [(name, codec_configuration(item)) for name in said for item in _listed(keywords[name])]
+    for name, codec in steps:
+        _check_step(name, codec)
+    codecs = [codec for _, codec in steps]
     if {"compressor", "compressors"} & set(said):
         return codecs
     return [*codecs, "blosc"] if codecs else None
+
+
+def _check_step(keyword: str, codec: Any) -> None:
+    """Raise for a known codec that makes bytes of elements, or does not, against its keyword."""
+    from zarr_dask.codecs.registry import codec_class, is_serializer, name_of
+
+    known = isinstance(name_of(codec), str) and codec_class(name_of(codec)) is not None
+    if known and is_serializer(codec) != (keyword == "serializer"):
+        right = "compressors= or filters=" if keyword == "serializer" else "serializer="
+        raise TypeError(f"{keyword}={name_of(codec)!r}: this codec is given as {right}.")
 
 
 def _is_auto(value: Any) -> bool:

@@ -209,6 +209,9 @@ def _present_name(name: str, place: str, stored: ParseContext) -> str:
     return now if now in _OWN else name
 
 
+_MEMBERS = {"name", "configuration", "must_understand"}
+
+
 def codec_from_v3(
     document: Any, place: str, stored: ParseContext | None = None
 ) -> Codec | list[ValidationProblem]:
@@ -228,7 +231,12 @@ def codec_from_v3(
     if isinstance(document, str):
         document = {"name": document}
     if not isinstance(document, Mapping) or not isinstance(document.get("name"), str):
-        return [ValidationProblem(place, document, "a codec: an object with a 'name'")]
+        return [ValidationProblem(place, document, _form(document))]
+    beside = sorted(set(document) - _MEMBERS)
+    if stored is None and beside:  # stored ones are not understood, and ignored
+        inside = {member: document[member] for member in beside}
+        expected = f"'configuration': {inside} around what the codec is to do"
+        return [ValidationProblem(place, dict(document), expected)]
     if not isinstance(document.get("must_understand", True), bool):
         found = document["must_understand"]
         return [ValidationProblem(f"{place}.must_understand", found, "true or false")]
@@ -354,12 +362,24 @@ def with_codec_defaults(item: Any, itemsize: int) -> Any:
     if isinstance(item, Codec):
         return item.resolved(itemsize)
     name = name_of(item)
+    if isinstance(item, Mapping) and set(item) - _MEMBERS:
+        return item
     given = item.get("configuration", {}) if isinstance(item, Mapping) else {}
     cls = codec_class(name)
     if cls is None or not isinstance(given, Mapping):
         return item
     configuration = cls.with_defaults(name, dict(given), itemsize)
     return {"name": name, "configuration": configuration} if configuration != given else item
+
+
+def _form(given: Any) -> str:
+    """Return a phrase for the forms of a codec."""
+    if given is False:
+        return "a codec. codecs=[] stores chunks as they are"
+    return (
+        "a codec: an object with a 'name', as {'name': 'zstd', 'configuration': {'level': 3}}, "
+        "or the name alone"
+    )
 
 
 def _known(name: str) -> str:

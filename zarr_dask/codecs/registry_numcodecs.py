@@ -91,7 +91,8 @@ def codec_from_numcodecs(
         Type string of the elements that the codec is given.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get("id"), str):
-        return [ValidationProblem(place, document, "a codec: an object with an 'id'")]
+        expected = "a codec: an object with an 'id', as {'id': 'zstd', 'level': 3}"
+        return [ValidationProblem(place, document, expected)]
     document = {member: _number(member, value) for member, value in document.items()}
     config = dict(document)
     name = config.pop("id")

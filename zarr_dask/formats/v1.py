@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, ValidationProblem
@@ -101,7 +102,7 @@ class FormatV1(BesideData):
 
         if wanted is None:
             wanted = [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}]
-        elif isinstance(wanted, Mapping | str):
+        elif isinstance(wanted, Mapping | str | Codec):
             wanted = [wanted]
         if stored.hasobject:
             return [
@@ -109,7 +110,9 @@ class FormatV1(BesideData):
                     "dtype", str(stored), "elements of a fixed size in v1", "data_type"
                 )
             ]
-        documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
+        documents = [
+            (f"codecs[{i}]", numcodecs_form(item, stored.itemsize)) for i, item in enumerate(wanted)
+        ]
         return chain_from_v2(documents, stored, order, ndim)
 
     def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:

@@ -13,6 +13,7 @@ import numpy as np
 
 from zarr_dask._util.json_fields import FieldReader, is_int
 from zarr_dask._util.warnings import warn
+from zarr_dask.codecs.base import Codec
 from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import MetadataError, ValidationProblem
@@ -114,9 +115,11 @@ class FormatV2(BesideData):
 
         if wanted is None:
             wanted = [default_compressor(data_type)]
-        elif isinstance(wanted, Mapping | str):
+        elif isinstance(wanted, Mapping | str | Codec):
             wanted = [wanted]
-        documents = [(f"codecs[{i}]", numcodecs_form(item)) for i, item in enumerate(wanted)]
+        documents = [
+            (f"codecs[{i}]", numcodecs_form(item, stored.itemsize)) for i, item in enumerate(wanted)
+        ]
         if stored.hasobject and not any(is_object_codec(item) for _, item in documents[:1]):
             codec = OBJECT_CODECS.get(data_type.name)
             if codec is None:
@@ -174,12 +177,20 @@ OBJECT_CODECS = {"string": "vlen-utf8", "bytes": "vlen-bytes"}
 """The default codec of elements of variable length."""
 
 
-def numcodecs_form(item: Any) -> Any:
-    """Return the configuration of a numcodecs object, or of a codec's name; others unchanged."""
+def numcodecs_form(item: Any, itemsize: int = 1) -> Any:
+    """Return a user's codec in numcodecs' spelling: a name, or a codec of v3; others unchanged."""
     if isinstance(item, str):
         return {"id": item}
     get_config = getattr(item, "get_config", None)
-    return get_config() if get_config is not None else item
+    if get_config is not None:
+        return get_config()
+    if isinstance(item, Codec) or (isinstance(item, Mapping) and "name" in item):
+        from zarr_dask.codecs.registry import codec_from_v3, with_codec_defaults
+
+        codec = codec_from_v3(with_codec_defaults(item, itemsize), "codecs")
+        form = codec.to_numcodecs() if isinstance(codec, Codec) else None
+        return item if form is None else form
+    return item
 
 
 V2 = FormatV2()

@@ -181,9 +181,11 @@ def _of_v3(item: Any) -> Any:
     if not isinstance(item, Mapping) or "name" in item or not isinstance(item.get("id"), str):
         return item
     name = item["id"]
-    if name in {"zstd", "gzip", "blosc", "crc32c"}:
+    if name in {"zstd", "gzip", "blosc"}:
         codec = codec_from_numcodecs(item, "codecs")
         return item if isinstance(codec, list) else codec
+    if name in {"vlen-utf8", "vlen-bytes"} or item == {"id": "crc32c"}:
+        return {"name": name}
     configuration = {member: value for member, value in item.items() if member != "id"}
     return {"name": f"numcodecs.{name}", "configuration": configuration}
 

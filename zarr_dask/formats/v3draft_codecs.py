@@ -310,7 +310,8 @@ def chain_from_names(
         wanted = [wanted]
     configs: list[_Config] = []
     for position, item in enumerate(wanted):
-        form = item if isinstance(item, str) else numcodecs_form(item)  # a name is that of v3
+        keeps = isinstance(item, str | Codec | Mapping)  # a name is that of v3
+        form = item if keeps else numcodecs_form(item)
         step = _wanted_step(form, f"codecs[{position}]", data_type, ndim)
         if isinstance(step, list):
             return step

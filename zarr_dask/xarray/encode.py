@@ -21,6 +21,7 @@ from xarray.coding.strings import check_vlen_dtype
 
 from zarr_dask._util.keywords import closest
 from zarr_dask.array.create import ArraySpec
+from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import DataTypeError, GridError, MetadataError
 from zarr_dask.formats.base import Format
@@ -242,7 +243,7 @@ def array_spec(
                 f"fill value of v2 is _FillValue.{hint}"
             )
     else:
-        encoding = _fitting(encoding, variable.shape, node_format)
+        encoding = _fitting(encoding, variable, node_format)
     in_memory = variable.chunks is None
     keywords = {key: encoding[key] for key in _CODECS if key in encoding}
     if codecs is not None:
@@ -305,9 +306,10 @@ def _fill_value(
 
 
 def _fitting(
-    encoding: dict[str, Any], shape: tuple[int, ...], node_format: Format
+    encoding: dict[str, Any], variable: xr.Variable, node_format: Format
 ) -> dict[str, Any]:
     """Return what fits of the encoding that a variable has from where it was read."""
+    shape = variable.shape
     kept = {key: value for key, value in encoding.items() if key in _KNOWN}
     chunks, shards = kept.get("chunks"), kept.get("shards")
     if not _fits(chunks, shape):
@@ -320,6 +322,8 @@ def _fitting(
     if not all(_is_codec_of(kept.get(key), node_format) for key in _CODECS):
         for key in _CODECS:
             kept.pop(key, None)
+    if variable.dtype != object and any(map(_is_of_objects, _items(kept.get("filters")))):
+        del kept["filters"]  # xarray makes texts of fixed length of those of StringDType in v2
     if _is_older(node_format):
         kept.pop("serializer", None)
     if "chunk_key_encoding" in kept and kept["chunk_key_encoding"] is None:
@@ -356,15 +360,22 @@ def _divides(chunks: Any, shards: Any) -> bool:
 
 def _is_codec_of(codecs: Any, node_format: Format) -> bool:
     """True if codecs are of a format: those of v3 have a name, those of v2 an identifier."""
-    items = codecs if isinstance(codecs, list | tuple) else [codecs]
     has_name = not _is_older(node_format)
-    for item in items:
+    for item in _items(codecs):
         if item is None or (isinstance(item, str) and item == "auto"):
             continue
         is_v3 = ("name" in item) if isinstance(item, Mapping) else hasattr(item, "to_dict")
         if is_v3 != has_name:
             return False
     return True
+
+
+def _items(codecs: Any) -> list[Any]:
+    return list(codecs) if isinstance(codecs, list | tuple) else [codecs]
+
+
+def _is_of_objects(codec: Any) -> bool:
+    return hasattr(codec, "get_config") and is_object_codec(codec.get_config())
 
 
 def _as_cells(option: str, given: Any, name: str, variable: xr.Variable) -> Any:
