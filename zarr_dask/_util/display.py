@@ -44,6 +44,8 @@ class InWords:
                 hint = " print(...) of it says everything."
             elif name in {"draw", "visualize"} and hasattr(type(self), "plot"):
                 hint = " plot() draws it."
+            elif name in {"dump", "save", "to_file", "write"} and hasattr(type(self), "to_json"):
+                hint = " to_json() has it as JSON: a plan as text for a file, a report as values."
             raise AttributeError(f"{type(self).__name__!r} object has no {name!r}.{hint}")
 
 

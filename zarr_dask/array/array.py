@@ -980,6 +980,9 @@ def _append(array: Array, more: np.ndarray, axis: int) -> ArrayMeta:
 def _are_kept(values: np.ndarray, result: np.ndarray) -> bool:
     """True if values can be told exactly from what they were cast to."""
     before, after = values.dtype, result.dtype
+    if before.kind == "O" and after.kind in "mM":
+        values = np.asarray(values, "M8[ns]" if after.kind == "M" else "m8[ns]")
+        before = values.dtype
     parsed = before.kind == "O" or (before.kind in "SU" and after.kind not in "SU")
     if parsed or before.names or after.names:
         return True  # one by one, by a cast that raises

@@ -113,6 +113,12 @@ class Attributes(MutableMapping[str, Any]):
         """Remove all attributes by one request."""
         self._remove(list(self))
 
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return an attribute, after storing the default if there is none; as `dict.setdefault`."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
     def put(self, attributes: Mapping[str, Any]) -> None:
         """Replace all attributes by one request, as ``node.attrs = attributes`` does.
 

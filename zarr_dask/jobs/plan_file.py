@@ -104,11 +104,16 @@ def load_plan(text: str, storage_options: Mapping[str, Any] | None = None) -> An
         raise PlanError(f"the plan has a member that is missing or wrong: {error!r}.") from error
 
 
+_SHORTEST = 1000  # characters of a plan; what is shorter may be the name of its file
+
+
 def _document(text: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
-        raise PlanError(f"the plan is not JSON ({error}).") from error
+        hint = " load_plan takes the text of a plan: pathlib.Path(file).read_text() reads it."
+        hint = hint if len(str(text)) < _SHORTEST else ""
+        raise PlanError(f"the plan is not JSON ({error}).{hint}") from error
     known = ", ".join(f'"{job}"' for job in _READERS)
     if not isinstance(document, dict) or str(document.get("job")) not in _READERS:
         raise PlanError(f'the document is no plan: expected an object whose "job" is {known}.')

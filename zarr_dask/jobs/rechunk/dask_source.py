@@ -94,6 +94,12 @@ class DaskRechunkReport(ReportBase):
         one = self.rechunked or self.written
         return 0 if one is None else one.stored
 
+    @property
+    def objects(self) -> int:
+        """Stored objects of the target."""
+        one = self.rechunked or self.written
+        return 0 if one is None else one.objects
+
     def names(self) -> list[str]:
         """Return the names of the stages."""
         then = [] if self.rechunked is None else self.rechunked.names()
@@ -106,7 +112,8 @@ class DaskRechunkReport(ReportBase):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return {"nbytes": self.nbytes, "stored": self.stored, **ReportBase.to_json(self)}
+        of_array = {"nbytes": self.nbytes, "stored": self.stored, "objects": self.objects}
+        return {**of_array, **ReportBase.to_json(self)}
 
 
 @hides("lends")
