@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from tests.support.process_memory import status
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import IngestError, JournalError
+from zarr_dask.errors import IngestError, JournalError, StoreError
 from zarr_dask.jobs.ingest import survey as surveying
 from zarr_dask.jobs.ingest.broken import BrokenList
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
 from zarr_dask.jobs.ingest.netcdf3 import read_header
 from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.jobs.write.target import ArrayTarget
+from zarr_dask.journal.journal import Journal
 from zarr_dask.stores import MemoryStore
 
 h5py = pytest.importorskip("h5py")
@@ -544,6 +545,29 @@ def test_an_append_that_died_between_two_lengths_is_ended(tmp_path, monkeypatch,
     zd.ingest(files, target, concat="time", resume=resume, verify=True)
     check(files, target)
     assert not list(tmp_path.rglob("commit*"))
+
+
+@pytest.mark.parametrize("old", [0, 1], ids=["new", "append"])
+def test_journals_that_a_failing_end_has_left_are_removed(tmp_path, monkeypatch, old):
+    """The same call finds that all files are there."""
+    files, target = write(tmp_path, [5, 3]), str(tmp_path / "out.zarr")
+    if old:
+        zd.ingest(files[:old], target, concat="time", chunks={"time": 2}, resume=True)
+
+    def remove(journal):
+        raise StoreError("the disk has gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "remove", remove)
+        with pytest.raises(StoreError, match="the disk has gone"):
+            zd.ingest(files, target, concat="time", chunks={"time": 2}, resume=True)
+    assert list(tmp_path.rglob("__job-*"))
+    plan = zd.plan_ingest(files, target, concat="time", chunks={"time": 2})
+    assert plan.new_files == ()
+    report = zd.ingest(files, target, concat="time", chunks={"time": 2}, resume=True)
+    assert str(report) == "all files are there already"
+    check(files, target)
+    assert not list(tmp_path.rglob("__job-*"))
 
 
 def test_the_survey_reads_new_files_only(tmp_path, monkeypatch):

@@ -44,7 +44,17 @@ from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.open import Location, local_path
 from zarr_dask.stores.wrappers.base import is_read_only
 
-__all__ = ["alone", "alone_at", "finished", "go_on", "job_lock", "join_job", "resume", "start_job"]
+__all__ = [
+    "alone",
+    "alone_at",
+    "finished",
+    "go_on",
+    "is_known",
+    "job_lock",
+    "join_job",
+    "resume",
+    "start_job",
+]
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
@@ -172,6 +182,16 @@ def finished(plan: ArraysPlan, journal: Location | None = None) -> Finished | No
     except NodeExistsError:
         return record
     return None  # it is to be replaced
+
+
+def is_known(plan: ArraysPlan, journal: Location | None = None) -> bool:
+    """True if the same job has left a journal, or a record of its end."""
+    place = _place(plan, journal)
+    if place is None:
+        return False
+    if _journal(plan, place).job() is not None:
+        return True
+    return record_of(place.store, place.prefix, plan.token) is not None
 
 
 def join_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:

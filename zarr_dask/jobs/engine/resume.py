@@ -58,6 +58,7 @@ __all__ = [
     "is_done",
     "missing_blocks",
     "plan_resume",
+    "remove_ended",
     "versions_of",
 ]
 
@@ -531,6 +532,14 @@ def is_done(journal: Journal, other: JobRecord, target: Array) -> bool:
     if other.extra.get("grows") and not other.resume:
         return reaches  # it keeps no receipts, and all was stored before it said that it grows
     return reaches and len(journal.valid_receipts(versions_of(target))) == other.objects
+
+
+def remove_ended(target: Array) -> None:
+    """Remove journals beside an array of jobs that died when only these were left."""
+    place = default_place(target.store, target.path)
+    for journal, job in [] if place is None else journals_at(place):
+        if is_done(journal, job, target) and not journal.is_locked():
+            journal.remove()
 
 
 def _is_there(target: Array) -> bool:

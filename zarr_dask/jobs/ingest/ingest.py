@@ -36,10 +36,12 @@ from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.copy.copy import plan_copy
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.engine.lifecycle import is_known
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget
 from zarr_dask.jobs.engine.prices import Measured, Priced, Traffic
 from zarr_dask.jobs.engine.report import JointReport, Progress
+from zarr_dask.jobs.engine.resume import remove_ended
 from zarr_dask.jobs.engine.workers import Workers, find_workers
 from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk
 from zarr_dask.jobs.ingest.combine import (
@@ -144,6 +146,9 @@ class IngestPlan(Priced, InWords):
     """Plan of an append; None for a new store, or if all files are there."""
     target: tuple[Store, str]
     """Store and path of the result."""
+    made_by: CopyPlan | None = None
+    """Plan of the job that has made a store which has all files, and which may have died right at
+    its end; None if nothing may be resumed."""
 
     @property
     def tasks(self) -> int:
@@ -233,6 +238,9 @@ class IngestPlan(Priced, InWords):
             facts = {one.name: getattr(copied, one.name) for one in fields(copied)}
             return IngestReport(**facts, broken=_taken(broken))
         if self.append is None:
+            made_by = self.made_by if resume else None
+            if made_by is not None and made_by.is_finished() and is_known(made_by, journal):
+                made_by.run(client, progress, resume=True, journal=journal)
             report = AppendReport(0, 0, 0)
         else:
             reports = self.append.run(client, progress)
@@ -298,7 +306,8 @@ def plan_ingest(
 ) -> IngestPlan:
     """Plan how to write many files into one store; nothing is written but the survey.
 
-    If an append to the store died while it changed lengths, the rest of these are changed, too.
+    If an append to the store died while it changed lengths, the rest of these are changed, too. If
+    it died while it removed its journals, and all files are there, the rest of these are removed.
 
     Parameters
     ----------
@@ -384,11 +393,13 @@ def plan_ingest(
         finish_commit(there.store, there.path, there.node_format)
     if there is not None and resume and _is_in_the_making(there, combination):
         there = None
-    names = tuple(one.url for one in combination.headers)
+    append = None
     if there is not None:
-        return _append_plan(
+        append = _append_plan(
             there, combination, before, source, resume=resume, max_mem=max_mem, threads=threads
         )
+        if append.append is not None or not resume:
+            return append
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     budget = memory_budget(max_mem, workers)
     besides = held_of_files(combination) + loaded_by_worker(combination, workers)
@@ -415,13 +426,17 @@ def plan_ingest(
         model=model,
         target_options=target_options,
     )
+    plan = replace(plan, overwrite=overwrite, max_mem=budget, besides=besides)
+    if append is not None:
+        return replace(append, made_by=plan)
+    names = tuple(one.url for one in combination.headers)
     return IngestPlan(
         source=source,
         concat=combination.concat,
         files=names,
         new_files=names,
         notes=combination.notes,
-        copy=replace(plan, overwrite=overwrite, max_mem=budget, besides=besides),
+        copy=plan,
         append=None,
         target=(plan.store, plan.path),
     )
@@ -665,6 +680,9 @@ def _append_plan(
             job=sha256(job.encode()).hexdigest(),
         )
         plan = plan_several(values, requests, commit)
+    else:
+        for path in arrays:
+            remove_ended(targets[path])
     return IngestPlan(
         source=files,
         concat=concat,
