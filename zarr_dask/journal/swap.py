@@ -78,8 +78,20 @@ class AtomicReplace:
 
     @property
     def is_done(self) -> bool:
-        """True if the folders have changed places, by a job whose journal is still there."""
-        return _has_mark(self.place, self.token)
+        """True if the folders have changed places, by a job whose journal is still there.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be told.
+        """
+        try:
+            return _has_mark(self.place, self.token)
+        except OSError as error:
+            raise StoreError(
+                f"could not look for {_mark(self.token)} in {self.place}, which tells the new "
+                f"array from the one that it replaces: {error.strerror}."
+            ) from error
 
     @property
     def is_begun(self) -> bool:
@@ -280,12 +292,18 @@ def _trusts(mark: BinaryIO) -> bool:
 
 
 def _has_mark(folder: str, token: str) -> bool:
-    """True if a folder, which is no link, holds the new array of a job."""
+    """True if a folder, which is no link, holds the new array of a job.
+
+    Raises
+    ------
+    OSError
+        If that cannot be told: the new array would be taken for the old one, and removed.
+    """
     if Path(folder).is_symlink():
         return False
     try:
         close_read(open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 

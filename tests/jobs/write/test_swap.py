@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import signal
 import time
@@ -142,6 +144,27 @@ def test_a_failed_job_leaves_the_old_array(place):
     with pytest.raises(RuntimeError, match="luck"):
         zd.to_zarr(x, place, "a", mode="swap")
     assert_only(place, VALUES)
+
+
+def test_a_job_that_cannot_look_for_its_mark_fails(place, monkeypatch):
+    """It took the new array for the old one, removed it, and was acknowledged."""
+    end = swap_module.AtomicReplace.end
+
+    def fail(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def end_without_files(swap):
+        with monkeypatch.context() as patched:
+            patched.setattr(swap_module, "open_in", fail)
+            end(swap)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(swap_module.AtomicReplace, "end", end_without_files)
+        with pytest.raises(StoreError, match=r"could not take the place of .* Too many open files"):
+            zd.to_zarr(zd.from_zarr(place, "a") + 1, place, "a", mode="swap")
+    np.testing.assert_array_equal(zd.open_array(place, "a")[...], VALUES)
+    zd.to_zarr(zd.from_zarr(place, "a") + 1, place, "a", mode="swap")
+    assert_only(place, VALUES + 1)
 
 
 def test_the_last_task_may_run_again(place, way):
