@@ -7,6 +7,7 @@ has a type of this package, the same call ends the job, and nothing is left behi
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from contextlib import suppress
 from itertools import count
@@ -21,6 +22,8 @@ import zarr_dask as zd
 from tests.support.failing_calls import KILLED, NthCall, fail, kill_after, kill_before
 from tests.support.small_jobs import HALF, JOBS, VALUES, Job, small, write
 from zarr_dask.errors import IngestError, NodeNotFoundError, StoreError, WriterNotFoundError
+from zarr_dask.stores import file_lock
+from zarr_dask.stores.compare_and_swap import RECORD_OF_FOLDER
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +77,30 @@ def test_some_calls_that_fail(tmp_path, name):
     job = JOBS[name]
     for number in sample(calls_of(job, tmp_path / "0"), 5):
         fails_once(job, tmp_path / str(number), number, errno.ENOSPC)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("has_locks", [True, False])
+@pytest.mark.parametrize("name", ["append", "swap"])
+def test_records_that_cannot_be_removed_fail_no_call(
+    tmp_path, monkeypatch, caplog, name, has_locks
+):
+    """A call that has done its work, and fails, is made again: an append has its values twice."""
+    job, unlink = JOBS[name], os.unlink
+    job.prepare(tmp_path / "0")
+
+    def fail_at_records(path, **options):
+        if str(path).endswith(RECORD_OF_FOLDER):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path, **options)
+
+    monkeypatch.setattr(file_lock, "has_shared_locks", lambda _: has_locks)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", fail_at_records)
+        job.run(tmp_path / "0")
+    assert "could not be removed: Input/output error" in caplog.text
+    job.check_values(tmp_path / "0")
+    small(tmp_path / "0" / "a.zarr", VALUES, overwrite=True)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -27,6 +27,7 @@ nothing of.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,7 +36,6 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.posix_io import fresh_bytes
 from zarr_dask.stores.key_names import temporary_name
 from zarr_dask.stores.mounts import mount_of
@@ -163,6 +163,11 @@ class RecordTakenError(Exception):
         )
 
 
+_LEFT: set[str] = set()
+"""Tokens of records of this process that it could not remove."""
+_LOG = logging.getLogger(__name__)
+
+
 @dataclass
 class Record:
     """A record of this process, until it is removed."""
@@ -177,18 +182,25 @@ class Record:
         return found is not None and found.token == self.owner.token
 
     def remove(self) -> None:
-        """Remove it, if it is still that of this process; a forked process leaves it alone."""
+        """Remove it, if it is still that of this process; a forked process leaves it alone.
+
+        One that cannot be removed is told of by the log: what it was made for is done, and an error
+        would make the caller do it once more.
+        """
         if self.pid == os.getpid() and (self.owner.locked or self.is_ours()):
             try:
                 os.unlink(self.path)  # noqa: PTH108  (in a third of the time)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                raise StoreError(
-                    f"{self.path}, which says that this process is at work, could not be removed: "
-                    f"{error.strerror}. Nothing else was left undone; remove the file when the "
-                    "process has ended."
-                ) from error
+                if not self.owner.locked:  # else its lock tells
+                    _LEFT.add(self.owner.token)
+                _LOG.warning(
+                    "%s, which says that this process is at work, could not be removed: %s. "
+                    "Nothing else was left undone; remove the file when the process has ended.",
+                    self.path,
+                    error.strerror,
+                )
 
 
 def owner_of(path: str) -> Owner | None:
@@ -263,7 +275,7 @@ def _create(path: str, text: bytes) -> None:
 def _is_dead(owner: Owner | None, *, locked: bool, waited: float) -> bool:
     if owner is None:
         return locked and waited > _SETTLED
-    return (locked and owner.locked) or owner.is_gone()
+    return (locked and owner.locked) or owner.token in _LEFT or owner.is_gone()
 
 
 def _is_in_vain(owner: Owner | None, waited: float, *, wait: bool) -> bool:
