@@ -65,7 +65,7 @@ local function holds(object)
     local match, none = ngx.var.http_if_match, ngx.var.http_if_none_match
     ngx.req.clear_header("If-Match")
     ngx.req.clear_header("If-None-Match")
-    if match and (not object or match ~= object.tag) then
+    if match and (not object or match:gsub('"', "") ~= object.tag:gsub('"', "")) then -- as S3 does
         return false
     end
     return not (none and object and (none == "*" or none == object.tag))
