@@ -16,6 +16,7 @@ pytest.importorskip("icechunk")
 zarr = pytest.importorskip("zarr")
 
 VALUES = np.arange(24 * 20, dtype="f4").reshape(24, 20)
+VERIFIED = zd.ReadOptions(verify=True)
 
 
 @pytest.fixture
@@ -177,6 +178,24 @@ def test_a_branch_that_moves_meanwhile(repository, url):
         zd.to_zarr(blocks(VALUES + 2, other), url, "a", mode="r+")
     assert messages(repository)[0] == "other"
     assert np.array_equal(stored(repository, "a"), expected)
+
+
+def test_a_manifest_follows_its_commit(repository, url):
+    """It says what the branch holds, also of what was refused."""
+    zd.to_zarr(blocks(), url, "a", manifest=True)
+
+    def other():
+        session = repository.writable_session("main")
+        zarr.open_group(session.store)["a"][21:] = VALUES[21:]
+        session.commit("other")
+
+    with dask.config.set(scheduler="sync"), pytest.raises(CommitConflictError):
+        zd.to_zarr(blocks(VALUES + 2, other), url, "a", mode="r+", manifest=True)
+    assert np.array_equal(zd.from_zarr(url, "a", read=VERIFIED).compute(), VALUES)
+    zd.to_zarr(blocks(VALUES[:3] + 1), url, "a", region={0: slice(3)}, manifest=True)
+    found = zd.from_zarr(url, "a", read=VERIFIED).compute()
+    assert np.array_equal(found, np.concatenate([VALUES[:3] + 1, VALUES[3:]]))
+    assert zd.verify(url, "a", manifest=True).ok
 
 
 def test_commands(repository, url, tmp_path):

@@ -16,7 +16,7 @@ import xarray as xr
 import zarr_dask as zd
 from tests.support.object_stores import s3_server
 from zarr_dask import cli
-from zarr_dask.errors import CommitConflictError, JobReplacedError, ResumeError
+from zarr_dask.errors import CommitConflictError, JobReplacedError, ManifestError, ResumeError
 from zarr_dask.jobs.engine import lifecycle
 from zarr_dask.jobs.write import running
 from zarr_dask.journal import receipts as gathering
@@ -317,6 +317,27 @@ def test_the_same_call_that_ends_before_it_is_waited_for(
     assert np.array_equal(stored(repository, "a"), VALUES)
     messages = [one.message for one in repository.ancestry(branch="main")]
     assert len(messages) == 2, messages
+
+
+def test_a_manifest_after_a_failure_behind_the_commit(repository, url, monkeypatch):
+    """The same call writes it: the journal is removed later."""
+
+    def fail(self):
+        raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(icechunk_session.BranchSession, "run_after", fail)
+        with pytest.raises(StopError):
+            zd.to_zarr(slowly(VALUES), url, "a", resume="run", manifest=True)
+    assert np.array_equal(stored(repository, "a"), VALUES)
+    with pytest.raises(ManifestError):
+        zd.verify(url, "a", manifest=True)
+    zd.to_zarr(slowly(VALUES), url, "a", resume="run", manifest=True)
+    report = zd.verify(url, "a", manifest=True)
+    assert report.ok
+    assert report.objects["ok"] == 8
+    messages = [one.message for one in repository.ancestry(branch="main")]
+    assert messages == ["write a", "Repository initialized"]
 
 
 @pytest.mark.parametrize("what", ["write", "several", "window", "regrouped", "rechunk"])

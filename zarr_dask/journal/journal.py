@@ -553,6 +553,7 @@ def publish_jobs(journals: Sequence[Journal]) -> None:
             with session.committing, ExitStack() as stack:
                 put = [stack.enter_context(journal.putting_carried()) for journal in one]
                 session.publish([name for name in put if name])
+                session.run_after()
 
 
 def job_at(store: Store, prefix: str) -> JobRecord | None:

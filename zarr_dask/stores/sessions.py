@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -55,11 +55,18 @@ class JobSession(SessionFork):
     """Time of the first receipt after the last commit, by `time.monotonic` and journal."""
     message = ""
     """Description of the job, for the history of the store."""
+    after: list[Callable[[], None]]
+    """Functions that describe what was committed elsewhere, to be called once after the commit."""
 
     def carry(self, journal: tuple[str, ...], line: bytes, objects: int) -> None:
         """See `SessionFork.carry`."""
         with self.carrying:
             super().carry(journal, line, objects)
+
+    def run_after(self) -> None:
+        """Call the functions that wait for the commit."""
+        while self.after:
+            self.after.pop(0)()
 
     def take(self, journal: tuple[str, ...]) -> list[tuple[bytes, int]]:
         """Return the receipts for a journal, which are no longer carried."""

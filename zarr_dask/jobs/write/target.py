@@ -87,7 +87,7 @@ from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.put_tags import noting_tags, version_at, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
-from zarr_dask.stores.sessions import JobSession
+from zarr_dask.stores.sessions import JobSession, job_session
 from zarr_dask.stores.streaming_put import concurrent_puts
 from zarr_dask.stores.wrappers.confirmed import confirmed_if
 
@@ -727,7 +727,10 @@ class ArrayTarget:
         return job
 
     def _keep(self, records: WriteReceipts, place: ManifestPlace) -> None:
-        """Write the manifest, with the metadata as it is, or is about to be."""
+        """Write the manifest, with the metadata as it is, or is about to be.
+
+        Where the store commits it is written after that: a commit may be refused.
+        """
         array = self.lasting or self.array
         documents = [
             stored_object(key, [text], with_sha256=records.sha256)
@@ -740,10 +743,13 @@ class ArrayTarget:
         # attributes may change later, which is no damage
         created = documents if records.creates and not place.beside else []
         manifest = Manifest.of(receipts, prefix, created, array.where)
-        if place.beside and not records.creates:
-            manifest.add_to(place)
+        adds = place.beside and not records.creates
+        write = partial(manifest.add_to if adds else manifest.write, place)
+        session = job_session(array.store)
+        if session is None:
+            write()
         else:
-            manifest.write(place)
+            session.after.append(write)
 
     def _as_they_are(self, receipts: Receipts, region: Region, *, with_sha256: bool) -> Receipts:
         """Return the receipts, with shared objects as they are now (other jobs may write them)."""

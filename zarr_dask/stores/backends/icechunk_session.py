@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
@@ -122,6 +122,7 @@ class BranchSession(SessionStore, JobSession):
         self.committing = threading.Lock()
         self.carrying = threading.Lock()
         self.since: dict[tuple[str, ...], float] = {}
+        self.after: list[Callable[[], None]] = []
 
     @property
     def store(self) -> Any:
@@ -167,11 +168,13 @@ class BranchSession(SessionStore, JobSession):
         if self._entered:
             return
         try:
-            if kind is None and self._session.has_uncommitted_changes:
-                self.publish()
+            if kind is None:
+                if self._session.has_uncommitted_changes:
+                    self.publish()
+                self.run_after()
         finally:
             self._session = None
-            self.carried = {}
+            self.carried, self.after = {}, []
 
     def _open(self) -> None:
         """Open a session for writing where the job stands."""
