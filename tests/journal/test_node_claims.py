@@ -711,6 +711,30 @@ def test_a_removal_that_was_stopped_is_completed_by_the_one_that_stopped_it(
     assert beside(server, url[12:]) == []
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_rename_takes_the_place_of_what_a_stopped_job_has_left(
+    is_local: bool, server: S3Server, clock: Clock, tmp_path: Path
+) -> None:
+    """As a new array does: nobody could have removed it but by a new array."""
+    url = str(tmp_path / "left.zarr") if is_local else "s3://bucket/renamed-onto.zarr"
+    options = None if is_local else server.options
+    group = zd.create_group(url, storage_options=options)
+    zd.to_zarr(values(1), f"{url}/a", storage_options=options)
+    store = open_store(url, options)
+    store.set("b/c/7/0", [b"put by a job after it was replaced"])
+    store.set("b/notes.txt", [b"of a user"])
+    with pytest.raises(NodeExistsError, match=r"b/notes\.txt"):
+        group.rename("a", "b")
+    store.delete("b/notes.txt")
+    beside = open_store(f"{url}.zarr-dask", options)
+    beside.set(f"b/{HELD}", [ClaimRecord(("of a job",), makes=True).to_json()])
+    with pytest.raises(NodeExistsError, match="b/c/7/0"):
+        group.rename("a", "b")
+    beside.delete(f"b/{HELD}")
+    np.testing.assert_array_equal(group.rename("a", "b")[...], values(1))
+    assert store.get("b/c/7/0") != b"put by a job after it was replaced"
+
+
 def test_a_rename_whose_copy_is_replaced_ends_what_it_began(
     server: S3Server, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

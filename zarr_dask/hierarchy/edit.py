@@ -65,8 +65,10 @@ from zarr_dask.journal import (
     discard_journals,
     end_claims_below,
     forget_nodes_above,
+    jobs_creating,
 )
 from zarr_dask.journal.location import check_no_link, is_bare
+from zarr_dask.journal.node_claims import has_claims
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, cas_update
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -623,7 +625,8 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
 
     In a local store the folder is renamed. In other stores stored objects are copied byte for byte,
     then metadata from the deepest node up, so that every visible node is complete; then the old
-    ones are removed. If copying fails, the copies are removed and the node is kept.
+    ones are removed. If copying fails, the copies are removed and the node is kept. Objects that
+    stopped jobs have left at the new path of an array are removed, as by a new array there.
 
     Parameters
     ----------
@@ -656,10 +659,11 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
         )
     for path in (old, new):
         check_no_link(store, path)
+    leftovers = _leftovers_of(store, new, found)
     for node_format in present:
         check_can_create(store, new, node_format, overwrite=False, is_group=True)
         with editing(store, new):  # nobody removes what was there
-            _check_free(store, new, node_format)
+            _check_free(store, new, node_format, leftovers)
     for node_format in present:
         create_parent_groups(store, new, node_format)
     with (
@@ -671,6 +675,9 @@ def rename_node(store: Store, old: str, new: str, opened: Callable[[], Opened]) 
         _check_still_there(store, old, found, claims)
         end_claims_below(store, old)
         for node_format in present:
+            if leftovers is not None and not formats_at(store, new):
+                with fenced_deletes(claims.fence):
+                    remove_leftovers(store, node_format.data_prefix(new), leftovers)
             _check_free(store, new, node_format)  # another may have put something there meanwhile
         if _moved_at_once(store, old, new, present):
             discard_journals(store, old, is_claimed=True)
@@ -725,9 +732,32 @@ def _copy_node(
         raise
 
 
-def _check_free(store: Store, path: str, node_format: Format) -> None:
+def _leftovers_of(
+    store: Store, path: str, moved: Iterable[tuple[Format, NodeMeta | None]]
+) -> ArrayMeta | None:
+    """Return the array to move, if objects like its own at its new path are nobody's.
+
+    Who makes a node there has a claim or a journal beside it, where there are claims or locks.
+    """
+    place = default_place(store, path)
+    meta = next((meta for _, meta in moved if isinstance(meta, ArrayMeta)), None)
+    if place is None or not (has_claims(store, path) or isinstance(store, FileStore)):
+        return None
+    try:
+        is_taken = any(place.store.list(place.prefix)) or any(jobs_creating(store, path))
+    except ListingError:
+        return None
+    return None if is_taken else meta
+
+
+def _check_free(
+    store: Store, path: str, node_format: Format, leftovers: ArrayMeta | None = None
+) -> None:
+    """Raise if anything lies at a path, but for leftovers of stopped jobs, as those of an array."""
+    data = node_format.data_prefix(path)
+    own = set() if leftovers is None else set(_leftover_keys(store, data, leftovers))
     for prefix in node_format.prefixes(path):
-        found = next(iter(store.list(prefix)), None)
+        found = next((key for key in store.list(prefix) if key not in own), None)
         if found is not None:
             raise NodeExistsError(
                 f"{where(store, path)} is no node, but {found!r} lies there already; nothing was "

@@ -65,6 +65,7 @@ __all__ = [
     "claim_nodes",
     "claiming_nodes",
     "end_claims_below",
+    "has_claims",
     "releasing",
     "sweep_remote_claims",
 ]
@@ -248,6 +249,11 @@ def _new_claim(store: Store, path: str, token: str) -> NodeClaim | None:
         return None
     claim = NodeClaim(place.store, f"{place.prefix}{CLAIM}{HELD}", token, where(store, path))
     return None if cas_store_or_none(claim.store, claim.key) is None else claim
+
+
+def has_claims(store: Store, path: str) -> bool:
+    """True if jobs claim the location of a node, which is in a remote store then."""
+    return _new_claim(store, path, "") is not None
 
 
 def claim_node(

@@ -33,7 +33,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Literal
 
-from zarr_dask.errors import JournalError, StoreError
+from zarr_dask.errors import JournalError, LinkError, StoreError
 from zarr_dask.formats.base import Format, prefix_of, where
 from zarr_dask.journal import Journal
 from zarr_dask.journal.location import check_no_link
@@ -90,7 +90,7 @@ class AtomicReplace:
         except OSError as error:
             raise StoreError(
                 f"could not look for {_mark(self.token)} in {self.place}, which tells the new "
-                f"array from the one that it replaces: {error.strerror}."
+                f"array from the one that it replaces: {error.strerror or error}."
             ) from error
 
     @property
@@ -127,8 +127,9 @@ class AtomicReplace:
             left.remove()
         says = b"" if journal is None else os.fsencode(_place_of(journal))
         try:
-            if resumed and _has_mark(self.beside, self.token):
-                return self._hold(self.beside, says, held=held)
+            with suppress(LinkError):  # no mark of ours
+                if resumed and _has_mark(self.beside, self.token):
+                    return self._hold(self.beside, says, held=held)
             self.remove()
             return self._make(says, held=held)
         except OSError as error:
@@ -183,8 +184,8 @@ class AtomicReplace:
                 fsync_folder(str(Path(one).parent))
         except OSError as error:
             raise StoreError(
-                f"{self.beside} could not take the place of {self.place}: {error.strerror}. Both "
-                "arrays are whole."
+                f"{self.beside} could not take the place of {self.place}: "
+                f"{error.strerror or error}. Both arrays are whole."
             ) from error
         self.remove()
 
