@@ -110,6 +110,8 @@ class BranchSession(SessionStore, JobSession):
         self._place = place
         self._branch = branch
         self._shown = shown
+        self._made = ""
+        """Snapshot that is shown when it is asked for; often nothing is after the end of a job."""
         self._options = options
         self._beside = beside
         self._session: Any = None
@@ -126,8 +128,12 @@ class BranchSession(SessionStore, JobSession):
 
     @property
     def store(self) -> Any:
-        """The store of the session, as of zarr-python."""
-        return self._shown if self._session is None else self._session.store
+        """The store of the session, as of zarr-python; after a commit, of what was committed."""
+        if self._session is not None:
+            return self._session.store
+        if self._made:
+            self._show(self._made)
+        return self._shown
 
     @property
     def url(self) -> str:
@@ -170,7 +176,8 @@ class BranchSession(SessionStore, JobSession):
         try:
             if kind is None:
                 if self._session.has_uncommitted_changes:
-                    self.publish()
+                    with self._changes.none():
+                        self._publish()
                 self.run_after()
         finally:
             self._session = None
@@ -184,6 +191,7 @@ class BranchSession(SessionStore, JobSession):
             self._session = self._repository.writable_session(branch)
 
     def _show(self, snapshot: str) -> None:
+        self._made = ""
         self._shown = self._repository.readonly_session(snapshot_id=snapshot).store
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -326,21 +334,26 @@ class BranchSession(SessionStore, JobSession):
     def publish(self, names: Sequence[str] = ()) -> None:
         """See `JobSession.publish`."""
         with self._changes.none():
-            own = self._own
-            if self._published:
-                names = ()
-            if own is None and self._session.has_uncommitted_changes:
-                metadata = {} if self._published else self._metadata(names)
-                made = self._committed(self._session, metadata)
-            elif own is not None:
-                if self._session.has_uncommitted_changes or names:
-                    self._checkpoint(names)
-                made = self._moved()
-            else:
-                return
-            _LOG.info("committed to %s: %s (%s)", self.url, self._message, made)
-            self._show(made)
-            self._open()
+            if self._publish(names):
+                self._open()
+
+    def _publish(self, names: Sequence[str] = ()) -> bool:
+        """Commit for everybody, which uses the session up; False if nothing has changed."""
+        own = self._own
+        if self._published:
+            names = ()
+        if own is None and self._session.has_uncommitted_changes:
+            metadata = {} if self._published else self._metadata(names)
+            made = self._committed(self._session, metadata)
+        elif own is not None:
+            if self._session.has_uncommitted_changes or names:
+                self._checkpoint(names)
+            made = self._moved()
+        else:
+            return False
+        _LOG.info("committed to %s: %s (%s)", self.url, self._message, made)
+        self._made = made
+        return True
 
     def _committed(self, session: Any, metadata: Mapping[str, Any]) -> str:
         """Commit to the branch, behind the commits of others."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
@@ -67,7 +67,7 @@ class IcechunkURL:
             ) from error
         text = json.dumps(dict(storage_options), sort_keys=True)
         version = (place, reference) if at else (url, "")
-        return ReadOnly(IcechunkVersion(session.store, version[0], text, version[1]))
+        return ReadOnly(IcechunkVersion(session.store, version[0], text, version[1], repository))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +84,14 @@ class IcechunkVersion(ZarrPythonStore):
         Storage options, as JSON text.
     reference
         The branch, tag or snapshot, as it follows the "@"; empty for the branch main.
+    repository
+        The repository, in the process that has opened it.
     """
 
     place: str = ""
     options: str = "{}"
     reference: str = ""
+    repository: Any = field(default=None, repr=False)
 
     how_to_write: ClassVar = (
         "The URL of a branch is written by functions that commit at their end, such as to_zarr; to "
@@ -130,7 +133,7 @@ class IcechunkVersion(ZarrPythonStore):
                 f"a branch, {self.place}@branch.NAME."
             )
         options = json.loads(self.options)
-        repository = icechunk.Repository.open(_storage(self.place, options))
+        repository = self.repository or icechunk.Repository.open(_storage(self.place, options))
         place = (self.place, branch, self.store)
         return BranchSession(repository, *place, options, self.place_beside)
 
