@@ -16,7 +16,13 @@ import xarray as xr
 import zarr_dask as zd
 from tests.support.object_stores import s3_server
 from zarr_dask import cli
-from zarr_dask.errors import CommitConflictError, JobReplacedError, ManifestError, ResumeError
+from zarr_dask.errors import (
+    CommitConflictError,
+    JobReplacedError,
+    ManifestError,
+    NodeExistsError,
+    ResumeError,
+)
 from zarr_dask.jobs.engine import lifecycle
 from zarr_dask.jobs.write import running
 from zarr_dask.journal import receipts as gathering
@@ -317,6 +323,38 @@ def test_the_same_call_that_ends_before_it_is_waited_for(
     assert np.array_equal(stored(repository, "a"), VALUES)
     messages = [one.message for one in repository.ancestry(branch="main")]
     assert len(messages) == 2, messages
+
+
+@pytest.mark.parametrize("kind", ["write", "several", "dataset", "rechunk"])
+def test_a_refused_commit_is_not_recorded_as_done(repository, url, tmp_path, monkeypatch, kind):
+    """The same call is no success, though the metadata are there that it would have written."""
+    committed = icechunk_session.BranchSession._committed
+
+    def call(place, values, resume):
+        x = da.from_array(values, chunks=(3, 20))
+        if kind == "write":
+            zd.to_zarr(x, place, "a", resume=resume)
+        elif kind == "several":
+            zd.to_zarr([x, x + 1], place, ["a", "b"], resume=resume)
+        elif kind == "dataset":
+            zd.write_dataset(xr.Dataset({"a": (("y", "x"), x)}), place, resume=resume)
+        else:
+            zd.create_array(tmp_path / "s.zarr", data=values, chunks=(3, 20), overwrite=True)
+            zd.rechunk(tmp_path / "s.zarr", place, path="a", chunks=(3, 10), resume=bool(resume))
+
+    def late(self, *args):
+        monkeypatch.setattr(icechunk_session.BranchSession, "_committed", committed)
+        session = repository.writable_session("main")
+        call(session.store, VALUES + 100, False)
+        session.commit("other")
+        return committed(self, *args)
+
+    monkeypatch.setattr(icechunk_session.BranchSession, "_committed", late)
+    with pytest.raises(CommitConflictError):
+        call(url, VALUES, "run")
+    with pytest.raises((CommitConflictError, NodeExistsError)):
+        call(url, VALUES, "run")
+    assert np.array_equal(stored(repository, "a"), VALUES + 100)
 
 
 def test_a_manifest_after_a_failure_behind_the_commit(repository, url, monkeypatch):

@@ -24,6 +24,7 @@ __all__ = [
     "job_session",
     "session_to_write",
     "transaction",
+    "when_committed",
 ]
 
 CarriedReceipts = dict[tuple[str, ...], list[tuple[bytes, int]]]
@@ -159,6 +160,14 @@ def session_to_write(store: Store) -> Any:
     """
     opens = getattr(unwrap(store), "session_to_write", None)
     return None if opens is None else opens()
+
+
+def when_committed(session: Any, call: Callable[[], None]) -> None:
+    """Call a function after the commit, which may be refused; at once without a `JobSession`."""
+    if isinstance(session, JobSession):
+        session.after.append(call)
+    else:
+        call()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -62,7 +62,7 @@ from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.fenced_deletes import fenced_deletes
-from zarr_dask.stores.sessions import job_session
+from zarr_dask.stores.sessions import job_session, when_committed
 from zarr_dask.stores.streaming_put import room_within
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class StartedWrite:
     def record(self, report: WriteReport) -> None:
         """Keep the report of a job that may be called again after its end."""
         if self.journal is not None:
-            record_end(self.journal, self.journal.job(), asdict(report))
+            call = partial(record_end, self.journal, self.journal.job(), asdict(report))
+            when_committed(self.journal.session, call)
 
     def merged(self, result: Any) -> WriteReport:
         """Return the report of the tasks, after merging all their changes into the store."""

@@ -87,7 +87,7 @@ from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.patience import in_task
 from zarr_dask.stores.put_tags import noting_tags, version_at, versions_below
 from zarr_dask.stores.retry import Retries, counting_requests, counting_retries
-from zarr_dask.stores.sessions import JobSession, job_session
+from zarr_dask.stores.sessions import JobSession, job_session, when_committed
 from zarr_dask.stores.streaming_put import concurrent_puts
 from zarr_dask.stores.wrappers.confirmed import confirmed_if
 
@@ -727,10 +727,7 @@ class ArrayTarget:
         return job
 
     def _keep(self, records: WriteReceipts, place: ManifestPlace) -> None:
-        """Write the manifest, with the metadata as it is, or is about to be.
-
-        Where the store commits it is written after that: a commit may be refused.
-        """
+        """Write the manifest, with the metadata as it is, or is about to be."""
         array = self.lasting or self.array
         documents = [
             stored_object(key, [text], with_sha256=records.sha256)
@@ -744,12 +741,8 @@ class ArrayTarget:
         created = documents if records.creates and not place.beside else []
         manifest = Manifest.of(receipts, prefix, created, array.where)
         adds = place.beside and not records.creates
-        write = partial(manifest.add_to if adds else manifest.write, place)
-        session = job_session(array.store)
-        if session is None:
-            write()
-        else:
-            session.after.append(write)
+        write = manifest.add_to if adds else manifest.write
+        when_committed(job_session(array.store), partial(write, place))
 
     def _as_they_are(self, receipts: Receipts, region: Region, *, with_sha256: bool) -> Receipts:
         """Return the receipts, with shared objects as they are now (other jobs may write them)."""
