@@ -131,9 +131,7 @@ class _MapTask:
 
     def __call__(self, number: int) -> Any:
         cell = number if self.numbers is None else self.numbers[number]
-        counts = self.boxes.counts
-        coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
-        region = self.boxes.region_of(coords)
+        region = self.boxes.region_of(self.boxes.coords_of(cell))
         if self.other is None:
             return self.function(_read_box(self.source, region), region)
         both = (self.source, self.other)

@@ -173,7 +173,7 @@ class ObjectScan:
         which = bisect_right(ends, number)
         size = self._size(which)
         first = (number - (ends[which - 1] if which else 0)) * size
-        array, counts = self.arrays[which], self.arrays[which].meta.grid.counts
+        array = self.arrays[which]
         states, chunks = bytearray(), Counter[State]()
         sums: list[StoredObject | None] = []
         findings: list[Finding] = []
@@ -181,8 +181,7 @@ class ObjectScan:
         confirm = array.confirmation()
 
         def look(cell: int) -> _Look:
-            coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
-            return _look_at(array, coords, self)
+            return _look_at(array, array.meta.grid.coords_of(cell), self)
 
         cells = self.cells[which].part(first, first + size)
         for found in imap_concurrently(look, cells, transfers_for(array.store)):
@@ -378,18 +377,21 @@ class _Look:
 
         Two chunks may lie at exactly the same position: equal bytes need to be stored only once.
         """
-        starts, counts = (found.places[..., n].ravel() for n in (0, 1))
-        held = (starts < size) & (counts <= size - np.minimum(starts, size)) & (counts > 0)
-        starts, stops = starts[held], starts[held] + counts[held]
-        order = np.argsort(starts)
-        starts, stops = starts[order], stops[order]
+        starts, counts = found.places.reshape(-1, 2).T
+        held = (counts <= size - np.minimum(starts, size)) & (counts > 0)
+        starts, counts = starts[held], counts[held]
+        stops = starts + counts
+        is_apart = not (starts[1:] < stops[:-1]).any()
+        if not is_apart:
+            order = np.argsort(starts)
+            starts, stops = starts[order], stops[order]
         state: State = "ok"
         first = found.index_nbytes if found.index_first else 0
         last = size if found.index_first else size - found.index_nbytes
         if len(starts) and (starts[0] < first or stops.max() > last):
             reason = "its index gives bytes of the index itself to a chunk"
             state = self.blame("torn", inside, reason)
-        if not (starts[1:] < np.maximum.accumulate(stops)[:-1]).any():
+        if is_apart or not (starts[1:] < np.maximum.accumulate(stops)[:-1]).any():
             return state
         places = np.unique(np.stack([starts, stops], axis=-1), axis=0)
         met = np.flatnonzero(places[1:, 0] < np.maximum.accumulate(places[:, 1])[:-1])
@@ -453,8 +455,10 @@ _READING = DecodeOptions()
 
 def _coordinates(mask: np.ndarray) -> Iterator[Shape]:
     """Return the coordinates where a mask is true, in C order; `()` if it has no dimensions."""
+    if not mask.any():
+        return iter(())
     if not mask.ndim:
-        return iter([()] if mask else [])
+        return iter([()])
     return (tuple(row) for row in np.argwhere(mask).tolist())
 
 

@@ -375,8 +375,7 @@ class _VerificationState:
             reason = f"it lies outside the array, whose shape is {array.shape}"
             self.add(Finding("stray", array.path, key, (coords,), reason))
         else:
-            counts = array.meta.grid.counts
-            present.append(int(np.ravel_multi_index(coords, counts)) if coords else 0)
+            present.append(array.meta.grid.number_of(coords))
 
     def _is_unpublished(self, which: int, coords: tuple[int, ...]) -> bool:
         """True if an object belongs to a step that the ranks of a simulation have not published."""
@@ -479,7 +478,7 @@ class _VerificationState:
         coords = array.meta.coords(key[len(array.node_format.data_prefix(array.path)) :])
         if coords is None:
             return None
-        return which, int(np.ravel_multi_index(coords, array.meta.grid.counts)) if coords else 0
+        return which, array.meta.grid.number_of(coords)
 
     def _compare_object(
         self, which: int, cell: int, one: ReceiptedObject, *, complete: bool
@@ -515,8 +514,7 @@ class _VerificationState:
 
     def _blame(self, which: int, cell: int, state: State, reason: str) -> None:
         array = self.arrays[which]
-        counts = array.meta.grid.counts
-        coords = tuple(int(i) for i in np.unravel_index(cell, counts)) if counts else ()
+        coords = array.meta.grid.coords_of(cell)
         self.states[which][cell] = STATES.index(state)
         self.add(Finding(state, array.path, array.key(coords), (coords,), reason))
 
