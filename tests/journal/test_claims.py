@@ -37,6 +37,7 @@ def test_a_claim_with_endless_numbers_is_none_of_ours(where):
     for name in where[:-1]:
         holder = holder[name]
     holder[where[-1]] = float("inf")
+    document["crc32"] = claims._checksum({k: v for k, v in document.items() if k != "crc32"})
     found = claims.ClaimRecord.parsed(json.dumps(document).encode())
     assert found is None or found.ended is None
 

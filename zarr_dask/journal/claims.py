@@ -48,6 +48,7 @@ from random import uniform
 from secrets import token_hex
 from time import monotonic, sleep
 from typing import Any, Literal
+from zlib import crc32
 
 from zarr_dask.errors import (
     AccessDeniedError,
@@ -105,6 +106,10 @@ OnConflict = Literal["wait", "error"]
 _PATIENCE = 600.0  # seconds for one claim to go that nobody can see the life of
 _SHORTEST, _LONGEST = 0.01, 1.0  # seconds between two looks at it
 _FORMAT = "zarr-dask claim 1"
+_START = f'{{"format": "{_FORMAT}", '.encode()
+"""The first bytes of each record."""
+_CHECK = "crc32"
+"""The last field of a record, with the checksum of the others."""
 _LONGEST_TEXT = 1 << 20  # bytes of a record
 _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 """Errors where nothing may be put beside the hierarchy."""
@@ -177,7 +182,7 @@ class ClaimRecord:
         fields = {"format": _FORMAT, **vars(self), "owner": vars(self.owner)}
         if self.ended is not None:
             fields["ended"] = asdict(self.ended)
-        return json.dumps(fields).encode()
+        return json.dumps({**fields, _CHECK: _checksum(fields)}).encode()
 
     @staticmethod
     def parsed(text: Buffer | None) -> ClaimRecord | None:
@@ -186,7 +191,7 @@ class ClaimRecord:
             return None
         try:
             document = json.loads(bytes(text))
-            if document.pop("format") != _FORMAT:
+            if document.pop(_CHECK) != _checksum(document) or document["format"] != _FORMAT:
                 return None
             told = {name: document[name] for name in ("job", "begun")}
             tokens, owner = tuple(document["tokens"]), Owner.of(document["owner"])
@@ -207,6 +212,10 @@ class ClaimRecord:
             ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
         ):  # fmt: skip
             return None
+
+
+def _checksum(fields: Mapping[str, Any]) -> int:
+    return crc32(json.dumps(fields).encode())
 
 
 def _are_texts(*values: Any) -> bool:
@@ -703,7 +712,7 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
     except StoreError:
         return None  # what lies beside may not be ours to read
     found = ClaimRecord.parsed(text)
-    if found is None and _is_json(text):  # not of a process that was killed while it wrote it
+    if found is None and not _is_begun(bytes(text or b"")):
         raise JournalError(
             f"{end.store.url}/{end.prefix}{HELD} is not what an append leaves there: nobody knows "
             f"whether the same one has ended. Look at the end of {end.what}, and remove that file."
@@ -713,12 +722,11 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
     return None if found.ended.owner.is_running() else found.ended
 
 
-def _is_json(text: Buffer | None) -> bool:
-    try:
-        json.loads(bytes(text or b""))
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _is_begun(text: bytes) -> bool:
+    """True if a process may have left this that was killed while it made a record of a claim."""
+    text = text.rstrip(b"\0 ")  # what a power cut has left
+    is_whole = b'"ended": {' in text or text.endswith(b"}")
+    return not is_whole and (text.startswith(_START) or _START.startswith(text))
 
 
 def sweep_claims(store: Store, path: str) -> None:
@@ -810,6 +818,6 @@ def _record_in(descriptor: int) -> ClaimRecord | None:
 
 
 def _write(descriptor: int, record: ClaimRecord) -> None:
-    if os.fstat(descriptor).st_size:  # ext4 syncs a file that was cut off when it is closed
-        os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, record.to_json(), 0)
+    """Write a record over the one before, which is there until then."""
+    text = record.to_json()
+    os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)

@@ -38,7 +38,7 @@ from zarr_dask.errors import (
 from zarr_dask.jobs.write import append_state as growth
 from zarr_dask.jobs.write import start, target
 from zarr_dask.jobs.write.start import start_write
-from zarr_dask.journal import Journal, default_place, open_journals
+from zarr_dask.journal import Journal, claims, default_place, ended_append, open_journals
 from zarr_dask.journal.receipts import Receipt, StoredObject, collect
 from zarr_dask.stores import HookStore, LocalStore, MemoryStore, Recording, open_store
 
@@ -1040,13 +1040,36 @@ def test_a_record_of_an_append_that_says_what_none_says_is_not_passed_over(tmp_p
     fields = json.loads(record.read_text())
     if field == "ended" and value:
         value = fields["ended"] | value
-    record.write_text(json.dumps(fields | {field: value}))
+    fields |= {field: value}
+    del fields["crc32"]
+    record.write_text(json.dumps({**fields, "crc32": claims._checksum(fields)}))
     with pytest.raises(JournalError, match=r"held is not what an append leaves there"):
         zd.to_zarr(values, place, append=0, resume="run-7")
     assert zd.open_array(place).shape == (6,)
     record.unlink()
     zd.to_zarr(values, place, append=0, resume="run-7")
     assert zd.open_array(place).shape == (10,)
+
+
+def test_a_record_of_an_append_that_is_damaged_is_not_passed_over(tmp_path):
+    place, values = tmp_path / "a", da.arange(4, chunks=2)
+    zd.to_zarr(da.full((2,), 7, chunks=2), place)
+    run_script(APPEND, place, "killed")
+    record = tmp_path / "a.zarr-dask/__append/held"
+    text = record.read_bytes()
+    damaged = [text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :] for at in range(len(text))]
+    (start,) = (at for at in range(len(text)) if text.startswith(b'"ended": {', at))
+    for found in (*damaged, text[: start + 20], b"no JSON"):
+        if claims.ClaimRecord.parsed(found) == claims.ClaimRecord.parsed(text):
+            continue  # the last digit of a number
+        record.write_bytes(found)
+        with pytest.raises(JournalError, match="held is not what an append leaves there"):
+            ended_append(LocalStore(str(place)), "", "any", (6,))
+    for found in (b"", b"\0" * 99, text[:10], text[:start]):  # no append has ended yet
+        record.write_bytes(found)
+        assert ended_append(LocalStore(str(place)), "", "any", (6,)) is None
+    record.write_bytes(text)
+    assert zd.to_zarr(values, place, append=0, resume="run-7").already_done
 
 
 @pytest.mark.parametrize("changes", ["appends", "resizes"])
