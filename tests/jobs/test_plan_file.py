@@ -396,3 +396,16 @@ def test_each_service_is_given_its_own_options(tmp_path):
 def test_a_description_by_a_stranger_leads_nowhere_else(tmp_path, described):
     with pytest.raises(StoreError):
         from_config({"url": str(tmp_path / "a"), **described})
+
+
+@pytest.mark.parametrize("url", [None, 7, 1.5, [], ["a"], {"a": 1}, True])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_location_that_is_no_text_is_refused(tmp_path, monkeypatch, side, url):
+    """Its text was taken for the name of a folder, such as "None" in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    source = source_at(tmp_path / "a.zarr", shape=(4, 4), chunks=(4, 4))
+    plan = json.loads(zd.plan_rechunk(source, tmp_path / "b.zarr", chunks=(2, 2)).to_json())
+    plan[side]["store"]["url"] = url
+    with pytest.raises(StoreError, match="is no text"):
+        zd.load_plan(json.dumps(plan))
+    assert [one.name for one in tmp_path.iterdir()] == ["a.zarr"]

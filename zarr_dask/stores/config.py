@@ -155,15 +155,17 @@ def from_config(
     StoreKeyError
         If the path below the store is not a valid key.
     """
-    given, below = description.get("options", {}), description.get("below")
+    given, below, url = (description.get(name) for name in ("options", "below", "url"))
+    if not isinstance(url, str):  # its text would be the name of a file
+        raise StoreError(f"the description of a store has the url {url!r:.80}, which is no text.")
+    given = {} if given is None else given
     unknown = [*given.keys() - _PUBLIC - {"retry"}]
     unknown += [*given.get("client_kwargs", {}).keys() - _PUBLIC]
     if unknown:
         raise StoreError(
-            f"the description of {description['url']} has the options {sorted(unknown)}, which no "
+            f"the description of {url} has the options {sorted(unknown)}, which no "
             "description has. If they are needed, give them as storage_options."
         )
-    url = str(description["url"])
     own = _own(url, storage_options or {})
     _check_given(url, description.get("needs", ()), own)
     store = open_store(url, {**given, **own})
