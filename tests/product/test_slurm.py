@@ -75,11 +75,11 @@ def test_a_script_runs_as_printed(slurm, plan):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_parts_that_are_killed_are_done_again(slurm, plan, tmp_path):
-    """One process by SIGKILL, one by SIGTERM; Slurm requeues a third."""
+    """Two processes by SIGKILL, the last one too, one by SIGTERM; Slurm requeues another."""
     wrapper = tmp_path / "python"
     wrapper.write_text(
         f'#!/bin/sh\nif test "${{SLURM_RESTART_COUNT:-0}}" = 0 && test "$4" != finish; then\n'
-        f'  case "$SLURM_ARRAY_TASK_ID" in 1) kill -KILL $$ ;; 2) kill -TERM $$ ;;\n'
+        f'  case "$SLURM_ARRAY_TASK_ID" in 1 | 4) kill -KILL $$ ;; 2) kill -TERM $$ ;;\n'
         f'  3) sleep 100 ;; esac\nfi\nexec {sys.executable} "$@"\n'
     )
     wrapper.chmod(0o755)
