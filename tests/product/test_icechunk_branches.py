@@ -145,6 +145,16 @@ def test_versions_that_never_change_are_refused(repository, url, reference, func
         zd.to_zarr(blocks(), f"{url}@branch.other", "b")
 
 
+def test_ranks_write_to_no_branch(repository, url):
+    """Nor to a session, of which each rank would have a copy."""
+    zd.create_group(url)
+    arrays = {"u": {"shape": (4,), "dtype": "f4", "chunks": (1, 4)}}
+    for place in (url, repository.writable_session("main").store):
+        with pytest.raises(ReadOnlyError, match=r"folder or a bucket; zarr_dask\.copy"):
+            zd.Writer.create(place, arrays, owners=zd.decompose((4,), (1,)))
+    assert len(messages(repository)) == 1
+
+
 def test_open_nodes_are_for_reading(repository, url):
     array = zd.create_array(url, "a", shape=(4,), dtype="i4")
     with pytest.raises(ReadOnlyError, match=r"one call.*session\.store"):

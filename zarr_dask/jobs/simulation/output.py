@@ -44,6 +44,7 @@ from zarr_dask.errors import (
     NodeExistsError,
     NodeNotFoundError,
     RankError,
+    ReadOnlyError,
     SharedObjectError,
     StoreError,
     ValidationProblem,
@@ -84,6 +85,8 @@ from zarr_dask.journal.finished import (
 )
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
+from zarr_dask.stores.wrapper import forkable
+from zarr_dask.stores.wrappers.base import is_read_only
 
 __all__ = ["Ended", "Output", "OutputArray"]
 
@@ -277,10 +280,13 @@ def create_output(request: OutputArguments) -> Output:
         If something exists at the location of an array.
     RankError
         If an output is open there that may not be replaced, or whose ranks still run.
+    ReadOnlyError
+        If ranks cannot write to the store.
     StoreError
         If there is no location for the journal.
     """
     store, path = resolve_node(request.url, request.path, request.storage_options)
+    _check_store(store, where(store, path))
     place, prefix = _place(store, path, request.journal)
     capacity = _checked_capacity(request.capacity)
     group = _existing_group(store, path)
@@ -316,6 +322,15 @@ def create_output(request: OutputArguments) -> Output:
     place.set(f"{folder.prefix}{REWINDS}", [b""])  # creates the folder
     place.set(f"{prefix}{_DOCUMENT}", [_to_json(output, creation, arguments)])
     return output
+
+
+def _check_store(store: Store, at: str) -> None:
+    if is_read_only(store) or forkable(store) is not None:
+        raise ReadOnlyError(
+            f"ranks cannot write to {at}: it is open for reading only, or holds what one session "
+            "commits, as of Icechunk. Create the output in a folder or a bucket; zarr_dask.copy "
+            "takes it elsewhere when it is finished."
+        )
 
 
 def _digest(request: OutputArguments, drafts: Mapping[str, PlannedArray]) -> str:

@@ -191,6 +191,8 @@ class Writer(MadeBy):
             If something exists at the location of an array, or the group has another format.
         RankError
             If another output is open there, and may not be replaced or has a running rank.
+        ReadOnlyError
+            If ranks cannot write to the store.
         StoreError
             If there is no location for the journal.
         """
