@@ -12,6 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import ClassVar
 
 import click
@@ -25,7 +26,7 @@ from tests.support.http_server import Files, serving
 from tests.support.xarray_roles import steps
 from zarr_dask.cli import main
 from zarr_dask.cli.options import GridType
-from zarr_dask.cli.progress import PlainProgress
+from zarr_dask.cli.progress import PlainProgress, SurveyLines
 from zarr_dask.cli.signals import stop_requested
 from zarr_dask.errors import NodeNotFoundError
 from zarr_dask.jobs.engine.progress_bars import stage_bars
@@ -592,6 +593,14 @@ def test_progress_lines_are_few(capsys):
     assert 2 <= len(said) <= 10
     assert said[0].startswith("copying: 10 % (1.00 kB of 10.0 kB), ")
     assert said[-1].startswith("copying: 100 % (10.0 kB of 10.0 kB), ")
+
+
+def test_lines_of_a_long_survey_are_a_second_apart(capsys):
+    lines = SurveyLines(said=perf_counter() - 2)
+    lines(1, 5000)
+    lines.said += 3600  # however slow this machine is
+    lines(2, 5000)
+    assert capsys.readouterr().err == "surveying: 1 of 5000 files\n"
 
 
 def test_progress_on_a_terminal(large, target):

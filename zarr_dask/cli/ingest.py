@@ -19,7 +19,7 @@ from zarr_dask.cli.options import (
 )
 from zarr_dask.cli.output import answer, echo, say_report, terminal_safe, write_output
 from zarr_dask.cli.price import price_option, say_price
-from zarr_dask.cli.progress import image_progress, rechunk_progress
+from zarr_dask.cli.progress import image_progress, rechunk_progress, survey_progress
 from zarr_dask.cli.settings import is_remote, two_storage_options
 from zarr_dask.cli.signals import handle_signals
 
@@ -137,6 +137,7 @@ def ingest(
             variables=variables or None,
             resume=resume,
             client=client,
+            progress=survey_progress(),
             storage_options=of_files,
             target_options=of_target,
             **options,

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.rechunk.rechunk import Progress, RechunkPlan
     from zarr_dask.ome import OmeMigration
 
-__all__ = ["PlainProgress", "image_progress", "migration_progress", "rechunk_progress"]
+__all__ = [
+    "PlainProgress",
+    "SurveyLines",
+    "image_progress",
+    "migration_progress",
+    "rechunk_progress",
+    "survey_progress",
+]
 
 
 @contextmanager
@@ -87,6 +94,30 @@ def image_progress() -> Iterator[Callable[[Progress], None] | bool | None]:
         yield None
     else:
         yield PlainProgress(["writing"]) if _terminal() is None else True
+
+
+def survey_progress() -> Callable[[int, int], None] | bool | None:
+    """Return a function that shows how many files have been surveyed, or True for a bar.
+
+    None with ``--quiet``. Lines are at least a second apart, so that a short survey has none.
+    """
+    if settings().quiet:
+        return None
+    return True if _terminal() is not None else SurveyLines()
+
+
+@dataclass
+class SurveyLines:
+    """Prints a line for a survey that takes its time, at most one per second."""
+
+    said: float = field(default_factory=perf_counter)
+    """Time of the last line, or of the beginning."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """Print a line if one is due."""
+        if perf_counter() >= self.said + 1:
+            self.said = perf_counter()
+            click.echo(f"surveying: {done} of {total} files", err=True)
 
 
 def _terminal() -> Console | None:

@@ -570,6 +570,20 @@ def test_journals_that_a_failing_end_has_left_are_removed(tmp_path, monkeypatch,
     assert not list(tmp_path.rglob("__job-*"))
 
 
+def test_the_progress_of_the_survey_is_told(tmp_path, capsys):
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    seen = []
+    zd.plan_ingest(files, target, concat="time", progress=lambda *told: seen.append(told))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    with pytest.raises(TypeError, match="progress='bar': expected a function"):
+        zd.plan_ingest(files, target, concat="time", progress="bar")
+    assert "surveying" not in capsys.readouterr().err
+    zd.ingest(files, target, concat="time", progress=True)
+    told = capsys.readouterr().err
+    assert "surveying" in told
+    assert "3/3" in told
+
+
 def test_the_survey_reads_new_files_only(tmp_path, monkeypatch):
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
     read = []

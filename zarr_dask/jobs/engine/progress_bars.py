@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from zarr_dask.jobs.engine.report import Progress
 
-__all__ = ["bar", "byte_bars", "given_progress", "rechunk_bars", "stage_bars", "stage_names"]
+__all__ = [
+    "bar",
+    "byte_bars",
+    "count_bar",
+    "given_progress",
+    "rechunk_bars",
+    "stage_bars",
+    "stage_names",
+]
 
 
 def given_progress(progress: Any) -> Callable[[Progress], None] | Literal[True] | None:
@@ -43,6 +51,29 @@ def bar(title: str, total: int) -> Iterator[Callable[[Progress], None]]:
     with byte_bars(Console(file=sys.stderr)) as bars:
         task = bars.add_task(title, total=total)
         yield lambda step: bars.advance(task, step.nbytes)
+
+
+@contextmanager
+def count_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many of something are done, on stderr or below a notebook's cell.
+
+    Yields
+    ------
+    callable
+        To be called with the number of those done, and of all.
+    """
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=None),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with progress.Progress(*columns, console=Console(file=sys.stderr), expand=True) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def stage_names(stages: int, *, verify: bool) -> list[str]:

@@ -9,7 +9,7 @@ are appended to what is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from math import prod
@@ -40,6 +40,7 @@ from zarr_dask.jobs.engine.lifecycle import is_known
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget
 from zarr_dask.jobs.engine.prices import Measured, Priced, Traffic
+from zarr_dask.jobs.engine.progress_bars import count_bar, given_progress
 from zarr_dask.jobs.engine.report import JointReport, Progress
 from zarr_dask.jobs.engine.resume import remove_ended
 from zarr_dask.jobs.engine.workers import Workers, find_workers
@@ -301,6 +302,7 @@ def plan_ingest(
     threads: int | None = None,
     model: CostModel | None = None,
     survey: Location | Literal[False] | None = None,
+    progress: Callable[[int, int], None] | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
 ) -> IngestPlan:
@@ -346,6 +348,9 @@ def plan_ingest(
     survey
         Location of the file that keeps headers for the next call; beside the target by
         default, False for none.
+    progress
+        True for a bar while headers are read, or a function that is called after each file with
+        the number of files done and of all.
     storage_options, target_options
         Options of the stores of remote files, and of the target.
 
@@ -370,9 +375,10 @@ def plan_ingest(
     _check_grids(chunks=chunks, shards=shards)
     urls = _urls(files, storage_options, concat, order, variables)
     before = None if store is None else read_survey(store, kept)
-    found, combination = _combined(
-        urls, storage_options, engine, before, concat, order, settled, variables
-    )
+    with _told(progress) as tell:
+        found, combination = _combined(
+            urls, storage_options, engine, before, concat, order, settled, variables, tell
+        )
     if store is not None:
         store.set(kept, [found.to_json()])
     refuse(combination.differences)
@@ -485,6 +491,21 @@ def _check_grids(**grids: Any) -> None:
             )
 
 
+def _told(
+    progress: Callable[[int, int], None] | bool | None,
+) -> AbstractContextManager[Callable[[int, int], None] | None]:
+    """Return what is told of the progress of a survey while a ``with`` statement runs.
+
+    Raises
+    ------
+    TypeError
+        If `progress` is neither a function nor a truth value.
+    """
+    if given_progress(progress) is True:
+        return count_bar("surveying")
+    return nullcontext(progress if callable(progress) else None)
+
+
 def _combined(
     urls: Sequence[str],
     options: Mapping[str, Any] | None,
@@ -494,8 +515,9 @@ def _combined(
     order: Order | None,
     settle: Mapping[str, str],
     variables: Sequence[str] | None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[FileSurvey, Combination]:
-    found = survey_files(urls, options, engine, before)
+    found = survey_files(urls, options, engine, before, progress)
     readable = [one for one in found.headers if not one.error]
     if readable:
         concat = concat or inferred_concat(readable)
@@ -863,7 +885,7 @@ def ingest(
     max_mem, temp, overwrite, client, survey, storage_options, target_options
         As for `plan_ingest`.
     progress, resume, journal, verify
-        As for `IngestPlan.run`.
+        As for `IngestPlan.run`; True shows a bar while headers are read, too.
 
     Raises
     ------
@@ -895,6 +917,7 @@ def ingest(
         resume=resume,
         client=client,
         survey=survey,
+        progress=True if progress is True else None,
         storage_options=storage_options,
         target_options=target_options,
     )

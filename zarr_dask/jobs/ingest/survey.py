@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import count
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -97,19 +99,19 @@ def survey_files(
     known
         An earlier survey.
     progress
-        Called after each file with the number of files done and of all.
+        Called after each file, in its thread, with the number of files done and of all.
     """
     before = {one.url: one for one in known.headers} if known and known.engine == engine else {}
-    done = [0]
+    done, lock = count(1), Lock()
 
     def one(url: str) -> Header:
         place = SourceFile.of(url, options)
         found = before.get(place.url)
         if found is None or found.error or not _is_same(place, found):
             found = _with_values(place, header_of(place, engine))
-        done[0] += 1
         if progress is not None:
-            progress(done[0], len(urls))
+            with lock:
+                progress(next(done), len(urls))
         return found
 
     return FileSurvey(tuple(thread_map(one, urls, _at_a_time(urls, options))), engine)
