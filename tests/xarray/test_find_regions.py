@@ -43,7 +43,8 @@ def test_region_of_labels_is_what_xarray_selects(tmp_path, labels, calendar):
     ("labels", "error", "told"),
     [
         ({"time": slice("2031", None)}, LabelNotFoundError, "they go from 1999-11-01"),
-        ({"lat": slice(10, 30)}, LabelNotFoundError, "from 50.0 to 0.0"),
+        ({"lat": slice(11, 19)}, LabelNotFoundError, "from 50.0 to 0.0"),
+        ({"time": slice("2000-01-05", "2000-01-02")}, LabelNotFoundError, "no labels from"),
         ({"lat": 31}, LabelNotFoundError, "no label 31"),
         ({"lat": "north"}, LabelNotFoundError, "no label 'north'"),
         ({"lat": slice(50, 0, 2)}, LabelNotFoundError, "no step"),
@@ -56,6 +57,14 @@ def test_labels_that_no_region_has_are_refused(labels, error, told):
     zd.write_dataset(globe(), store)
     with pytest.raises(error, match=told):
         zd.find_region(store, labels)
+
+
+def test_the_ends_of_falling_labels_are_taken_in_either_order():
+    store = {}
+    zd.write_dataset(globe(), store)
+    found = zd.find_region(store, {"lat": slice(10, 30)})
+    assert found == zd.find_region(store, {"lat": slice(30, 10)})
+    assert zd.open_dataset(store).isel(found)["lat"].values.tolist() == [30, 20, 10]
 
 
 def test_labels_in_no_order_are_refused():

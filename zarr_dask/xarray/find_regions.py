@@ -41,7 +41,8 @@ def find_region(
     labels
         By dimension a slice of labels, both ends included, or one label, as for
         `xarray.Dataset.sel`. A text is a time, also a part of one such as ``"2000-03"``; where
-        labels are numbers it is taken as one.
+        labels are numbers it is taken as one. Where labels fall, such as latitudes from north to
+        south, either end may come first.
     storage_options, read
         As for `zarr_dask.open`.
 
@@ -195,6 +196,8 @@ def _place(index: Any, wanted: Any) -> slice:
             raise ValueError("a region has no step")
         ends = [_as_label(index, one) for one in (wanted.start, wanted.stop)]
         found: Any = index.slice_indexer(*ends)
+        if found.start >= found.stop and index.is_monotonic_decreasing and None not in ends:
+            found = index.slice_indexer(*reversed(ends))
     else:
         found = index.get_loc(_as_label(index, wanted))
     if not isinstance(found, slice):
