@@ -469,8 +469,9 @@ def test_refused(tmp_path, case):
 
 
 def test_units_that_udunits_does_not_have(tmp_path):
-    with pytest.warns(OmeMetadataWarning, match="micron"):
-        zd.ome.write(pixels(4, 4), tmp_path / "i", axes="yx", units=("micron", "micrometer"))
+    with pytest.warns(OmeMetadataWarning, match="furlong"):
+        zd.ome.write(pixels(4, 4), tmp_path / "i", axes="yx", units=("furlong", "micron"))
+    assert zd.ome.open(tmp_path / "i").levels[0].units == ("furlong", "micrometer")
     zd.ome.write(pixels(2, 4, 4), tmp_path / "j", axes="cyx", units="micrometer")
     assert zd.ome.open(tmp_path / "j").levels[0].units == (None, "micrometer", "micrometer")
 

@@ -93,6 +93,22 @@ WORKS = {
     "str(g.tree()).count('deep')": 1,
     "i = zd.ome.open('i.zarr'); i.shape, i.ndim, str(i.dtype)": ((4, 6), 2, "float32"),
     "np.asarray(zd.ome.open('i.zarr').level(0)).shape": (4, 6),
+    "zd.ome.write(a[...], 'n.zarr', axes='YX', scale={'Y': 2}, units='um', version=0.4); "
+    "i = zd.ome.open('n.zarr'); i.axes, i.levels[0].scale, i.multiscale.axes[0].unit": (
+        *(("y", "x"), (2, 1), "micrometer"),
+    ),
+    "zd.ome.write(xr.DataArray(a[...], dims=('Y', 'X')), 'n.zarr'); zd.ome.open('n.zarr').axes": (
+        *("y", "x"),
+    ),
+    "zd.ome.write(xr.DataArray(x, dims=('q', 'p')), 'n.zarr', axes='yx'); "
+    "zd.ome.open('n.zarr').shape": (8, 8),
+    "zd.ome.write(zarr.open('a.zarr'), 'n.zarr'); int(zd.ome.open('n.zarr').level(0)[...].sum())": (
+        276
+    ),
+    "repr(zd.ome.open('i.zarr').crop(y=slice(0, 2)))": (
+        "<zarr_dask.ome.ImagePixels (y: 2, x: 6) float32>"
+    ),
+    "repr(zd.ome.open('i.zarr').labels)[-7:]": ": none>",
     "zd.copy('a.zarr', 'n.zarr', compressor='zstd'); zd.open('n.zarr').codecs[1].name": "zstd",
     "zd.copy('a.zarr', 'n.zarr', zarr_format=2); zd.open('n.zarr').format": "v2",
     "zd.copy('a.zarr', 'n.zarr', format=2); zd.migrate('n.zarr', zarr_format=3); "
@@ -498,6 +514,11 @@ ANSWERED = {
         TypeError,
         "scale=, translation=",
     ),
+    "zd.ome.open('i.zarr').level('0')": (TypeError, "expected a number"),
+    "zd.ome.open('i.zarr').mean('y')": (AttributeError, "to_dask"),
+    "zd.ome.open('i.zarr').name": (AttributeError, "multiscale.name"),
+    "zd.ome.write('a.zarr', 'n.zarr', axes='yx')": (TypeError, r"open\('a.zarr'\)"),
+    "zd.ome.write(a[...], 'n.zarr', axes='yx', zarr_format=2)": (TypeError, "mean 'version'"),
     "zd.ome.open('i.zarr').channels": (AttributeError, r"image\.metadata\.omero"),
     "zd.ome.open('i.zarr').level(0).compute()": (AttributeError, r"level\.to_dask\(\)\.compute"),
     "zd.ome.open('i.zarr').level(0).mean()": (AttributeError, r"level\[\.\.\.\]\.mean"),

@@ -82,7 +82,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     "to": ("format", "dst"),
     "tmp": ("temp",),
     "temp_store": ("temp",),
-    "zarr_format": ("format",),
+    "zarr_format": ("format", "version"),
     "workers": ("client",),
     "zarr_version": ("format",),
 }

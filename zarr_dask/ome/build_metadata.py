@@ -36,6 +36,7 @@ from zarr_dask.ome.model import (
     Transformation,
     is_number,
 )
+from zarr_dask.ome.ome_xml import unit_named
 from zarr_dask.ome.validate_metadata import validate_attributes
 
 __all__ = [
@@ -92,7 +93,7 @@ def frame_of(
         units = {axis.name: units for axis in found if axis.type == "space"}
     given = per_axis(units, names, None, "units", where)
     found = tuple(
-        replace(axis, unit=axis.unit if unit is None else unit)
+        replace(axis, unit=axis.unit if unit is None else _unit(unit))
         for axis, unit in zip(found, given, strict=True)
     )
     frame = AxesAndTransforms(
@@ -115,6 +116,8 @@ def _axes(ndim: int, axes: Any, where: str) -> tuple[Axis, ...]:
         axes = "tczyx"[-ndim:]
     if not isinstance(axes, Sequence):
         raise MetadataError(where, [ValidationProblem("axes", axes, "names of axes")])
+    if all(isinstance(one, str) and len(one) == 1 and one in "TCZYX" for one in axes):
+        axes = [one.lower() for one in axes]  # as tifffile and bioio name them; viewers do not
     found = tuple(_axis(one, i, where) for i, one in enumerate(axes))
     if len(found) != ndim:
         names = [axis.name for axis in found]
@@ -122,6 +125,11 @@ def _axes(ndim: int, axes: Any, where: str) -> tuple[Axis, ...]:
             where, [ValidationProblem("axes", names, f"{ndim} axes, as the image has")]
         )
     return found
+
+
+def _unit(given: Any) -> Any:
+    """Return the name of a unit that is given by its symbol; others unchanged."""
+    return unit_named(given) or given if isinstance(given, str) else given
 
 
 def _axis(one: Any, number: int, where: str) -> Axis:
@@ -150,6 +158,8 @@ def per_axis(
     if given is None:
         return (default,) * len(names)
     if isinstance(given, Mapping):
+        large = {name.upper(): name for name in names if name.upper() not in names}
+        given = {large.get(key, key): value for key, value in given.items()}
         unknown = [key for key in given if key not in names]
         if unknown:
             problem = ValidationProblem(what, unknown, f"names of axes, which are {list(names)}")
@@ -403,9 +413,9 @@ def checked_version(version: str, where: str) -> str:
     OmeVersionError
         If the version is not supported.
     """
-    if version not in SUPPORTED:
+    if str(version) not in SUPPORTED:
         raise OmeVersionError(where, str(version), SUPPORTED)
-    return version
+    return str(version)
 
 
 def checked_attributes(metadata: Metadata, kind: str, where: str) -> dict[str, Any]:

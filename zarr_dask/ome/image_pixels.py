@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from zarr_dask._util.display import format_shape
 from zarr_dask.errors import GridError, MetadataError, ValidationProblem
 from zarr_dask.indexing.basic import parse_basic
 from zarr_dask.ome.build_metadata import AxesAndTransforms
@@ -41,6 +42,10 @@ class ImagePixels:
     def axes(self) -> tuple[str, ...]:
         """Names of the axes."""
         return self.frame.names
+
+    def __repr__(self) -> str:
+        shape = format_shape(self.shape, self.axes)
+        return f"<zarr_dask.ome.ImagePixels {shape} {self.values.dtype}>"
 
     def options(self) -> dict[str, Any]:
         """Return what `zarr_dask.ome.plan_write` is told of the pixels."""

@@ -115,7 +115,7 @@ def requested(
     """Return the location and storage options of images, and the path below the store."""
     store, below = Archives().place(url, path, storage_options)
     at = where(store, below)
-    checked_version(version, at)
+    version = checked_version(version, at)
     check_writable(store, at)
     node_format = format_for_new(store, OME_ZARR[version].name, below)
     budget = Budget.of(max_mem, client)

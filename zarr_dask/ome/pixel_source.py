@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from zarr_dask.array.array import Array
 from zarr_dask.errors import DataTypeError, MemoryBudgetError, SourceIsTargetError
 from zarr_dask.grid.grid import Region, Shape
+from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import Workers, find_workers
 from zarr_dask.jobs.engine.map_regions import is_dask
 from zarr_dask.jobs.engine.predict import memory_budget
@@ -19,6 +21,7 @@ from zarr_dask.jobs.write.checks import check_not_read
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import BlockedSource, PyramidStage, blocked, plan_stages
 from zarr_dask.ome.pyramid_plan import PixelSource, PyramidPlan
+from zarr_dask.stores.backends.zarr_python import place_in_zarr_python
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.real_location import locations_overlap
 
@@ -54,6 +57,8 @@ def checked_pixels(values: Any, where: str) -> Array | np.ndarray | Any:
     GridError
         If they are a dask array with blocks of unknown sizes.
     """
+    if not isinstance(values, Array) and place_in_zarr_python(values) is not None:
+        values = open_array(values)
     if is_dask(values):
         from zarr_dask.graph import checked_array
 
@@ -61,9 +66,14 @@ def checked_pixels(values: Any, where: str) -> Array | np.ndarray | Any:
     elif isinstance(values, np.ma.MaskedArray):
         raise DataTypeError(f"{where}: masked pixels cannot be stored; fill them first.")
     elif not isinstance(values, Array | np.ndarray):
+        hint = (
+            f" zarr_dask.open({str(values)!r}) opens one."
+            if isinstance(values, str | PathLike)
+            else ""
+        )
         raise DataTypeError(
-            f"{where}: expected pixels as a dask array, a NumPy array or a zarr_dask.Array, got "
-            f"{type(values).__name__}."
+            f"{where}: expected pixels as a dask array, a NumPy array, a DataArray of xarray or a "
+            f"zarr_dask.Array, got {type(values).__module__}.{type(values).__qualname__}.{hint}"
         )
     if values.dtype.kind not in "biufc":
         raise DataTypeError(

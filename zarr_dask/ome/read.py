@@ -85,6 +85,12 @@ _HINTS = {
     "sel": "image.crop(y=slice(10, 60)) is a part of it.",
     **dict.fromkeys(("plot", "show", "thumbnail"), "zarr_dask.ome.thumbnail(url) draws it."),
     "units": "image.multiscale.axes have their units.",
+    "name": "image.multiscale.name has it.",
+    "version": "image.metadata.version has it.",
+    **dict.fromkeys(
+        ("mean", "min", "std", "sum"),
+        "image.max('z') is a projection; image.to_dask() has all reductions.",
+    ),
     "validate": "zarr_dask.ome.validate(url) lists broken rules.",
     "write": "zarr_dask.ome.write(image, url) writes it elsewhere.",
     "add_labels": "zarr_dask.ome.write_labels(url, values, name) adds labels.",
@@ -183,6 +189,11 @@ class Image:
         return self._numbered(level).to_dask(chunks)
 
     def _numbered(self, number: int) -> Level:
+        if not isinstance(number, int | np.integer):
+            raise TypeError(
+                f"level {number!r}: expected a number, 0 for the finest, or one of pixel_size= and "
+                "shape=."
+            )
         if not -len(self.levels) <= number < len(self.levels):
             raise GridError(f"{self.group.where}: no level {number}, it has {len(self.levels)}.")
         return self.levels[number]
@@ -326,6 +337,9 @@ class Labels(Mapping[str, Image]):
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<zarr_dask.ome.Labels of {self.image.where}: {', '.join(self.names) or 'none'}>"
 
 
 def node_named(group: Group, path: str, member: str) -> Array | Group:

@@ -192,6 +192,9 @@ def with_own_options(x: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, A
     elif isinstance(x, Level) and x.place is not None:
         group, multiscale, number = x.place
         x = image_of(group, multiscale).pixels(number)
+    elif type(x).__module__.startswith("xarray.") and hasattr(x, "dims") and hasattr(x, "data"):
+        dims = [str(dim) for dim in x.dims]
+        return x.data, {**given, "axes": dims if given.get("axes") is None else given["axes"]}
     if not isinstance(x, ImagePixels):
         return x, dict(given)
     own = x.options()
