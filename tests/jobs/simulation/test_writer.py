@@ -38,6 +38,7 @@ from zarr_dask.errors import (
     WriterNotFoundError,
 )
 from zarr_dask.grid.grid import Grid
+from zarr_dask.jobs.simulation import output
 from zarr_dask.jobs.simulation.decomposition import share_of, shared_objects
 from zarr_dask.stores import HookStore, LocalStore
 
@@ -425,6 +426,21 @@ def test_the_script_of_a_finished_simulation_runs_again_and_writes_nothing(url, 
         put(writer, 3)  # as it may after a crash: skipped
         writer.flush()
     assert contents(tmp_path) == before
+    check_prefix(url, 4)
+
+
+def test_files_that_a_killed_process_was_removing_go_with_the_next_end(url, tmp_path, monkeypatch):
+    def killed(place, prefix):
+        place.delete(f"{prefix}output.json")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output, "_forget", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_script(url, 4)
+    assert list(tmp_path.rglob("rank-*"))
+    assert run_script(url, 4) == 4
+    assert not list(tmp_path.rglob("__output"))
     check_prefix(url, 4)
 
 

@@ -240,6 +240,15 @@ class Output:
             put_output_record(folder.store, records, _RECORD, report, documents)
         _forget(folder.store, above)
 
+    def remove_rest(self) -> None:
+        """Remove what is left of the files of a finished output, if its process was killed then.
+
+        Those of another output that was created at the same location since are in another folder.
+        """
+        place, prefix = self.folder.store, self.folder.prefix
+        place.delete_prefix(prefix)
+        remove_empty_folders(place, prefix)
+
     def rank_file(self, rank: int) -> str:
         """Return the name of the file with the receipts of a rank."""
         return f"rank-{rank}"

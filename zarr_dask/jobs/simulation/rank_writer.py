@@ -671,6 +671,7 @@ class Writer(MadeBy):
         """
         self.close()
         if self._output.ended is not None:
+            self._output.remove_rest()
             return self._output.ended.steps
         return self._publisher_of_output().finish()
 
