@@ -18,6 +18,7 @@ from tests.support.scripts import Script
 from zarr_dask.errors import (
     GridError,
     MemoryBudgetError,
+    MetadataError,
     ReadOnlyError,
     SelectionError,
     StoreError,
@@ -242,7 +243,7 @@ def test_levels_of_an_unknown_method(tmp_path):
     ome["multiscales"][0]["type"] = "itkwasm_bin_shrink"
     group.update_attributes({"ome": ome})
     image = zd.ome.open(tmp_path / "image", mode="r+")
-    with pytest.raises(ValueError, match=r"itkwasm_bin_shrink.*method="):
+    with pytest.raises(MetadataError, match=r"itkwasm_bin_shrink.*method="):
         image.level(0)[...] = 0
     np.testing.assert_array_equal(image.level(0)[...], values)
     image.levels[0].array[...] = 9

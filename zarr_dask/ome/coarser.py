@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zarr_dask.array.array import Array
+from zarr_dask.errors import MetadataError, ValidationProblem
 from zarr_dask.grid.grid import Region
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.indexing.basic import has_lists, parse_basic
@@ -42,15 +43,17 @@ class LevelChain:
 
         Raises
         ------
-        ValueError
+        MetadataError
             If the image names a method that this package does not have.
         """
         if given is None and self.kind is not None and self.kind not in METHODS:
-            raise ValueError(
-                f"the coarser levels of {self.group.where} were made by the method {self.kind!r}, "
-                f"which is none of {', '.join(METHODS)}. Pass method=, one of them or a function, "
-                "to make what has changed by that."
+            problem = ValidationProblem(
+                "method of the coarser levels",
+                self.kind,
+                f"one of {', '.join(METHODS)}. Pass method=, one of them or a function, to make "
+                "what has changed by that.",
             )
+            raise MetadataError(self.group.where, [problem])
         chosen = given or self.kind or ("nearest" if self.is_label else "mean")
         return label_method(chosen) if self.is_label else method_named(chosen)
 

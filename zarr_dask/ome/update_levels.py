@@ -61,12 +61,12 @@ def plan_update(
         If the levels do not fit together, or the region names an axis that does not exist.
     MemoryBudgetError
         If `max_mem` is too small for one stored object.
+    MetadataError
+        If the metadata name a method that this package does not have.
     ReadOnlyError
         If the store is open for reading only.
     SelectionError
         If the region has no pixels.
-    ValueError
-        If the metadata name a method that this package does not have.
     """
     image = open(url, path, mode="r+", storage_options=storage_options)
     budget = Budget.of(max_mem, client)
