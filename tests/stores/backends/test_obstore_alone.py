@@ -14,7 +14,7 @@ import zarr_dask as zd
 from tests.support.fault_proxy import fault_proxy
 from tests.support.http_server import Files, serving
 from tests.support.object_stores import KEY, SECRET, s3_server
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import AccessDeniedError, StoreError
 from zarr_dask.stores import open_store
 from zarr_dask.stores.config import to_config
 from zarr_dask.stores.option_mapping import (
@@ -258,6 +258,19 @@ def test_a_function_gives_credentials_and_is_asked_again_whenever_they_expire(se
     assert "credential_provider" not in json.dumps(to_config(store))
     again = open_store(url, {**options, "credential_provider": f"{__name__}:provide"})
     assert again == store
+
+
+def provide_other():
+    """Credentials in the words of s3fs."""
+    return {"key": KEY, "secret": SECRET}
+
+
+def test_a_function_that_gives_something_else_is_told_what_is_expected(server):
+    options = {"endpoint_url": server.endpoint, "region": "us-east-1"}
+    store = open_store("s3://bucket", {**options, "credential_provider": provide_other})
+    with pytest.raises(AccessDeniedError, match=r"dictionary with access_key_id") as caught:
+        store.get("a")
+    assert SECRET not in str(caught.value)
 
 
 def test_s3fs_reads_credentials_again_whenever_they_expire(server, tmp_path, monkeypatch):

@@ -116,6 +116,7 @@ _UNREACHABLE = "error sending request"
 _NO_URL = ("BadScheme", "RelativeUrlWithoutBase", "EmptyHost", "InvalidUri")
 _PANIC = "PanicException"
 _DENIED = ("PermissionDeniedError", "UnauthenticatedError")
+_PROVIDER = " credential provider: "
 _UNANSWERED = ("HTTP error: ", "Got invalid list response", "Got invalid multipart response")
 
 
@@ -672,6 +673,12 @@ def _failed(what: str, error: Exception) -> StoreError:
         return AccessDeniedError(
             f"{what}: {_words(error)}. No credentials were found: give them by the environment or "
             "storage_options; what is public is read with anon=True among these."
+        )
+    if _PROVIDER in said:
+        return AccessDeniedError(
+            f"{what}: {_words(error)}. The function that credential_provider names has failed, or "
+            "returns something else than obstore expects: for S3 a dictionary with access_key_id, "
+            "secret_access_key, token and expires_at."
         )
     if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
         return denied_error(f"{what}: {_words(error)}", codes)
