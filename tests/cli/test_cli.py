@@ -515,6 +515,8 @@ def test_rechunk_into_another_format(maps, target):
     assert "format v3 -> v2" in text
     assert zd.open_array(target).format == "v2"
     np.testing.assert_array_equal(zd.open_array(target)[...], zd.open_array(maps)[...])
+    run("rechunk", maps, target, "--chunks=-1", "--overwrite", "--codecs", "none")
+    assert [codec.name for codec in zd.open(target).codecs] == ["bytes"]
     assert "is not JSON" in refuse("rechunk", maps, target, "--codecs", "[", code=2)
 
 

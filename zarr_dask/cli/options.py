@@ -196,6 +196,8 @@ class CodecsType(click.ParamType[Any]):
         if not isinstance(value, str):
             return value
         text = value.strip()
+        if text.casefold() == "none":
+            return []
         if not text.startswith(("[", "{")):
             return [name.strip() for name in text.split(",") if name.strip()]
         try:
@@ -304,8 +306,8 @@ _ENCODING_OPTIONS = [
     click.option(
         "--codecs",
         type=CodecsType(),
-        help="Codecs of a new array: names, as in zstd,crc32c, or a JSON list; those of SRC by "
-        "default.",
+        help="Codecs of a new array: names, as in zstd,crc32c, a JSON list, or none; those of SRC "
+        "by default.",
     ),
 ]
 
