@@ -27,9 +27,8 @@ VERSION = 2
 _COMPARED = 1 << 27
 """Most bytes of a variable that is compared between files."""
 _AT_A_TIME = 8
-_LOCAL_AT_A_TIME = 2
-"""Files of this machine that are read at a time: more threads would only wait for the GIL and for
-the HDF5 library, which works for one of them, and take as much CPU time again for that."""
+"""Files behind a network that are read at a time. Those of this machine are read one by one: the
+HDF5 library works for one thread, and handing it over costs the others as much time again."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,7 @@ def survey_files(
 
 
 def _at_a_time(urls: Sequence[str], options: Mapping[str, Any] | None) -> int:
-    are_local = all(SourceFile.of(url, options).path is not None for url in urls)
-    return _LOCAL_AT_A_TIME if are_local else _AT_A_TIME
+    return 1 if all(SourceFile.of(url, options).path for url in urls) else _AT_A_TIME
 
 
 def _is_same(place: SourceFile, header: Header) -> bool:
