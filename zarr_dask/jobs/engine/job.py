@@ -15,7 +15,8 @@ from functools import cached_property
 from functools import partial as bind
 from hashlib import sha256
 from heapq import nlargest
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -83,11 +84,11 @@ def calls_of_arrays(tasks: Iterable[tuple[int, Callable[[int], Any], int]]) -> C
 def _sharing(
     tasks: Iterable[tuple[int, Callable[[int], Any], int]],
 ) -> Iterator[tuple[int, PickledOnce, int]]:
-    last, shared = -1, PickledOnce(_run)
-    for array, function, number in tasks:
-        if array != last:
-            last, shared = array, PickledOnce(function)
-        yield array, shared, number
+    for array, own in groupby(tasks, itemgetter(0)):
+        shared: PickledOnce | None = None
+        for _, function, number in own:
+            shared = shared or PickledOnce(function)
+            yield array, shared, number
 
 
 def _run(call: tuple[int, Callable[[int], Any], int]) -> tuple[int, Any]:

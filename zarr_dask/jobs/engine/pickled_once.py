@@ -1,4 +1,4 @@
-"""Functions of many tasks on a cluster: pickled once, and unpickled once by each process.
+"""Functions of many tasks in other processes: pickled once, and unpickled once by each process.
 
 What a task needs can be large, such as the headers of all files of an ingest, and dask pickles it
 for every task: in the client, in the scheduler, and in the worker.

@@ -103,8 +103,7 @@ def survey_files(
     before = {one.url: one for one in known.headers} if known and known.engine == engine else {}
     done, lock = count(1), Lock()
 
-    def one(url: str) -> Header:
-        place = SourceFile.of(url, options)
+    def one(place: SourceFile) -> Header:
         found = before.get(place.url)
         if found is None or found.error or not _is_same(place, found):
             found = _with_values(place, header_of(place, engine))
@@ -113,11 +112,12 @@ def survey_files(
                 progress(next(done), len(urls))
         return found
 
-    return FileSurvey(tuple(thread_map(one, urls, _at_a_time(urls, options))), engine)
+    places = [SourceFile.of(url, options) for url in urls]
+    return FileSurvey(tuple(thread_map(one, places, _at_a_time(places))), engine)
 
 
-def _at_a_time(urls: Sequence[str], options: Mapping[str, Any] | None) -> int:
-    return 1 if all(SourceFile.of(url, options).path for url in urls) else _AT_A_TIME
+def _at_a_time(places: Sequence[SourceFile]) -> int:
+    return 1 if all(place.path for place in places) else _AT_A_TIME
 
 
 def _is_same(place: SourceFile, header: Header) -> bool:
@@ -175,8 +175,8 @@ def with_digests(
 ) -> FileSurvey:
     """Return a survey with digests of these variables, as long as they are not very large."""
 
-    def one(header: Header) -> Header:
-        place = SourceFile.of(header.url, options)
+    def one(pair: tuple[SourceFile, Header]) -> Header:
+        place, header = pair
         found = {}
         for path in paths:
             variable = header.variables.get(path)
@@ -186,8 +186,9 @@ def with_digests(
                 found[path] = _looked_at(place, header, path)
         return replace(header, variables={**header.variables, **found}) if found else header
 
-    at_a_time = _at_a_time([one.url for one in survey.headers], options)
-    return replace(survey, headers=tuple(thread_map(one, survey.headers, at_a_time)))
+    places = [SourceFile.of(header.url, options) for header in survey.headers]
+    pairs = zip(places, survey.headers, strict=True)
+    return replace(survey, headers=tuple(thread_map(one, pairs, _at_a_time(places))))
 
 
 def read_survey(store: Store, key: str) -> FileSurvey | None:
