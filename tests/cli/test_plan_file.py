@@ -420,10 +420,12 @@ def test_scripts_are_sound(source, tmp_path, system):
     folder = tmp_path / "it's $HOME, of course"
     folder.mkdir()
     file = planned(source, folder)
-    words = ["--account", "ab12", "--partition", "main", "--throttle", "2", "--array-limit", "3"]
-    words += ["--setup", "module load python", "--logs", str(tmp_path / "logs"), "--verify"]
+    words = ["--throttle", "2", "--setup", "module load python", "--verify", "--mem", "4G"]
     if system == "k8s":
-        words += ["--image", "registry/zarr:1", "--claim", "data=/data"]
+        words += ["--image", "registry/zarr:1", "--claim", "plan=/data", "--claim", "plan=/more"]
+    else:
+        words += ["--account", "ab12", "--partition", "main", "--array-limit", "3"]
+        words += ["--logs", str(tmp_path / "logs")]
     script = script_of("script", file, f"--{system}", *words)
     check = installed("slurm", "usr/bin/shellcheck")
     jobs = jobs_of(script)
@@ -432,7 +434,15 @@ def test_scripts_are_sound(source, tmp_path, system):
         assert {one["kind"] for one in found} == {"Job"}
         pods = [one["spec"]["template"]["spec"] for one in found]
         jobs = ["#!/bin/sh\n" + one["containers"][0]["command"][2] for one in pods]
-        assert {volume["name"] for volume in pods[0]["volumes"]} == {"plan", "data"}
+        plan, claim = pods[0]["volumes"]
+        assert claim["persistentVolumeClaim"]["claimName"] == "plan"
+        mounts = {m["mountPath"]: m["name"] for m in pods[0]["containers"][0]["volumeMounts"]}
+        assert mounts == {
+            "/etc/zarr-dask": plan["name"],
+            "/data": claim["name"],
+            "/more": claim["name"],
+        }
+        assert pods[0]["containers"][0]["resources"]["limits"]["memory"] == "4096Mi"
         assert found[0]["spec"]["parallelism"] == 2
     else:
         assert script.count("ab12") == script.count("<<'END_OF_JOB'") > 3
@@ -454,7 +464,31 @@ def test_scripts_are_sound(source, tmp_path, system):
         (("--k8s",), "needs the --image"),
         (("--slurm", "--image", "x"), "are for --k8s"),
         (("--time", "tomorrow"), "is no time"),
+        (("--time", "0"), "is no time limit"),
+        (("--time", "90", "--time-factor", "2"), "--time and --time-factor exclude each other"),
+        (("--mem", "0"), "is no memory"),
+        (("--mem", "much"), "is not a size"),
         (("--k8s", "--image", "x", "--claim", "data"), "is not NAME=FOLDER"),
+        (("--slurm", "--k8s", "--image", "x"), "--slurm and --k8s exclude each other"),
+        (("--lsf", "--pbs"), "--pbs and --lsf exclude each other"),
+        *(
+            (("--k8s", "--image", "x", *words), f"{words[0]} is not for --k8s")
+            for words in (
+                ("--account", "ab12"),
+                ("--partition", "main"),
+                ("--array-limit", "1000"),
+                ("--logs", "logs"),
+                ("--option", "--qos=long"),
+            )
+        ),
+        (("--k8s", "--image", "x", "--claim", "a=/x", "--claim", "b=/x/"), "a folder of its own"),
+        (("--k8s", "--image", "x", "--claim", "a=/etc/zarr-dask"), "a folder of its own"),
+        (("--option", "qos=long"), "such as --option=--qos=long"),
+        (("--qos", "long"), "--option=--qos=VALUE"),
+        (("-p", "main"), "Did you mean '--partition'"),
+        (("--queue", "main"), "Did you mean '--partition'"),
+        (("--cpus-per-task", "4"), "zarr-dask plan takes them"),
+        (("--sge",), "systems are --slurm, --pbs, --lsf and --k8s"),
     ],
 )
 def test_scripts_with_wrong_options(source, tmp_path, words, says):
@@ -462,8 +496,29 @@ def test_scripts_with_wrong_options(source, tmp_path, words, says):
     assert says in cli("script", file, *words, code=2)
 
 
+def test_what_jobs_read_has_a_place_that_they_find(source, tmp_path, monkeypatch):
+    """A plan on standard input has none; a large one does not fit what Kubernetes hands to jobs."""
+    file = planned(source, tmp_path)
+    assert "PLAN is a file" in cli("script", "-", code=2)
+    monkeypatch.chdir(tmp_path)
+    assert f"--journal {tmp_path}/receipts " in script_of("script", file, "--journal", "receipts")
+    assert "--journal s3://b/x " in script_of("script", file, "--journal", "s3://b/x")
+    told = json.loads(script_of("script", file, "--json"))["result"]
+    assert (told["system"], told["script"]) == ("slurm", script_of("script", file))
+    monkeypatch.setattr("zarr_dask.cli.script._CONFIG_MAP", 10)
+    assert "holds 10" in cli("script", file, "--k8s", "--image", "x", code=2)
+
+
 @pytest.mark.parametrize(
-    ("given", "minutes"), [("90", 90), ("01:30:00", 90), ("1-00:00:01", 1441), ("20:30", 21)]
+    ("given", "minutes"),
+    [
+        ("90", 90),
+        ("01:30:00", 90),
+        ("1-00:00:01", 1441),
+        ("20:30", 21),
+        ("1-12", 2160),
+        ("1-12:30", 2190),
+    ],
 )
 def test_times(given, minutes):
     assert TimeOption().convert(given, None, None) == minutes

@@ -56,8 +56,8 @@ class Submission:
     """Further options of the command that submits."""
     image: str | None = None
     """Container image, for Kubernetes."""
-    claims: Mapping[str, str] | None = None
-    """Folders of persistent volume claims by name, for Kubernetes."""
+    claims: Sequence[tuple[str, str]] = ()
+    """Names of persistent volume claims and the folders to mount them at, for Kubernetes."""
 
     def arrays(self, job: BatchJob) -> Iterator[tuple[int, int]]:
         """Yield the number of jobs of each array of a stage, and the parts before them."""
@@ -292,7 +292,8 @@ def _manifest(submission: Submission, job: BatchJob) -> Mapping[str, object]:
     """Return the manifest of an indexed job."""
     number = "part=$((JOB_COMPLETION_INDEX + 1)); " if "$part" in job.arguments else ""
     resources = {"cpu": str(job.cpus), "memory": f"{job.mebibytes}Mi"}
-    claims = submission.claims or {}
+    names = dict.fromkeys(name for name, _ in submission.claims)
+    volumes = {name: f"claim-{number}" for number, name in enumerate(names)}
     shell = "\n".join([*submission.setup, f"{number}exec {submission.command(job)}"])
     container = {
         "name": "zarr-dask",
@@ -301,7 +302,7 @@ def _manifest(submission: Submission, job: BatchJob) -> Mapping[str, object]:
         "resources": {"requests": resources, "limits": {"memory": resources["memory"]}},
         "volumeMounts": [
             {"name": "plan", "mountPath": "/etc/zarr-dask"},
-            *({"name": name, "mountPath": path} for name, path in claims.items()),
+            *({"name": volumes[name], "mountPath": path} for name, path in submission.claims),
         ],
     }
     pod = {
@@ -309,7 +310,10 @@ def _manifest(submission: Submission, job: BatchJob) -> Mapping[str, object]:
         "containers": [container],
         "volumes": [
             {"name": "plan", "configMap": {"name": f"zarr-{submission.key}"}},
-            *({"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims),
+            *(
+                {"name": volume, "persistentVolumeClaim": {"claimName": name}}
+                for name, volume in volumes.items()
+            ),
         ],
     }
     parallel = min(job.parts, submission.throttle or job.parts)

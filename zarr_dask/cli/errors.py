@@ -276,10 +276,14 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "-j": ("--workers",),
     "-m": ("--max-mem",),
     "-n": ("--dry-run", "--workers"),
-    "-p": ("--workers", "--path"),
+    "-p": ("--workers", "--path", "--partition"),
     "-r": (),
     "-s": ("--shape", "--shards"),
     "-w": ("--workers",),
+    **dict.fromkeys(("-A", "-P", "--charge", "--project"), ("--account",)),
+    **dict.fromkeys(("-W", "-t", "--walltime"), ("--time",)),
+    "--kubernetes": ("--k8s",),
+    "--queue": ("--partition",),
     **dict.fromkeys(("-d", "-z", "--clevel", "--compression-level", "--deflate"), ("--codecs",)),
     **dict.fromkeys(("--gzip", "--shuffle", "--zlib", "--zstd"), ("--codecs",)),
     **dict.fromkeys(("--checkers", "--transfers"), ("--workers",)),
@@ -313,7 +317,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "--log-level": ("--verbose", "--quiet"),
     "--max-depth": ("--level",),
     "--mem": ("--max-mem",),
-    "--memory": ("--max-mem",),
+    "--memory": ("--max-mem", "--mem"),
     "--memory-limit": ("--max-mem",),
     "--max-memory": ("--max-mem",),
     "--n-workers": ("--workers",),
@@ -393,6 +397,19 @@ _SAID = {
     "--threads": "a command runs as many tasks as there are cores, in --workers processes",
 }
 """Options elsewhere that have none here, and what is done instead."""
+_OF_SCRIPTS = {
+    **dict.fromkeys(
+        ("-c", "--cpus", "--cpus-per-task", "--threads"),
+        "jobs have as many cores as the plan has --threads: zarr-dask plan takes them",
+    ),
+    **dict.fromkeys(("-o", "--output"), "> FILE keeps what is printed"),
+    **dict.fromkeys(
+        ("--condor", "--flux", "--htcondor", "--sge", "--torque"),
+        "systems are --slurm, --pbs, --lsf and --k8s; elsewhere submit "
+        "zarr-dask run PLAN --stage S --part I/N for each part, then zarr-dask finish PLAN",
+    ),
+}
+"""Options of batch systems, and what is done instead."""
 
 
 def _with_option_meant(error: click.NoSuchOption) -> click.NoSuchOption:
@@ -403,6 +420,9 @@ def _with_option_meant(error: click.NoSuchOption) -> click.NoSuchOption:
     if meant:
         words = " or ".join(map(repr, meant))
         return click.NoSuchOption(name, f"{error.message} Did you mean {words}?", None, context)
+    if context is not None and context.command.name == "script":
+        said = _OF_SCRIPTS.get(name, f"options of the system are handed on: --option={name}=VALUE")
+        return click.NoSuchOption(name, f"{error.message} Here, {said}.", None, context)
     if name in _SAID:
         return click.NoSuchOption(name, f"{error.message} Here, {_SAID[name]}.", None, context)
     return error

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from zarr_dask.cli.batch_scripts import SCRIPTS, BatchJob, Submission
-from zarr_dask.cli.output import echo
+from zarr_dask.cli.options import SizeType
+from zarr_dask.cli.output import answer, echo
 from zarr_dask.cli.plan_file import FILE, JOURNAL, load
+from zarr_dask.cli.settings import is_remote
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.engine.execute import Plan
@@ -31,8 +35,19 @@ _LISTED = 500
 """Stored objects per second that the process which finishes a plan can look at, at the least."""
 _LEAST_MINUTES = 10
 _TIME = re.compile(r"(?:(?:([0-9]{1,3})-)?([0-9]{1,4}):(?=[0-9]{2}:))?([0-9]{1,6})(?::([0-9]{2}))?")
+_DAYS = re.compile("([0-9]{1,3})-([0-9]{1,4})(?::([0-9]{2}))?")
 _MOUNTED = "/etc/zarr-dask/plan.json"
 """Path of the plan in containers."""
+_CONFIG_MAP = 1 << 20
+"""Bytes that a ConfigMap of Kubernetes can hold."""
+_NOT_FOR_KUBERNETES = {
+    "account": "jobs belong to the namespace of kubectl's context",
+    "partition": "jobs belong to the namespace of kubectl's context",
+    "array_limit": "an indexed job has all parts of a stage; --throttle bounds those that run",
+    "logs": "kubectl logs job/NAME shows what a job prints",
+    "option": "edit the manifests that are printed",
+}
+"""Options of batch systems, and what there is instead."""
 
 
 class TimeOption(click.ParamType[int]):
@@ -42,11 +57,32 @@ class TimeOption(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """See `click.ParamType.convert`."""
-        found = _TIME.fullmatch(str(value))
-        if found is None:
-            self.fail(f"{value!r} is no time: expected minutes, or [DAYS-]HH:MM:SS.", param, ctx)
-        days, hours, minutes, seconds = (int(number or 0) for number in found.groups())
-        return max((days * 24 + hours) * 60 + minutes + (seconds > 0), 1)
+        found = _TIME.fullmatch(str(value)) or _DAYS.fullmatch(str(value))
+        if found is None or not re.search("[1-9]", found[0]):
+            self.fail(
+                f"{value!r} is no time limit: expected minutes, [DAYS-]HH:MM:SS or DAYS-HH[:MM].",
+                param,
+                ctx,
+            )
+        days, hours, minutes, seconds = (int(n or 0) for n in (*found.groups(), 0)[:4])
+        return (days * 24 + hours) * 60 + minutes + (seconds > 0)
+
+
+class MemoryOption(click.ParamType[int]):
+    """MiB, or a size such as ``4G``, which is 4 GiB as for ``sbatch``, or ``4GB``."""
+
+    name = "MEMORY"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See `click.ParamType.convert`."""
+        text = str(value).strip()
+        size = f"{text}iB" if text[-1:] in {"K", "M", "G", "T"} else text
+        found = ceil(
+            SizeType().convert(f"{text}MiB" if text.isdecimal() else size, param, ctx) / 2**20
+        )
+        if found < 1:
+            self.fail(f"{value!r} is no memory: expected MiB, or a size such as 4G.", param, ctx)
+        return found
 
 
 class ClaimOption(click.ParamType[tuple[str, str]]):
@@ -73,17 +109,19 @@ Examples:
 """
 )
 @FILE
-@click.option("--slurm", "system", flag_value="slurm", help="For Slurm; the default.")
-@click.option("--pbs", "system", flag_value="pbs", help="For PBS Professional or OpenPBS.")
-@click.option("--lsf", "system", flag_value="lsf", help="For LSF.")
-@click.option("--k8s", "system", flag_value="k8s", help="For indexed jobs of Kubernetes.")
+@click.option("--slurm", is_flag=True, help="For Slurm; the default.")
+@click.option("--pbs", is_flag=True, help="For PBS Professional or OpenPBS.")
+@click.option("--lsf", is_flag=True, help="For LSF.")
+@click.option("--k8s", is_flag=True, help="For indexed jobs of Kubernetes.")
 @click.option("--parts", type=click.IntRange(min=1), help="Parts of a stage at most; 1000.")
 @click.option("--account", help="Account or project to charge.")
 @click.option("--partition", help="Partition or queue.")
-@click.option("--mem", type=click.IntRange(min=1), help="MiB of a part; by default from the plan.")
 @click.option(
-    "--time", "limit", type=TimeOption(), help="Of a part at most: minutes, or [DAYS-]HH:MM:SS."
+    "--mem",
+    type=MemoryOption(),
+    help="Of a part: MiB, or a size such as 4G; as planned by default.",
 )
+@click.option("--time", type=TimeOption(), help="Of a part at most: minutes, or [DAYS-]HH:MM:SS.")
 @click.option(
     "--time-factor",
     type=click.FloatRange(min=1),
@@ -119,10 +157,13 @@ Examples:
 def script(
     plan_file: Path,
     *,
-    system: str | None,
+    slurm: bool,
+    pbs: bool,
+    lsf: bool,
+    k8s: bool,
     parts: int | None,
     mem: int | None,
-    limit: int | None,
+    time: int | None,
     time_factor: float,
     logs: str | None,
     python: str | None,
@@ -138,16 +179,15 @@ def script(
     for each stage, one after the other, and a job that finishes the plan. Save them in a file and
     run it with sh. Run it again to do what is missing.
     """
-    system = system or "slurm"
-    if system == "k8s" and given["image"] is None:
-        raise click.UsageError("--k8s needs the --image that jobs run in.")
-    if system != "k8s" and (given["image"] is not None or claim):
-        raise click.UsageError("--image and --claim are for --k8s.")
+    flags = {"slurm": slurm, "pbs": pbs, "lsf": lsf, "k8s": k8s}
+    system = _only([name for name, is_given in flags.items() if is_given])
+    _check_options(system, plan_file)
     plan = load(plan_file)
     path = str(plan_file.absolute())
     file = shlex.quote(_MOUNTED if system == "k8s" else path)
     if journal is not None:
-        file += f" --journal {shlex.quote(journal)}"
+        place = journal if is_remote(journal) else str(Path(journal).absolute())
+        file += f" --journal {shlex.quote(place)}"
     most = parts or _MOST_PARTS
     jobs = [
         _stage_job(plan, number, stage, file, most, time_factor)
@@ -164,7 +204,7 @@ def script(
                 job.parts,
                 job.cpus,
                 mem or job.mebibytes,
-                limit or job.minutes,
+                time or job.minutes,
             )
             for job in jobs
         ],
@@ -172,11 +212,70 @@ def script(
         logs=str(Path(logs).absolute()) if logs else f"{path}.logs",
         key=plan.run_id[:12],
         options=option,
-        claims=dict(claim),
+        claims=claim,
         **given,
     )
-    for line in SCRIPTS[system](submission):
+    lines = SCRIPTS[system](submission)
+    for line in lines:
         echo(line)
+    answer({"system": system, "script": "\n".join([*lines, ""])})
+
+
+def _only(systems: Sequence[str]) -> str:
+    """Return the batch system that is asked for."""
+    if len(systems) > 1:
+        flags = [f"--{name}" for name in systems]
+        raise click.UsageError(
+            f"{' and '.join(flags)} exclude each other: a script is for one batch system. "
+            "Print one script for each."
+        )
+    return systems[0] if systems else "slurm"
+
+
+def _check_options(system: str, plan_file: Path) -> None:
+    """Refuse options that contradict each other, or that a script of this kind has no use for."""
+    if str(plan_file) == "-":
+        raise click.UsageError("jobs read the plan when they run: PLAN is a file, not -.")
+    if _is_given("time") and _is_given("time_factor"):
+        raise click.UsageError("--time and --time-factor exclude each other: leave one out.")
+    given = click.get_current_context().params
+    if system == "k8s":
+        _check_for_kubernetes(plan_file, given["image"], given["claim"])
+    elif given["image"] is not None or given["claim"]:
+        raise click.UsageError(f"--image and --claim are for --k8s, not for --{system}.")
+    elif given["option"] and not given["option"][0].startswith("-"):
+        raise click.UsageError(
+            f"--option {given['option'][0]}: expected an option of the command that submits, such "
+            "as --option=--qos=long."
+        )
+
+
+def _check_for_kubernetes(
+    plan_file: Path, image: str | None, claims: Sequence[tuple[str, str]]
+) -> None:
+    for name, instead in _NOT_FOR_KUBERNETES.items():
+        if _is_given(name):
+            flag = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{flag} is not for --k8s: {instead}. Leave {flag} out.")
+    if image is None:
+        raise click.UsageError("--k8s needs the --image that jobs run in.")
+    folders = {folder.rstrip("/") for _, folder in claims} - {str(Path(_MOUNTED).parent)}
+    if len(folders) < len(claims):
+        raise click.UsageError(
+            "--claim: two volumes cannot be mounted at one folder, and the plan is mounted at "
+            f"{Path(_MOUNTED).parent}. Give each --claim a folder of its own."
+        )
+    size = plan_file.stat().st_size
+    if size > _CONFIG_MAP:
+        raise click.UsageError(
+            f"{plan_file} has {size:,} bytes, and --k8s hands the plan to jobs in a ConfigMap, "
+            f"which holds {_CONFIG_MAP:,}. Plan fewer arrays at a time."
+        )
+
+
+def _is_given(name: str) -> bool:
+    context = click.get_current_context()
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _stage_job(
