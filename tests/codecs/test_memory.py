@@ -129,7 +129,7 @@ def test_codecs_around_another_have_its_tables():
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     for array in (plain, shards):
-        assert layout_of(array).encoder_state_nbytes == inner.encoder_state_nbytes(4 << 20)
+        assert layout_of(array).memory.encoder_state == inner.encoder_state_nbytes(4 << 20)
 
 
 def test_codecs_around_another_hold_its_blocks():
@@ -145,7 +145,7 @@ def test_codecs_around_another_hold_its_blocks():
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     for array in (plain, shards):
-        assert layout_of(array).decoder_state_nbytes == expected
+        assert layout_of(array).memory.decoder_state == expected
 
 
 def test_shards_make_the_copies_in_the_other_byte_order_that_their_chunks_make():
@@ -154,10 +154,10 @@ def test_shards_make_the_copies_in_the_other_byte_order_that_their_chunks_make()
     plain = zd.create_array({}, shape=(8, 512, 512), dtype="f4", **chunk)
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
     for array in (plain, shards):
-        assert layout_of(array).byteswap_nbytes == 4 << 20
+        assert layout_of(array).memory.byteswap == 4 << 20
     chunk = {"chunks": (4, 512, 512), "codecs": [Zstd(1)]}
     shards = zd.create_array({}, shape=(8, 512, 512), dtype="f4", shards=(8, 512, 512), **chunk)
-    assert layout_of(shards).byteswap_nbytes == 0
+    assert layout_of(shards).memory.byteswap == 0
 
 
 def test_bits_are_shuffled_by_way_of_one_more_block():

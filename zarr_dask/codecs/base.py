@@ -38,6 +38,7 @@ __all__ = [
     "ChunkRead",
     "ChunkSpec",
     "Codec",
+    "CodecMemory",
     "DecodeOptions",
     "DecodedBytes",
     "EncodedSize",
@@ -117,6 +118,22 @@ class EncodedSize:
             raise CorruptObjectError(
                 f"its {what} claims {nbytes} bytes, but the chunk can have {self.most} at most"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class CodecMemory:
+    """Bytes that codecs hold besides a chunk and its encoded form."""
+
+    workspace: int = 0
+    """While they decode or encode."""
+    decode_workspace: int = 0
+    """While they decode; at most `workspace`."""
+    encoder_state: int = 0
+    """Besides `workspace`; see `BytesCodec.encoder_state_nbytes`."""
+    decoder_state: int = 0
+    """Besides `decode_workspace`; see `BytesCodec.decoder_state_nbytes`."""
+    byteswap: int = 0
+    """A copy of a chunk in the other byte order, which only encoding makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,29 +391,9 @@ class BoundSerializer(ABC):
     """True if `pieces` holds only one chunk at a time, and never all of its results."""
 
     @property
-    def workspace_nbytes(self) -> int:
-        """Bytes that decoding or encoding needs besides the chunk and its encoded form."""
-        return 0
-
-    @property
-    def decode_workspace_nbytes(self) -> int:
-        """As `workspace_nbytes`, for decoding only."""
-        return self.workspace_nbytes
-
-    @property
-    def encoder_state_nbytes(self) -> int:
-        """Bytes that encoding needs in addition; see `BytesCodec.encoder_state_nbytes`."""
-        return 0
-
-    @property
-    def decoder_state_nbytes(self) -> int:
-        """Bytes that decoding needs in addition; see `BytesCodec.decoder_state_nbytes`."""
-        return 0
-
-    @property
-    def byteswap_nbytes(self) -> int:
-        """Bytes of the copy of an inner chunk in the other byte order; only for encoding."""
-        return 0
+    def memory(self) -> CodecMemory:
+        """Bytes that decoding and encoding need besides the chunk and its encoded form."""
+        return CodecMemory()
 
     @abstractmethod
     def encode(self, array: np.ndarray) -> list[Buffer]:

@@ -24,6 +24,7 @@ from zarr_dask.codecs.base import (
     ChunkRead,
     ChunkSpec,
     Codec,
+    CodecMemory,
     DecodedBytes,
     DecodeOptions,
     EncodedSize,
@@ -214,22 +215,7 @@ class BoundCodecChain:
         pointwise = all(codec.pointwise for codec in chain.arrays)
         self.partial = self._serializer.partial and not chain.bytes and pointwise
         self.streams_chunks = self._serializer.streams_chunks and not chain.bytes
-        largest = max(self.spec.nbytes, self._encoded.nbytes)
-        steps = sum(codec.peak_copies for codec in chain.bytes) * largest
-        changes = sum(
-            codec.output(given).nbytes + given.nbytes
-            for codec, given in self._stages
-            if not codec.moves
-        )
-        self.workspace_nbytes: int = self._serializer.workspace_nbytes + steps + changes
-        """Bytes that decoding or encoding needs besides the chunk and its encoded form."""
-        self._largest = largest
         self._swapped = self._serializer.byteswapped_dtype
-        turns = self._swapped is not None and bool(chain.bytes)
-        self.byteswap_nbytes: int = (
-            self._encoded.nbytes if turns else self._serializer.byteswap_nbytes
-        )
-        """Bytes of the copy in the other byte order, which only encoding makes."""
         in_place = self._serializer.is_memory_layout or self._swapped is not None
         self._to_memory = bool(chain.bytes) and in_place
         self.reorders = bool(self._stages) and all(codec.moves for codec, _ in self._stages)
@@ -256,25 +242,35 @@ class BoundCodecChain:
         self._axis, self._row = _rows_of(self._encoded)
 
     @property
-    def decode_workspace_nbytes(self) -> int:
-        """As `workspace_nbytes`, for decoding only."""
-        less = self._serializer.workspace_nbytes - self._serializer.decode_workspace_nbytes
+    def memory(self) -> CodecMemory:
+        """Bytes that decoding and encoding need besides the chunk and its encoded form."""
+        held, largest, codecs = self._serializer.memory, self._largest, self._bytes
+        changes = sum(
+            codec.output(given).nbytes + given.nbytes
+            for codec, given in self._stages
+            if not codec.moves
+        )
+        steps = changes + sum(codec.peak_copies for codec in codecs) * largest
+        in_place = 0  # that the last step of decoding does not copy
         if self._to_memory:
-            last, largest = self._last_decoder, self._largest
-            less += last.peak_copies * largest - last.decode_into_peak_nbytes(largest)
-        return self.workspace_nbytes - less
+            last = self._last_decoder
+            in_place = last.peak_copies * largest - last.decode_into_peak_nbytes(largest)
+        swaps = self._swapped is not None and bool(codecs)
+        return CodecMemory(
+            workspace=held.workspace + steps,
+            decode_workspace=held.decode_workspace + steps - in_place,
+            encoder_state=max(
+                held.encoder_state, *(codec.encoder_state_nbytes(largest) for codec in codecs), 0
+            ),
+            decoder_state=max(
+                held.decoder_state, *(codec.decoder_state_nbytes(largest) for codec in codecs), 0
+            ),
+            byteswap=self._encoded.nbytes if swaps else held.byteswap,
+        )
 
     @property
-    def encoder_state_nbytes(self) -> int:
-        """Bytes that encoding needs besides `workspace_nbytes`, for tables of repetitions."""
-        here = [codec.encoder_state_nbytes(self._largest) for codec in self._bytes]
-        return max(self._serializer.encoder_state_nbytes, *here, 0)
-
-    @property
-    def decoder_state_nbytes(self) -> int:
-        """Bytes that decoding needs besides `workspace_nbytes`, for blocks in progress."""
-        here = [codec.decoder_state_nbytes(self._largest) for codec in self._bytes]
-        return max(self._serializer.decoder_state_nbytes, *here, 0)
+    def _largest(self) -> int:
+        return max(self.spec.nbytes, self._encoded.nbytes)
 
     @property
     def partial_decode_nbytes(self) -> int:

@@ -29,6 +29,7 @@ from zarr_dask.codecs.base import (
     ChunkRead,
     ChunkSpec,
     Codec,
+    CodecMemory,
     DecodeOptions,
     EncodedSize,
     Serializer,
@@ -213,33 +214,15 @@ class _BoundSharding(BoundSerializer):
         self.size = EncodedSize(None, 2 * (prod(self._grid.counts) * inner_most + self._index_size))
 
     @property
-    def workspace_nbytes(self) -> int:
-        """See `BoundSerializer.workspace_nbytes`; chunks are copied in runs."""
-        return max(self._inner.workspace_nbytes, self._runs)
-
-    @property
-    def decode_workspace_nbytes(self) -> int:
-        """See `BoundSerializer.decode_workspace_nbytes`."""
-        return max(self._inner.decode_workspace_nbytes, self._runs)
-
-    @property
-    def _runs(self) -> int:
-        return min(LARGEST_RUN, self.spec.nbytes) if self._inner.decodes_to_memory else 0
-
-    @property
-    def encoder_state_nbytes(self) -> int:
-        """See `BoundSerializer.encoder_state_nbytes`."""
-        return self._inner.encoder_state_nbytes
-
-    @property
-    def decoder_state_nbytes(self) -> int:
-        """See `BoundSerializer.decoder_state_nbytes`."""
-        return self._inner.decoder_state_nbytes
-
-    @property
-    def byteswap_nbytes(self) -> int:
-        """See `BoundSerializer.byteswap_nbytes`."""
-        return self._inner.byteswap_nbytes
+    def memory(self) -> CodecMemory:
+        """See `BoundSerializer.memory`; chunks are copied in runs."""
+        inner = self._inner.memory
+        runs = min(LARGEST_RUN, self.spec.nbytes) if self._inner.decodes_to_memory else 0
+        return replace(
+            inner,
+            workspace=max(inner.workspace, runs),
+            decode_workspace=max(inner.decode_workspace, runs),
+        )
 
     # --- writing --------------------------------------------------------------------------------
 

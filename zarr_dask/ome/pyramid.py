@@ -79,8 +79,8 @@ def blocked(array: Array) -> BlockedSource:
         layout.itemsize,
         layout.chunk,
         array.write_chunks,
-        working=layout.object_bytes + layout.working_to_read,
-        cut_unit=max(layout.chunk_bytes - layout.working_to_read, 0),
+        working=layout.object_bytes + layout.memory.decode_workspace,
+        cut_unit=max(layout.chunk_bytes - layout.memory.decode_workspace, 0),
     )
 
 
@@ -413,9 +413,9 @@ def _writing(array: Array) -> int:
     """Return the bytes that encoding a stored object needs in addition to its pixels."""
     layout = layout_of(array)
     padded = layout.object_bytes if layout.padded else 0
-    room = max(layout.chunk_bytes, layout.workspace_nbytes)
-    made = layout.encoded_bytes + layout.waiting + layout.byteswap_nbytes
-    return made + room + layout.encoder_state_nbytes + padded
+    room = max(layout.chunk_bytes, layout.memory.workspace)
+    made = layout.encoded_bytes + layout.waiting + layout.memory.byteswap
+    return made + room + layout.memory.encoder_state + padded
 
 
 def plan_stages(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
+from zarr_dask.codecs.base import CodecMemory
 from zarr_dask.errors import PlanError
 from zarr_dask.jobs.engine.predict import CostModel
 from zarr_dask.jobs.rechunk.compression_sample import CompressionRatios, ratios
@@ -150,7 +151,7 @@ def test_what_was_stored_otherwise_between_is_made_again(tmp_path):
 
     with pytest.raises(StopError):
         plan.run(progress=stop)
-    plain = replace(plan.stages[0].target, compressed=False, workspace_nbytes=0, ratio=1.0)
+    plain = replace(plan.stages[0].target, compressed=False, memory=CodecMemory(), ratio=1.0)
     stages = (
         replace(plan.stages[0], target=plain),
         replace(plan.stages[1], source=plain),

@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
+from zarr_dask.codecs.base import CodecMemory
 from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.grid.grid import Edges, Fixed, Grid
@@ -103,14 +104,14 @@ def _layout(draw, shape, itemsize):
     if draw(st.booleans(), label="sharded"):
         factors = tuple(draw(st.integers(1, 3)) for _ in shape)
     stored = tuple(c * f for c, f in zip(chunk, factors, strict=True))
+    working = draw(st.sampled_from([0, prod(chunk) * itemsize]))
     tables = draw(st.sampled_from([0, 5000]))
     kind = draw(st.sampled_from(["one", "other"]))  # an object in the other type is held besides
     return Layout(
         Grid.regular(shape, stored),
         chunk,
         itemsize,
-        workspace_nbytes=draw(st.sampled_from([0, prod(chunk) * itemsize])),
-        encoder_state_nbytes=tables,
+        CodecMemory(working, working, encoder_state=tables),
         kind=kind,
     )
 
@@ -147,8 +148,8 @@ def test_promises_of_every_plan(pair, share, threads):
 
 def test_boxes_that_do_not_exist_hold_nothing():
     """Boxes of three rows end with the array: there are none of the rest."""
-    source = Layout(Grid.regular((21, 17), (15, 1)), (15, 1), 1, 15)
-    target = Layout(Grid.regular((21, 17), (3, 1)), (3, 1), 8, 24)
+    source = Layout(Grid.regular((21, 17), (15, 1)), (15, 1), 1, CodecMemory(15, 15))
+    target = Layout(Grid.regular((21, 17), (3, 1)), (3, 1), 8, CodecMemory(24, 24))
     stage = StagePlan(source, target, (3, 1))
     assert stage.memory(1) == stage.peak
 

@@ -19,6 +19,7 @@ from zarr_dask.codecs.base import (
     BoundSerializer,
     ChunkSpec,
     Codec,
+    CodecMemory,
     DecodeOptions,
     EncodedSize,
     Serializer,
@@ -120,29 +121,9 @@ class _BoundN5(BoundSerializer):
         self.size = EncodedSize(None, len(self._header) + max(_LARGER * inner, _HARMLESS))
 
     @property
-    def workspace_nbytes(self) -> int:
-        """See `BoundSerializer.workspace_nbytes`."""
-        return self._codecs.bind(self.spec).workspace_nbytes
-
-    @property
-    def decode_workspace_nbytes(self) -> int:
-        """See `BoundSerializer.decode_workspace_nbytes`."""
-        return self._codecs.bind(self.spec).decode_workspace_nbytes
-
-    @property
-    def encoder_state_nbytes(self) -> int:
-        """See `BoundSerializer.encoder_state_nbytes`."""
-        return self._codecs.bind(self.spec).encoder_state_nbytes
-
-    @property
-    def decoder_state_nbytes(self) -> int:
-        """See `BoundSerializer.decoder_state_nbytes`."""
-        return self._codecs.bind(self.spec).decoder_state_nbytes
-
-    @property
-    def byteswap_nbytes(self) -> int:
-        """See `BoundSerializer.byteswap_nbytes`."""
-        return self._codecs.bind(self.spec).byteswap_nbytes
+    def memory(self) -> CodecMemory:
+        """See `BoundSerializer.memory`."""
+        return self._codecs.bind(self.spec).memory
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         return [self._header, *self._codecs.bind(self.spec).encode(array)]

@@ -16,7 +16,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from zarr_dask._util.json_fields import is_int_in, is_one_of
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask.codecs.base import (
+    BoundSerializer,
+    ChunkSpec,
+    CodecMemory,
+    DecodeOptions,
+    EncodedSize,
+    Serializer,
+)
 from zarr_dask.codecs.codec_config import CodecConfig
 from zarr_dask.dtypes import DataType
 from zarr_dask.errors import CorruptObjectError, ValidationProblem
@@ -146,9 +153,10 @@ class _BoundPackBits(BoundSerializer):
         self.size = EncodedSize.of(self._nbytes + (padding != "none"))
 
     @property
-    def workspace_nbytes(self) -> int:
-        """See `BoundSerializer.workspace_nbytes`."""
-        return 2 * self.spec.nbytes + 4 * 8 * self._itemsize * _BLOCK
+    def memory(self) -> CodecMemory:
+        """See `BoundSerializer.memory`."""
+        held = 2 * self.spec.nbytes + 4 * 8 * self._itemsize * _BLOCK
+        return CodecMemory(held, held)
 
     # --- writing --------------------------------------------------------------------------------
 

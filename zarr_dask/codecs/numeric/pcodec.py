@@ -16,6 +16,7 @@ from zarr_dask.codecs.base import (
     BoundSerializer,
     ChunkSpec,
     Codec,
+    CodecMemory,
     DecodeOptions,
     EncodedSize,
     Serializer,
@@ -129,9 +130,9 @@ class _BoundPcodec(BoundSerializer):
         self.size = EncodedSize.of(spec.nbytes).compressed()
 
     @property
-    def workspace_nbytes(self) -> int:
-        """See `BoundSerializer.workspace_nbytes`."""
-        return self.spec.nbytes
+    def memory(self) -> CodecMemory:
+        """See `BoundSerializer.memory`."""
+        return CodecMemory(self.spec.nbytes, self.spec.nbytes)
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         try:

@@ -22,6 +22,7 @@ from zarr_dask.codecs.base import (
     BoundSerializer,
     ChunkSpec,
     Codec,
+    CodecMemory,
     DecodeOptions,
     EncodedSize,
     Serializer,
@@ -239,9 +240,9 @@ class _BoundZfp(BoundSerializer):
         self.size = EncodedSize(None, self._room)
 
     @property
-    def workspace_nbytes(self) -> int:
-        """See `BoundSerializer.workspace_nbytes`."""
-        return self._room + self.spec.nbytes
+    def memory(self) -> CodecMemory:
+        """See `BoundSerializer.memory`."""
+        return CodecMemory(self._room + self.spec.nbytes, self._room + self.spec.nbytes)
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         held = np.ascontiguousarray(array).reshape(self._shape)

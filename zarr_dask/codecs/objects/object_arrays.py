@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from zarr_dask.codecs.base import BoundSerializer, ChunkSpec, DecodeOptions, EncodedSize, Serializer
+from zarr_dask.codecs.base import (
+    BoundSerializer,
+    ChunkSpec,
+    CodecMemory,
+    DecodeOptions,
+    EncodedSize,
+    Serializer,
+)
 from zarr_dask.dtypes import DataType, data_type_of
 from zarr_dask.errors import CorruptObjectError, DataTypeError, ValidationProblem
 from zarr_dask.grid.grid import Region, Shape
@@ -99,9 +106,9 @@ class _BoundObjects(BoundSerializer):
         self._codec = codec
 
     @property
-    def workspace_nbytes(self) -> int:
-        """See `BoundSerializer.workspace_nbytes`."""
-        return self.spec.nbytes
+    def memory(self) -> CodecMemory:
+        """See `BoundSerializer.memory`."""
+        return CodecMemory(self.spec.nbytes, self.spec.nbytes)
 
     def encode(self, array: np.ndarray) -> list[Buffer]:
         encoded = self._codec.encode_elements(array)

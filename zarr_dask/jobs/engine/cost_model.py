@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
+from zarr_dask.codecs.base import CodecMemory
 from zarr_dask.codecs.chain import largest_partial_read
 from zarr_dask.grid.dimension import overlaps, pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Grid, Shape
@@ -40,8 +41,7 @@ class Layout:
     chunk: Shape
     """Shape of the unit of decoding."""
     itemsize: int
-    workspace_nbytes: int = 0
-    """Bytes that the codecs hold besides a chunk and its encoded form."""
+    memory: CodecMemory = field(default_factory=CodecMemory)
     decode: float = 3.0e9
     """Decoded bytes per second that a thread decodes."""
     encode: float = 1.0e9
@@ -78,31 +78,14 @@ class Layout:
     """True if the chunks of a stored object are sent to the store one by one, as they are
     encoded.
     """
-    encoder_state_nbytes: int = 0
-    """Additional bytes that its codecs hold while encoding, to look for repetitions."""
-    decoder_state_nbytes: int = 0
-    """Additional bytes that its codecs hold while decoding, for blocks."""
-    decode_workspace_nbytes: int | None = None
-    """The same as `workspace_nbytes`, but while chunks are decoded; None if it is equal."""
     partial_decode_nbytes: int = 0
     """Maximum bytes of a block, if parts of a chunk are read block by block; else 0."""
     partial_read_nbytes: int = 0
     """Largest region in bytes for which a chunk is read in part, in two requests: the places of its
     blocks, then blocks. 0 if chunks are always read whole.
     """
-    byteswap_nbytes: int = 0
-    """Bytes of a chunk that encoding copies because its byte order differs; else 0."""
     variable: bool = False
     """True if elements have no fixed length, so that numbers of decoded bytes are estimates."""
-
-    @property
-    def working_to_read(self) -> int:
-        """Bytes that the codecs hold besides a chunk and its encoded form while they decode."""
-        return (
-            self.workspace_nbytes
-            if self.decode_workspace_nbytes is None
-            else self.decode_workspace_nbytes
-        )
 
     @property
     def object_shape(self) -> Shape:
@@ -152,13 +135,18 @@ class Layout:
     def with_cell(self, shape: Shape, cell: Shape) -> Layout:
         """Return the layout of an intermediate array with stored objects of this shape."""
         nbytes = prod(cell) * self.itemsize
+        memory = replace(
+            self.memory,
+            encoder_state=min(self.memory.encoder_state, BLOCKS * nbytes),
+            decoder_state=min(self.memory.decoder_state, BLOCKS * nbytes),
+        )
+        if self.compressed:
+            memory = replace(memory, workspace=nbytes, decode_workspace=nbytes)
         return replace(
             self,
             grid=Grid.regular(shape, cell),
             chunk=cell,
-            workspace_nbytes=nbytes if self.compressed else self.workspace_nbytes,
-            encoder_state_nbytes=min(self.encoder_state_nbytes, BLOCKS * nbytes),
-            decoder_state_nbytes=min(self.decoder_state_nbytes, BLOCKS * nbytes),
+            memory=memory,
             partial_read_nbytes=self.partial_read_nbytes and largest_partial_read(nbytes),
         )
 
@@ -337,8 +325,8 @@ class StagePlan:
         source, target = self.source, self.target
         # one decoded chunk of the source, later one of the target in contiguous memory: a thread
         # keeps the larger; chunks that lie in the box as they are decoded need no room
-        reading = source.working_to_read - source.chunk_bytes * source.fits_into(box)
-        writing = target.workspace_nbytes - target.chunk_bytes * target.fits_into(box)
+        reading = source.memory.decode_workspace - source.chunk_bytes * source.fits_into(box)
+        writing = target.memory.workspace - target.chunk_bytes * target.fits_into(box)
         encoded = self._encoded(box)
         if part is not None:
             pieces = 2 * max(source.partial_decode_nbytes, PIECE)
@@ -348,10 +336,10 @@ class StagePlan:
         # an object in the other data type, and one padded beyond the edge of the array
         objects = target.padded + (source.kind != target.kind)
         made = objects * target.object_bytes + target.encoded_bytes
-        made += max(source.decoder_state_nbytes, target.encoder_state_nbytes)
+        made += max(source.memory.decoder_state, target.memory.encoder_state)
         if source.kind != target.kind:  # one byte per element tells whether it fits
             made += prod(target.object_shape)
-        made += target.byteswap_nbytes
+        made += target.memory.byteswap
         copied = prod(box) * source.itemsize
         kept = min(KEPT_AT_MOST, copied // 4, max(target.encoded_bytes, KEPT_AT_LEAST))
         return copied + encoded + room + made + kept + OVERHEAD
@@ -406,10 +394,11 @@ def block_memory(written: Layout, nbytes: int) -> int:
     nbytes
         Size of the block.
     """
-    made = written.padded * written.object_bytes + written.encoder_state_nbytes
-    made += written.encoded_bytes + written.waiting + written.byteswap_nbytes
+    held = written.memory
+    made = written.padded * written.object_bytes + held.encoder_state
+    made += written.encoded_bytes + written.waiting + held.byteswap
     kept = min(KEPT_AT_MOST, nbytes // 4)
-    return nbytes + max(written.workspace_nbytes, 0) + made + kept + OVERHEAD
+    return nbytes + max(held.workspace, 0) + made + kept + OVERHEAD
 
 
 def _products_up_to(most: int, factors: Sequence[Counter[int]]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import fast_chain, uncompressed_chain
-from zarr_dask.codecs.base import Codec
+from zarr_dask.codecs.base import Codec, CodecMemory
 from zarr_dask.codecs.chain import largest_partial_read
 from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.grid.grid import Fixed, Grid, Region
@@ -60,7 +60,7 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         grid,
         chunk,
         itemsize,
-        bound.workspace_nbytes,
+        bound.memory,
         *speeds,
         kind=kind,
         chunks=cut,
@@ -71,10 +71,6 @@ def layout_of(array: Array, region: Region | None = None) -> Layout:
         indices=_depth(array.meta.codecs.codecs) if in_part else 0,
         in_flight=_in_flight(array.store),
         streams_chunks=bound.streams_chunks and supports_streaming_put(array.store),
-        encoder_state_nbytes=bound.encoder_state_nbytes,
-        decoder_state_nbytes=bound.decoder_state_nbytes,
-        decode_workspace_nbytes=bound.decode_workspace_nbytes,
-        byteswap_nbytes=bound.byteswap_nbytes,
         variable=array.meta.data_type.variable,
         partial_decode_nbytes=bound.partial_decode_nbytes if divides else 0,
         partial_read_nbytes=bound.partial_read_nbytes if divides else 0,
@@ -118,12 +114,18 @@ def layout_between(
     divides = divides and not meta.data_type.variable and supports_cheap_random_reads(store)
     working = 0
     if meta.data_type.variable:
-        working = replace(meta, codecs=chain).largest_bound().workspace_nbytes
+        working = replace(meta, codecs=chain).largest_bound().memory.workspace
+    memory = CodecMemory(
+        working,
+        working,
+        max((codec.encoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0),
+        max((codec.decoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0),
+    )
     return Layout(
         meta.grid,
         meta.grid.largest_cell,
         meta.data_type.typical_itemsize,
-        working,
+        memory,
         *speeds_of(chain),
         ratio=ratio,
         kind=repr(meta.data_type),
@@ -131,12 +133,6 @@ def layout_between(
         variable=meta.data_type.variable,
         in_flight=_in_flight(store),
         partial_read_nbytes=largest_partial_read(_LARGE) if divides else 0,
-        encoder_state_nbytes=max(
-            (codec.encoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0
-        ),
-        decoder_state_nbytes=max(
-            (codec.decoder_state_nbytes(_LARGE) for codec in chain.bytes), default=0
-        ),
     )
 
 

@@ -108,7 +108,12 @@ def alternatives(
     found = [] if direct is None else [direct]
     if direct is None or not _reads_once(direct.stages[0]):
         plain = Layout(
-            target.grid, target.object_shape, source.itemsize, 0, 6e9, 6e9, kind=source.kind
+            target.grid,
+            target.object_shape,
+            source.itemsize,
+            decode=6e9,
+            encode=6e9,
+            kind=source.kind,
         )
         for encoded in middles or [plain]:
             found.extend(_staged(source, target, encoded, budget, threads, model))
@@ -323,13 +328,13 @@ class _StageSide:
         self.sharded = layout.sharded and cells is None
         self.workspace_nbytes, self.decode_workspace_nbytes = (
             _volume(self.chunks) * layout.itemsize if layout.compressed else np.array(float(held))
-            for held in (layout.workspace_nbytes, layout.working_to_read)
+            for held in (layout.memory.workspace, layout.memory.decode_workspace)
         )
         self.encoder_state_nbytes, self.decoder_state_nbytes = (
             np.array(float(held))
             if cells is None
             else np.minimum(held, BLOCKS * _volume(self.chunks) * layout.itemsize)
-            for held in (layout.encoder_state_nbytes, layout.decoder_state_nbytes)
+            for held in (layout.memory.encoder_state, layout.memory.decoder_state)
         )
         ends = -(-np.array(layout.grid.shape) // self.cells) * self.cells
         self.padded = (
@@ -464,7 +469,7 @@ def _judge(
         + np.maximum(room, 0)
         + object_bytes * (target.padded + (read.kind != written.kind))
         + _volume(target.cells) * (read.kind != written.kind)
-        + written.byteswap_nbytes
+        + written.memory.byteswap
         + encoded
         + np.maximum(source.decoder_state_nbytes, target.encoder_state_nbytes)
         + np.minimum(np.minimum(KEPT_AT_MOST, copied // 4), np.maximum(encoded, KEPT_AT_LEAST))

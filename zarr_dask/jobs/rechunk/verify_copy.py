@@ -132,7 +132,9 @@ def _held(source: Layout, target: Layout, box: Shape) -> int:
     elements = prod(box)
     both = elements * (target.itemsize + max(source.itemsize, target.itemsize))
     reading = max(
-        prod(_met(side, box)) * side.itemsize + side.working_to_read + side.decoder_state_nbytes
+        prod(_met(side, box)) * side.itemsize
+        + side.memory.decode_workspace
+        + side.memory.decoder_state
         for side in (source, target)
     )
     return both + reading + min(KEPT_AT_MOST, both // 4) + OVERHEAD
