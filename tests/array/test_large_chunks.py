@@ -12,7 +12,7 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.sample import sampled
-from zarr_dask.codecs.chain import _WORTH_DIVIDING
+from zarr_dask.codecs.base import _WORTH_DIVIDING
 from zarr_dask.codecs.chunk_batches import _MANY
 from zarr_dask.codecs.compress.deflate import _PIECE
 from zarr_dask.dtypes import leaves, value_bits

@@ -33,8 +33,8 @@ from zarr_dask._util.arguments import check_count
 from zarr_dask._util.buffers import prefault
 from zarr_dask._util.threads import cpu_count, overlap_with_wait, parallel_for
 from zarr_dask.array.revalidate import Standing
-from zarr_dask.codecs.base import WORTH_A_THREAD, ChunkRead, DecodeOptions
-from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk, largest_partial_read
+from zarr_dask.codecs.base import WORTH_A_THREAD, ChunkRead, DecodeOptions, largest_partial_read
+from zarr_dask.codecs.chain import BoundCodecChain, fill_missing_chunk
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, drive_fetch_from_bytes
 from zarr_dask.errors import (
     ChunkMissingError,

@@ -47,6 +47,7 @@ __all__ = [
     "ShardIndex",
     "Speeds",
     "concat_buffers",
+    "largest_partial_read",
 ]
 
 
@@ -572,6 +573,23 @@ class BytesCodec(Codec):
         memory = thread_buffer("decoded", wanted.nbytes)
         self.decode_into(buffer, memory)
         return DecodedBytes(memory, 0)
+
+
+_EACH_REGION = 1 << 15  # bytes decoded in the time it takes to locate a region's bytes
+_WORTH_DIVIDING = 1 << 18  # bytes of a chunk from which locating a region can pay
+
+
+def largest_partial_read(nbytes: int, regions: int = 1) -> int:
+    """Return the most bytes for which it pays to decode only a part of a chunk.
+
+    Parameters
+    ----------
+    nbytes
+        Decoded size of the chunk. If it is small, the answer is 0.
+    regions
+        Number of regions that these bytes are in.
+    """
+    return nbytes * 5 // 8 - regions * _EACH_REGION if nbytes >= _WORTH_DIVIDING else 0
 
 
 def concat_buffers(buffers: Sequence[Buffer]) -> Buffer:

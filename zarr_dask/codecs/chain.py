@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,21 +19,20 @@ from zarr_dask._util.buffers import thread_buffer
 from zarr_dask.codecs.base import (
     ArrayCodec,
     BoundSerializer,
-    ByteRequest,
     BytesCodec,
     ChunkRead,
     ChunkSpec,
     Codec,
     CodecMemory,
-    DecodedBytes,
     DecodeOptions,
     EncodedSize,
     Serializer,
     ShardIndex,
     concat_buffers,
+    largest_partial_read,
 )
 from zarr_dask.codecs.chunk_batches import fast_copyto
-from zarr_dask.codecs.fetch import Fetch, byte_ranges_of, drive_fetch_from_bytes
+from zarr_dask.codecs.fetch import Fetch, drive_fetch_from_bytes
 from zarr_dask.errors import (
     ChunkMissingError,
     CorruptObjectError,
@@ -43,11 +42,13 @@ from zarr_dask.errors import (
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.stores.base import BoundedRange, Buffer
 
+if TYPE_CHECKING:
+    from zarr_dask.codecs.partial_decode import PartialDecoder
+
 __all__ = [
     "BoundCodecChain",
     "CodecChain",
     "fill_missing_chunk",
-    "largest_partial_read",
     "make_chain",
     "thread_absent_pieces",
     "thread_decoded_nbytes",
@@ -146,8 +147,6 @@ class CodecChain:
 
 
 _BYTE = np.dtype(np.uint8)
-_EACH_REGION = 1 << 15  # bytes decoded in the time it takes to locate a region's bytes
-_WORTH_DIVIDING = 1 << 18  # bytes of a chunk from which locating a region can pay
 _MOST_CODECS = 64  # each may make the bytes a little longer, and takes time
 _KEPT = 256  # chunk shapes of one array: one if regular, otherwise rarely more than a few dozen
 
@@ -156,12 +155,6 @@ def _placed(problems: Iterator[ValidationProblem], position: int) -> Iterator[Va
     for problem in problems:
         field = f"codecs[{position}].{problem.field}".rstrip(".")
         yield ValidationProblem(field, problem.found, problem.expected, problem.kind)
-
-
-def _rows_of(spec: ChunkSpec) -> tuple[int, int]:
-    """Return the first dimension longer than 1, and the bytes of one row along it; or 0, 0."""
-    axis = next((axis for axis, length in enumerate(spec.shape) if length > 1), None)
-    return (0, 0) if axis is None else (axis, spec.nbytes // spec.shape[axis])
 
 
 def _shape_of(region: Region) -> Shape:
@@ -232,14 +225,19 @@ class BoundCodecChain:
         """True if a chunk is encoded from such memory, which may be reused afterwards."""
         if self._to_memory:
             *self._first_decoders, (self._last_decoder, _) = self._decoders
-            self._decoded_size = self._encoded.nbytes
-            self._most_in_part = largest_partial_read(self._decoded_size)
-        divisible = self._to_memory and pointwise and self._last_decoder.supports_partial_decode
-        self._divisible = divisible and self._most_in_part > 0
-        """True if it may pay to decode only the wanted part of a chunk."""
-        self.peeks = self._divisible and len(chain.bytes) == 1
+        self._blocks = self._partial_decoder() if pointwise else None
+        """The decoder of only the wanted blocks of a chunk, if that may pay."""
+        self.peeks = self._blocks is not None and len(chain.bytes) == 1
         """True if it may pay to request only some bytes of a chunk; see `worth_partial_read`."""
-        self._axis, self._row = _rows_of(self._encoded)
+
+    def _partial_decoder(self) -> PartialDecoder | None:
+        if not (self._to_memory and self._last_decoder.supports_partial_decode):
+            return None
+        if not largest_partial_read(self._encoded.nbytes):
+            return None
+        from zarr_dask.codecs.partial_decode import PartialDecoder  # which few arrays need
+
+        return PartialDecoder(self._last_decoder, self._encoded, self._swapped)
 
     @property
     def memory(self) -> CodecMemory:
@@ -276,12 +274,12 @@ class BoundCodecChain:
     def partial_decode_nbytes(self) -> int:
         """Largest block in bytes, if rows of a chunk can be read block by block; else 0."""
         as_they_are = self.peeks and not self._stages
-        return self._last_decoder.partial_decode_nbytes(self._largest) if as_they_are else 0
+        return self._blocks.block_nbytes if as_they_are and self._blocks else 0
 
     @property
     def partial_read_nbytes(self) -> int:
         """Largest region in bytes for which only some bytes of a chunk are requested; else 0."""
-        return self._most_in_part if self.peeks else 0
+        return largest_partial_read(self._encoded.nbytes) if self.peeks else 0
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -422,48 +420,14 @@ class BoundCodecChain:
         if region is None and out.flags.c_contiguous:
             self._decode_last(buffer, out.ravel().view(_BYTE))
             return
-        if region is not None and self._divisible and self._few((ChunkRead(region, out),)):
-            found = drive_fetch_from_bytes(
-                self._last_decoder.partial_decode(self._wanted((region,))), buffer
-            )
-            if found is not None:
-                self._put_stored(found, region, out)
-            return
-        memory = thread_buffer("decoded", self._decoded_size)
+        if region is not None and self._blocks is not None:
+            cuts = (ChunkRead(region, out),)
+            if self._blocks.pays(cuts) and drive_fetch_from_bytes(self._blocks.read(cuts), buffer):
+                return
+        memory = thread_buffer("decoded", self._encoded.nbytes)
         self._decode_last(buffer, memory)
         chunk = memory.view(self._encoded.dtype).reshape(self._encoded.shape)
         fast_copyto(chunk if region is None else chunk[region], into=out)
-
-    def _wanted(self, regions: Sequence[Region]) -> ByteRequest:
-        """Return the bytes of some regions, in encoded terms.
-
-        There is memory for whole rows along the first dimension that has more than one element.
-        """
-        shape, itemsize = self._encoded.shape, self._encoded.dtype.itemsize
-        spans = byte_ranges_of(shape, itemsize, regions)
-        row = self._row
-        if not row or not spans:
-            return ByteRequest(self._decoded_size, 0, self._decoded_size if spans else 0, spans)
-        first, stop = spans[0][0] // row * row, -(-spans[-1][1] // row) * row
-        return ByteRequest(self._decoded_size, first, stop, spans)
-
-    def _put_stored(self, found: DecodedBytes, region: Region, out: np.ndarray) -> None:
-        """Copy a region of a chunk from memory that has its rows as they are stored."""
-        if not out.size:
-            return
-        dtype = self._encoded.dtype
-        if self._swapped is not None:  # not always its own type, as NumPy cannot swap all of them
-            dtype, out = self._swapped.newbyteorder(), out.view(self._swapped)
-        memory, shape = found.memory, list(self._encoded.shape)
-        if self._row:
-            taken, axis = region[self._axis], self._axis
-            rows = range(taken.start, taken.stop, taken.step)
-            shape[axis] = rows[-1] + 1 - rows.start
-            first = rows.start * self._row - found.first
-            memory = memory[first : first + shape[axis] * self._row]
-            within = slice(0, shape[axis], taken.step)
-            region = (*region[:axis], within, *region[axis + 1 :])
-        fast_copyto(memory.view(dtype).reshape(shape)[region], into=out)
 
     def read_index(self) -> Fetch[ShardIndex | None]:
         """Return the index of a shard; None if there is none, or it must be decoded."""
@@ -530,16 +494,7 @@ class BoundCodecChain:
 
     def worth_partial_read(self, cuts: Sequence[ChunkRead]) -> bool:
         """True if reading these may take only some bytes, of a value that can be peeked at."""
-        return self.peeks and self._few(cuts)
-
-    def _few(self, cuts: Sequence[ChunkRead]) -> bool:
-        """True if the cuts are such a small part of a chunk that locating their bytes pays."""
-        wanted = (len(cuts) - 1) * _EACH_REGION
-        for region, out in cuts:
-            if region is None:
-                return False
-            wanted += out.nbytes
-        return wanted <= self._most_in_part
+        return self.peeks and self._blocks is not None and self._blocks.pays(cuts)
 
     def decode_cuts(
         self, buffer: Buffer, cuts: Sequence[ChunkRead], reading: DecodeOptions
@@ -556,7 +511,7 @@ class BoundCodecChain:
                 self.decode(buffer, region, out, reading)
             return
         self.check_length(len(buffer))
-        if self._divisible and self._few(cuts):
+        if self._blocks is not None and self._blocks.pays(cuts):
             for codec, size in self._first_decoders:
                 buffer = codec.decode(buffer, size)
             drive_fetch_from_bytes(self._read_parts(cuts, reading), buffer)
@@ -583,37 +538,15 @@ class BoundCodecChain:
                     decoding.append((codec, spec, encoded, out))
                 inner.append(ChunkRead(within, encoded))
             cuts = inner
-        if self.partial:
-            present = yield from self._serializer.read(cuts, reading)
+        if self._blocks is not None:
+            present = yield from self._blocks.read(cuts, sparing=reading.sparing)
+            _DECODED.nbytes += self.counted * present
         else:
-            present = yield from self._read_divided(cuts, reading)
+            present = yield from self._serializer.read(cuts, reading)
         if present:
             for codec, spec, encoded, out in reversed(decoding):
                 codec.decode(encoded, spec, out)
         return present
-
-    def _read_divided(self, cuts: Sequence[ChunkRead], reading: DecodeOptions) -> Fetch[bool]:
-        """Read like `_read_parts`, after the array codecs, decoding only the wanted blocks."""
-        parts = [(region, out) for region, out in cuts if region is not None]
-        wanted = self._wanted([region for region, _ in parts])
-        found = yield from self._last_decoder.partial_decode(wanted, sparing=reading.sparing)
-        if found is None:
-            return False
-        _DECODED.nbytes += self.counted
-        for region, out in parts:
-            self._put_stored(found, region, out)
-        return True
-
-
-def largest_partial_read(nbytes: int) -> int:
-    """Return the largest region in bytes for which it pays to decode only a part of a chunk.
-
-    Parameters
-    ----------
-    nbytes
-        Decoded size of the chunk. If it is small, the answer is 0.
-    """
-    return nbytes * 5 // 8 - _EACH_REGION if nbytes >= _WORTH_DIVIDING else 0
 
 
 def fill_missing_chunk(out: np.ndarray, spec: ChunkSpec, reading: DecodeOptions) -> None:

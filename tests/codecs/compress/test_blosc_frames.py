@@ -491,7 +491,7 @@ def test_regions_of_chunks_through_all_ways_to_read(name, data):
     def destinations():
         return [ChunkRead(region, np.full(VALUES[region].shape, 7, "f4", order)) for region in some]
 
-    with at_no_cost(), mock.patch("zarr_dask.codecs.chain._EACH_REGION", 0):
+    with at_no_cost(), mock.patch("zarr_dask.codecs.base._EACH_REGION", 0):
         alone, joint, fetched = destinations(), destinations(), destinations()
         for region, out in alone:
             bound.decode(encoded, region, out, read)
@@ -531,7 +531,7 @@ def test_regions_of_every_data_type(name, endian):
             ),
         ):
             out[...] = np.ones((), dtype)
-            with at_no_cost(), mock.patch("zarr_dask.codecs.chain._EACH_REGION", 0):
+            with at_no_cost(), mock.patch("zarr_dask.codecs.base._EACH_REGION", 0):
                 read(out)
             assert np.ascontiguousarray(out).tobytes() == values[region].tobytes()
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from zarr_dask.codecs.base import CodecMemory
-from zarr_dask.codecs.chain import largest_partial_read
+from zarr_dask.codecs.base import CodecMemory, largest_partial_read
 from zarr_dask.grid.dimension import overlaps, pairs, pairs_length, uncut
 from zarr_dask.grid.grid import Dimension, Fixed, Grid, Shape
 from zarr_dask.jobs.engine.plan import Costs

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import fast_chain, uncompressed_chain
-from zarr_dask.codecs.base import Codec, CodecMemory
-from zarr_dask.codecs.chain import largest_partial_read
+from zarr_dask.codecs.base import Codec, CodecMemory, largest_partial_read
 from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.grid.grid import Fixed, Grid, Region
 from zarr_dask.jobs.engine.cost_model import Layout
