@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
+from zarr_dask.jobs.ingest.header import MOST_PLACES, Header
 from zarr_dask.jobs.ingest.source_file import SourceFile
 
 h5py = pytest.importorskip("h5py")
@@ -117,3 +119,50 @@ def test_soft_links_lead_to_no_other_file(tmp_path, path):
     found = header_of(SourceFile.of(str(tmp_path / "b.h5"), None), None)
     assert not found.error
     assert {*found.variables} == {"g/y", "in", "near"}
+
+
+def chunked(path, count, **options):
+    """Write a file of that many chunks, the second of which is not stored."""
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("v", (count, 5000), "f8", chunks=(1, 5000), **options)
+        for number in set(range(count)) - {1}:
+            made[number] = np.full(5000, number, "f8")
+    return header_of(SourceFile.of(str(path), None), None)
+
+
+def test_places_of_few_chunks_are_kept_with_the_header(tmp_path, monkeypatch):
+    path, options = tmp_path / "a.h5", {"compression": "gzip", "shuffle": True}
+    header = Header.of_json(json.loads(json.dumps(chunked(path, 5, **options).to_json())))
+    expected = [0.0, 0.0, 2.0, 3.0, 4.0]
+    monkeypatch.setattr("zarr_dask.jobs.ingest.file_store.opened_hdf5", None)  # not opened again
+    found = FileArrays(SourceFile.of(str(path), None), header).array("v").read()
+    np.testing.assert_array_equal(found, np.repeat(expected, 5000).reshape(5, 5000))
+
+
+def test_places_of_many_chunks_are_looked_up(tmp_path):
+    path = tmp_path / "a.h5"
+    header = chunked(path, MOST_PLACES + 1)
+    assert not header.variables["v"].places
+    found = FileArrays(SourceFile.of(str(path), None), header).array("v").read()
+    assert found[:, 0].tolist() == [0, 0, *range(2, MOST_PLACES + 1)]
+
+
+def test_places_of_a_survey_that_are_none_are_refused(tmp_path):
+    facts = chunked(tmp_path / "a.h5", 3).to_json()
+    for places in ("AAAA", "!", 3):
+        facts["variables"]["v"]["places"] = places
+        with pytest.raises((ValueError, TypeError)):
+            Header.of_json(facts)
+
+
+def test_chunks_beyond_the_end_of_a_file_are_named_by_the_survey(tmp_path):
+    path = tmp_path / "a.h5"
+    chunked(path, 5, compression="gzip")
+    with h5py.File(path, "r") as file:
+        at = file["v"].id.get_chunk_info(2).byte_offset
+    data = bytearray(path.read_bytes())
+    start = data.index(at.to_bytes(8, "little"))
+    data[start : start + 8] = (1 << 40).to_bytes(8, "little")
+    path.write_bytes(data)
+    found = header_of(SourceFile.of(str(path), None), None).variables["v"]
+    assert "behind the end of the file" in found.unsupported

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, ClassVar
@@ -30,7 +30,14 @@ from zarr_dask.grid.grid import Cells
 from zarr_dask.jobs.ingest import hdf5, netcdf3
 from zarr_dask.jobs.ingest.engine import ZARR, Opened, open_with
 from zarr_dask.jobs.ingest.hdf5_file import opened_hdf5
-from zarr_dask.jobs.ingest.header import Header, Variable, decoded, reason
+from zarr_dask.jobs.ingest.header import (
+    Header,
+    Places,
+    Variable,
+    decoded,
+    reason,
+    unpacked_places,
+)
 from zarr_dask.jobs.ingest.source_file import SourceFile
 from zarr_dask.stores.base import Buffer, Listing, Range, ReadPolicy
 
@@ -44,9 +51,6 @@ __all__ = [
     "header_of",
     "meta_of",
 ]
-
-_Index = dict[tuple[int, ...], tuple[int, int, int]]
-"""Offset, size and filter mask of each stored chunk, by its coordinates."""
 
 SMALL = 1 << 16
 """Most bytes of a variable whose values are read with the header."""
@@ -113,6 +117,26 @@ def meta_of(
         ),
         at,
     )
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """A variable that equals all others whose arrays have the same metadata."""
+
+    facts: tuple[Any, ...]
+    one: Variable = field(compare=False)
+    at: str = field(compare=False)
+
+    @staticmethod
+    def of(one: Variable, at: str) -> _Alike:
+        texts = repr((one.filters, one.fill))
+        return _Alike((one.shape, one.dims, one.chunks, one.dtype, texts), one, at)
+
+
+@lru_cache(maxsize=256)  # files of one set are alike
+def _meta_of(alike: _Alike) -> ArrayMeta:
+    one = alike.one
+    return meta_of(one, one.shape, one.dims, one.chunks, {}, alike.at)
 
 
 def encode_block(values: np.ndarray, variable: Variable, cell: Sequence[int]) -> bytes:
@@ -222,9 +246,8 @@ class FileArrays(ReadOnlyKeys):
         """Return one variable as an array."""
         found = self._arrays.get(path)
         if found is None:
-            one = self.header.variables[path]
-            meta = meta_of(one, one.shape, one.dims, one.chunks, {}, f"{path} in {self.url}")
-            found = self._arrays[path] = Array(self, path, meta, FORMAT)
+            alike = _Alike.of(self.header.variables[path], f"{path} in {self.url}")
+            found = self._arrays[path] = Array(self, path, _meta_of(alike), FORMAT)
         return found
 
     @cached_property
@@ -353,22 +376,32 @@ class FileArrays(ReadOnlyKeys):
             except hdf5.FAILURES as error:
                 raise _unread(path, self.url, error) from error
 
-    def _index(self, path: str) -> _Index:
+    def _index(self, path: str) -> Places:
         indices = self._indices
         if path not in indices:
             self.check()
-            with self._hdf5(path) as file:
-                for name, one in self.header.variables.items():
-                    if one.layout == "chunks" and name not in indices:
-                        indices[name] = hdf5.chunk_places(hdf5.dataset_of(file, name))
+            one = self.header.variables[path]
+            if one.places:
+                indices[path] = unpacked_places(one.places, one.chunk_counts)
+            else:
+                indices.update(self._looked_up(path))
         return indices[path]
 
-    def keep(self, found: Mapping[str, _Index]) -> None:
+    def _looked_up(self, path: str) -> dict[str, Places]:
+        """Return the places of the chunks of all variables whose header does not have them."""
+        with self._hdf5(path) as file:
+            return {
+                name: hdf5.chunk_places(hdf5.dataset_of(file, name))
+                for name, one in self.header.variables.items()
+                if one.layout == "chunks" and not one.places
+            }
+
+    def keep(self, found: Mapping[str, Places]) -> None:
         """Keep the places of the chunks of variables, as long as those of recent files are kept."""
         self._indices.update(found)
 
     @property
-    def _indices(self) -> dict[str, _Index]:
+    def _indices(self) -> dict[str, Places]:
         return _indices_of(self.identity, repr(self.place.options), os.getpid())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -395,7 +428,7 @@ def _region(one: Variable, coords: Sequence[int]) -> tuple[slice, ...]:
 
 
 @lru_cache(maxsize=INDEXED_FILES)
-def _indices_of(identity: str, options: str, process: int) -> dict[str, _Index]:  # noqa: ARG001
+def _indices_of(identity: str, options: str, process: int) -> dict[str, Places]:  # noqa: ARG001
     """Return the indices of one file, which a process keeps for some files."""
     return {}
 
@@ -484,7 +517,7 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
                 groups, variables, left_out = hdf5.read_header(file)
                 small = {}
                 for name, one in variables.items():
-                    if one.layout == "chunks" and one.nbytes <= SMALL:
+                    if _is_small_index(one):
                         try:
                             small[name] = hdf5.chunk_places(hdf5.dataset_of(file, name))
                         except hdf5.FAILURES as error:
@@ -498,6 +531,12 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
     except hdf5.FAILURES as error:
         return Header(place.url, size, tag, error=reason(error).removeprefix(f"{place.url} "))
     return Header(place.url, size, tag, kind, groups, variables, left_out=left_out)
+
+
+def _is_small_index(one: Variable) -> bool:
+    """True for chunks that the survey reads, and whose places its header does not have."""
+    is_read = one.nbytes <= SMALL and not one.unsupported
+    return is_read and one.layout == "chunks" and not one.places
 
 
 _FIRST = 1 << 16

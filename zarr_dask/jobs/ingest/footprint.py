@@ -6,12 +6,13 @@ that a worker loads with its first task.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from zarr_dask.jobs.engine.workers import Workers
 from zarr_dask.jobs.ingest.combine import Combination, Combined, FilePiece
 from zarr_dask.jobs.ingest.file_store import INDEXED_FILES
-from zarr_dask.jobs.ingest.header import Header
+from zarr_dask.jobs.ingest.header import Header, Variable
 
 __all__ = ["held_besides", "held_of_files", "loaded_by_worker"]
 
@@ -22,8 +23,9 @@ def held_of_files(found: Combination) -> int:
     A worker has up to three copies of the headers: of the tasks that it runs, ends and receives.
     """
     chunks = sorted((_stored_chunks(header) for header in found.headers), reverse=True)
-    variables = sum(len(header.variables) for header in found.headers)
-    headers = _OF_HEADER * len(found.headers) + _OF_VARIABLE * variables
+    variables = [one for header in found.headers for one in header.variables.values()]
+    headers = _OF_HEADER * len(found.headers) + _OF_VARIABLE * len(variables)
+    headers += sum(len(one.places) for one in variables)
     return 3 * headers + _OF_CHUNK * sum(chunks[:INDEXED_FILES])
 
 
@@ -76,13 +78,33 @@ def loaded_by_worker(found: Combination, workers: Workers) -> int:
     """
     if workers.in_this_process:
         return 0
-    readers = {_OF_READER.get(header.kind, _OF_ENGINE) for header in found.headers}
-    return _OF_PACKAGE + max(readers)
+    headers = found.headers
+    readers = {
+        _OF_READER.get(header.kind, _OF_ENGINE) for header in headers if header.kind != _HDF5
+    }
+    if any(_is_looked_up(headers[n].variables[path]) for path, n in _sources(found)):
+        readers.add(_OF_READER[_HDF5])
+    return _OF_PACKAGE + max(readers, default=0)
+
+
+def _sources(found: Combination) -> Iterator[tuple[str, int]]:
+    """Yield the paths of all variables with the numbers of their HDF5 files."""
+    for one in found.arrays.values():
+        for piece in one.pieces:
+            if piece.file >= 0 and found.headers[piece.file].kind == _HDF5:
+                yield one.path, piece.file
+
+
+def _is_looked_up(one: Variable) -> bool:
+    """True for a variable for which a worker opens the HDF5 file."""
+    return one.layout == "values" or (one.layout == "chunks" and not one.places)
 
 
 _OF_PACKAGE = 28 << 20
 """Bytes that a worker grows by when it loads this package; 25 MB were measured."""
-_OF_READER = {"netcdf3": 0, "hdf5": 22 << 20}
-"""Bytes of the libraries of a reader by kind of file; 20 MB were measured of h5py."""
+_HDF5 = "hdf5"
+_OF_READER = {"netcdf3": 0, _HDF5: 22 << 20}
+"""Bytes of the libraries of a reader by kind of file; 20 MB were measured of h5py, which a worker
+loads only to look for chunks or to read values."""
 _OF_ENGINE = 152 << 20
 """Bytes of xarray with one of its engines; 117 MB were measured with Zarr, 136 with h5netcdf."""

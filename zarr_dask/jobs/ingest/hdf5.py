@@ -17,7 +17,14 @@ import numpy as np
 
 from zarr_dask.errors import MissingDependencyError
 from zarr_dask.formats.documents import DEFAULT_LIMITS
-from zarr_dask.jobs.ingest.header import Variable, encoded, reason
+from zarr_dask.jobs.ingest.header import (
+    MOST_PLACES,
+    Places,
+    Variable,
+    encoded,
+    packed_places,
+    reason,
+)
 
 __all__ = [
     "FAILURES",
@@ -138,7 +145,9 @@ def _grown(
         one = variables[path]
         shape = tuple(lengths.get(scale, n) for scale, n in zip(scales, one.shape, strict=True))
         if shape != one.shape:
-            found[path] = replace(one, shape=shape, layout="values", filters=(), offset=None)
+            found[path] = replace(
+                one, shape=shape, layout="values", filters=(), offset=None, places=""
+            )
     return found
 
 
@@ -168,11 +177,20 @@ def _members(group: Any) -> Iterator[tuple[str, Any, bool]]:
     for name in map(_text, group):
         kind = links.get_info(name.encode("utf-8", "surrogateescape")).type
         if kind == h5l.TYPE_HARD:
-            yield name, group[name], True
+            yield name, _opened(group, name), True
         elif kind == h5l.TYPE_SOFT:
             with suppress(KeyError, RuntimeError):  # it leads nowhere
                 if _is_inside(group, name):
                     yield name, group[name], False
+
+
+def _opened(group: Any, name: str) -> Any:
+    """Return what a hard link leads to, without the questions that h5py asks of its file."""
+    h5py = library()
+    found = h5py.h5o.open(group.id, name.encode("utf-8", "surrogateescape"))
+    if isinstance(found, h5py.h5d.DatasetID):
+        return h5py.Dataset(found, readonly=True)
+    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else found
 
 
 def _text(name: str | bytes) -> str:
@@ -277,6 +295,8 @@ def _variable(dataset: Any, attributes: _Attributes, scales: tuple[str, ...]) ->
     nbytes = prod(chunks) * np.dtype(dtype).itemsize if dtype != "string" else 0
     if nbytes > DEFAULT_LIMITS.chunk_bytes:
         unsupported = f"has chunks of {nbytes} bytes, at most {DEFAULT_LIMITS.chunk_bytes} are read"
+    has_places = layout == "chunks" and not unsupported
+    places, unsupported = _few_places(dataset) if has_places else ("", unsupported)
     if not chunks:
         chunks = pieces(shape, 16 if dtype == "string" else np.dtype(dtype).itemsize)
     return Variable(
@@ -290,7 +310,23 @@ def _variable(dataset: Any, attributes: _Attributes, scales: tuple[str, ...]) ->
         fill,
         offset,
         unsupported=unsupported,
+        places=places,
     )
+
+
+def _few_places(dataset: Any) -> tuple[str, str]:
+    """Return the packed places of chunks if these are few, and the reason if they are not found."""
+    counts = tuple(-(-n // size) for n, size in zip(dataset.shape, dataset.chunks, strict=True))
+    if not 0 < prod(counts) <= MOST_PLACES:
+        return "", ""
+    try:
+        found = chunk_places(dataset)
+        end = dataset.file.id.get_filesize()
+        if any(offset + size > end for offset, size, _ in found.values()):
+            return "", "has chunks behind the end of the file"
+        return packed_places(found, counts), ""
+    except FAILURES as error:
+        return "", f"has chunks that cannot be found ({reason(error)})"
 
 
 def _damaged(error: Exception) -> Variable:
@@ -447,7 +483,7 @@ def _known_filter(code: int, values: tuple[int, ...], itemsize: int) -> dict[str
 # --- values ---------------------------------------------------------------------------------------
 
 
-def chunk_places(dataset: Any) -> dict[tuple[int, ...], tuple[int, int, int]]:
+def chunk_places(dataset: Any) -> Places:
     """Return offset, size and filter mask of each stored chunk, by its coordinates."""
     shape = dataset.chunks
     found: dict[tuple[int, ...], tuple[int, int, int]] = {}

@@ -10,7 +10,19 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NOT_FINITE", "Header", "Variable", "decoded", "encoded", "plain", "reason"]
+__all__ = [
+    "MOST_PLACES",
+    "NOT_FINITE",
+    "Header",
+    "Places",
+    "Variable",
+    "decoded",
+    "encoded",
+    "packed_places",
+    "plain",
+    "reason",
+    "unpacked_places",
+]
 
 NOT_FINITE = 2
 """The direction of values of which one is NaN or infinite."""
@@ -49,6 +61,14 @@ class Variable:
     """
     unsupported: str = ""
     """Reason why it cannot be read; empty if it can."""
+    places: str = ""
+    """Chunks in the file, if they are few, as `packed_places` returns them; empty to look for
+    them in the file."""
+
+    @property
+    def chunk_counts(self) -> tuple[int, ...]:
+        """Number of chunks along each dimension."""
+        return tuple(-(-n // size) for n, size in zip(self.shape, self.chunks, strict=True))
 
     def attribute(self, name: str) -> Any:
         """Return the value of an attribute, None if there is none."""
@@ -123,6 +143,58 @@ class Header:
         return found
 
 
+# --- places of chunks -----------------------------------------------------------------------------
+
+Places = Mapping[tuple[int, ...], tuple[int, int, int]]
+"""Offset, size and filter mask of each stored chunk, by its coordinates."""
+
+_PLACE = np.dtype([("offset", "<u8"), ("size", "<u4"), ("skipped", "<u4")])
+_NOT_STORED = 2**64 - 1
+MOST_PLACES = 64
+"""Most chunks of a variable whose places are kept with its header."""
+
+
+def packed_places(places: Places, counts: tuple[int, ...]) -> str:
+    """Return places of chunks as a text that takes 22 bytes for each.
+
+    Empty if there are more than `MOST_PLACES`, or a number is too large.
+
+    Examples
+    --------
+    >>> packed_places({(0,): (8, 2, 0)}, (2,))
+    'CAAAAAAAAAACAAAAAAAAAP//////////AAAAAAAAAAA='
+    >>> unpacked_places(packed_places({(0,): (8, 2, 0)}, (2,)), (2,))
+    {(0,): (8, 2, 0)}
+    """
+    if math.prod(counts) > MOST_PLACES or any(
+        n >= 2**32 for one in places.values() for n in one[1:]
+    ):
+        return ""
+    found = np.zeros(counts, _PLACE)
+    found["offset"] = _NOT_STORED
+    for coords, place in places.items():
+        found[coords] = place
+    return base64.b64encode(found.tobytes()).decode()
+
+
+def unpacked_places(
+    text: str, counts: tuple[int, ...]
+) -> dict[tuple[int, ...], tuple[int, int, int]]:
+    """Return what `packed_places` was given.
+
+    Raises
+    ------
+    ValueError
+        If the text is of another number of chunks.
+    """
+    found = np.frombuffer(base64.b64decode(text), _PLACE)
+    if len(found) != math.prod(counts):
+        raise ValueError(f"{len(found)} places of {math.prod(counts)} chunks")
+    numbers = zip(*(found[name].tolist() for name in _PLACE.names or ()), strict=True)
+    pairs = zip(np.ndindex(counts), numbers, strict=True)
+    return {at: place for at, place in pairs if place[0] != _NOT_STORED}
+
+
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("dims", "shape", "dtype", "attrs", "layout"), object()),
     **{
@@ -161,8 +233,10 @@ def _variable(facts: Mapping[str, Any]) -> Variable:
     _require(are_pieces, "chunks", found.chunks)
     numbers = [found.stride, *(() if found.offset is None else (found.offset,))]
     _require(_are_counts(numbers), "offset and stride", numbers)
-    texts = (found.dtype, found.layout, found.digest, found.unsupported)
+    texts = (found.dtype, found.layout, found.digest, found.unsupported, found.places)
     _require(all(isinstance(text, str) for text in texts), "texts", texts)
+    if found.places:
+        unpacked_places(found.places, found.chunk_counts)
     _require(found.dtype == "string" or not np.dtype(found.dtype).hasobject, "dtype", found.dtype)
     _require(found.layout in _LAYOUTS, "layout", found.layout)
     _require(all(isinstance(one, dict) for one in found.filters), "filters", found.filters)
