@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from zarr_dask.journal.claims import (
         ArrayEnd,
         Claim,
+        EndedAppend,
         OnConflict,
         check_no_job,
         check_not_claimed,
@@ -79,6 +80,7 @@ __all__ = [
     "TARGETS",
     "ArrayEnd",
     "Claim",
+    "EndedAppend",
     "JobLock",
     "JobRecord",
     "Journal",
@@ -128,6 +130,7 @@ __getattr__, __dir__ = lazy_names(
             "claimed",
             "end_of_array",
             "ended_append",
+            "EndedAppend",
         ),
         "incomplete": ("explain_incomplete", "jobs_creating"),
         "journal": (

@@ -690,7 +690,9 @@ def check_no_job(place: JournalLocation, at: str) -> None:
         check_not_locked(place.store, [f"{one}{HELD}" for one in jobs], at)
 
 
-def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> EndedAppend | None:
+def ended_append(
+    store: Store, path: str, job: str, shape: tuple[int, ...], *, was_awaited: bool = False
+) -> EndedAppend | None:
     """Return the end of an append whose process was killed before it could say so; None if none is.
 
     Parameters
@@ -699,6 +701,8 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
         The array as it is now.
     job
         Tells what was appended (`JobRecord.content_token`).
+    was_awaited
+        True for an append that this process has waited for, whose process may have ended in order.
 
     Raises
     ------
@@ -720,7 +724,7 @@ def ended_append(store: Store, path: str, job: str, shape: tuple[int, ...]) -> E
         )
     if found is None or found.ended is None or found.job != job or found.ended.shape != shape:
         return None
-    return None if found.ended.owner.is_running() else found.ended
+    return found.ended if was_awaited or not found.ended.owner.is_running() else None
 
 
 def _is_begun(text: bytes) -> bool:

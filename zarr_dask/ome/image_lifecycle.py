@@ -8,8 +8,8 @@ image that was made with ``resume=`` leaves a record of its end, by which the sa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from secrets import token_hex
@@ -37,6 +37,7 @@ from zarr_dask.hierarchy.edit import (
     write_documents,
 )
 from zarr_dask.jobs.engine.array_job import metadata_hash
+from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.journal import (
     JobRecord,
@@ -61,7 +62,7 @@ from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.open import Location, canonical_location
 from zarr_dask.stores.put_tags import versions_below
 
-__all__ = ["PyramidJob", "is_empty", "start_or_resume", "unfinished_arrays"]
+__all__ = ["PyramidJob", "is_empty", "started_or_resumed", "unfinished_arrays"]
 
 _KIND = "pyramid"
 _ARRAYS = "arrays"
@@ -158,10 +159,19 @@ def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
         parallel_for(lambda path: write_documents(store, nodes[path]), by_depth[depth], None)
 
 
-def start_or_resume(
+@contextmanager
+def started_or_resumed(
     plan: PyramidJobPlan, resume: bool | str, journal: Location | None
-) -> PyramidJob:
-    """Resume the same job if requested and possible; otherwise start a new one."""
+) -> Iterator[PyramidJob]:
+    """Resume the same job if requested and possible; otherwise start a new one.
+
+    While another process works on the same resumable job, its end is waited for.
+
+    Raises
+    ------
+    JobRunningError
+        As `zarr_dask.jobs.engine.lifecycle.alone`.
+    """
     check_resume(resume)
     at = where(plan.store, plan.path)
     if resume:
@@ -185,7 +195,23 @@ def start_or_resume(
         objects=plan.objects,
         extra={_ARRAYS: [array.path for one in plan.pyramids for array in one.arrays]},
     )
-    found = [] if place is None else open_journals(place, needed=required)
+    if place is None or not resume:
+        yield _started(plan, job, place, resume=resume, is_required=required)
+        return
+    with alone_at(place.store, new_journal(place, job).prefix, at):
+        yield _started(plan, job, place, resume=resume, is_required=required)
+
+
+def _started(
+    plan: PyramidJobPlan,
+    job: JobRecord,
+    place: JournalLocation | None,
+    *,
+    resume: bool | str,
+    is_required: bool,
+) -> PyramidJob:
+    """Return the job that is resumed, or a new one."""
+    found = [] if place is None else open_journals(place, needed=is_required)
     same = [pair for pair in found if resume and pair[1].token == job.token]
     if same:
         kept, old = same[0]
@@ -199,13 +225,13 @@ def start_or_resume(
             create_parent_groups(plan.store, plan.path, plan.node_format)
             return resumed
     elif resume:
-        _refuse_other(at, found)
+        _refuse_other(where(plan.store, plan.path), found)
         if plan.creates and not plan.overwrite and place is not None:
             described = replace(job, documents=_outermost(plan))
             ended = finished_job(place.store, place.prefix, plan.store, described)
             if ended is not None:
                 return PyramidJob(plan, None, keeps_receipts=False, finished=ended)
-    return _anew(plan, job, place, found, is_required=required)
+    return _anew(plan, job, place, found, is_required=is_required)
 
 
 def _outermost(plan: PyramidJobPlan) -> dict[str, str]:

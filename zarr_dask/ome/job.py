@@ -33,7 +33,7 @@ from zarr_dask.jobs.rechunk.rechunk import Progress
 from zarr_dask.jobs.write.submit import BegunWrites, compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.ome.image_lifecycle import PyramidJob, start_or_resume
+from zarr_dask.ome.image_lifecycle import PyramidJob, started_or_resumed
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import (
     PyramidRecords,
@@ -74,15 +74,15 @@ def run_plan(
     workers = find_workers(client)
     _check_memory(plan, workers)
     check_reachable_from_workers(plan.store, client)
-    job = start_or_resume(plan, resume, journal)
-    if job.finished is not None:
-        return WriteReport.of_record(job.finished)
-    try:
-        return _run_job(job, workers, progress, begun)
-    except BaseException:
-        if workers.client is None:  # where tasks may run on, whoever comes next waits for them
-            job.give_up()
-        raise
+    with started_or_resumed(plan, resume, journal) as job:
+        if job.finished is not None:
+            return WriteReport.of_record(job.finished)
+        try:
+            return _run_job(job, workers, progress, begun)
+        except BaseException:
+            if workers.client is None:  # where tasks may run on, whoever comes next waits for them
+                job.give_up()
+            raise
 
 
 def _run_job(

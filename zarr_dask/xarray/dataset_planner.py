@@ -142,6 +142,9 @@ class Planner:
             encoding = call.encoding.get(f"/{below}", {}) if len(nodes) > 1 else call.encoding
             self._plan_node(work, join(self.path, below), dataset, encoding, node_format)
         plan = self._planned(work, node_format)
+        if call.resume.resume:
+            other = Planner(self.store, self.path, call, is_claimed=self._is_claimed)
+            plan = replace(plan, anew=bound(other.plan, nodes))
         if present is not None and plan.has_ended:
             return plan.without_commit()
         if call.resume.resume and not plan.joint.is_resumed:

@@ -12,6 +12,7 @@ from zarr_dask._util.lazy_names import hides
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
+from zarr_dask.jobs.write.running import alone_with
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.stores.patience import in_job
@@ -81,7 +82,7 @@ class DatasetReport(Priced, InWords):
         return "\n".join([total, *(f"  {name}: {one}" for name, one in self.variables.items())])
 
 
-@hides("at_once", "forget", "has_ended", "without_commit")
+@hides("anew", "at_once", "forget", "has_ended", "run_alone", "without_commit")
 @dataclass(frozen=True, eq=False, repr=False)
 class DatasetPlan(Priced, InWords):
     """Everything that writing a dataset will do; made by `plan_dataset`."""
@@ -98,6 +99,9 @@ class DatasetPlan(Priced, InWords):
     """True if the labels to append are stored already, so that nothing is written."""
     forget: Callable[[], None] | None = None
     """Removes the journals of an append that has ended, if nothing else is left of it."""
+    anew: Callable[[], DatasetPlan] | None = None
+    """Plans the same resumable job again, after another process has worked on it; None for others.
+    """
 
     @property
     def tasks(self) -> int:
@@ -175,7 +179,17 @@ class DatasetPlan(Priced, InWords):
         progress: WriteProgress | None = None,
         window: int | None = None,
     ) -> DatasetReport:
-        """Run the plan; see `WritePlan.run`."""
+        """Run the plan; see `WritePlan.run`.
+
+        If another process runs the same job with ``resume=``, its end is waited for.
+        """
+        with alone_with(self, self.joint.plans, self.anew) as plan:
+            return plan.run_alone(client, progress, window)
+
+    def run_alone(
+        self, client: Client | None, progress: WriteProgress | None, window: int | None
+    ) -> DatasetReport:
+        """Run the plan while no other process works on the same job."""
         if self.is_repeated:
             if self.forget is not None:
                 self.forget()

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_resume
 from zarr_dask.array.array import Array
-from zarr_dask.errors import NodeNotFoundError, ResumeError, StoreError
+from zarr_dask.errors import AppendConflictError, NodeNotFoundError, ResumeError, StoreError
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, prefix_of, where
 from zarr_dask.formats.detect import read_node
 from zarr_dask.formats.documents import are_stored
 from zarr_dask.grid.grid import Blocks, Region
 from zarr_dask.journal import (
+    EndedAppend,
     JobRecord,
     Journal,
     JournalLocation,
@@ -80,6 +81,9 @@ class ResumeOptions:
     ended: tuple[str, ...] = ()
     """`JobRecord.content_token` of the arrays that the first array of the same call records as
     written."""
+    until: tuple[int, ...] | None = None
+    """Shape that an append was to make the array when it was planned, before another process was
+    found at work on the same one; None if none was."""
     confirm: bool = False
     """True to ask the store for the size of each object after it was put."""
     verify: bool = False
@@ -279,7 +283,7 @@ def plan_resume(
     if resume and same is None and creates and not anew and place is not None:
         finished = finished_job(place.store, place.prefix, target.store, job)
     if resume and same is None and grown:
-        ended = ended_append(target.store, target.path, job.content_token, target.shape)
+        ended = _ended_append(target, job, options)
         finished = None if ended is None else Finished(ended.at, ended.report, {})
     return ResumePlan(
         finished=finished,
@@ -360,6 +364,12 @@ def find_finished_append(
         The region for the values.
     options
         Tells whether to resume a job.
+
+    Raises
+    ------
+    AppendConflictError
+        If the array is longer than it was before another process was found at work on the same
+        append, and nothing tells that this one has made it so.
     """
     if not options.resume:
         return None
@@ -367,7 +377,10 @@ def find_finished_append(
         slice(s.start - (s.stop - extent), extent, 1) if s.stop > extent else s
         for s, extent in zip(region, present.shape, strict=True)
     )
-    if back == region or any(s.start < 0 for s in back):
+    if back == region:
+        return None
+    if any(s.start < 0 for s in back):
+        _check_as_awaited(present, region, options)
         return None
     job = _job(values, present, back, creates=False, grows=True, resume=options.resume)
     if job.content_token in options.ended:
@@ -376,8 +389,28 @@ def find_finished_append(
     found = _open_at(present, place, needed=True)
     if any(_is_same(job, other) and other.append_committed for _, other in found):
         return back
-    ended = ended_append(present.store, present.path, job.content_token, present.shape)
-    return None if ended is None else back
+    if _ended_append(present, job, options) is not None:
+        return back
+    _check_as_awaited(present, region, options)
+    return None
+
+
+def _check_as_awaited(present: Array, region: Region, options: ResumeOptions) -> None:
+    """Refuse to append behind what may be the same values, after another process was awaited."""
+    if options.until not in (None, tuple(s.stop for s in region)):
+        raise AppendConflictError(
+            f"{where(present.store, present.path)} has been made longer while this append waited "
+            "for the process that worked on the same one, which may have ended; nothing was "
+            f"written. Look at the end of the array, whose shape is {present.shape} by now, and "
+            "append again if the values are not there."
+        )
+
+
+def _ended_append(present: Array, job: JobRecord, options: ResumeOptions) -> EndedAppend | None:
+    """Return the end of the same append, if it is known to have ended."""
+    store, path, shape = present.store, present.path, present.shape
+    was_awaited = options.until == shape
+    return ended_append(store, path, job.content_token, shape, was_awaited=was_awaited)
 
 
 def _job(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from hashlib import sha256
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -64,6 +65,7 @@ from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, 
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.commit import GroupCommit, finish_commit
 from zarr_dask.jobs.write.request import WriteRequest
+from zarr_dask.jobs.write.running import alone_with
 from zarr_dask.jobs.write.write import plan_several
 from zarr_dask.journal.incomplete import jobs_creating
 from zarr_dask.stores.base import Store
@@ -127,6 +129,7 @@ class AppendReport(Measured, InWords):
         return "\n".join((first, *map(str, self.broken)))
 
 
+@hides("anew", "run_alone")
 @dataclass(frozen=True, repr=False)
 class IngestPlan(Priced, InWords):
     """Everything that an ingest will do; made by `zarr_dask.plan_ingest`."""
@@ -150,6 +153,9 @@ class IngestPlan(Priced, InWords):
     made_by: CopyPlan | None = None
     """Plan of the job that has made a store which has all files, and which may have died right at
     its end; None if nothing may be resumed."""
+    anew: Callable[[], IngestPlan] | None = None
+    """Plans the same resumable job again, after another process has worked on it; None for others.
+    """
 
     @property
     def tasks(self) -> int:
@@ -213,6 +219,9 @@ class IngestPlan(Priced, InWords):
     ) -> IngestReport | AppendReport:
         """Run the plan.
 
+        If another process runs the same ``zarr_dask.ingest(..., resume=True)``, its end is waited
+        for.
+
         Parameters
         ----------
         client, progress, resume, journal
@@ -230,6 +239,21 @@ class IngestPlan(Priced, InWords):
         ZarrDaskError
             As `zarr_dask.copy` and `zarr_dask.to_zarr`.
         """
+        if self.append is None:
+            return self.run_alone(client, progress, resume=resume, journal=journal, verify=verify)
+        with alone_with(self, self.append.plans, self.anew) as plan:
+            return plan.run_alone(client, progress, resume=resume, journal=journal, verify=verify)
+
+    def run_alone(
+        self,
+        client: Client | None,
+        progress: Callable[[Progress], None] | bool | None,
+        *,
+        resume: bool,
+        journal: Location | None,
+        verify: bool,
+    ) -> IngestReport | AppendReport:
+        """Run the plan while no other process works on the same job."""
         broken = self.source.broken
         if broken is not None and not resume:
             broken.clear()
@@ -898,7 +922,8 @@ def ingest(
     >>> zd.ingest("run/*.nc", "run.zarr", concat="time", chunks={"time": -1})  # doctest: +SKIP
     """
     check_bools(overwrite=overwrite, resume=resume, verify=verify)
-    plan = plan_ingest(
+    make = partial(
+        plan_ingest,
         files,
         url,
         path=path,
@@ -921,4 +946,7 @@ def ingest(
         storage_options=storage_options,
         target_options=target_options,
     )
+    plan = make()
+    if resume:
+        plan = replace(plan, anew=make)
     return plan.run(client, progress, resume=resume, journal=journal, verify=verify)

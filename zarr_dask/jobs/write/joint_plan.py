@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -19,7 +19,7 @@ from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_tar
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.regroup import held_together
-from zarr_dask.jobs.write.running import WritePlan, make_finalizer, run_plans
+from zarr_dask.jobs.write.running import WritePlan, alone_with, make_finalizer, run_plans
 from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["JointWritePlan"]
 
 
-@hides("at_once", "commit")
+@hides("anew", "at_once", "commit", "run_alone")
 @dataclass(frozen=True, eq=False, repr=False)
 class JointWritePlan(Priced, InWords):
     """Several writes by one graph, without a stored object in common; made by `plan_write`."""
@@ -45,6 +45,9 @@ class JointWritePlan(Priced, InWords):
     plans: tuple[WritePlan, ...]
     commit: GroupCommit | None = None
     """Makes all arrays visible together; None if each one is shown when it is written."""
+    anew: Callable[[], JointWritePlan] | None = None
+    """Plans the same resumable job again, after another process has worked on it; None for others,
+    and for plans whose maker does so."""
 
     def at_once(self) -> JointWritePlan:
         """Return the plan as `WritePlan.at_once` does, unless it makes new arrays.
@@ -131,6 +134,8 @@ class JointWritePlan(Priced, InWords):
     ) -> tuple[WriteReport, ...]:
         """Run the plan; see `WritePlan.run`. Several arrays are one submission, unless in windows.
 
+        If another process runs the same job with ``resume=``, its end is waited for.
+
         Raises
         ------
         ValueError
@@ -141,6 +146,13 @@ class JointWritePlan(Priced, InWords):
             plan.check_window(window)
         if window is not None:
             self._check_apart()
+        with alone_with(self, self.plans, self.anew) as joint:
+            return joint.run_alone(client, progress, window)
+
+    def run_alone(
+        self, client: Client | None, progress: WriteProgress | None, window: int | None
+    ) -> tuple[WriteReport, ...]:
+        """Run the plan while no other process works on the same job."""
         if self.commit is None:
             return run_plans(self.plans, client, progress, window)
         with self.commit.claimed(), self._in_place(self.commit) as (plans, group):

@@ -15,6 +15,7 @@ from zarr_dask.array.cells import CHUNK_BYTES, auto_chunks
 from zarr_dask.array.create import ArraySpec, given_values
 from zarr_dask.array.view import View
 from zarr_dask.dtypes.base import Casting
+from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.create_node import create_array
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import PrefetchedLocation
@@ -191,6 +192,8 @@ class WriteRequest(WriteOptions):
     """Length along `append` by which the caller has judged what to append, if it has."""
     ended: tuple[str, ...] = ()
     """As in `ResumeOptions`."""
+    until: Shape | None = None
+    """As in `ResumeOptions`."""
     site: PrefetchedLocation | None = None
     """Content of the location of a new array, if it is known already."""
     is_between: bool = False
@@ -222,6 +225,7 @@ class WriteRequest(WriteOptions):
             self.manifest,
             self.sha256,
             self.ended,
+            self.until,
             confirm=self.confirm,
             verify=self.verify,
         )

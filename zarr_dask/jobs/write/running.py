@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from zarr_dask._util.lazy_names import hides
-from zarr_dask.errors import JobReplacedError
+from zarr_dask.errors import JobReplacedError, NodeNotFoundError
+from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.handles import tell_growth
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
@@ -23,9 +24,10 @@ from zarr_dask.jobs.write.plan import PlannedWrite
 from zarr_dask.jobs.write.start import StartedWrite, start_write, withdraw_write
 from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import Commit, Finalizer, WriteReport
-from zarr_dask.journal import NodeClaim, new_journal
+from zarr_dask.journal import JournalLocation, NodeClaim, new_journal
 from zarr_dask.journal.finished import finished_job, record_of
 from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.open import local_path
 from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.retry import counting_requests
 
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import WriteCollection
 
-__all__ = ["WritePlan", "make_finalizer", "run_plans"]
+__all__ = ["WritePlan", "alone_with", "make_finalizer", "run_plans"]
+
+P = TypeVar("P")
 
 _LOG = logging.getLogger(__name__)
 
@@ -117,25 +121,8 @@ class WritePlan(PlannedWrite):
             If nobody can tell whether the process that works on the same job is still running.
         """
         self.check_window(window)
-        with self._alone() as plan:
+        with alone_with(self, (self,), self.anew) as plan:
             return run_plans((plan,), client, progress, window)[0]
-
-    @contextmanager
-    def _alone(self) -> Iterator[WritePlan]:
-        """Wait while another process works on the same resumable job; yield what is to do then."""
-        place, job = self.resume.place, self.resume.job
-        if place is None or self.anew is None:
-            yield self
-            return
-        with alone_at(place.store, new_journal(place, job).prefix, self.target.where) as waited:
-            ended = self.creates and record_of(place.store, place.prefix, job.token) is not None
-            if place.session is not None and (waited or ended):
-                place.session.refresh()  # it was opened before the other process had committed
-                yield self.anew()
-                return
-            if ended:
-                ended = bool(finished_job(place.store, place.prefix, self.target.store, job))
-            yield self.anew() if waited or ended else self
 
     def check_window(self, window: int | None) -> None:
         """Refuse windows of tasks that share intermediate results.
@@ -165,6 +152,76 @@ class WritePlan(PlannedWrite):
         if self.again is not None:  # others may have made it longer before
             target = open_array(target.store, target.path)
         return target.to_dask()
+
+
+@contextmanager
+def alone_with(
+    planned: P, writes: Sequence[PlannedWrite], anew: Callable[[], P] | None
+) -> Iterator[P]:
+    """Wait while another process works on the same resumable job; yield what is to do then.
+
+    Parameters
+    ----------
+    planned
+        The plan of the job.
+    writes
+        The writes in it.
+    anew
+        Plans the job again, after another process has worked on it; None if it is not resumable.
+
+    Raises
+    ------
+    JobRunningError
+        As `zarr_dask.jobs.engine.lifecycle.alone`.
+    """
+    kept = [(one.resume.place, one) for one in writes if one.resume.place is not None]
+    if anew is None or not kept:
+        yield planned
+        return
+    place, first = kept[0]
+    prefix = "\n".join(new_journal(at, one.resume.job).prefix for at, one in kept)
+    with alone_at(place.store, prefix, first.target.where) as waited:
+        if not waited and not any(_is_outdated(at, one, alone=len(kept) == 1) for at, one in kept):
+            yield planned
+            return
+        if place.session is not None:
+            place.session.refresh()  # it was opened before the other process had committed
+        yield anew()
+
+
+def _is_outdated(place: JournalLocation, write: PlannedWrite, *, alone: bool) -> bool:
+    """True if another process has begun or ended the same job since a write was planned.
+
+    In remote stores, where each look is a request, only the end of one write is looked for.
+    """
+    is_local = local_path(place.store, "") is not None
+    if (is_local or alone) and _has_ended_since(place, write):
+        return True
+    if not is_local or place.session is not None:
+        return False
+    then, now = write.resume.resumed, new_journal(place, write.resume.job).job()
+    if (None if then is None else then[1].run_id) != (None if now is None else now.run_id):
+        return True
+    return write.before is not None and not _is_as_long(write, write.before)
+
+
+def _has_ended_since(place: JournalLocation, write: PlannedWrite) -> bool:
+    """True if a job that makes an array has ended since it was planned."""
+    job = write.resume.job
+    if not write.creates or record_of(place.store, place.prefix, job.token) is None:
+        return False
+    if place.session is not None:  # it was opened before the other process may have committed
+        return True
+    return finished_job(place.store, place.prefix, write.target.store, job) is not None
+
+
+def _is_as_long(write: PlannedWrite, before: ArrayMeta) -> bool:
+    """True if an array that grows has the length with which its growth was planned."""
+    target = write.target
+    try:
+        return open_array(target.store, target.path, format=target.format).shape == before.shape
+    except NodeNotFoundError:
+        return False
 
 
 def _is_number(value: Any) -> bool:

@@ -307,7 +307,10 @@ def plan_several(
 
     plans = plan_each(bound(plan_one, *one) for one in zip(arrays, requests, strict=True))
     check_disjoint_targets(plans)
-    return JointWritePlan(tuple(_in_one_graph(_sharing_memory(plans))), commit)
+    is_resumable = commit is None and any(one.resume for one in requests)
+    awaiting = [_awaiting(one, p.target, p.before) for one, p in zip(requests, plans, strict=True)]
+    anew = bound(plan_several, arrays, awaiting) if is_resumable else None
+    return JointWritePlan(tuple(_in_one_graph(_sharing_memory(plans))), commit, anew)
 
 
 def _sharing_memory(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
@@ -483,7 +486,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
         site=site,
-        anew=bound(_plan, arr, given) if request.resume else None,
+        anew=bound(_plan, arr, _awaiting(given, target, before)) if request.resume else None,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
         is_between=request.is_between,
     )
@@ -494,6 +497,16 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     if request.partial == "refuse" and request.append is None:
         check_whole(plan)
     return plan
+
+
+def _awaiting(request: WriteRequest, target: Array, before: ArrayMeta | None) -> WriteRequest:
+    """Return the request to be planned again after another process has worked on the same job.
+
+    An append that may not stand behind others is not made twice then.
+    """
+    if before is None or request.on_conflict == "wait":
+        return request
+    return replace(request, until=target.shape)
 
 
 def _with_names_of(source: Array, request: WriteRequest) -> WriteRequest:
