@@ -250,11 +250,11 @@ def formats_named(package: Path) -> list[str]:
 
 
 def classes_twice(package: Path) -> list[str]:
-    """Public names of classes that mean two different things."""
+    """Names of classes that mean two different things."""
     places: dict[str, list[str]] = {}
     for name, tree in read(package).items():
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name)
     return [f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1]
 

@@ -124,7 +124,7 @@ def test_crc32c_is_the_same_from_every_library(data, cut):
 
 
 def test_crc32c_takes_the_fastest_function_after_many_bytes(monkeypatch):
-    used = checksum._Used()
+    used = checksum._ChosenFunction()
     monkeypatch.setattr(checksum, "_PAYS", 3000)
     whole = bytes(range(250)) * 4
     for buffer in (whole, np.frombuffer(whole, "<i4"), bytearray(whole)):

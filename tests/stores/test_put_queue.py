@@ -123,7 +123,7 @@ def test_a_put_that_fails_between_two_looks_is_an_error(monkeypatch):
     futures[1].set_result(None)
     pool = SimpleNamespace(submit=lambda *_: futures.pop(0))
     monkeypatch.setattr(streaming_put, "waiting_threads", lambda: pool)
-    monkeypatch.setattr(streaming_put, "_WAITING", streaming_put._Waiting())
+    monkeypatch.setattr(streaming_put, "_WAITING", streaming_put._WaitingValues())
 
     def puts():
         store = Far(wanted=1)

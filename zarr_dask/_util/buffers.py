@@ -45,7 +45,7 @@ _BYTE = np.dtype(np.uint8)
 _STEP = 1 << 20  # encoded chunks differ a little in size; rounding up avoids reallocation
 
 
-class _Keeper:
+class _ThreadBuffers:
     """Memory held by a thread, which others may free, except what is in use."""
 
     def __init__(self) -> None:
@@ -63,13 +63,13 @@ class _Keeper:
         self.segments.clear()
 
 
-class _Keepers:
+class _BuffersOfThreads:
     """Memory of all live threads of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: WeakSet[_Keeper] = WeakSet()
-        self._worker: _Keeper | None = None
+        self._all: WeakSet[_ThreadBuffers] = WeakSet()
+        self._worker: _ThreadBuffers | None = None
         """The first thread that has run a task."""
         self._several = False
         """True if other threads have run tasks, too."""
@@ -81,11 +81,11 @@ class _Keepers:
         _KEPT.keeper.tasks = 0
         self._all.add(_KEPT.keeper)
 
-    def add(self, one: _Keeper) -> None:
+    def add(self, one: _ThreadBuffers) -> None:
         with self._lock:
             self._all.add(one)
 
-    def begin(self, here: _Keeper, purpose: Hashable, first: First | None) -> None:
+    def begin(self, here: _ThreadBuffers, purpose: Hashable, first: First | None) -> None:
         """Register the start of a task; if no other runs, call `first` before any other starts."""
         with self._lock:
             alone = not any(one.tasks for one in self._all)
@@ -101,7 +101,7 @@ class _Keepers:
                 first(_ALLOCATOR.told and not self._several)
             here.tasks += 1
 
-    def end(self, here: _Keeper) -> None:
+    def end(self, here: _ThreadBuffers) -> None:
         """Register the end of a task; after the last one, free the memory of all tasks."""
         with self._lock:
             here.tasks = max(here.tasks - 1, 0)  # a new process has no running task
@@ -113,14 +113,14 @@ class _Keepers:
                     one.purpose = None
 
 
-_KEEPERS = _Keepers()
+_KEEPERS = _BuffersOfThreads()
 
 
 class _ThreadMemory(threading.local):
     """Memory held by the current thread."""
 
     def __init__(self) -> None:
-        self.keeper = _Keeper()
+        self.keeper = _ThreadBuffers()
         self.memory = self.keeper.memory
         self.gathers = False
         """True while a `SegmentedBuffer` is active."""

@@ -272,7 +272,7 @@ def take_done(futures: list[Future[T]]) -> list[Future[T]]:
     return done
 
 
-class _Meanwhile(threading.local):
+class _WorkWhileWaiting(threading.local):
     """Work for the current thread to do the next time it waits."""
 
     work: Callable[[], object] | None = None
@@ -284,7 +284,7 @@ class _Meanwhile(threading.local):
             work()
 
 
-_MEANWHILE = _Meanwhile()
+_MEANWHILE = _WorkWhileWaiting()
 
 
 @contextmanager

@@ -618,8 +618,8 @@ class Reader:
         if len(objects) == 1:
             self._read(objects[0])
             return
-        waiting, begun, failed = deque(objects), deque[_Begun](), list[_Object]()
-        window = _Window(self._store.coalescing)
+        waiting, begun, failed = deque(objects), deque[_ObjectRead](), list[_Object]()
+        window = _RequestWindow(self._store.coalescing)
         try:
             while True:
                 if window.has_room_for(len(waiting) + len(begun)):
@@ -638,19 +638,19 @@ class Reader:
 
     def _next_round(
         self,
-        begun: deque[_Begun],
+        begun: deque[_ObjectRead],
         waiting: deque[_Object],
         failed: list[_Object],
-        window: _Window,
-    ) -> list[_Begun]:
+        window: _RequestWindow,
+    ) -> list[_ObjectRead]:
         """Return the objects to request next: started ones first, as many as the store allows."""
-        taken: list[_Begun] = []
+        taken: list[_ObjectRead] = []
         while not window.is_full and (begun or waiting):
             if begun:
                 one = begun.popleft()
             else:
                 wanted = waiting.popleft()
-                one = _Begun(wanted, self._fetch(wanted))
+                one = _ObjectRead(wanted, self._fetch(wanted))
                 if self._versions is not None:
                     one.tag = self._versions.tags.get(wanted.key)
                 if not self._skip_kept(one, failed):
@@ -659,7 +659,7 @@ class Reader:
             window.add(one)
         return taken
 
-    def _skip_kept(self, one: _Begun, failed: list[_Object]) -> bool:
+    def _skip_kept(self, one: _ObjectRead, failed: list[_Object]) -> bool:
         """Read on as long as indices are cached; True if there is more to request."""
         key = one.wanted.key
         while self._most_kept and _are_indices(one.ranges):
@@ -673,7 +673,7 @@ class Reader:
                 return False
         return True
 
-    def _send(self, taken: Sequence[_Begun]) -> _Round:
+    def _send(self, taken: Sequence[_ObjectRead]) -> _RequestBatch:
         """Send what some objects request, by one call of the store."""
         joint = [coalesce(one.ranges, self._store.coalescing) for one in taken]
         requests = [
@@ -682,11 +682,11 @@ class Reader:
             for wanted in ranges
         ]
         fetched = get_ranges_if_match(self._store, requests)
-        return _Round(fetched, self._responses(taken, joint, iter(fetched)))
+        return _RequestBatch(fetched, self._responses(taken, joint, iter(fetched)))
 
     def _responses(
         self,
-        taken: Sequence[_Begun],
+        taken: Sequence[_ObjectRead],
         joint: Sequence[tuple[Sequence[Range], Sequence[tuple[int, int]]]],
         coming: Iterator[TaggedBytes | None],
     ) -> Iterator[_Response]:
@@ -697,7 +697,10 @@ class Reader:
             deque(share, maxlen=0)  # skip the rest that was not consumed
 
     def _received(
-        self, one: _Begun, share: Iterator[TaggedBytes | None], places: Sequence[tuple[int, int]]
+        self,
+        one: _ObjectRead,
+        share: Iterator[TaggedBytes | None],
+        places: Sequence[tuple[int, int]],
     ) -> Iterable[Buffer] | None:
         """Return the bytes that an object requested, as they arrive."""
         try:
@@ -713,7 +716,9 @@ class Reader:
         one.tag = tag
         return indices
 
-    def _go_on(self, one: _Begun, received: Iterable[Buffer] | None, failed: list[_Object]) -> bool:
+    def _go_on(
+        self, one: _ObjectRead, received: Iterable[Buffer] | None, failed: list[_Object]
+    ) -> bool:
         """Pass an object the bytes that it requested; True if it requests more."""
         if received is _REPLACED:
             failed.append(one.wanted)
@@ -734,7 +739,7 @@ class Reader:
         return True
 
 
-class _Begun:
+class _ObjectRead:
     """An object that is being read."""
 
     __slots__ = ("fetch", "ranges", "tag", "wanted")
@@ -758,18 +763,18 @@ class _Begun:
         )
 
 
-_Response = tuple[_Begun, Iterable[Buffer] | None]
+_Response = tuple[_ObjectRead, Iterable[Buffer] | None]
 """An object, and the bytes that it has requested, as they arrive; None if it is absent."""
 
 
-class _Round(NamedTuple):
+class _RequestBatch(NamedTuple):
     """Requests that one call of the store has sent."""
 
     fetched: Iterable[TaggedBytes | None]
     responses: Iterator[_Response]
 
 
-class _Window:
+class _RequestWindow:
     """The requests of a batch of objects that have been sent and whose responses are not used yet.
 
     Parameters
@@ -779,7 +784,7 @@ class _Window:
     """
 
     def __init__(self, policy: ReadPolicy) -> None:
-        self.rounds: deque[_Round] = deque()
+        self.rounds: deque[_RequestBatch] = deque()
         self._policy = policy
         self._loads: deque[tuple[int, int]] = deque()
         """Requests and bytes of each object, in the order of the responses."""
@@ -806,7 +811,7 @@ class _Window:
             and isinstance(self.rounds[-1].fetched, Iterator)  # else all of them have arrived
         )
 
-    def add(self, one: _Begun) -> None:
+    def add(self, one: _ObjectRead) -> None:
         """Count an object that is about to be requested."""
         load = (len(one.ranges), one.nbytes)
         self._loads.append(load)

@@ -45,7 +45,7 @@ def checked_extents(shape: Any, ndim: int) -> Shape:
     return lengths
 
 
-class _Named(Protocol):
+class _NamedDimensions(Protocol):
     """An array, as far as names of dimensions are concerned."""
 
     @property
@@ -55,7 +55,7 @@ class _Named(Protocol):
     def dimension_names(self) -> tuple[str | None, ...] | None: ...
 
 
-def axis_of(target: _Named, along: Any, option: str) -> int:
+def axis_of(target: _NamedDimensions, along: Any, option: str) -> int:
     """Return the position of a dimension that an option gives by position or by name.
 
     Raises

@@ -21,7 +21,7 @@ __all__ = ["ObjectCheck"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Receipts:
+class _ManifestByKey:
     """A manifest by keys."""
 
     objects: Mapping[str, StoredObject]
@@ -50,7 +50,7 @@ class ObjectCheck:
 
     url: str
     """Location of the manifest, for messages."""
-    receipts: _Receipts
+    receipts: _ManifestByKey
     prefix: str
     """Common prefix of the keys of the array's stored objects."""
     listed_prefix: str
@@ -138,9 +138,9 @@ class _ReadManifests:
     def forget(self) -> None:
         """Keep nothing any more; in a new process nobody else holds the lock."""
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], tuple[Hashable, _Receipts]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], tuple[Hashable, _ManifestByKey]] = OrderedDict()
 
-    def get(self, place: ManifestPlace) -> _Receipts:
+    def get(self, place: ManifestPlace) -> _ManifestByKey:
         """Return the manifest at a location; read again if it has changed."""
         where, tag = (place.store.identity, place.key), etag_of(place.store, place.key)
         with self._lock:  # threads that want the same one wait for the first
@@ -149,7 +149,7 @@ class _ReadManifests:
                 return known[1]
             manifest = Manifest.at(place)
             by_key = {item.key: item for item in manifest.objects}
-            found = _Receipts(by_key, manifest.empty, manifest.prefix)
+            found = _ManifestByKey(by_key, manifest.empty, manifest.prefix)
             self._kept[where] = (tag, found)
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)

@@ -161,7 +161,7 @@ def _shape_of(region: Region) -> Shape:
     return tuple(len(range(s.start, s.stop, s.step)) for s in region)
 
 
-class _Decoded(threading.local):
+class _DecodeCounters(threading.local):
     """The amount that the current thread has decoded."""
 
     nbytes = 0
@@ -169,7 +169,7 @@ class _Decoded(threading.local):
     """Pieces that it has filled instead."""
 
 
-_DECODED = _Decoded()
+_DECODED = _DecodeCounters()
 
 
 def thread_decoded_nbytes() -> int:

@@ -40,7 +40,7 @@ def crc32c(buffer: Buffer | np.ndarray, before: int = 0) -> int:
 _Function = Callable[["Buffer | np.ndarray", int], int]
 
 
-class _Used:
+class _ChosenFunction:
     """The function in use: the fastest one, once the process has computed many checksums.
 
     Importing awscrt takes 40 ms, as long as it saves in some `_PAYS` bytes.
@@ -58,7 +58,7 @@ class _Used:
 
 
 _PAYS = 1 << 31
-_USED = _Used()
+_USED = _ChosenFunction()
 
 
 def load_fastest() -> None:

@@ -21,7 +21,7 @@ __all__ = ["UnknownArrayCodec", "UnknownBytesCodec"]
 
 
 @dataclass(frozen=True)
-class _Skipped(Codec):
+class _UnknownCodec(Codec):
     """The common part of both kinds: the metadata, as JSON text."""
 
     text: str
@@ -45,7 +45,7 @@ class _Skipped(Codec):
 
 
 @dataclass(frozen=True)
-class UnknownArrayCodec(_Skipped, ArrayCodec):
+class UnknownArrayCodec(_UnknownCodec, ArrayCodec):
     """A skipped codec from array to array."""
 
     def output(self, spec: ChunkSpec) -> ChunkSpec:
@@ -66,7 +66,7 @@ class UnknownArrayCodec(_Skipped, ArrayCodec):
 
 
 @dataclass(frozen=True)
-class UnknownBytesCodec(_Skipped, BytesCodec):
+class UnknownBytesCodec(_UnknownCodec, BytesCodec):
     """A skipped codec from bytes to bytes."""
 
     peak_copies: ClassVar[int] = 0

@@ -190,11 +190,11 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
 
     def items(self) -> ItemsView[str, Array | Group]:
         """Return name and node of everything directly below, read together."""
-        return _Items(self)
+        return _NodeItems(self)
 
     def values(self) -> ValuesView[Array | Group]:
         """Return all nodes directly below, read together."""
-        return _Values(self)
+        return _NodeValues(self)
 
     def _ipython_key_completions_(self) -> list[str]:
         """Return the names that a notebook offers after ``group["``."""
@@ -498,7 +498,7 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         self.__dict__["meta"] = replace(self.meta, attributes=meta.attributes, implicit=False)
 
 
-class _Items(ItemsView[str, "Array | Group"]):
+class _NodeItems(ItemsView[str, "Array | Group"]):
     """Names and nodes directly below a group, whose metadata are read together."""
 
     _mapping: Group
@@ -507,7 +507,7 @@ class _Items(ItemsView[str, "Array | Group"]):
         return self._mapping.children()
 
 
-class _Values(ValuesView["Array | Group"]):
+class _NodeValues(ValuesView["Array | Group"]):
     """Nodes directly below a group, whose metadata are read together."""
 
     _mapping: Group

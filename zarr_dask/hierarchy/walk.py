@@ -285,10 +285,10 @@ def _levels(
     as_texts: bool = False,
 ) -> Iterator[_Level]:
     """The nodes below a path; their documents too where they are wanted as texts."""
-    ways = _Ways(store, path)
+    ways = _RealFolders(store, path)
     bare = {path} if is_bare else set()
     groups = [path]
-    bearable = _Bearable(where(store, path))
+    bearable = _UnreadableLimit(where(store, path))
     while groups:
         level = _Level()
         candidates = _children(store, groups, node_format)
@@ -314,7 +314,7 @@ def _levels(
         groups = [*below] if isinstance(store, Consolidated) else ways.followed(below)
 
 
-class _Ways:
+class _RealFolders:
     """Real folders of the groups of one level of a walk, and of those above them."""
 
     def __init__(self, store: Store, path: str) -> None:
@@ -347,7 +347,7 @@ class _Ways:
         return list(found)
 
 
-class _Bearable:
+class _UnreadableLimit:
     """Passes on the results of a walk, unless too many of them cannot be read."""
 
     def __init__(self, at: str) -> None:

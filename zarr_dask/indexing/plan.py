@@ -82,7 +82,7 @@ class WholeChunkSelection(NamedTuple):
     """Their positions along the axis of each group."""
 
 
-class _Assigned(NamedTuple):
+class _ElementsByCell(NamedTuple):
     """The elements that are assigned to cells, along the dimensions of one group."""
 
     coords: tuple[int, ...]
@@ -296,7 +296,7 @@ class SelectionPlan:
             whole = all(share.whole for share in shares)
             yield Part(tuple(coords), tuple(inside), out, whole)
 
-    def _assigned(self, number: int, grid: Grid) -> Iterator[_Assigned]:
+    def _assigned(self, number: int, grid: Grid) -> Iterator[_ElementsByCell]:
         """Yield what one group of dimensions has in the cells that it meets along them."""
         group = self.groups[number]
         dimensions = [grid.dimensions[dim] for dim in group.dims]
@@ -326,7 +326,9 @@ class SelectionPlan:
                 places = out if isinstance(out, np.ndarray) else _spread(out)
                 whole = _is_all(share, dimensions, cell.coords)
                 is_listed = pick is not None
-                yield _Assigned(cell.coords, sides, mesh, is_listed, out, along_axis(places), whole)
+                yield _ElementsByCell(
+                    cell.coords, sides, mesh, is_listed, out, along_axis(places), whole
+                )
 
     def picked(self, taking: ChunkSelection, box: np.ndarray) -> np.ndarray:
         """Return the selected elements of a box, one axis for each group."""

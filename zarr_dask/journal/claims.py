@@ -113,7 +113,7 @@ _CHECK = "crc32"
 _LONGEST_TEXT = 1 << 20  # bytes of a record
 _NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 """Errors where nothing may be put beside the hierarchy."""
-_IN_MEMORY: dict[tuple[str, str], _InMemory] = {}
+_IN_MEMORY: dict[tuple[str, str], _MemoryClaim] = {}
 """Appends to arrays in the memory of this process."""
 _IN_JOURNAL = re.compile(f"(?:.*/)?{JOB}[0-9a-f]{{16}}/")
 _MEMORY_LOCK = threading.Lock()
@@ -224,7 +224,7 @@ def _are_texts(*values: Any) -> bool:
 
 
 @dataclass
-class _InMemory:
+class _MemoryClaim:
     """Owner of an append to an array in memory, and the number of its tasks that run."""
 
     tokens: tuple[str, ...] = ()
@@ -436,7 +436,7 @@ class ArrayEnd:
 
     def _claim_memory(self) -> Claim | AppendConflictError:
         with _MEMORY_LOCK:
-            found = _IN_MEMORY.setdefault(self._name, _InMemory())
+            found = _IN_MEMORY.setdefault(self._name, _MemoryClaim())
             is_new = self._is_new(found.tokens)
             if is_new and found.holders:
                 return self._conflict(ClaimRecord(found.tokens), lives=True)
@@ -452,7 +452,7 @@ class ArrayEnd:
 
     def _leave_memory(self, *, alone: bool) -> None:
         with _MEMORY_LOCK:
-            found = _IN_MEMORY.get(self._name, _InMemory())
+            found = _IN_MEMORY.get(self._name, _MemoryClaim())
             if found.tokens[-1:] == (self.token,) and not (alone and len(found.tokens) > 1):
                 del _IN_MEMORY[self._name]
 

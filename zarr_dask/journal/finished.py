@@ -26,7 +26,7 @@ from zarr_dask.journal.journal import JobRecord, Journal
 from zarr_dask.stores.base import Store
 
 __all__ = [
-    "Finished",
+    "FinishedJob",
     "discard_record",
     "finished_job",
     "is_record",
@@ -43,7 +43,7 @@ _NAME = "__done-"
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedJob:
     """A job that has ended."""
 
     ended: str
@@ -99,7 +99,7 @@ def _as_json(token: str, report: Mapping[str, Any], documents: Mapping[str, str]
     return json.dumps(record, indent=1).encode()
 
 
-def record_of(records: Store, prefix: str, token: str) -> Finished | None:
+def record_of(records: Store, prefix: str, token: str) -> FinishedJob | None:
     """Return the record of the job with a token; None if there is none."""
     key = _key(prefix, token)
     text = read_documents(records, [key], Limits())[key]
@@ -114,7 +114,7 @@ def record_of(records: Store, prefix: str, token: str) -> Finished | None:
         return None
     if not isinstance(report, dict) or not isinstance(documents, dict):
         return None
-    return Finished(str(record.get("ended", "")), report, documents)
+    return FinishedJob(str(record.get("ended", "")), report, documents)
 
 
 def is_record(name: str) -> bool:
@@ -130,7 +130,7 @@ def was_ended(journal: Journal) -> bool:
     return record_of(journal.store, f"{place}/" if place else "", journal.token) is not None
 
 
-def finished_job(records: Store, prefix: str, store: Store, job: JobRecord) -> Finished | None:
+def finished_job(records: Store, prefix: str, store: Store, job: JobRecord) -> FinishedJob | None:
     """Return the record of the same job, if what it has made is still there; None if not.
 
     Parameters

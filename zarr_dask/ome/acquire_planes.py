@@ -94,7 +94,7 @@ class _Planes:
         single = tuple((1,) * length for length in self.leading)
         shape = (*single[:at], (1,), *single[at:], *((length,) for length in self.plane))
         values: da.Array = da.map_blocks(
-            _Read(self, time, at),
+            _PlaneOfBlock(self, time, at),
             chunks=shape,
             dtype=self.dtype,
             meta=np.empty((0,) * len(shape), self.dtype),
@@ -133,7 +133,7 @@ class _Planes:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _PlaneOfBlock:
     """Function of the position of a block: the plane that it is."""
 
     planes: _Planes

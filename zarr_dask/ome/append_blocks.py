@@ -201,7 +201,7 @@ def _opened(url: Location | Group, path: str, options: Mapping[str, Any] | None)
 
 
 @dataclass(frozen=True, eq=False)
-class _Growing:
+class _GrowingImage:
     """One image that becomes longer, or a label image."""
 
     image: Image
@@ -251,7 +251,7 @@ def _growing(
     axis: str,
     labels: Mapping[str, Any],
     method: str | Method | Reduce | None,
-) -> list[_Growing]:
+) -> list[_GrowingImage]:
     """Return the image and its label images with their new pixels.
 
     Raises
@@ -272,7 +272,7 @@ def _growing(
         expected = "an axis that has no display settings; write such an image with all its channels"
         raise MetadataError(where, [ValidationProblem("axis", axis, expected)])
     values = _with_axis(as_dask(block), at, len(image.axes))
-    found = [_Growing(image, values, at, method)]
+    found = [_GrowingImage(image, values, at, method)]
     unknown = [
         name for name in labels if name not in image.labels or axis not in image.labels[name].axes
     ]
@@ -288,7 +288,7 @@ def _growing(
         else:  # also over what an append that died has left beyond the end
             shape = (*array.shape[:own], values.shape[at], *array.shape[own + 1 :])
             given = da.zeros(shape, dtype=array.dtype, chunks=array.write_chunks)
-        found.append(_Growing(label, given, own, None))
+        found.append(_GrowingImage(label, given, own, None))
     return found
 
 
@@ -310,7 +310,7 @@ def _with_axis(values: da.Array, axis: int, ndim: int) -> da.Array:
 
 def _plan(
     image: Image,
-    growing: list[_Growing],
+    growing: list[_GrowingImage],
     budget: Budget,
     client: Client | None,
     resume: bool | str,

@@ -52,7 +52,7 @@ from zarr_dask.journal import (
     new_journal,
     open_journals,
 )
-from zarr_dask.journal.finished import Finished, finished_job, record_end
+from zarr_dask.journal.finished import FinishedJob, finished_job, record_end
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import PyramidRecords
@@ -80,7 +80,7 @@ class PyramidJob:
     is_resumed: bool = False
     claims: NodeClaims = field(default_factory=NodeClaims)
     """Claims to the locations of the new nodes, in a remote store."""
-    finished: Finished | None = None
+    finished: FinishedJob | None = None
     """The record of the same job, if it has ended and there is nothing to do."""
 
     @property

@@ -30,7 +30,7 @@ from zarr_dask.jobs.engine.lifecycle import job_lock
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.progress_bars import bar
 from zarr_dask.jobs.rechunk.rechunk import Progress
-from zarr_dask.jobs.write.submit import BegunWrites, compute_writes
+from zarr_dask.jobs.write.submit import ReadyWrites, compute_writes
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.image_lifecycle import PyramidJob, started_or_resumed
@@ -242,12 +242,14 @@ def _run_stage(
         most = min(writer.stage.threads for writer in writers)
         limited = workers.in_this_process and most < plan.threads_per_process
         turns: AbstractContextManager[Any] = Semaphore(most) if limited else nullcontext()
-        run_tasks(_Tasks(tuple(writers), turns), tasks, workers, note, name, writes_to=[plan.store])
+        run_tasks(
+            _StageTasks(tuple(writers), turns), tasks, workers, note, name, writes_to=[plan.store]
+        )
     return reports
 
 
 @dataclass(frozen=True, eq=False)
-class _Tasks:
+class _StageTasks:
     """The tasks of a stage of several images, numbered consecutively; every task carries it."""
 
     writers: tuple[PyramidTask, ...]
@@ -301,7 +303,7 @@ def _compute(
     forks = forks_for([store], workers.client)
     total = sum(int(values.nbytes) for _, values, _ in graphs)
 
-    def collection(topic: str) -> BegunWrites:
+    def collection(topic: str) -> ReadyWrites:
         writes = [
             write_array(
                 values,
@@ -313,7 +315,7 @@ def _compute(
             )
             for writer, values, missing in graphs
         ]
-        return BegunWrites(writes, 0)
+        return ReadyWrites(writes, 0)
 
     def told(step: Progress) -> None:
         steps.add(step.nbytes)

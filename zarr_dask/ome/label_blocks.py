@@ -95,7 +95,7 @@ class _Blocks:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _BlockLabels:
     """Labels of one block: the first ones are in the block, the others in its margins alone."""
 
     number: int
@@ -105,7 +105,7 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Compute:
+class _LabelTask:
     """Task that labels one block, and keeps the labels in the array between."""
 
     function: Callable[[np.ndarray], Any]
@@ -116,7 +116,7 @@ class _Compute:
     blocks: _Blocks
     between: Array
 
-    def __call__(self, number: int) -> _Found:
+    def __call__(self, number: int) -> _BlockLabels:
         coords = self.blocks.coords(number)
         region = self.blocks.seen(coords)
         shape = tuple(s.stop - s.start for s in region)
@@ -134,7 +134,7 @@ class _Compute:
             raise DataTypeError(f"{place}: it returned the label {told.min()}; 0 is the least.")
         numbered, inside, count = _numbered(told.reshape(shape), self._core(coords, region))
         self.between[self.blocks.kept(coords, region)] = numbered
-        return _Found(number, inside, count, nbytes)
+        return _BlockLabels(number, inside, count, nbytes)
 
     def _pixels(self, region: Region) -> np.ndarray:
         index: list[Any] = []
@@ -171,7 +171,7 @@ def _numbered(labels: np.ndarray, core: Region) -> tuple[np.ndarray, int, int]:
 
 
 @dataclass(frozen=True)
-class _Compare:
+class _MatchTask:
     """Task that finds the labels of one block that are the same objects as those of the next."""
 
     blocks: _Blocks
@@ -217,7 +217,7 @@ def _same(a: np.ndarray, b: np.ndarray, *, touching: bool) -> np.ndarray:
 
 
 def _final_ids(
-    found: Sequence[_Found], same: Sequence[tuple[int, int, np.ndarray]]
+    found: Sequence[_BlockLabels], same: Sequence[tuple[int, int, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return where the labels of each block begin, and the final id of all labels of all blocks."""
     starts = np.concatenate([[0], np.cumsum([one.count for one in found])]).astype(np.int64)
@@ -247,7 +247,7 @@ def _final_ids(
 
 
 @dataclass(frozen=True)
-class _Final:
+class _FinalLabels:
     """Function of the position of a block: its labels under their final ids."""
 
     blocks: _Blocks
@@ -368,7 +368,7 @@ def label(
             "max_mem": max_mem,
             "client": client,
         }
-        job = _Job.of(image, function, channel, overlap, blocks)
+        job = _LabelJob.of(image, function, channel, overlap, blocks)
         plan_write_labels(image.group, job.blank(), name, overwrite=overwrite, **options)
         base, prefix = temporary_base(job.source, temp)
         base = open_store({}) if base is None else base
@@ -379,7 +379,7 @@ def label(
 
 
 @dataclass(frozen=True)
-class _Job:
+class _LabelJob:
     """Everything that is decided before blocks are computed."""
 
     function: Callable[[np.ndarray], Any]
@@ -395,7 +395,7 @@ class _Job:
         channel: int | str | None,
         overlap: int | Mapping[str, int],
         blocks: Mapping[str, int] | None,
-    ) -> _Job:
+    ) -> _LabelJob:
         source = image.levels[0].array
         axes = image.multiscale.axes
         kept = [i for i, axis in enumerate(axes) if axis.type != "channel"]
@@ -419,7 +419,7 @@ class _Job:
                     f"{where}: an overlap of {wide} pixels along {name!r} is more than a block of "
                     f"{size}; pass blocks={{{name!r}: {wide}}} or more."
                 )
-        return _Job(
+        return _LabelJob(
             function,
             source,
             tuple(kept.index(i) if i in kept else None for i in range(source.ndim)),
@@ -440,14 +440,14 @@ class _Job:
 
         blocks, grid = self.blocks, self.blocks.grid
         between = create_array(room, "blocks", shape=blocks.shape, dtype="u4", chunks=blocks.cell)
-        compute = _Compute(self.function, self.source, self.axes, self.channel, blocks, between)
-        found: list[_Found] = []
+        compute = _LabelTask(self.function, self.source, self.axes, self.channel, blocks, between)
+        found: list[_BlockLabels] = []
         with ExitStack() as stack:
             told: Any = progress
             if progress is True:
                 told = stack.enter_context(bar("labelling", self.source.nbytes))
 
-            def note(one: _Found) -> None:
+            def note(one: _BlockLabels) -> None:
                 found.append(one)
                 if told is not None:
                     told(Progress(0, 1, one.nbytes, self.source.nbytes))
@@ -455,10 +455,12 @@ class _Job:
             run_tasks(compute, range(grid.ncells), workers, note, "zarr-label", writes_to=[room])
         found.sort(key=lambda one: one.number)
         same: list[tuple[int, int, np.ndarray]] = []
-        compare = _Compare(blocks, between)
+        compare = _MatchTask(blocks, between)
         run_tasks(compare, range(grid.ncells), workers, same.extend, "zarr-label-borders")
         starts, ids = _final_ids(found, same)
-        final = _Final(blocks, between, _stored(room, "starts", starts), _stored(room, "ids", ids))
+        final = _FinalLabels(
+            blocks, between, _stored(room, "starts", starts), _stored(room, "ids", ids)
+        )
         values: da.Array = da.map_blocks(
             final,
             chunks=tuple(dimension.lengths for dimension in grid.dimensions),

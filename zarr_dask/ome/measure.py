@@ -50,7 +50,7 @@ class Measurements:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PartialMeasures:
     """Sums and extremes of the objects in some boxes, one row for each object."""
 
     labels: np.ndarray
@@ -65,14 +65,14 @@ class _Part:
     most: np.ndarray
 
     @staticmethod
-    def joined(parts: Sequence[_Part]) -> _Part:
+    def joined(parts: Sequence[_PartialMeasures]) -> _PartialMeasures:
         """Return the sums and extremes of several parts."""
 
         def every(name: str) -> np.ndarray:
             return np.concatenate([getattr(part, name) for part in parts])
 
         labels, rows = _grouped(every("labels"))
-        return _Part(
+        return _PartialMeasures(
             labels,
             _reduced(np.add, every("counts"), rows),
             _reduced(np.add, every("place_sums"), rows),
@@ -106,7 +106,7 @@ def _reduced(function: np.ufunc, values: np.ndarray, rows: _Rows) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Measure:
+class _MeasureTask:
     """Task that measures the objects in one box of the label image."""
 
     label: Array
@@ -115,7 +115,7 @@ class _Measure:
     """For each axis of the image that of the label image; None for the channels."""
     boxes: Grid
 
-    def __call__(self, number: int) -> tuple[int, _Part]:
+    def __call__(self, number: int) -> tuple[int, _PartialMeasures]:
         coords: Shape = tuple(int(i) for i in np.unravel_index(number, self.boxes.counts))
         region = self.boxes.region_of(coords)
         ids = np.asarray(self.label[region])
@@ -124,7 +124,7 @@ class _Measure:
         counts = _reduced(np.add, np.ones(len(at), np.int64), rows)
         pixels = self._pixels(region, at, ids.shape)
         places = np.stack(np.unravel_index(at, ids.shape), -1) + [s.start for s in region]
-        return number, _Part(
+        return number, _PartialMeasures(
             labels,
             counts,
             _reduced(np.add, places, rows),
@@ -222,27 +222,27 @@ def measure(
         check_reachable_from_workers(image.group.store, client)
         labelled = image.labels[label]
         task = _task_of(image, labelled)
-        parts: dict[int, _Part] = {}
+        parts: dict[int, _PartialMeasures] = {}
         total = task.label.nbytes
         with ExitStack() as stack:
             told: Any = progress
             if progress is True:
                 told = stack.enter_context(bar("measuring", total))
 
-            def note(found: tuple[int, _Part]) -> None:
+            def note(found: tuple[int, _PartialMeasures]) -> None:
                 parts[found[0]] = found[1]
                 if told is not None:
                     told(Progress(0, 1, total // max(task.boxes.ncells, 1), total))
 
             run_tasks(task, range(task.boxes.ncells), find_workers(client), note, "zarr-measure")
-        every = _Part.joined([parts[number] for number in sorted(parts)])
+        every = _PartialMeasures.joined([parts[number] for number in sorted(parts)])
         columns = _columns(every, labelled.levels[0], _channel_names(image))
         found = Measurements(every.labels, columns)
         write_table(image.group, name, label, found.labels, columns, overwrite=overwrite)
         return found
 
 
-def _task_of(image: Image, label: Image) -> _Measure:
+def _task_of(image: Image, label: Image) -> _MeasureTask:
     """Return the task of measuring a label image, after checking that it fits."""
     source, ids = image.levels[0], label.levels[0]
     if source.array.dtype.kind == "c":
@@ -266,10 +266,12 @@ def _task_of(image: Image, label: Image) -> _Measure:
         )
     axes = tuple(ids.axes.index(axis) if axis in lengths else None for axis in source.axes)
     boxes = boxes_for(ids.shape, np.dtype("f8"), [ids.array])
-    return _Measure(ids.array, source.array, axes, boxes)
+    return _MeasureTask(ids.array, source.array, axes, boxes)
 
 
-def _columns(found: _Part, level: Level, channels: Sequence[str]) -> dict[str, np.ndarray]:
+def _columns(
+    found: _PartialMeasures, level: Level, channels: Sequence[str]
+) -> dict[str, np.ndarray]:
     """Return measurements by name; positions in the units of the axes."""
     columns = {"area": found.counts.astype(float)}
     kept = [i for i, axis in enumerate(level.axes) if axis in "tzyx"]

@@ -39,7 +39,7 @@ def picture(
     max_bytes: int,
 ) -> np.ndarray:
     """Draw a small picture of an image; see `zarr_dask.ome.thumbnail`."""
-    view = _View.of(metadata, multiscale, levels[0].array.where)
+    view = _PictureAxes.of(metadata, multiscale, levels[0].array.where)
     level = _level(levels, view, size)
     array = _checked(level.array)
     if not array.size:
@@ -63,8 +63,8 @@ def _checked(array: Array) -> Array:
 
 
 def _planes(
-    level: Level, view: _View, shape: tuple[int, int], max_bytes: int
-) -> list[tuple[_Shown, np.ndarray]]:
+    level: Level, view: _PictureAxes, shape: tuple[int, int], max_bytes: int
+) -> list[tuple[_ShownChannel, np.ndarray]]:
     """Return the displayed channels and their pixels, in the shape of the picture."""
     array = level.array
     channels = view.channels(array)
@@ -76,7 +76,7 @@ def _planes(
 
 
 def _coloured(
-    planes: Sequence[tuple[_Shown, np.ndarray]], covered: np.ndarray | None = None
+    planes: Sequence[tuple[_ShownChannel, np.ndarray]], covered: np.ndarray | None = None
 ) -> np.ndarray:
     """Return a picture of channels; outside of what is covered it is black."""
     shown = np.zeros((*planes[0][1].shape, 3))
@@ -115,7 +115,7 @@ def picture_of_fields(images: Sequence[Pictured], *, size: int, max_bytes: int) 
     without a window are stretched together.
     """
     metadata, multiscale, levels = images[0]
-    view = _View.of(metadata, multiscale, levels[0].array.where)
+    view = _PictureAxes.of(metadata, multiscale, levels[0].array.where)
     boxes = [
         _Box.of(of_one[0], view.across) for _, other, of_one in images if _alike(other, multiscale)
     ]
@@ -127,7 +127,7 @@ def picture_of_fields(images: Sequence[Pictured], *, size: int, max_bytes: int) 
     each = min(size / max(extent), 1 / finest)
     side = [max(1, round(one * each)) for one in extent]
     covered = np.zeros(side, bool)
-    shown: list[tuple[_Shown, np.ndarray]] = []
+    shown: list[tuple[_ShownChannel, np.ndarray]] = []
     for (_, _, of_one), box in zip(images, boxes, strict=True):
         ends = [
             [
@@ -168,7 +168,7 @@ def _are_apart(boxes: Sequence[_Box]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _ShownChannel:
     """One channel with its display settings."""
 
     index: int
@@ -189,7 +189,7 @@ class _Shown:
 
 
 @dataclass(frozen=True)
-class _View:
+class _PictureAxes:
     """Assignment of the axes of an image to the sides of its picture."""
 
     across: tuple[int, int]
@@ -200,7 +200,7 @@ class _View:
     omero: Omero | None
 
     @staticmethod
-    def of(metadata: Metadata, multiscale: Multiscale, at: str) -> _View:
+    def of(metadata: Metadata, multiscale: Multiscale, at: str) -> _PictureAxes:
         """Return the view of an image; of axes of other types the first element is displayed."""
         axes = multiscale.axes
         names = [axis.name for axis in axes]
@@ -215,7 +215,7 @@ class _View:
         space = tuple(n for n in rest if axes[n].type == "space" or names[n] == "z")
         times = [n for n in rest if axes[n].type == "time"]
         others = [n for n in rest if n not in space and n not in times]
-        return _View(
+        return _PictureAxes(
             across,
             space,
             times[0] if times else None,
@@ -223,13 +223,13 @@ class _View:
             metadata.omero,
         )
 
-    def channels(self, array: Array) -> list[_Shown]:
+    def channels(self, array: Array) -> list[_ShownChannel]:
         """Return the displayed channels."""
         count = 1 if self.channel is None else array.shape[self.channel]
         told = () if self.omero is None else self.omero.channels[:count]
         if not told:
             count = min(count, _MOST_CHANNELS)
-            return [_Shown(i, _default_colour(i, count), None) for i in range(count)]
+            return [_ShownChannel(i, _default_colour(i, count), None) for i in range(count)]
         active = [i for i, one in enumerate(told) if one.active is not False]
         shown = [
             _displayed(i, told[i], len(told), array.dtype)
@@ -276,14 +276,14 @@ _COLOURS = (
 )
 
 
-def _displayed(index: int, told: Channel, count: int, dtype: np.dtype[Any]) -> _Shown:
+def _displayed(index: int, told: Channel, count: int, dtype: np.dtype[Any]) -> _ShownChannel:
     """Return a channel with the display settings of ``omero``, as far as they are valid."""
     window = told.window
     limits = None if window is None else (_bounded(window.start), _bounded(window.end))
     if limits is not None and (not all(map(isfinite, limits)) or limits == full_range(dtype)):
         limits = None
     colour = _colour(told.color) or _default_colour(index, count)
-    return _Shown(index, colour, limits, told.extra.get("inverted") is True)
+    return _ShownChannel(index, colour, limits, told.extra.get("inverted") is True)
 
 
 def full_range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
@@ -302,8 +302,8 @@ def _bounded(number: float) -> float:
 _FARTHEST = 1e300
 
 
-def _grey(one: _Shown) -> _Shown:
-    return _Shown(one.index, (1.0, 1.0, 1.0), one.window, one.inverted)
+def _grey(one: _ShownChannel) -> _ShownChannel:
+    return _ShownChannel(one.index, (1.0, 1.0, 1.0), one.window, one.inverted)
 
 
 def _colour(text: str | None) -> tuple[float, float, float] | None:
@@ -318,7 +318,7 @@ def _colour(text: str | None) -> tuple[float, float, float] | None:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _level(levels: Sequence[Level], view: _View, size: int) -> Level:
+def _level(levels: Sequence[Level], view: _PictureAxes, size: int) -> Level:
     """Return the smallest level whose longer side has `size` pixels or more; else the finest."""
 
     def sides(level: Level) -> tuple[int, int]:
@@ -346,7 +346,7 @@ _FLATTEST = 16
 """Maximum ratio of the sides; beyond it the pixel sizes are assumed to be wrong."""
 
 
-def _plane(array: Array, view: _View, channel: int, sampling: Sampling) -> np.ndarray:
+def _plane(array: Array, view: _PictureAxes, channel: int, sampling: Sampling) -> np.ndarray:
     """Return the maximum projection of one channel at the sampled positions."""
     planes = (_projected(array, view, channel, sampling, piece) for piece in sampling.pieces)
     plane = reduce(np.fmax, planes)
@@ -354,7 +354,7 @@ def _plane(array: Array, view: _View, channel: int, sampling: Sampling) -> np.nd
 
 
 def _projected(
-    array: Array, view: _View, channel: int, sampling: Sampling, piece: Sequence[slice]
+    array: Array, view: _PictureAxes, channel: int, sampling: Sampling, piece: Sequence[slice]
 ) -> np.ndarray:
     """Return the maximum of one channel along a piece of the projected axes."""
     index = view.index(array, channel, piece)

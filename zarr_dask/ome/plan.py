@@ -31,7 +31,7 @@ __all__ = ["ImageUpdatePlan", "ImageWritePlan", "claim_images"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Described(InWords, PyramidJobPlan):
+class _DescribedPlan(InWords, PyramidJobPlan):
     """A plan as text and JSON."""
 
     title: str = "write"
@@ -87,7 +87,7 @@ class _Described(InWords, PyramidJobPlan):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageUpdatePlan(_Described):
+class ImageUpdatePlan(_DescribedPlan):
     """The plan of what brings coarser levels up to date; made by `zarr_dask.ome.plan_update`."""
 
     claims: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def claim_images(store: Store, paths: Sequence[str], on_conflict: OnConflict) ->
     "amends", "consolidated", "creates", "documents", "facts", "first", "groups", "total", "waiting"
 )
 @dataclass(frozen=True, eq=False, repr=False)
-class ImageWritePlan(_Described):
+class ImageWritePlan(_DescribedPlan):
     """The plan of a job; made by `zarr_dask.ome.plan_write` and others."""
 
     def with_overwrite(self, overwrite: bool) -> ImageWritePlan:

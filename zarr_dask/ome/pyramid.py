@@ -207,7 +207,7 @@ def _following(part: slice, whole: slice, made: slice, factor: int) -> slice:
 
 
 @dataclass(frozen=True)
-class _Planner:
+class _StagePlanner:
     """Chooses the stages of a pyramid."""
 
     arrays: tuple[Array, ...]
@@ -228,7 +228,7 @@ class _Planner:
         """Number of tasks that run at the same time."""
         return self.workers.threads
 
-    def with_fewer_threads(self) -> Iterator[_Planner]:
+    def with_fewer_threads(self) -> Iterator[_StagePlanner]:
         """Yield planners that leave threads of this process idle, more and more of them."""
         threads = self.threads if self.workers.in_this_process else 1
         while threads := threads // 2:
@@ -452,7 +452,7 @@ def plan_stages(
     MemoryBudgetError
         If one stored object is too large for a process.
     """
-    planner = _Planner(tuple(arrays), tuple(factors), method, max_mem, workers, narrow)
+    planner = _StagePlanner(tuple(arrays), tuple(factors), method, max_mem, workers, narrow)
     stages: list[PyramidStage] = []
     first = 0
     while first < len(arrays):
@@ -462,7 +462,7 @@ def plan_stages(
     return tuple(stages)
 
 
-def _best_stage(planner: _Planner, source: BlockedSource, first: int) -> PyramidStage:
+def _best_stage(planner: _StagePlanner, source: BlockedSource, first: int) -> PyramidStage:
     """Return the stage for all threads, or for fewer if they read much less.
 
     All threads together may have no room for units of a source that are large, such as pages in

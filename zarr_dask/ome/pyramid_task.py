@@ -157,7 +157,7 @@ class PyramidTask:
         The same pixels always give the same bytes. A task may therefore be run again, even
         concurrently with a late first run.
         """
-        written = _Written(self.records, self.waiting)
+        written = _WrittenObjects(self.records, self.waiting)
         with malloc_keep_freed(), counting_retries() as retries:
             self._write_levels(number, source, written)
         written.leave_receipt()
@@ -168,7 +168,7 @@ class PyramidTask:
         counts = (len(written.objects), len(written.empty), nbytes, written.nbytes)
         return PyramidTaskReport(*counts, retries.count, retries.seconds, dict(retries.requests))
 
-    def _write_levels(self, number: int, source: PixelReader, written: _Written) -> None:
+    def _write_levels(self, number: int, source: PixelReader, written: _WrittenObjects) -> None:
         stage, arrays = self.stage, self.arrays
         next_level = self._room(number, 1) if len(arrays) > 1 else None
         for piece, made in stage.pieces(number):
@@ -181,7 +181,7 @@ class PyramidTask:
         if next_level is not None:
             self._write_further(number, next_level, written)
 
-    def _write_further(self, number: int, pixels: np.ndarray, written: _Written) -> None:
+    def _write_further(self, number: int, pixels: np.ndarray, written: _WrittenObjects) -> None:
         """Write the second level of the stage, and those after it."""
         for i in range(1, len(self.arrays)):
             if i > 1:
@@ -230,7 +230,7 @@ class PyramidTask:
         downsample(pixels, factors, self.method, room[tuple(taken)])
 
 
-class _Written:
+class _WrittenObjects:
     """The stored objects that a task has written so far."""
 
     def __init__(self, records: PyramidRecords | None, waiting: int) -> None:

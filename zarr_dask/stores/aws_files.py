@@ -54,7 +54,7 @@ def _sections(variable: str, usual: str) -> dict[str, dict[str, str]]:
     return {" ".join(name.split()): dict(parser[name]) for name in parser.sections()}
 
 
-class _Unmoved(HTTPRedirectHandler):
+class _NoRedirects(HTTPRedirectHandler):
     """Follows no redirection: the response itself names the region."""
 
     def redirect_request(self, *_: object) -> None:
@@ -62,7 +62,7 @@ class _Unmoved(HTTPRedirectHandler):
 
 
 def _opener() -> OpenerDirector:
-    return build_opener(_Unmoved)
+    return build_opener(_NoRedirects)
 
 
 @lru_cache(maxsize=256)

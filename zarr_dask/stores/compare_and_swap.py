@@ -145,7 +145,7 @@ def cas_update(store: Store, key: str, make: Callable[[], bytes]) -> None:
     until_put(f"{key!r} in {store.url}", put)
 
 
-class _Turns:
+class _ValueLocks:
     """Locks by which the threads of this process take turns at values."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class _Turns:
         return self._locks[hash((store.identity, key)) % _LOCKS]
 
 
-_TURNS = _Turns()
+_TURNS = _ValueLocks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_TURNS.forget)
 
@@ -302,7 +302,7 @@ def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
             keeper.keep(folder, descriptor, record)
 
 
-class _Keeper:
+class _LastLock:
     """Keeps the lock that one thread has used last, and counts how often that was used."""
 
     def __init__(self) -> None:
@@ -337,10 +337,10 @@ class _Keeper:
             _unlock(*kept[1:])
 
 
-_KEEPER: ContextVar[_Keeper | None] = ContextVar("_KEEPER", default=None)
+_KEEPER: ContextVar[_LastLock | None] = ContextVar("_KEEPER", default=None)
 
 
-def _keeper_here() -> _Keeper | None:
+def _keeper_here() -> _LastLock | None:
     """Return the keeper of this thread: others may have got its context."""
     keeper = _KEEPER.get()
     if keeper is None or keeper.thread != threading.get_ident() or keeper.pid != os.getpid():
@@ -359,7 +359,7 @@ def keeping_lock() -> Iterator[Callable[[], None]]:
     callable
         Lets go of it; to be called before anything is done that takes its time.
     """
-    keeper = _Keeper()
+    keeper = _LastLock()
     token = _KEEPER.set(keeper)
     try:
         yield keeper.let_go

@@ -58,7 +58,7 @@ class ConditionalGetMixin(ABC):
         return imap_unbuffered(lambda request: self._version(*request), requests)
 
 
-class _Spelling:
+class _TagSpelling:
     """Form of tags that one service wants; settled as soon as it has accepted one."""
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class _Spelling:
 
 
 @lru_cache(maxsize=256)
-def _spelling(service: Hashable) -> _Spelling:  # noqa: ARG001  (the key of the cache)
-    return _Spelling()
+def _spelling(service: Hashable) -> _TagSpelling:  # noqa: ARG001  (the key of the cache)
+    return _TagSpelling()
 
 
 def put_on_tag(

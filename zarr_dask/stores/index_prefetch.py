@@ -73,7 +73,7 @@ def can_read_ahead(store: Store) -> bool:
     return is_remote(store) and capabilities_of(store).conditional_get
 
 
-class _Early(NamedTuple):
+class _EarlyIndex(NamedTuple):
     """A prefetched index."""
 
     key: str
@@ -107,7 +107,7 @@ class IndexPrefetcher:
         self._order: deque[Part] = deque()
         self._latest: Part = ()
         self._wanted: Range | None = None
-        self._early: dict[Part, _Early] = {}
+        self._early: dict[Part, _EarlyIndex] = {}
         self._answers: dict[str, Future[TaggedBytes | None]] = {}
         self._most = _FIRST
         self._sending = 0
@@ -138,7 +138,7 @@ class IndexPrefetcher:
         finally:
             self._useless |= not useful
 
-    def _begin(self, part: Part) -> _Early | None:
+    def _begin(self, part: Part) -> _EarlyIndex | None:
         with self._lock:
             if not self._expected and self._begun % len(self._parts) == 0:  # all tasks run again
                 self._new = [*self._parts]
@@ -174,7 +174,7 @@ class IndexPrefetcher:
                 return
             key = self._key_of(part)
             if key is not None:
-                self._early[part] = _Early(key, wanted, self._answer(key, wanted))
+                self._early[part] = _EarlyIndex(key, wanted, self._answer(key, wanted))
 
     def _answer(self, key: str, wanted: Range) -> Future[TaggedBytes | None]:
         """Return one future for all parts of a stored object that are read at the same time."""
@@ -236,7 +236,7 @@ def _steps(ndim: int) -> Sequence[Part]:
 class _PrefetchedIndex:
     """The state of one task: its prefetched index, if there is one."""
 
-    def __init__(self, ahead: IndexPrefetcher, early: _Early | None) -> None:
+    def __init__(self, ahead: IndexPrefetcher, early: _EarlyIndex | None) -> None:
         self._ahead = ahead
         self.early = early
         """The prefetched index, until it has been used."""

@@ -320,22 +320,24 @@ def values_of_obstore(given: Any) -> MemoryStore | None:
     """Return the store for one of obstore in the memory of this process; None for others."""
     if not (_is_of_obstore(given) and type(given).__name__ == "MemoryStore"):
         return None
-    return MemoryStore.over(_Values.over(given))
+    return MemoryStore.over(_ObstoreMemory.over(given))
 
 
-class _Values(MutableMapping[str, bytes]):
+class _ObstoreMemory(MutableMapping[str, bytes]):
     """The values of obstore's store in memory."""
 
-    _living: ClassVar[weakref.WeakValueDictionary[int, _Values]] = weakref.WeakValueDictionary()
+    _living: ClassVar[weakref.WeakValueDictionary[int, _ObstoreMemory]] = (
+        weakref.WeakValueDictionary()
+    )
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self._living[id(store)] = self  # keeps the id of the store in use
 
     @staticmethod
-    def over(store: Any) -> _Values:
+    def over(store: Any) -> _ObstoreMemory:
         """Return the only view of a store, so that equal locations have equal stores."""
-        return _Values._living.get(id(store)) or _Values(store)
+        return _ObstoreMemory._living.get(id(store)) or _ObstoreMemory(store)
 
     def __bool__(self) -> bool:
         return True

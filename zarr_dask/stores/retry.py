@@ -198,7 +198,7 @@ def upload_timeout(timeout: float, nbytes: int) -> float:
 # --- attempts -------------------------------------------------------------------------------------
 
 
-class _Budget:
+class _RetryBudget:
     """The number of retries in vain of this process."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class _Budget:
             self.spent = max(self.spent - count, 0)
 
 
-_BUDGET = _Budget()
+_BUDGET = _RetryBudget()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_BUDGET.forget)
 

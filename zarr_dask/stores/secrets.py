@@ -251,7 +251,7 @@ def _is_starting_a_process() -> bool:
     return context is not None and context.get_spawning_popen() is not None
 
 
-class _Noted(threading.local):
+class _RecordedReferences(threading.local):
     """The references that a thread has pickled, while they are being recorded."""
 
     references: set[str] | None = None
@@ -261,7 +261,7 @@ class _Noted(threading.local):
             self.references.add(reference)
 
 
-_NOTED = _Noted()
+_NOTED = _RecordedReferences()
 
 
 @contextmanager

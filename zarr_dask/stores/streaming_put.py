@@ -205,7 +205,7 @@ _MOST_PUTS = 64
 """Values that a process may have waiting; fewer than there are threads that wait."""
 
 
-class _Waiting:
+class _WaitingValues:
     """Number and bytes of the values that wait in this process."""
 
     def __init__(self) -> None:
@@ -234,7 +234,7 @@ class _Waiting:
             self._changed.notify_all()
 
 
-_WAITING = _Waiting()
+_WAITING = _WaitingValues()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_WAITING.forget)
 

@@ -200,7 +200,7 @@ class ZarrDaskBackend(BackendEntrypoint):
         It should open groups of this package, and names that end in ``.zarr`` or ``.zarr.zip``.
         xarray tries its backends in the order of their names, and its own Zarr backend comes first.
         """
-        if isinstance(filename_or_obj, Group | _Opened):
+        if isinstance(filename_or_obj, Group | _OpenedGroup):
             return True
         if not isinstance(filename_or_obj, str | os.PathLike):
             return False
@@ -334,7 +334,7 @@ def _names(names: str | Iterable[str] | None) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _OpenedGroup:
     """A group and the nodes below it, read once."""
 
     root: Group
@@ -365,18 +365,18 @@ def _open(
     read: ReadOptions | None,
     *,
     recursive: bool,
-) -> _Opened:
-    if isinstance(url, _Opened):
+) -> _OpenedGroup:
+    if isinstance(url, _OpenedGroup):
         return url
     path = normalise_path(group)
     if isinstance(url, Group) and not (path or format or read or storage_options):
-        return _Opened(url, dict(url.walk(recursive)), is_named=False)
+        return _OpenedGroup(url, dict(url.walk(recursive)), is_named=False)
     root = open_group(url, path, "r", format, storage_options, read)
     is_named = isinstance(url, str | os.PathLike)
-    return _Opened(root, dict(root.walk(recursive)), is_named)
+    return _OpenedGroup(root, dict(root.walk(recursive)), is_named)
 
 
-def _blocks(opened: _Opened, chunks: Any) -> tuple[_Opened, Any]:
+def _blocks(opened: _OpenedGroup, chunks: Any) -> tuple[_OpenedGroup, Any]:
     """Return what xarray is told of the blocks that a user asks for."""
     if not isinstance(chunks, str) or chunks == "auto":
         return opened, chunks
@@ -396,7 +396,7 @@ class _Variables(AbstractDataStore):
     """The arrays directly in one group, in the form of xarray's decoders."""
 
     def __init__(
-        self, opened: _Opened, path: str, dropped: frozenset[str], fill_is_mask: bool | None
+        self, opened: _OpenedGroup, path: str, dropped: frozenset[str], fill_is_mask: bool | None
     ) -> None:
         self._opened = opened
         self._path = path

@@ -15,7 +15,7 @@ from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.journal import default_place, end_of_array, open_journals
 from zarr_dask.stores.base import Store
 from zarr_dask.xarray.call import Call, VariableWrite
-from zarr_dask.xarray.encode import Encoded, encode_dataset
+from zarr_dask.xarray.encode import EncodedDataset, encode_dataset
 from zarr_dask.xarray.stored import (
     NewLabels,
     StoredGroup,
@@ -32,7 +32,7 @@ __all__ = ["Growth", "forget_append", "plan_growth"]
 class Growth:
     """Changes of an append to the arrays of a group."""
 
-    encoded: Encoded
+    encoded: EncodedDataset
     pieces: tuple[VariableWrite, ...] = ()
     """Writes to stored arrays; the index of the dimension comes last."""
     new: Mapping[str, xr.Variable] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def _lacking(dataset: xr.Dataset, dim: str, call: Call, present: StoredGroup) ->
 
 
 def _checked(
-    dataset: xr.Dataset, encoded: Encoded, dim: str, present: StoredGroup
+    dataset: xr.Dataset, encoded: EncodedDataset, dim: str, present: StoredGroup
 ) -> dict[str, xr.Variable]:
     """Return encoded variables in the stored order of dimensions, if they fit."""
     variables = {}

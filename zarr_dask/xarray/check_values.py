@@ -75,7 +75,7 @@ def in_range(name: str, variable: xr.Variable) -> xr.Variable:
 
 
 @dataclass(frozen=True)
-class _Bounds:
+class _CodeRange:
     """Range of numbers that have a code in the encoding of a variable."""
 
     name: str
@@ -120,7 +120,7 @@ def times_in_range(name: str, original: xr.Variable, encoded: xr.Variable) -> xr
     of_times = original.dtype.kind in "mMO" and "units" in encoded.attrs
     if not of_times or encoded.dtype.kind not in "iu" or not encoded.size:
         return encoded
-    codes = _Codes(name, encoded.dtype, str(encoded.attrs["units"]))
+    codes = _TimeCodes(name, encoded.dtype, str(encoded.attrs["units"]))
     data: Any = encoded.data
     if encoded.chunks is None:
         if encoded.dtype.itemsize < 8:
@@ -135,7 +135,7 @@ def times_in_range(name: str, original: xr.Variable, encoded: xr.Variable) -> xr
 
 
 @dataclass(frozen=True)
-class _Codes:
+class _TimeCodes:
     """Type of the numbers that times are stored as."""
 
     name: str
@@ -157,7 +157,7 @@ class _Codes:
         return numbers.astype(self.dtype)
 
 
-def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _Bounds | None:
+def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _CodeRange | None:
     """Return what to check, or None if every value has a code."""
     try:
         code = np.dtype(encoding["dtype"])
@@ -176,7 +176,7 @@ def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _Bo
     encoded = f"{code}" if is_plain else f"{code}, scale_factor={scale}, add_offset={offset}"
     missing = any(encoding.get(key) is not None for key in ("_FillValue", "missing_value"))
     if is_plain and dtype.kind in "iu":
-        return _Bounds(name, encoded, limits.min, limits.max, missing)
+        return _CodeRange(name, encoded, limits.min, limits.max, missing)
     try:
         factor, start = float(1 if scale is None else scale), float(0 if offset is None else offset)
     except (TypeError, ValueError):
@@ -184,4 +184,4 @@ def _bounds(name: str, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> _Bo
     # codes are rounded; beyond 2**53 the next smaller number is the last that has one
     top = np.nextafter(limits.max + 0.5, 0)
     low, high = sorted((factor * (limits.min - 0.5) + start, factor * top + start))
-    return _Bounds(name, encoded, low, high, missing)
+    return _CodeRange(name, encoded, low, high, missing)

@@ -41,7 +41,7 @@ from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.wrappers.base import check_writable
 from zarr_dask.xarray.append import forget_append, plan_growth
 from zarr_dask.xarray.call import Call, VariableWrite
-from zarr_dask.xarray.encode import Encoded, array_spec, encode_dataset, values_of
+from zarr_dask.xarray.encode import EncodedDataset, array_spec, encode_dataset, values_of
 from zarr_dask.xarray.plan import DatasetPlan
 from zarr_dask.xarray.region import region_pieces
 from zarr_dask.xarray.stored import StoredGroup, in_order_of, missing_names
@@ -248,7 +248,7 @@ class Planner:
         self,
         work: Work,
         path: str,
-        encoded: Encoded,
+        encoded: EncodedDataset,
         encoding: Mapping[str, Any],
         node_format: Format,
         present: StoredGroup | None,

@@ -33,7 +33,7 @@ from zarr_dask.xarray.elements import TAKES_FORMAT
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["Encoded", "array_spec", "encode_dataset", "values_of"]
+__all__ = ["EncodedDataset", "array_spec", "encode_dataset", "values_of"]
 
 _CODECS = ("filters", "serializer", "compressors")
 _KNOWN = {*_CODECS, "chunks", "shards", "chunk_key_encoding", "write_empty_chunks"}
@@ -58,7 +58,7 @@ _LARGEST_BLOCK = 64 << 20  # bytes of a variable in memory that one task writes
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedDataset:
     """A dataset as it is stored."""
 
     variables: Mapping[str, xr.Variable]
@@ -74,7 +74,7 @@ def encode_dataset(
     stored: Mapping[str, xr.Variable] | None = None,
     *,
     casting: Casting = "safe",
-) -> Encoded:
+) -> EncodedDataset:
     """Encode the variables of a dataset.
 
     Parameters
@@ -135,7 +135,7 @@ def encode_dataset(
         encoded = {
             name: times_in_range(name, variables[name], one) for name, one in encoded.items()
         }
-    return Encoded(encoded, _as_json(attributes, "the dataset"))
+    return EncodedDataset(encoded, _as_json(attributes, "the dataset"))
 
 
 def _as_json(attributes: Mapping[Any, Any], owner: str) -> dict[str, Any]:

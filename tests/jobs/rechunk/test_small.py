@@ -21,7 +21,7 @@ MB = 1_000_000
 @pytest.fixture
 def fresh(monkeypatch):
     """As if nothing had been rehearsed in this process."""
-    monkeypatch.setattr(rehearsing, "_REHEARSED", rehearsing._Rehearsed())
+    monkeypatch.setattr(rehearsing, "_REHEARSED", rehearsing._WarmCodecs())
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ __all__ = [
     "ArrayJob",
     "ArrayPlan",
     "ArrayStage",
-    "Compared",
+    "ComparedElements",
     "CopyComparison",
     "TaskFunction",
     "is_there_as_planned",
@@ -81,7 +81,7 @@ class TaskFunction(Protocol):
         ...
 
 
-class Compared(Protocol):
+class ComparedElements(Protocol):
     """Result of comparing some elements."""
 
     @property

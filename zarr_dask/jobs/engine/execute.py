@@ -14,7 +14,7 @@ from zarr_dask._util.lazy_names import hides
 from zarr_dask._util.threads import cpu_count, parallel_for
 from zarr_dask.errors import JobReplacedError, MemoryBudgetError, StoreError, ZarrDaskError
 from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_workers, run_tasks
-from zarr_dask.jobs.engine.array_job import Compared, CopyComparison
+from zarr_dask.jobs.engine.array_job import ComparedElements, CopyComparison
 from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, calls_of_arrays
 from zarr_dask.jobs.engine.lifecycle import alone, finished, go_on, job_lock, resume, start_job
@@ -220,7 +220,7 @@ def _carry_out(
     """Run the job from start to end; return the ledger, and the encoded bytes of each target."""
     steps = len(plan.stages) + verify
     if not resuming:
-        run = _Run(plan, start_job(plan, journal), workers, progress, steps)
+        run = _PlanRun(plan, start_job(plan, journal), workers, progress, steps)
         return run.to_its_end(comparisons, resumed=False, resumable=False)
     with alone(plan, journal) as was_running:
         found = resume(plan, journal)
@@ -234,7 +234,7 @@ def _carry_out(
         if found is None and was_running and plan.is_finished():
             return TaskStatistics(len(plan.stages)), plan.stored()
         job = start_job(plan, journal) if found is None else go_on(found)
-        run = _Run(plan, job, workers, progress, steps)
+        run = _PlanRun(plan, job, workers, progress, steps)
         try:
             return run.to_its_end(comparisons, resumed=found is not None, resumable=True)
         except JobReplacedError:
@@ -269,7 +269,7 @@ def check_process_memory(plan: ArraysPlan, workers: Workers) -> None:
 
 
 @dataclass
-class _Run:
+class _PlanRun:
     """One run of a plan."""
 
     plan: ArraysPlan
@@ -364,7 +364,7 @@ class _Run:
             return
         self.plan.check_complete()
 
-        def note(one: Compared) -> None:
+        def note(one: ComparedElements) -> None:
             self.ledger.retried_comparing += one.retried
             self._tell(self.steps - 1, one.nbytes, self.plan.nbytes)
 
@@ -376,7 +376,9 @@ class _Run:
 
 
 def verify_copies(
-    comparisons: Sequence[CopyComparison], workers: Workers, note: Callable[[Compared], None]
+    comparisons: Sequence[CopyComparison],
+    workers: Workers,
+    note: Callable[[ComparedElements], None],
 ) -> None:
     """Compare sources and targets, of all arrays concurrently.
 

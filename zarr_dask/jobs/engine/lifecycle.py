@@ -37,7 +37,7 @@ from zarr_dask.journal import (
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
-from zarr_dask.journal.finished import Finished, record_of
+from zarr_dask.journal.finished import FinishedJob, record_of
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -171,7 +171,7 @@ def resume(
     return None
 
 
-def finished(plan: ArraysPlan, journal: Location | None = None) -> Finished | None:
+def finished(plan: ArraysPlan, journal: Location | None = None) -> FinishedJob | None:
     """Return the record of the same job if it has ended and is not to be done once more."""
     place = _place(plan, journal)
     record = None if place is None else record_of(place.store, place.prefix, plan.token)

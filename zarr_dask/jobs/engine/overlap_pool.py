@@ -50,7 +50,7 @@ class _StoppedError(Exception):
     """Raised in tasks that must not start any more; their results are not awaited."""
 
 
-class _Loan:
+class _SendingTask:
     """A task that sends, and whether it has lent its slot."""
 
     __slots__ = ("lent", "nbytes")
@@ -60,7 +60,7 @@ class _Loan:
         self.lent = False
 
 
-class _Ticket:
+class _WaitingTask:
     """A task that waits for a slot."""
 
     __slots__ = ("rank", "refused", "turn")
@@ -72,16 +72,16 @@ class _Ticket:
         self.refused = False
 
 
-class _Places:
+class _Slots:
     """Slots for computing tasks, and limits for tasks that have lent theirs."""
 
     def __init__(self, places: int, more: int) -> None:
         self._lock = threading.Lock()
         self._free = places
         self._more = more
-        self._waiting: list[tuple[int, int, _Ticket]] = []
+        self._waiting: list[tuple[int, int, _WaitingTask]] = []
         self._numbers = count()
-        self._keeping: list[_Loan] = []
+        self._keeping: list[_SendingTask] = []
         self._sending = 0
         self._nbytes = 0
         self._stopped = False
@@ -104,24 +104,24 @@ class _Places:
             self._stopped = True
             self._serve()
 
-    def lend(self, nbytes: int) -> _Loan:
+    def lend(self, nbytes: int) -> _SendingTask:
         """Lend a slot as soon as there is room for this many bytes, at once or while they are sent.
 
         A task that waits for room keeps its slot, and other tasks may be waiting for room.
         """
-        loan = _Loan(nbytes)
+        loan = _SendingTask(nbytes)
         with self._lock:
             self._keeping.append(loan)
             self._let()
         return loan
 
-    def keep(self, loan: _Loan) -> None:
+    def keep(self, loan: _SendingTask) -> None:
         """End the sending: a slot that is not lent by now is kept."""
         with self._lock:
             if not loan.lent:
                 self._keeping.remove(loan)
 
-    def resume(self, loan: _Loan) -> None:
+    def resume(self, loan: _SendingTask) -> None:
         """Continue computing, in a new slot if the old one was lent."""
         if self._ended(loan):
             self._take(_BACK)
@@ -140,7 +140,7 @@ class _Places:
             self._free += 1
             self._serve()
 
-    def _ended(self, loan: _Loan) -> bool:
+    def _ended(self, loan: _SendingTask) -> bool:
         """End a loan; True if the slot was lent."""
         with self._lock:
             if loan.lent:
@@ -151,7 +151,7 @@ class _Places:
 
     def _take(self, rank: int) -> None:
         """Wait for a slot."""
-        ticket = _Ticket(rank)
+        ticket = _WaitingTask(rank)
         with self._lock:
             heappush(self._waiting, (rank, next(self._numbers), ticket))
             self._serve()
@@ -179,8 +179,8 @@ class _Places:
 class _SlotHolder(threading.local):
     """Slots and loan of the current thread."""
 
-    places: _Places | None = None
-    loan: _Loan | None = None
+    places: _Slots | None = None
+    loan: _SendingTask | None = None
     """Loan of its slot while it sends, and afterwards until it computes again."""
 
 
@@ -249,7 +249,7 @@ class OverlapExecutor(ThreadPoolExecutor):
     def __init__(self, threads: int, nbytes: int) -> None:
         more = max_uploading(nbytes)
         super().__init__(threads + more, "zarr-dask")
-        self._places = _Places(threads, more)
+        self._places = _Slots(threads, more)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call; see `concurrent.futures.Executor.submit`."""

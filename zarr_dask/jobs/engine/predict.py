@@ -101,7 +101,7 @@ _RATES = frozenset({"read", "write", "touch", "limit"})
 """Fields that are rates per second."""
 
 
-class Holding(Protocol):
+class StageMemory(Protocol):
     """A stage, as far as computing its memory needs."""
 
     def memory(self, threads: int) -> int:
@@ -109,7 +109,7 @@ class Holding(Protocol):
         ...
 
 
-def held_by_process(stages: Iterable[Holding], threads: int) -> int:
+def held_by_process(stages: Iterable[StageMemory], threads: int) -> int:
     """Return the maximum bytes that a process with these threads grows by while it runs stages.
 
     Tasks hold most of it. With its first job a process also loads libraries, and each thread makes
@@ -132,7 +132,7 @@ def left_for_tasks(nbytes: int) -> int:
     return max(nbytes - LOADED, (_SHARE * nbytes + _SMALL) // (_SHARE + 1))
 
 
-class Working(Protocol):
+class StageWork(Protocol):
     """A stage, as far as computing its time needs."""
 
     @property
@@ -154,7 +154,7 @@ class Working(Protocol):
         ...
 
 
-def seconds(stage: Working, threads: int, model: CostModel) -> float:
+def seconds(stage: StageWork, threads: int, model: CostModel) -> float:
     """Return the time of a stage by the model; the last round of tasks may leave threads idle."""
     tasks = stage.busy
     rounds = ceil(tasks / threads) / max(tasks, 1)

@@ -48,7 +48,7 @@ class _Folder:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _WorkerAnswer:
     """Answer of one worker."""
 
     release: str
@@ -64,10 +64,10 @@ def _release() -> str:
         return "0"
 
 
-def _look(folders: tuple[str, ...], packages: tuple[str, ...]) -> _Answer:
+def _look(folders: tuple[str, ...], packages: tuple[str, ...]) -> _WorkerAnswer:
     """Return what this process sees; runs on workers."""
     lacking = tuple(name for name in packages if not _is_there(name))
-    return _Answer(_release(), tuple(map(_look_at, folders)), lacking)
+    return _WorkerAnswer(_release(), tuple(map(_look_at, folders)), lacking)
 
 
 def _is_there(package: str) -> bool:

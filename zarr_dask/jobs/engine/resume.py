@@ -36,7 +36,7 @@ from zarr_dask.journal import (
     new_journal,
 )
 from zarr_dask.journal import open_journals as journals_at
-from zarr_dask.journal.finished import Finished, finished_job
+from zarr_dask.journal.finished import FinishedJob, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.stores.base import append_or_none
@@ -128,7 +128,7 @@ class ResumePlan:
     """Location where other jobs for the same node keep theirs; None for none."""
     is_told: bool = False
     """True if another array of the same call records that this one is written, and it exists."""
-    finished: Finished | None = None
+    finished: FinishedJob | None = None
     """Record of the same job, if it has ended and what it has made is there."""
 
     @property
@@ -284,7 +284,7 @@ def plan_resume(
         finished = finished_job(place.store, place.prefix, target.store, job)
     if resume and same is None and grown:
         ended = _ended_append(target, job, options)
-        finished = None if ended is None else Finished(ended.at, ended.report, {})
+        finished = None if ended is None else FinishedJob(ended.at, ended.report, {})
     return ResumePlan(
         finished=finished,
         job=job,

@@ -140,7 +140,7 @@ _LARGEST = 1 << 20
 """Maximum bytes of a stored object for which a warm-up is useful."""
 
 
-class _Rehearsed:
+class _WarmCodecs:
     """Codecs that this process has warmed up."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class _Rehearsed:
         return new
 
 
-_REHEARSED = _Rehearsed()
+_REHEARSED = _WarmCodecs()
 
 
 def warm_up_codecs(source: Array, target: Array) -> None:
@@ -195,7 +195,7 @@ _SMALLEST = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Free:
+class _FreeBuffer:
     """A box that no task uses."""
 
     stage: Hashable
@@ -207,7 +207,7 @@ class _BufferPool:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._free: list[_Free] = []
+        self._free: list[_FreeBuffer] = []
         self._tasks: Counter[Hashable] = Counter()
         """Number of running tasks of each stage."""
 
@@ -231,7 +231,7 @@ class _BufferPool:
             self._tasks[stage] -= 1
             if self._tasks[stage]:
                 if memory is not None:
-                    self._free.append(_Free(stage, memory))
+                    self._free.append(_FreeBuffer(stage, memory))
                 return
             del self._tasks[stage]
             self._free = [one for one in self._free if one.stage != stage]

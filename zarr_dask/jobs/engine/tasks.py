@@ -96,7 +96,7 @@ def _taking(forks: SessionForks, on_result: Callable[[Any], None]) -> Callable[[
     return lambda forked: on_result(forks.take(forked))
 
 
-class _Counted(NamedTuple):
+class _CountedResult(NamedTuple):
     """The result of a task, and the requests that it has not counted itself."""
 
     result: Any
@@ -109,10 +109,10 @@ class InTask:
 
     function: Callable[[Any], Any]
 
-    def __call__(self, argument: Any) -> _Counted:
+    def __call__(self, argument: Any) -> _CountedResult:
         """Call the function."""
         with counting_retries() as counted:
-            return _Counted(self.function(argument), counted)
+            return _CountedResult(self.function(argument), counted)
 
 
 def _called(call: Callable[[], Any]) -> Any:
@@ -198,7 +198,7 @@ class AdaptiveBatches:
         self._spent += seconds
 
 
-class _Timed:
+class _TimedFunction:
     """A function that also returns its duration."""
 
     def __init__(self, function: Callable[[range], Any]) -> None:
@@ -246,7 +246,7 @@ def run_batches(
         batches.note(tasks, seconds)
         on_result(result)
 
-    timed = _Timed(function)
+    timed = _TimedFunction(function)
     if workers.client is not None:
         upcoming = iter(batches.next, range(count, count))
         most = SubmissionWindow(workers.client, workers.threads, window)

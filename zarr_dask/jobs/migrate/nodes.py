@@ -170,7 +170,7 @@ class _OldNode(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Either:
+class _OldOrNewReader:
     """Reader for nodes of two formats in one hierarchy: old metadata first, then new."""
 
     formats: tuple[Format, ...]
@@ -206,7 +206,7 @@ class _Either:
 
 def _found(route: MigrationOptions) -> Iterator[_OldNode]:
     """Yield the nodes of a hierarchy, parents before children."""
-    either = _Either(tuple(dict.fromkeys((route.source_format, route.target_format))))
+    either = _OldOrNewReader(tuple(dict.fromkeys((route.source_format, route.target_format))))
     root_format = route.source_format
     root = read_or_problems(route.source, route.path, root_format, route.options)
     root = GroupMeta(implicit=True) if root is None else root
@@ -584,7 +584,7 @@ def _strays(route: MigrationOptions, node: NodePlan) -> Iterator[ValidationProbl
 
 
 @dataclass(frozen=True)
-class _Before(StoreWrapper):
+class _StoreBefore(StoreWrapper):
     """A store that shows replaced metadata as it was before."""
 
     texts: Mapping[str, bytes]
@@ -607,4 +607,4 @@ class _Before(StoreWrapper):
 def as_before(store: Store) -> Store:
     """Return the store as it was before a migration replaced metadata in it."""
     text = store.get(ENTRY + BACKUP)
-    return store if text is None else _Before(store, {ENTRY: bytes(text)})
+    return store if text is None else _StoreBefore(store, {ENTRY: bytes(text)})

@@ -169,7 +169,7 @@ class _Link:
         self.recv.Free()
 
 
-class _Buffers:
+class _PersistentMessages:
     """Messages through the persistent requests of mpi4py."""
 
     def __init__(
@@ -226,7 +226,7 @@ class _Buffers:
         self._comm.Free()
 
 
-class _Objects:
+class _PickledMessages:
     """Messages as objects that a communicator sends and receives one by one.
 
     All pairs of ranks have one order, in which each rank handles its own. So there is no deadlock,
@@ -288,13 +288,13 @@ class Exchange:
         tree = {(self._rank - 1) // 2, 2 * self._rank + 1, 2 * self._rank + 2}
         peers = sends.keys() | receives.keys() | (tree & set(range(comm.size)))
         self._transport: _Transport = (
-            _Buffers(
+            _PersistentMessages(
                 comm,
                 {peer: sends.get(peer, ()) for peer in peers},
                 {peer: receives.get(peer, ()) for peer in peers},
             )
             if fixed and hasattr(comm, "Send_init")
-            else _Objects(comm)
+            else _PickledMessages(comm)
         )
         self._receives = receives
         self._peers = sorted(peers)

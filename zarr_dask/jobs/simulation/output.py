@@ -12,7 +12,7 @@ exist, and read by every rank that attaches. Its folder lies beside the hierarch
             lock                           held while the visible length changes
 
 When the output is finished, a small record takes the place of this folder: the same script may run
-again, and finds that nothing is left to do (`Ended`).
+again, and finds that nothing is left to do (`FinishedOutput`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ from zarr_dask.stores.open import Location
 from zarr_dask.stores.wrapper import forkable
 from zarr_dask.stores.wrappers.base import is_read_only
 
-__all__ = ["Ended", "Output", "OutputArray"]
+__all__ = ["FinishedOutput", "Output", "OutputArray"]
 
 _DOCUMENT = "output.json"
 _FORMAT = "zarr-dask output 1"
@@ -169,7 +169,7 @@ def _with(items: tuple[Any, ...], axis: int, item: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedOutput:
     """Facts about an output that was finished."""
 
     steps: int
@@ -192,7 +192,7 @@ class Output:
     gathers: bool
     """True if ranks send pieces of their blocks to the owners of shared objects."""
     folder: LogFolder
-    ended: Ended | None = None
+    ended: FinishedOutput | None = None
     """Set if it was finished: its files are gone, and nothing can be put."""
 
     @property
@@ -739,7 +739,9 @@ def _finished_output(store: Store, path: str, place: Store, prefix: str) -> Outp
     try:
         said, restart = record.report["output"], record.report["restart"]
         steps = _checked_capacity(record.report["steps"]) if record.report["steps"] else 0
-        ended = Ended(steps, str(said.get("arguments")), tuple(restart[0]) if restart else None)
+        ended = FinishedOutput(
+            steps, str(said.get("arguments")), tuple(restart[0]) if restart else None
+        )
         output = _from_json(said, open_group(store, path, "r+"), place, prefix)
     except (NodeNotFoundError, MetadataChangedError, *_MALFORMED):
         return None  # what this package has not written, or of a group that is gone

@@ -42,7 +42,7 @@ from zarr_dask.stores.file_lock import (
     make_record,
     unlock,
 )
-from zarr_dask.stores.file_lock import Record as Holding
+from zarr_dask.stores.file_lock import Record as LockRecord
 from zarr_dask.stores.no_follow import open_in
 
 __all__ = ["REWINDS", "LogFolder", "LogWriter", "Record"]
@@ -220,7 +220,7 @@ class _LocalFile:
     size: int
     """Bytes in whole lines."""
     fsync: bool
-    holding: Holding
+    holding: LockRecord
 
     def __post_init__(self) -> None:
         self._close = finalize(self, _close, self.descriptor, self.holding)
@@ -266,7 +266,7 @@ def _write(descriptor: int, line: bytes) -> None:
         raise OSError(errno.ENOSPC, f"{done} of {len(line)} bytes were written")
 
 
-def _close(descriptor: int, holding: Holding) -> None:
+def _close(descriptor: int, holding: LockRecord) -> None:
     with suppress(OSError):  # whoever finds it later sees that its process is gone
         holding.remove()
     os.close(descriptor)
@@ -292,7 +292,7 @@ def _lock(descriptor: int, path: str, *, wait: bool) -> bool:
     raise _in_use(path)
 
 
-def _recorded(descriptor: int, path: str, *, wait: bool) -> Holding:
+def _recorded(descriptor: int, path: str, *, wait: bool) -> LockRecord:
     """Lock an open file, where that can be trusted, and say so in a record beside it.
 
     Raises

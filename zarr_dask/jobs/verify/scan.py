@@ -180,7 +180,7 @@ class ObjectScan:
         nbytes = 0
         confirm = array.confirmation()
 
-        def look(cell: int) -> _Look:
+        def look(cell: int) -> _CheckedObject:
             return _look_at(array, array.meta.grid.coords_of(cell), self)
 
         cells = self.cells[which].part(first, first + size)
@@ -208,12 +208,12 @@ _Read = Callable[[Sequence[Range]], Sequence[Buffer] | None]
 """Reads parts of one value."""
 
 
-def _look_at(array: Array, coords: tuple[int, ...], scan: ObjectScan) -> _Look:
-    """Ask for the stored object at some coordinates; decoding is left to `_Look.finish`.
+def _look_at(array: Array, coords: tuple[int, ...], scan: ObjectScan) -> _CheckedObject:
+    """Ask for the stored object at some coordinates; decoding is left to `_CheckedObject.finish`.
 
     Many threads ask at a time. If all of them decoded, they would mostly wait for each other.
     """
-    look = _Look(array, coords, decoding=scan.depth == "decode")
+    look = _CheckedObject(array, coords, decoding=scan.depth == "decode")
     with look.blaming_damage():
         _look_into(look, scan)
     if scan.depth == "index":
@@ -221,7 +221,7 @@ def _look_at(array: Array, coords: tuple[int, ...], scan: ObjectScan) -> _Look:
     return look
 
 
-def _look_into(look: _Look, scan: ObjectScan) -> None:
+def _look_into(look: _CheckedObject, scan: ObjectScan) -> None:
     array, coords, depth = look.array, look.coords, scan.depth
     key, bound = array.key(coords), array.meta.bound(coords)
     read: _Read
@@ -288,7 +288,7 @@ def _index_range(bound: BoundCodecChain) -> Range | None:
     return wanted[0] if len(wanted) == 1 else None
 
 
-class _Look:
+class _CheckedObject:
     """One stored object, and the results of checking it."""
 
     def __init__(self, array: Array, coords: tuple[int, ...], *, decoding: bool) -> None:

@@ -123,7 +123,7 @@ def partial_objects(target: Array, region: Region) -> tuple[tuple[int, ...], ...
     return tuple(_cut_cells([_along(dimension, selected) for dimension, selected in pairs]))
 
 
-class _Along(NamedTuple):
+class _CellsAlong(NamedTuple):
     """The cells along one dimension that a region overlaps."""
 
     cells: range
@@ -131,10 +131,10 @@ class _Along(NamedTuple):
     """Those that it covers only in part: none but the first and the last one can be."""
 
 
-def _along(dimension: Dimension, selected: slice) -> _Along:
+def _along(dimension: Dimension, selected: slice) -> _CellsAlong:
     cells = cells_overlapping(dimension, selected)
     borders = dict.fromkeys((cells[0], cells[-1])) if cells else {}
-    return _Along(cells, tuple(at for at in borders if _is_cut(dimension, at, selected)))
+    return _CellsAlong(cells, tuple(at for at in borders if _is_cut(dimension, at, selected)))
 
 
 def _is_cut(dimension: Dimension, at: int, selected: slice) -> bool:
@@ -143,7 +143,7 @@ def _is_cut(dimension: Dimension, at: int, selected: slice) -> bool:
     return bool(selected.start > begin or selected.stop < end)
 
 
-def _cut_cells(along: Sequence[_Along]) -> Iterator[tuple[int, ...]]:
+def _cut_cells(along: Sequence[_CellsAlong]) -> Iterator[tuple[int, ...]]:
     """Yield the coordinates of the cells that are not whole along each dimension, in C order."""
     if not any(one.cut for one in along):
         return

@@ -222,7 +222,7 @@ class GroupCommit:
             return True
         return any(one.creates or one.before is not None or one.swap is not None for one in targets)
 
-    def _record(self, targets: Sequence[ArrayTarget]) -> _Record | None:
+    def _record(self, targets: Sequence[ArrayTarget]) -> _LengthChange | None:
         place = default_place(self.store, self.path)
         start = len(prefix_of(self.path))
         lengths = {
@@ -234,7 +234,7 @@ class GroupCommit:
             lengths[array.path[start:]] = (before.shape, array.shape)
         if place is None or not lengths or puts_metadata_first(self.store):
             return None
-        return _Record(place.store, place.prefix, lengths)
+        return _LengthChange(place.store, place.prefix, lengths)
 
     def _show_bare(self) -> None:
         """Make the arrays without values visible, and stop jobs that make one of them, too.
@@ -326,7 +326,7 @@ def _add_attributes(
 
 
 @dataclass(frozen=True)
-class _Record:
+class _LengthChange:
     """Lengths that are being changed together."""
 
     store: Store
@@ -348,7 +348,7 @@ class _Record:
         remove_empty_folders(self.store, self._key.rpartition("/")[0] + "/")
 
     @staticmethod
-    def at(store: Store, path: str) -> _Record | None:
+    def at(store: Store, path: str) -> _LengthChange | None:
         """Return the record of a group; None if there is none.
 
         Raises
@@ -376,7 +376,7 @@ class _Record:
                 f"{place.url}{_NAME} is not what an append leaves there while it ends ({error}); "
                 "look at the lengths of the arrays, and remove it."
             ) from error
-        return _Record(place.store, place.prefix, lengths)
+        return _LengthChange(place.store, place.prefix, lengths)
 
 
 def _shapes(before: Any, after: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -396,14 +396,14 @@ def _shapes(before: Any, after: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def has_unfinished_commit(store: Store, path: str) -> bool:
     """True if an append to a group died while it made its values visible."""
-    return _Record.at(store, path) is not None
+    return _LengthChange.at(store, path) is not None
 
 
 def growing_lengths(
     store: Store, path: str
 ) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the shapes before and after of arrays whose lengths are being changed, by path."""
-    record = _Record.at(store, path)
+    record = _LengthChange.at(store, path)
     lengths = {} if record is None else record.lengths
     return {normalise_path(join(path, name)): pair for name, pair in lengths.items()}
 
@@ -452,7 +452,7 @@ def finish_claimed_commit(store: Store, path: str, node_format: Format) -> bool:
     MetadataChangedError
         As `finish_commit`.
     """
-    record = _Record.at(store, path)
+    record = _LengthChange.at(store, path)
     if record is None:
         return False
     for name, (before, after) in record.lengths.items():

@@ -22,7 +22,7 @@ from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plan import PlannedWrite
 from zarr_dask.jobs.write.start import StartedWrite, start_write, withdraw_write
-from zarr_dask.jobs.write.submit import BegunWrites, WriteProgress, compute_writes
+from zarr_dask.jobs.write.submit import ReadyWrites, WriteProgress, compute_writes
 from zarr_dask.jobs.write.target import Commit, Finalizer, WriteReport
 from zarr_dask.journal import JournalLocation, NodeClaim, new_journal
 from zarr_dask.journal.finished import finished_job, record_of
@@ -319,13 +319,13 @@ def _run(
     """
     since = perf_counter()
 
-    def begin(topic: str) -> BegunWrites:
+    def begin(topic: str) -> ReadyWrites:
         begun.extend(
             start_write(plan, topic, ends=False, held=True, client=client) for plan in plans
         )
         first = [one.staged for one in begun if one.staged is not None]
         done = sum(one.done for one in begun)
-        return BegunWrites([one.write for one in begun], done, first, [one.forks for one in begun])
+        return ReadyWrites([one.write for one in begun], done, first, [one.forks for one in begun])
 
     if _LOG.isEnabledFor(logging.INFO):  # a plan's words look at the workers
         _LOG.info("begin: %s", "; ".join(map(str, plans)))

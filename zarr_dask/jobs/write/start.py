@@ -216,7 +216,7 @@ def start_write(
         As for `WritePlan.run`.
     """
     check_reachable_from_workers(plan.target.store, client)
-    start = _Start(plan, token_hex(16), topic, ends, held, client)
+    start = _WriteStart(plan, token_hex(16), topic, ends, held, client)
     end = start.end_to_claim()
     if end is None or not held:
         return start.behind(end)
@@ -251,12 +251,12 @@ def _put_length(target: Array, before: ArrayMeta, after: ArrayMeta) -> None:
         before,
         lambda now: replace(after, attributes=now.attributes),
         target.options,
-        warns=False,  # `_Start._make_room` has done so
+        warns=False,  # `_WriteStart._make_room` has done so
     )
 
 
 @dataclass(frozen=True)
-class _Start:
+class _WriteStart:
     """One write that is being started; parameters as for `start_write`."""
 
     plan: PlannedWrite

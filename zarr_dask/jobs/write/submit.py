@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import IndependentWrites, WriteCollection
 
-__all__ = ["BegunWrites", "WriteProgress", "compute_writes"]
+__all__ = ["ReadyWrites", "WriteProgress", "compute_writes"]
 
 WriteProgress = Callable[[Progress], None] | bool
 """Callback for every step; True for a bar, False for none."""
@@ -37,7 +37,7 @@ _MERGED = 64
 """Number of results that are held before they are merged."""
 
 
-class BegunWrites(NamedTuple):
+class ReadyWrites(NamedTuple):
     """Collections that are ready to be computed."""
 
     writes: Sequence[WriteCollection]
@@ -50,7 +50,7 @@ class BegunWrites(NamedTuple):
 
 
 def compute_writes(
-    begin: Callable[[str], BegunWrites],
+    begin: Callable[[str], ReadyWrites],
     nbytes: int,
     client: Client | None = None,
     progress: WriteProgress | None = None,
@@ -94,7 +94,7 @@ def compute_writes(
             steps.advance(done)
         if topic and steps is not None:
             stack.enter_context(subscribe_events(workers, topic, steps.heard))
-        run = _Run(workers, steps, window, lends)
+        run = _WriteRun(workers, steps, window, lends)
         if first:
             run.compute(first)
         commits = [one for one in forks if one is not None and one.commits]
@@ -108,7 +108,7 @@ def compute_writes(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _WriteRun:
     """Computes writes as one collection, or each in windows."""
 
     workers: Workers

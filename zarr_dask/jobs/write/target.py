@@ -69,7 +69,7 @@ from zarr_dask.journal import (
     SeenFolder,
     open_journals,
 )
-from zarr_dask.journal.finished import Finished, record_end, was_ended
+from zarr_dask.journal.finished import FinishedJob, record_end, was_ended
 from zarr_dask.journal.journal import publish_jobs
 from zarr_dask.journal.lock import LOOKS
 from zarr_dask.journal.manifest import Manifest, ManifestPlace
@@ -123,7 +123,7 @@ class WriteReport(Priced, InWords):
     """
 
     @staticmethod
-    def of_record(record: Finished) -> WriteReport:
+    def of_record(record: FinishedJob) -> WriteReport:
         """Return the report of a job that ended earlier, as far as its record has it."""
         plain = asdict(WriteReport())
         said = {name: record.report.get(name) for name in plain}

@@ -28,7 +28,7 @@ _READ_ONLY = {"libarchive", "reference", "tar", "zip"}
 _SFTP = ("asyncssh", "paramiko")  # servers use one code for many failures
 
 
-class _Ranges:
+class _RangeSupport:
     """Observations of this process about file systems: those that support ranges or ignore them."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class _Ranges:
         self.ignored: set[type] = set()
 
 
-RANGES = _Ranges()
+RANGES = _RangeSupport()
 
 
 class _ForkSafeLock:

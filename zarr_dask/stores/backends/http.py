@@ -78,7 +78,7 @@ _MOST_TOLD = 1 << 16  # bytes read of an error page; longer ones close the conne
 _PIECE = 1 << 20
 
 
-class _Answer(NamedTuple):
+class _Response(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -90,7 +90,7 @@ class _Answer(NamedTuple):
         return int(told) if told.isdigit() else None
 
 
-def _tag(answer: _Answer, size: int | None) -> Hashable:
+def _tag(answer: _Response, size: int | None) -> Hashable:
     """Return the tag of a value: a strong ETag, or time and size; None if there is neither."""
     tag = answer.headers.get("etag", "")
     strong = "" if tag.startswith("W/") else tag
@@ -297,7 +297,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
             )
         return found
 
-    def _size_behind(self, key: str, wanted: Range, answer: _Answer) -> int | None:
+    def _size_behind(self, key: str, wanted: Range, answer: _Response) -> int | None:
         """Return the size of a value that ends before a range begins, if the server states it."""
         told = answer.headers.get("content-range", "")
         size = parse_unsatisfied_range(told)
@@ -305,7 +305,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
             raise self._failed(key, f"the server has no bytes from {wanted.start} on of {told!r}")
         return size
 
-    def _checked_span(self, key: str, wanted: Range, answer: _Answer) -> ContentRange:
+    def _checked_span(self, key: str, wanted: Range, answer: _Response) -> ContentRange:
         told = answer.headers.get("content-range", "")
         span = parse_content_range(told)
         if span is None or not range_satisfied(wanted, span):
@@ -319,7 +319,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
 
     def _ask(
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
-    ) -> _Answer | None:
+    ) -> _Response | None:
         check_key(key)
         return call_with_retries(
             self.policy, lambda: self._try_ask(method, key, headers, wanted), self._service
@@ -332,7 +332,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
 
     def _try_ask(
         self, method: str, key: str, headers: Mapping[str, str], wanted: Range
-    ) -> _Answer | None:
+    ) -> _Response | None:
         """Return the response to a request, following redirects; None if there is no value."""
         root, given = self._known()
         parts = urlsplit(root)
@@ -359,7 +359,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
 
     def _sent(
         self, method: str, key: str, at: SplitResult, headers: Mapping[str, str], wanted: Range
-    ) -> _Answer:
+    ) -> _Response:
         """Return the response to one request; raise if it failed for a transient reason."""
         if at.scheme not in {"http", "https"}:
             raise self._failed(key, f"it has moved to {at.scheme!r}, which is not HTTP")
@@ -378,7 +378,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
             raise self._unavailable(key, answer)
         return answer
 
-    def _unavailable(self, key: str, answer: _Answer) -> StoreUnavailableError:
+    def _unavailable(self, key: str, answer: _Response) -> StoreUnavailableError:
         said = f"the server answers {answer.status} {_phrase(answer.status)}"
         error = StoreUnavailableError(f"could not read {key!r} from {self.url}: {said}.")
         error.throttled = answer.status in _THROTTLED
@@ -408,7 +408,7 @@ class HTTPStore(ConditionalGetMixin, HoldsCredentials):
         )
 
 
-def _is_empty(answer: _Answer) -> bool:
+def _is_empty(answer: _Response) -> bool:
     """True if a server says that a value is empty, so that it has no last bytes."""
     return parse_unsatisfied_range(answer.headers.get("content-range", "")) == 0
 
@@ -487,7 +487,7 @@ if hasattr(os, "register_at_fork"):
 
 def _send(
     method: str, at: SplitResult, headers: Mapping[str, str], store: HTTPStore, wanted: Range
-) -> _Answer:
+) -> _Response:
     """Send one request; again if an idle connection turns out to be closed."""
     connection = _IDLE.take(at.scheme, at.netloc)
     if connection is not None:
@@ -507,12 +507,12 @@ def _exchange(
     headers: Mapping[str, str],
     largest: int,
     wanted: Range,
-) -> _Answer:
+) -> _Response:
     target = f"{at.path}?{at.query}" if at.query else at.path
     try:
         connection.request(method, target, headers=dict(headers))
         response = connection.getresponse()
-        answer = _Answer(
+        answer = _Response(
             response.status,
             {name.lower(): value for name, value in response.getheaders()},
             _body(response, largest, wanted),

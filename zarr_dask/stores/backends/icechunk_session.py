@@ -119,7 +119,7 @@ class BranchSession(SessionStore, JobSession):
         self._name = ""
         self._own: _JobBranch | None = None
         self._published: tuple[str, ...] = ()
-        self._changes = _Changes()
+        self._changes = _SessionChanges()
         self.carried: CarriedReceipts = {}
         self.committing = threading.Lock()
         self.carrying = threading.Lock()
@@ -468,7 +468,7 @@ class BranchSession(SessionStore, JobSession):
             yield
 
 
-class _Changes:
+class _SessionChanges:
     """Changes of a session in many threads, and commits, for which none may be under way."""
 
     def __init__(self) -> None:

@@ -514,7 +514,7 @@ class LocalStore(FileStore):
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """The files below a prefix, folder by folder."""
-        bounds = _Bounds(self, prefix)
+        bounds = _LinkBounds(self, prefix)
         nothing: tuple[str, ...] = ()
         pending = [(prefix, nothing)]
         while pending:
@@ -550,7 +550,7 @@ class LocalStore(FileStore):
 
         Those to folders inside are not, wherever they lead: whoever follows them looks out.
         """
-        bounds = _Bounds(self, prefix)
+        bounds = _LinkBounds(self, prefix)
         files, folders = self._entries(prefix)
         inside = [one for one in folders if not one.is_symlink() or bounds.target(one) is not None]
         keys = [prefix + entry.name for entry in files]
@@ -651,7 +651,7 @@ class LocalStore(FileStore):
         )
 
 
-class _Bounds:
+class _LinkBounds:
     """Tells of one listing which links to folders may be followed.
 
     Parameters

@@ -192,7 +192,7 @@ def unreachable_store(message: str) -> MemoryStore:
     return MemoryStore(_UnreachableStore(message))
 
 
-class _Process:
+class _ProcessName:
     """A unique name of this process, also across machines and forks."""
 
     def __init__(self) -> None:
@@ -202,7 +202,7 @@ class _Process:
         self.name = os.urandom(8).hex()
 
 
-_PROCESS = _Process()
+_PROCESS = _ProcessName()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_PROCESS.renew)
 _Made = TypeVar("_Made")

@@ -91,7 +91,7 @@ def store_of_zarr_python(given: Any) -> Store | None:
     if isinstance(given, dict):
         first = next(iter(given.values()), None)
         buffers = isinstance(first, zarr.core.buffer.Buffer)
-        return MemoryStore.over(_Buffers.over(given)) if buffers else None
+        return MemoryStore.over(_PrototypeBuffers.over(given)) if buffers else None
     repository: Any = getattr(sys.modules.get("icechunk"), "Repository", None)
     if repository is not None and isinstance(given, repository):
         try:
@@ -110,7 +110,7 @@ def store_of_zarr_python(given: Any) -> Store | None:
     if type(given) is zarr.storage.LocalStore:
         store = LocalStore(str(given.root.absolute()))
     elif type(given) is zarr.storage.MemoryStore:
-        store = MemoryStore.over(_Buffers.over(given._store_dict))  # noqa: SLF001  (no other way)
+        store = MemoryStore.over(_PrototypeBuffers.over(given._store_dict))  # noqa: SLF001  (no other way)
     elif _is_session(given):
         store = SessionStore(given)
     else:
@@ -118,19 +118,21 @@ def store_of_zarr_python(given: Any) -> Store | None:
     return ReadOnly(store) if given.read_only else store
 
 
-class _Buffers(MutableMapping[str, bytes]):
+class _PrototypeBuffers(MutableMapping[str, bytes]):
     """The values of a zarr-python memory store, which are of its own buffer type."""
 
-    _living: ClassVar[weakref.WeakValueDictionary[int, _Buffers]] = weakref.WeakValueDictionary()
+    _living: ClassVar[weakref.WeakValueDictionary[int, _PrototypeBuffers]] = (
+        weakref.WeakValueDictionary()
+    )
 
     def __init__(self, buffers: MutableMapping[str, Any]) -> None:
         self.buffers = buffers
         self._living[id(buffers)] = self  # keeps the id of this mapping in use
 
     @staticmethod
-    def over(buffers: MutableMapping[str, Any]) -> _Buffers:
+    def over(buffers: MutableMapping[str, Any]) -> _PrototypeBuffers:
         """Return the only view of a mapping, so that equal locations have equal stores."""
-        return _Buffers._living.get(id(buffers)) or _Buffers(buffers)
+        return _PrototypeBuffers._living.get(id(buffers)) or _PrototypeBuffers(buffers)
 
     def __bool__(self) -> bool:
         return True

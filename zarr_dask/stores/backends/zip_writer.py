@@ -130,7 +130,7 @@ class ZipWriter:
             self._old = ZipStore(self.root, f"{folder}/" if folder else "", None)
         self._check_place()
         self._lock = threading.RLock()
-        self._file: _File | None = None  # created when it is first needed
+        self._file: _ArchiveFile | None = None  # created when it is first needed
         self._members: dict[str, ZipEntry] = {}
         self._reserved: dict[str, tuple[int, int]] = {}  # sizes and checksums, by key
         self._documents: dict[str, bytes] = {}
@@ -231,7 +231,7 @@ class ZipWriter:
             places[fitting - 1] = places[fitting - 1][0], _ROOM - ends[fitting - 1]
         return places
 
-    def _appear(self, file: _File) -> None:
+    def _appear(self, file: _ArchiveFile) -> None:
         """Rename the file; with mode "x" by a link, so that one of two writers fails."""
         if self.mode == "x":
             try:
@@ -389,7 +389,7 @@ class ZipWriter:
 
     def _put(
         self,
-        file: _File,
+        file: _ArchiveFile,
         key: str,
         pieces: Sequence[Buffer],
         size: int,
@@ -443,12 +443,14 @@ class ZipWriter:
         for key in found:
             self.delete(key)
 
-    def _begun(self) -> _File:
+    def _begun(self) -> _ArchiveFile:
         """Return the temporary file, creating it with the entries of the old archive, if any."""
         with self._lock:
             if self._file is None:
                 with self._reporting("write", self.root):
-                    self._file = _File(f"{os.path.dirname(self.root)}/.zarr-dask-{self._token}.tmp")
+                    self._file = _ArchiveFile(
+                        f"{os.path.dirname(self.root)}/.zarr-dask-{self._token}.tmp"
+                    )
                     weakref.finalize(self, self._file.remove_in, self._process)
                     if self._has_room:
                         self._file.end = _ROOM
@@ -512,7 +514,7 @@ def _place_in_directory(item: tuple[str, ZipEntry]) -> tuple[Any, ...]:
     return (False, key.count("/"), key) if is_metadata(key) else (True, member.offset)
 
 
-class _File:
+class _ArchiveFile:
     """The temporary file, and the offset of the next entry."""
 
     def __init__(self, path: str) -> None:

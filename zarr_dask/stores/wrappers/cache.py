@@ -140,22 +140,22 @@ class Cache(StoreWrapper):
 
     def set(self, key: str, buffers: Sequence[Buffer]) -> None:
         """See `zarr_dask.stores.base.Store.set`."""
-        with _Changing(self._kept, [key]):
+        with _KeyChange(self._kept, [key]):
             self.store.set(key, buffers)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
-        with _Changing(self._kept, [key]):
+        with _KeyChange(self._kept, [key]):
             return as_cas_store(self.store).set_if(key, buffers, tag)
 
     def delete(self, key: str) -> None:
         """See `zarr_dask.stores.base.Store.delete`."""
-        with _Changing(self._kept, [key]):
+        with _KeyChange(self._kept, [key]):
             self.store.delete(key)
 
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
-        with _Changing(self._kept, None):
+        with _KeyChange(self._kept, None):
             self.store.delete_prefix(prefix)
 
     # --- the cached parts -------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Cache(StoreWrapper):
         self._kept.forget_keys(None)
 
 
-class _Changing:
+class _KeyChange:
     """A context that drops keys before and after a change, so that no stale read stays cached."""
 
     def __init__(self, kept: _CachedParts, keys: Sequence[str] | None) -> None:
