@@ -194,6 +194,9 @@ def test_files_with_links_in_them_and_bytes_in_front_are_read(tmp_path):
         made["elsewhere"] = h5py.ExternalLink(str(other), "/")
         made["round"] = h5py.SoftLink("/elsewhere/secret")
     target: dict[str, bytes] = {}
+    notes = zd.plan_ingest(file, target).notes
+    expected = "links to other files, or to nothing, are left out: dead, elsewhere, round"
+    assert expected in notes
     zd.ingest(file, target, verify=True)
     found = zd.open(target)
     assert {*found} == {"b", "g", "soft"}

@@ -394,14 +394,15 @@ def _groups(files: Sequence[Header], work: _Work) -> dict[str, dict[str, Any]]:
 
 
 def _note_left_out(files: Sequence[Header], work: _Work) -> None:
-    """Name the attributes that are not kept."""
-    names = list(dict.fromkeys(name for one in files for name in one.left_out))
-    if names:
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        work.note(
-            f"attributes of types that Zarr does not have are left out: {', '.join(names[:_NAMED])}"
-            f"{more}"
-        )
+    """Name the attributes that are not kept, and the links that are not followed."""
+    found = list(dict.fromkeys(name for one in files for name in one.left_out))
+    for what, names in (
+        ("attributes of types that Zarr does not have", [one for one in found if "@" in one]),
+        ("links to other files, or to nothing,", [one for one in found if "@" not in one]),
+    ):
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            work.note(f"{what} are left out: {', '.join(names[:_NAMED])}{more}")
 
 
 _NAMED = 5

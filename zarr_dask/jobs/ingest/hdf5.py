@@ -89,14 +89,15 @@ def read_header(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Variable], tuple[str, ...]]:
     """Return the attributes of the groups of an open file, and its variables, by path.
 
-    Third are the attributes that are left out, as ``PATH@NAME``.
+    Third is what is left out: attributes as ``PATH@NAME``, and links by path.
     """
     left_out: list[str] = []
     groups: dict[str, dict[str, Any]] = {}
     variables: dict[str, Variable] = {}
     growing: dict[str, tuple[str, ...]] = {}
     known = _ScaleNames(file)
-    for path, group, datasets in _groups(file, ""):
+    for path, group, datasets, links in _groups(file, ""):
+        left_out += [f"{path}/{name}".lstrip("/") for name in links]
         own = _Attributes(group)
         groups[path] = own.of_users()
         left_out += [f"{path or '/'}@{name}" for name in own.left_out]
@@ -153,11 +154,15 @@ def _grown(
 
 def _groups(
     group: Any, path: str, above: tuple[int, ...] = ()
-) -> Iterator[tuple[str, Any, list[tuple[str, Any]]]]:
-    """Yield all groups by hard links, with their datasets; not a group that lies in itself."""
+) -> Iterator[tuple[str, Any, list[tuple[str, Any]], list[str]]]:
+    """Yield all groups by hard links, with their datasets; not a group that lies in itself.
+
+    Fourth are the names of links that are not followed.
+    """
     h5py = library()
     members = list(_members(group))
-    yield path, group, [(name, one) for name, one, _ in members if isinstance(one, h5py.Dataset)]
+    datasets = [(name, one) for name, one, _ in members if isinstance(one, h5py.Dataset)]
+    yield path, group, datasets, [name for name, one, _ in members if one is None]
     own = (*above, h5py.h5o.get_info(group.id).addr)
     for name, inner, is_hard in members:
         if is_hard and isinstance(inner, h5py.Group):
@@ -171,17 +176,22 @@ _DEEPEST = 64
 
 
 def _members(group: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield names and objects of a group, not those in other files, and True for a hard link."""
+    """Yield names and objects of a group, and True for a hard link.
+
+    The object is None behind a link to another file, or to nothing.
+    """
     h5l = library().h5l
     links = group.id.links
     for name in map(_text, group):
         kind = links.get_info(name.encode("utf-8", "surrogateescape")).type
         if kind == h5l.TYPE_HARD:
             yield name, _opened(group, name), True
-        elif kind == h5l.TYPE_SOFT:
-            with suppress(KeyError, RuntimeError):  # it leads nowhere
-                if _is_inside(group, name):
-                    yield name, group[name], False
+        else:
+            found = None
+            if kind == h5l.TYPE_SOFT:
+                with suppress(KeyError, RuntimeError):  # it leads nowhere
+                    found = group[name] if _is_inside(group, name) else None
+            yield name, found, False
 
 
 def _opened(group: Any, name: str) -> Any:
@@ -432,7 +442,7 @@ def _dimension_ids(group: Any) -> dict[int, str]:
     found: dict[int, str] = {}
     while True:
         for _, dataset, _ in _members(group):
-            number = dataset.attrs.get("_Netcdf4Dimid")
+            number = None if dataset is None else dataset.attrs.get("_Netcdf4Dimid")
             if number is not None:
                 found.setdefault(int(number), str(dataset.name))
         if group.name == "/":

@@ -102,7 +102,8 @@ class Header:
     error: str = ""
     """Reason why the file cannot be read; empty if it can."""
     left_out: tuple[str, ...] = ()
-    """Attributes that NumPy has no data type for, as ``PATH@NAME``."""
+    """Attributes that NumPy has no data type for, as ``PATH@NAME``, and links that lead to other
+    files or to nothing, by path."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the header as a JSON object."""
