@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,18 @@ def changes() -> Iterator[tuple[str, str, xr.Dataset]]:
         yield "dtype", "t", good.assign(t=good.t.astype(dtype, keep_attrs=True))
     yield "values", "y", good.assign_coords(y=good.y + 1)
     yield "values", "mask", good.assign(mask=good.mask * 2)
+    yield "values", "mask", good.assign(mask=good.mask.astype("i4"))
+    yield "values", "y", good.isel(y=slice(None, None, -1))
+    for name, attribute, value in (
+        ("mask", "scale_factor", 0.5),
+        ("mask", "add_offset", 1.0),
+        ("mask", "_Unsigned", "true"),
+        ("mask", "units", "km"),
+        ("y", "units", "days since 2000-01-01"),
+    ):
+        made = good.copy(deep=True)
+        made[name].attrs[attribute] = value
+        yield "values", name, made
     for name, attribute, value, kind in (
         ("t", "units", "degC", "units"),
         ("time", "units", "days since 2001-01-01", "units"),
@@ -254,6 +267,21 @@ def test_names_that_are_no_text_are_refused(tmp_path):
     ]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_pipes_are_not_waited_for(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf")
+    Path(files[1]).unlink()
+    os.mkfifo(files[1])
+    assert "is a pipe, socket or device" in str(refusal(files))
+
+
+def test_the_file_of_an_engine_is_named_once(tmp_path):
+    files = files_in(tmp_path, engine="h5netcdf")
+    (tmp_path / "1.zarr").mkdir()
+    files[1] = str(tmp_path / "1.zarr")
+    assert f"  {files[1]}: xarray's engine" in str(refusal(files))
+
+
 def test_files_that_end_at_once_are_empty(tmp_path):
     files = files_in(tmp_path, engine="h5netcdf")
     Path(files[1]).write_bytes(b"")
@@ -328,3 +356,22 @@ def test_a_variable_too_large_for_memory_is_named(tmp_path):
         file.create_dataset("huge", (10**9, 10**6), "f8", chunks=(10**4, 10**4))
     with pytest.raises(MemoryBudgetError, match="huge: a stored object of"):
         zd.ingest(files, str(tmp_path / "out.zarr"), concat="time")
+
+
+def test_what_equal_numbers_mean_is_compared(tmp_path):
+    """Of a variable without the concatenation, whose first file's values stay."""
+    files = files_in(tmp_path, engine="h5netcdf")
+    for one, attribute, value in (
+        (0, "units", "days since 2000-01-01"),
+        (2, "units", "days since 2000-1-1 00:00"),
+        (2, "_FillValue", -1.0),
+    ):
+        with h5py.File(files[one], "r+") as file:
+            file["y"].attrs[attribute] = value
+    (found,) = refusal(files).differences
+    assert found.found == f"has the units None, but 'days since 2000-01-01' in {files[0]}"
+    with h5py.File(files[1], "r+") as file:
+        file["y"][:] = np.arange(7.0)[::-1]
+    assert "it runs the other way" in str(refusal(files))
+    plan = zd.plan_ingest([files[0], files[2]], str(tmp_path / "out.zarr"), concat="time")
+    assert "attributes of y differ (_FillValue): the first file's stay" in plan.notes

@@ -530,14 +530,10 @@ class _Array:
                 at = self.files[having[0]].url
                 text = f"has the shape {_shape(one)}, but {_shape(reference)} in {at}"
                 self._differs(number, "shape", text, "skip")
-            elif one.digest != reference.digest or not one.digest:
-                at = self.files[having[0]].url
-                text = (
-                    f"has other values than in {at}"
-                    if one.digest
-                    else "is too large to be compared with that of the first file"
-                )
-                self._differs(number, "values", text, "first", "skip")
+            elif found := _other_values(one, reference, self.files[having[0]].url):
+                self._differs(number, "values", found, "first", "skip")
+            else:
+                self._other_attributes(one, reference, *_MASKS)
         if self.left_out or len(self.work.differences) > before:
             return None
         lacking = [one.url for one in self.files if self.path not in one.variables]
@@ -622,8 +618,8 @@ class _Array:
         self._differs(number, "units", text, "first", "skip")
         return change
 
-    def _other_attributes(self, one: Variable, reference: Variable) -> None:
-        known = {*PACKING, "units", "calendar"}
+    def _other_attributes(self, one: Variable, reference: Variable, *more: str) -> None:
+        known = {*PACKING, "units", "calendar"} - {*more}
         names = sorted(
             name
             for name in {*one.attrs, *reference.attrs} - known
@@ -747,6 +743,33 @@ def _told(one: Variable) -> str:
         for name, value in _packing(one).items()
     ]
     return ", ".join(facts) or "nothing"
+
+
+_MASKS = ("_FillValue", "missing_value")
+
+
+def _other_values(one: Variable, reference: Variable, at: str) -> str:
+    """Return how values differ from those in the file `at`; empty if they do not."""
+    if not one.digest:
+        return "is too large to be compared with that of the first file"
+    if _kind(one.dtype) != _kind(reference.dtype):
+        return f"is of {_kind(one.dtype)}, but of {_kind(reference.dtype)} in {at}"
+    if one.digest != reference.digest:
+        is_turned = one.values[:2] == reference.values[1::-1] != ()
+        return f"has other values than in {at}" + (": it runs the other way" if is_turned else "")
+    packing = [_told(_without_masks(each)) for each in (one, reference)]
+    if packing[0] != packing[1]:
+        return f"is packed with {packing[0]}, but with {packing[1]} in {at}"
+    units = _units_of(one), _units_of(reference)
+    change = _time_change(one, reference)
+    is_same = change is not None and not Conversion(*change).changes_units
+    if units[0] != units[1] and not is_same:
+        return f"has the units {_named(units[0])}, but {_named(units[1])} in {at}"
+    return ""
+
+
+def _without_masks(one: Variable) -> Variable:
+    return replace(one, attrs={k: v for k, v in one.attrs.items() if k not in _MASKS})
 
 
 def _units_of(one: Variable) -> tuple[str | None, str]:
