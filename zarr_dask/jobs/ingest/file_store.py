@@ -529,7 +529,10 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
     except MissingDependencyError:
         raise
     except hdf5.FAILURES as error:
-        return Header(place.url, size, tag, error=reason(error).removeprefix(f"{place.url} "))
+        text = (
+            reason(error).removeprefix(place.url).removeprefix(":").lstrip()
+        )  # it is named anyway
+        return Header(place.url, size, tag, error=text)
     return Header(place.url, size, tag, kind, groups, variables, left_out=left_out)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -96,8 +97,9 @@ class SourceFile:
         IngestError
             If it is not there.
         """
-        if self.is_hierarchy:
-            return self.version()[0]
+        return self.version()[0] if self.path is not None or self.is_hierarchy else self._far_size()
+
+    def _far_size(self) -> int:
         size = self.store.size(self._split[1])
         if size is None:
             raise IngestError(f"{self.url} is not there, or is a folder.")
@@ -105,11 +107,8 @@ class SourceFile:
 
     def tag(self) -> str:
         """Return what changes when the file does: times of a local file, a tag of a remote one."""
-        if self.is_hierarchy:
+        if self.path is not None or self.is_hierarchy:
             return self.version()[1]
-        if self.path is not None:
-            status = os.stat(self.path)
-            return f"{status.st_mtime_ns}"
         return repr(etag_of(self.store, self._split[1]))
 
     def version(self) -> tuple[int, str]:
@@ -118,13 +117,22 @@ class SourceFile:
         Raises
         ------
         IngestError
-            If it is not there.
+            If it is not there, or is no file, such as a pipe.
         """
         if not self.is_hierarchy:
-            return self.size(), self.tag()
+            return self._file_version() if self.path is not None else (self.size(), self.tag())
         stored = self._stored()
         digest = sha256(repr(sorted(stored.items())).encode()).hexdigest()[:24]
         return sum(nbytes for nbytes, _ in stored.values()), digest
+
+    def _file_version(self) -> tuple[int, str]:
+        try:
+            found = os.stat(self.url)
+        except (FileNotFoundError, NotADirectoryError):
+            raise IngestError(f"{self.url} is not there, or is a folder.") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise IngestError(f"{self.url} is a pipe, socket or device: expected a file.")
+        return found.st_size, f"{found.st_mtime_ns}"
 
     def read(self, ranges: Sequence[Range]) -> list[Buffer]:
         """Return parts of the file.
