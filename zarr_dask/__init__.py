@@ -404,6 +404,14 @@ _INSTEAD = {
     **dict.fromkeys(("remove", "rm"), "zarr_dask.delete(url) deletes a node."),
     "repair": "zarr_dask.verify(url) says what each finding takes; sweep=True removes leftovers.",
     "require_group": "zarr_dask.open_group(url, mode='a') opens or creates a group.",
+    **dict.fromkeys(
+        ("MultiZarrToZarr", "SingleHdf5ToZarr"),
+        "zarr_dask.reference(files, url) refers to files as they are, ingest copies them.",
+    ),
+    **dict.fromkeys(
+        ("save_mfdataset", "write_datasets"),
+        "zarr_dask.write_dataset(ds, url, group=name) writes datasets one by one, or a DataTree.",
+    ),
     "save_array": "zarr_dask.save(url, values) saves an array.",
     **dict.fromkeys(
         ("save_group", "savez", "savez_compressed"),

@@ -59,7 +59,7 @@ def test_planes_in_any_order(tmp_path, options):
     assert left_in(tmp_path) == {"image"}
 
 
-def test_blocks_of_planes_and_what_is_missing(tmp_path):
+def test_blocks_of_planes_and_what_is_missing(tmp_path, caplog):
     values = taken(2)
     url = tmp_path / "image"
     with zd.ome.acquire(url, **TAKEN) as image:
@@ -68,9 +68,14 @@ def test_blocks_of_planes_and_what_is_missing(tmp_path):
         image.put(values[1, 0], t=1, c=0)
         assert image.missing(1) == [{"t": 1, "c": 1, "z": 0}, {"t": 1, "c": 1, "z": 2}]
     assert (lengths(url), image.missing(0)) == ({1}, [])
+    assert image.waiting() == {1: 2}
+    assert "image has 1 complete time points. Planes of 1 more are kept" in caplog.text
+    assert "since t=1 lacks 2 planes" in caplog.text
+    caplog.clear()
     with zd.ome.acquire(url, **TAKEN) as image:
         for place in image.missing(1):
             image.put(values[1, place["c"], place["z"]], **place)
+    assert (image.waiting(), caplog.text) == ({}, "")
     check_equals(url, values)
 
 

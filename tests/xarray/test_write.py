@@ -551,6 +551,48 @@ def test_names_that_no_reader_finds_again_are_refused(tmp_path, ds, told):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+def test_blocks_of_missing_times_are_refused_where_a_calendar_takes_none(
+    tmp_path, calendar, in_memory
+):
+    """Errors of xarray for them are about truth values of empty arrays."""
+    times = np.array(["2000-01-01", "2000-01-02", "NaT", "NaT"], "M8[ns]")
+    ds = xr.Dataset({"v": ("x", times[2:] if in_memory else times)})
+    ds = ds if in_memory else ds.chunk(x=2)
+    units = {"units": "days since 2000-01-01", "dtype": "f8"}
+    encoding = {"v": {"calendar": calendar, **units}}
+    with pytest.raises(DatasetMismatchError, match="'v' has nothing but NaT in a block"):
+        zd.write_dataset(ds, tmp_path / "a", encoding=encoding)
+    zd.write_dataset(
+        ds, tmp_path / "a", encoding={"v": {**units, "calendar": "proleptic_gregorian"}}
+    )
+    assert xr.open_zarr(tmp_path / "a")["v"].equals(ds["v"])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "told"),
+    [
+        ({"units": "fortnights since 1990-01-01"}, "does not know 'fortnights'"),
+        ({"units": "days since 2000-01-01"}, "both the units and dtype"),
+        ({"calendar": "noleap"}, "no units"),
+    ],
+)
+def test_encodings_that_xarray_refuses_are_those_of_a_variable(tmp_path, encoding, told):
+    ds = xr.Dataset({"v": ("x", pd.date_range("2000", periods=4))})
+    ds = ds if "fort" in told else ds.chunk(x=2)
+    with pytest.raises(DatasetMismatchError, match=f"'v'.*{told}"):
+        zd.write_dataset(ds, tmp_path / "a", encoding={"v": encoding})
+    assert not (tmp_path / "a").exists()
+
+
+def test_fill_values_that_a_type_cannot_have_are_those_of_a_variable(tmp_path):
+    ds = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    with pytest.raises(DataTypeError, match=r"'v' is stored as float64.*'none'"):
+        zd.write_dataset(ds, tmp_path / "a", encoding={"v": {"_FillValue": "none"}})
+    assert not (tmp_path / "a").exists()
+
+
 def test_cells_that_are_no_integers_are_refused(tmp_path):
     ds = steps(0, 4)
     ds["t"].encoding["chunks"] = (2, 1.5, 3)

@@ -133,7 +133,7 @@ _ABSENT: Mapping[str, str] = {
     ),
     "write": "mode='r+' opens for writing",
     "zarr_array": "the array comes first, then the place: to_zarr(x, url)",
-    "config": "chunks that hold nothing but the fill value are never stored",
+    "config": "objects of fill values only are never stored, and order= is given by itself",
     "context": "storage_options= and read=zarr_dask.ReadOptions(...) have the options",
     "meta": "the type of the blocks is that of the stored array",
     "unlimited_dims": "every dimension may grow, by append_dim=",

@@ -452,7 +452,10 @@ _ARRAY_HINTS: dict[str, str] = {
     "values": "array[...] reads all elements.",
     "to_numpy": "array[...] reads all elements.",
     "tree": "Groups have a tree; array.info has the facts of an array.",
-    "to_xarray": "zarr_dask.open_dataset of the group that it lies in gives variables of xarray.",
+    **dict.fromkeys(
+        ("to_dataarray", "to_xarray"),
+        "zarr_dask.open_dataset of the group that it lies in gives variables of xarray.",
+    ),
     "write_direct": "array.write(region, values) writes a region.",
     "zarr_format": "array.format names the format, as 'v3'.",
     "metadata": "array.meta has the parsed metadata.",

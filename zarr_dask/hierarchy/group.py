@@ -573,6 +573,11 @@ _GROUP_HINTS = {
     **dict.fromkeys(
         ("to_dataset", "to_xarray"), "zarr_dask.open_dataset(group) gives an xarray.Dataset."
     ),
+    **dict.fromkeys(
+        ("to_dask_dataframe", "to_dataframe", "to_pandas"),
+        "zarr_dask.open_dataset(group).to_dataframe() makes one.",
+    ),
+    "from_array": "group.create_array(name, data=values) creates an array of values.",
     "to_datatree": "zarr_dask.open_datatree(group) gives an xarray.DataTree.",
     "copy": "zarr_dask.copy(group['name'], group, path='new name') copies a node.",
     "parent": "zarr_dask.open_group opens it by its own path.",

@@ -8,6 +8,7 @@ is appended (`zarr_dask.ome.append_blocks`), in the background, by one of the pr
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveImage", "acquire"]
 
+_LOG = logging.getLogger(__name__)
 _FOLDER = "__acquire/"
 
 
@@ -120,11 +122,16 @@ class _Planes:
             )
         return np.frombuffer(stored, self.dtype.newbyteorder("<")).reshape(self.plane)
 
+    def times(self) -> list[int]:
+        """Return the time points of which planes are kept, in order."""
+        names = (name.rstrip("/") for name in self.store.list_dir(self.prefix).prefixes)
+        ends = (name.rpartition("/")[2] for name in names)
+        return sorted(int(time) for time in ends if time.isdecimal())
+
     def remove(self, before: int) -> None:
         """Remove time points that the image shows."""
-        for name in self.store.list_dir(self.prefix).prefixes:
-            time = name.rstrip("/").rpartition("/")[2]
-            if time.isdecimal() and int(time) < before:
+        for time in self.times():
+            if time < before:
                 self.store.delete_prefix(f"{self.prefix}{time}/")
         remove_empty_folders(self.store, self.prefix)
 
@@ -254,6 +261,16 @@ class LiveImage:
         found = self._planes.missing(time)
         return [{self.axis: time, **dict(zip(names, one, strict=True))} for one in found]
 
+    def waiting(self) -> dict[int, int]:
+        """Return the time points of which planes are kept, with the number of planes they lack.
+
+        A complete one is among them if an earlier time point is not complete.
+        """
+        done = self.done
+        return {
+            time: len(self._planes.missing(time)) for time in self._planes.times() if time >= done
+        }
+
     # --- in the background
 
     def _follow(self) -> None:
@@ -296,6 +313,8 @@ class LiveImage:
     def close(self) -> None:
         """Wait until all complete time points are visible; planes of others are kept.
 
+        The log tells of those that are kept (see `waiting`). The same `acquire` continues them.
+
         Raises
         ------
         ZarrDaskError
@@ -304,6 +323,15 @@ class LiveImage:
         self._pool.shutdown(wait=True)
         _raise_failure(self._looks)
         self._tidy()
+        waiting = self.waiting()
+        if waiting:
+            first, lacks = self.done, len(self._planes.missing(self.done))
+            _LOG.warning(
+                "%s has %d complete time points. Planes of %d more are kept and not visible yet, "
+                "since %s=%d lacks %d planes: missing(%d) lists them, and the same acquire "
+                "continues, here or in another process.",
+                *(self.image.group.where, first, len(waiting), self.axis, first, lacks, first),
+            )
 
     def _tidy(self) -> None:
         """Remove what appends have left of which only the end of their process was missing."""

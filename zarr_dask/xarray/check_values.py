@@ -15,7 +15,7 @@ from xarray import conventions
 
 from zarr_dask.errors import DatasetMismatchError
 
-__all__ = ["check_kinds", "in_range", "times_in_range"]
+__all__ = ["check_kinds", "in_calendar", "in_range", "times_in_range"]
 
 _NUMBERS, _TIMES, _TEXTS = "iufc", "mM", "UST"
 
@@ -105,6 +105,59 @@ class _CodeRange:
                 "as other numbers. Clip them, or write it with another encoding."
             )
         return values
+
+
+def in_calendar(name: str, variable: xr.Variable) -> xr.Variable:
+    """Return times whose blocks are checked for those that xarray cannot encode in a calendar.
+
+    It encodes a block without a single time in no calendar but that of NumPy.
+
+    Raises
+    ------
+    DatasetMismatchError
+        If all times in memory are missing, or blocks of times have another calendar, but no units.
+    """
+    calendar = variable.encoding.get("calendar", _OF_NUMPY)
+    if variable.dtype.kind != "M" or calendar == _OF_NUMPY or not variable.size:
+        return variable
+    calendar_of = _Calendar(name, str(calendar))
+    if variable.chunks is None:
+        calendar_of.check(variable.to_numpy())
+        return variable
+    if calendar not in _GREGORIAN and "units" not in variable.encoding:
+        raise DatasetMismatchError(
+            f"the encoding of {name!r} has the calendar {calendar!r} and no units, and xarray "
+            "finds none for blocks of dask in this calendar. Give units and dtype, as "
+            "encoding={'units': 'seconds since 2000-01-01', 'dtype': 'int64'}."
+        )
+    data: Any = variable.data
+    if not hasattr(data, "map_blocks"):
+        return variable
+    meta = np.empty((0,) * data.ndim, data.dtype)
+    checked = data.map_blocks(calendar_of.check, dtype=data.dtype, meta=meta)
+    return variable.copy(deep=False, data=checked)
+
+
+_OF_NUMPY = "proleptic_gregorian"
+_GREGORIAN = {_OF_NUMPY, "gregorian", "standard"}
+
+
+@dataclass(frozen=True)
+class _Calendar:
+    """Calendar that times are stored in."""
+
+    name: str
+    calendar: str
+
+    def check(self, times: np.ndarray) -> np.ndarray:
+        """Return times if one of them at least is there."""
+        if times.size and np.isnat(times).all():
+            raise DatasetMismatchError(
+                f"the variable {self.name!r} has nothing but NaT in a block, which xarray cannot "
+                f"encode in the calendar {self.calendar!r}. Write it with "
+                f"encoding={{'calendar': {_OF_NUMPY!r}}}, or in larger blocks."
+            )
+        return times
 
 
 def times_in_range(name: str, original: xr.Variable, encoded: xr.Variable) -> xr.Variable:

@@ -23,11 +23,11 @@ from zarr_dask._util.keywords import closest
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.codecs.registry_numcodecs import is_object_codec
 from zarr_dask.dtypes.base import Casting
-from zarr_dask.errors import DataTypeError, GridError, MetadataError
+from zarr_dask.errors import DatasetMismatchError, DataTypeError, GridError, MetadataError
 from zarr_dask.formats.base import Format
 from zarr_dask.formats.documents import dump_json
 from zarr_dask.formats.translate import names_problems
-from zarr_dask.xarray.check_values import check_kinds, in_range, times_in_range
+from zarr_dask.xarray.check_values import check_kinds, in_calendar, in_range, times_in_range
 from zarr_dask.xarray.elements import TAKES_FORMAT
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def encode_dataset(
         if stored:  # `check_encoded` refuses what this warns of
             warnings.filterwarnings("ignore", "Time[a-z]* can't be serialized faithfully")
         encoded = {
-            str(name): encode_zarr_variable(_loaded_if_empty(one), name=name, **options)
+            str(name): _encoded(str(name), in_calendar(str(name), one), options)
             for name, one in variables.items()
         }
     if casting != "unsafe":
@@ -136,6 +136,21 @@ def encode_dataset(
             name: times_in_range(name, variables[name], one) for name, one in encoded.items()
         }
     return EncodedDataset(encoded, _as_json(attributes, "the dataset"))
+
+
+def _encoded(name: str, variable: xr.Variable, options: Mapping[str, Any]) -> xr.Variable:
+    """Return a variable as xarray encodes it; its errors do not name the variable."""
+    try:
+        encoded: xr.Variable = encode_zarr_variable(
+            _loaded_if_empty(variable), name=name, **options
+        )
+    except (KeyError, OverflowError, ValueError) as error:
+        words = str(error) if not isinstance(error, KeyError) else f"xarray does not know {error}"
+        raise DatasetMismatchError(
+            f"the variable {name!r} cannot be encoded: {words.rstrip('.')}. Its encoding is "
+            f"{dict(variable.encoding)}."
+        ) from error
+    return encoded
 
 
 def _as_json(attributes: Mapping[Any, Any], owner: str) -> dict[str, Any]:
@@ -226,7 +241,7 @@ def array_spec(
     """
     encoding = dict(variable.encoding)
     attributes = dict(variable.attrs)
-    fill = _fill_value(variable, attributes, encoding, node_format)
+    fill = _fill_value(name, variable, attributes, encoding, node_format)
     problems = list(names_problems(attributes, list(map(str, variable.dims)), node_format))
     if problems:
         raise MetadataError.of(f"the variable {name!r}", problems)
@@ -288,6 +303,7 @@ def _is_older(node_format: Format) -> bool:
 
 
 def _fill_value(
+    name: str,
     variable: xr.Variable,
     attributes: dict[str, Any],
     encoding: dict[str, Any],
@@ -301,7 +317,14 @@ def _fill_value(
         fill = np.nan
     masked = attributes.pop("_FillValue", None)
     if masked is not None:
-        attributes["_FillValue"] = FillValueCoder.encode(masked, variable.dtype)
+        try:
+            attributes["_FillValue"] = FillValueCoder.encode(masked, variable.dtype)
+        except (TypeError, ValueError) as error:
+            raise DataTypeError(
+                f"the variable {name!r} is stored as {variable.dtype}, which cannot have the "
+                f"_FillValue {masked!r} of its encoding ({error}). Leave it out, or give one of "
+                "this type."
+            ) from error
     return 0 if fill is None else fill
 
 

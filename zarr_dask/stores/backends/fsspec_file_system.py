@@ -54,6 +54,8 @@ __all__ = [
 
 REQUEST_SECONDS = 900.0
 """Seconds for any request: a file system may have no timeout of its own."""
+_INSIDE_FILES = {"libarchive", "reference", "tar", "zip"}
+"""Schemes of what lies in one file, which is named by an option or after ``::``."""
 _LAYOUT_SECONDS = 0.5  # for retries of a request that gcsfs does without, if need be
 _REFUSED = "Bad Request: "  # gcsfs's word for an answer with "invalid" in it, in a ValueError
 _MOST_SERVICES = 16  # file systems, with their clients, that a process keeps
@@ -69,6 +71,14 @@ def _no_store(url: str, options: str, error: BaseException) -> StoreError:
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES and "::" not in url:
         hint = did_you_mean(scheme, SCHEMES)
+    if scheme in _INSIDE_FILES and "::" not in url:
+        file = url.partition("://")[2] or "FILE"
+        hint = (
+            f" {scheme}:// needs the file that it reads: write {scheme}://::{file}, or give it as "
+            "storage_options={'fo': ...}."
+        )
+        if scheme == "zip":
+            hint = f" An archive is opened as {file!r} or 'zip://::{file}'."
     kind = StoreArgumentError if isinstance(error, ValueError | TypeError) else StoreError
     return kind(f"no store at {url}: {words.rstrip('.')}.{hint}")
 
