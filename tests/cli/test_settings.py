@@ -276,6 +276,7 @@ def test_messages_name_options():
     ("words", "says"),
     [
         (["rechunk", "a", "b", "--memory", "1GB"], "Did you mean '--max-mem'?"),
+        (["ome", "convert", "a", "b", "--version", "0.4"], "Did you mean '--to'?"),
         (["create", "a", "-f", "v3"], "Did you mean '--format' or '--overwrite'?"),
         (["create", "a", "--attrs", "u=m"], "Did you mean '--attribute'?"),
         (["info", "a", "--format", "json"], "for JSON it is --json."),

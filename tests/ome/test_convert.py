@@ -118,6 +118,9 @@ def test_the_store_of_tifffile_is_opened(tmp_path):
         array = zd.open(store)
         np.testing.assert_array_equal(array[...], values)
         np.testing.assert_array_equal(array[1, 3:30:4, 49], values[1, 3:30:4, 49])
+        # a store of open files cannot be sent to other processes
+        zd.ome.write(array.to_dask(), tmp_path / "b", axes="cyx")
+        np.testing.assert_array_equal(zd.ome.open(tmp_path / "b").level(0)[...], values)
 
 
 def test_other_processes_open_the_file(tmp_path):

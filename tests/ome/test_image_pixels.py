@@ -107,6 +107,9 @@ def test_refused(image):
         image.crop(q=1)
     with pytest.raises(GridError, match="step 1"):
         image.crop(y=slice(0, 9, 2))
+    for nothing in (slice(20, 10), slice(5000, None), slice(3, 3)):
+        with pytest.raises(GridError, match=r"no pixel lies there, the image has \{'x': "):
+            image.crop(x=nothing)
     with pytest.raises(SelectionError):
         image.crop(t=3)
     with pytest.raises(MetadataError, match="space or time"):

@@ -600,6 +600,14 @@ def with_scale(*scales):
     return change
 
 
+def with_path(path):
+    def change(multiscales):
+        multiscales[0]["datasets"][0]["path"] = path
+        return multiscales
+
+    return change
+
+
 def with_axes(*axes, **more):
     def change(multiscales):
         return [multiscales[0] | {"axes": list(axes)} | more]
@@ -646,6 +654,11 @@ X = {"name": "x", "type": "space"}
         (
             lambda store: changed(store, multiscales=with_scale([1, 1], [1, 1])),
             "same extent as the one before",
+            "must",
+        ),
+        (
+            lambda store: changed(store, multiscales=with_path("/0")),
+            "datasets[0].path: '/0'; the path of an array must be relative to its group",
             "must",
         ),
         (

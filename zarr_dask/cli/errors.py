@@ -345,6 +345,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "--variable": ("--array",),
     "--zarr-format": ("--format",),
     "--zarr-version": ("--format",),
+    **dict.fromkeys(("--ngff-version", "--ome-version", "--version"), ("--to",)),
 }
 """Options elsewhere, and those here that may be meant."""
 _SAID = {

@@ -21,6 +21,7 @@ from zarr_dask.errors import GridError
 from zarr_dask.graph.regions import PackedBlocks, pack_blocks, unpack_blocks
 from zarr_dask.graph.write import Target, TreeReduceLayer, WriteCollection
 from zarr_dask.grid.grid import Blocks, Grid
+from zarr_dask.stores.secrets import NOT_PICKLED
 
 __all__ = [
     "IndependentBlocks",
@@ -107,7 +108,7 @@ def independent_writes(write: WriteCollection) -> IndependentWrites | None:
     if not isinstance(tree, TreeReduceLayer) or graph.dependencies.get(tree.source) != set():
         return None
     layer = graph.layers[tree.source]
-    if not isinstance(layer, Blockwise) or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
+    if not isinstance(layer, Blockwise) or not _is_small(layer):
         return None
     return IndependentWrites(layer, tree)
 
@@ -180,6 +181,14 @@ def _computed_blocks(layer: Blockwise, blocks: PackedBlocks) -> IndependentBlock
 def computed_blocks(array: da.Array) -> IndependentBlocks | None:
     """Return an object that computes the blocks one by one; None if they share ancestors."""
     layer = _lone_layer(array)
-    if layer is None or layer.annotations or len(cloudpickle.dumps(layer)) > _LARGEST_LAYER:
+    if layer is None or layer.annotations or not _is_small(layer):
         return None
     return IndependentBlocks(layer, array.chunks)
+
+
+def _is_small(layer: Blockwise) -> bool:
+    """True if a layer can be sent with every task; one of open files cannot be sent at all."""
+    try:
+        return len(cloudpickle.dumps(layer)) <= _LARGEST_LAYER
+    except NOT_PICKLED:
+        return False

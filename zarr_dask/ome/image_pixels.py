@@ -64,7 +64,7 @@ class ImagePixels:
         Raises
         ------
         GridError
-            If a slice has another step than 1.
+            If a slice has another step than 1, or holds no pixel.
         MetadataError
             If there is no such axis.
         SelectionError
@@ -77,6 +77,10 @@ class ImagePixels:
         for axis, one in zip(at, index.values(), strict=True):
             whole[axis] = one
         region = parse_basic(tuple(whole), self.shape).region
+        empty = [axis for axis in at if region[axis].start >= region[axis].stop]
+        if empty:
+            lengths = {self.axes[axis]: self.shape[axis] for axis in empty}
+            raise GridError(f"crop of {index}: no pixel lies there, the image has {lengths}.")
         starts = zip(self.frame.translation, self.frame.scale, region, strict=True)
         moved = tuple(origin + size * one.start for origin, size, one in starts)
         channels = self.channels

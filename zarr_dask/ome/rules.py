@@ -177,7 +177,10 @@ def _check_multiscale(one: Mapping[str, Any], place: str, notes: Violations) -> 
     rule = "must be a list of at least one dataset"
     datasets = notes.take(one, place, "datasets", _is_filled, rule)
     for at, dataset in notes.objects(datasets or [], f"{place}.datasets"):
-        notes.take(dataset, at, "path", _is_text, "the path of an array must be a string")
+        path = notes.take(dataset, at, "path", _is_text, "the path of an array must be a string")
+        if path is not None and path.startswith("/"):
+            rule = "the path of an array must be relative to its group, without '/' at the start"
+            notes.add(f"{at}.path", path, rule)
         value = dataset.get("coordinateTransformations", ABSENT)
         _check_transformations(value, f"{at}.coordinateTransformations", axes, notes)
     _check_order(datasets or [], f"{place}.datasets", notes)

@@ -29,6 +29,7 @@ from urllib.parse import quote, quote_plus
 from zarr_dask.errors import CredentialsMissingError
 
 __all__ = [
+    "NOT_PICKLED",
     "CredentialsInitializer",
     "HoldsCredentials",
     "identity_of",
@@ -50,7 +51,7 @@ _REFERENCE = "zarr_dask_credentials"
 """The option that replaces those left out; no file system has an option of this name."""
 _WORDS = {"", "anon", "browser", "cache", "cloud", "google_default"}
 """Values that gcsfs accepts as a token and that are no secrets."""
-_NOT_PICKLED = (
+NOT_PICKLED = (
     AttributeError,
     NotImplementedError,
     OSError,
@@ -290,7 +291,7 @@ def references_of(*values: Any) -> set[str]:
 
     with _noting_references() as references:
         for value in values:
-            with suppress(*_NOT_PICKLED):  # pickling raises again where a value is sent
+            with suppress(*NOT_PICKLED):  # pickling raises again where a value is sent
                 dumps(value)
     return references
 
