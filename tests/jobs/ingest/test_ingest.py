@@ -803,6 +803,23 @@ def test_references_are_read_as_the_files_are(tmp_path, way):
     xr.testing.assert_equal(zd.open_dataset(str(kept)).load(), opened(files))
 
 
+@pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
+def test_several_masks_are_told_by_references(tmp_path):
+    """A fill value of Zarr is one number, so they stay an attribute."""
+    files, target = write(tmp_path, [2, 2], "h5netcdf"), tmp_path / "refs.json"
+    with h5py.File(files[0]) as file:
+        masks = file["p"][0, 0, :2]
+    for one in files:
+        with h5py.File(one, "r+") as file:
+            for name in {"_FillValue", "missing_value"} & {*file["p"].attrs}:
+                del file["p"].attrs[name]
+            file["p"].attrs["_FillValue"] = masks
+    zd.reference(files, str(target), concat="time")
+    found, expected = zd.open_dataset(f"reference::{target}").load(), opened(files)
+    assert np.isnan(expected.p).any()
+    xr.testing.assert_equal(found, expected)
+
+
 def test_what_references_cannot_tell_is_refused(tmp_path):
     files = []
     for number in range(2):

@@ -295,7 +295,8 @@ def _documents(one: Combined, chunks: Sequence[int], dtype: np.dtype[Any]) -> Re
     """Return the array as its documents tell it; the fill value is the mask."""
     given = one.served.attrs.get("_FillValue")
     fill = given["value"] if isinstance(given, Mapping) else given
-    if dtype.kind == "S":  # characters have no masks
+    several = isinstance(fill, list)  # a fill value is one number
+    if several or dtype.kind == "S":  # characters have no masks
         fill = None
     return ReferencedArray(
         one.path,
@@ -304,6 +305,6 @@ def _documents(one: Combined, chunks: Sequence[int], dtype: np.dtype[Any]) -> Re
         dtype.str,
         one.served.filters,
         fill,
-        {k: v for k, v in one.meta.attributes.items() if k != "_FillValue"},
+        {k: v for k, v in one.meta.attributes.items() if several or k != "_FillValue"},
         one.meta.dimension_names or (),
     )
