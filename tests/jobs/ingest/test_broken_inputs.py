@@ -267,6 +267,20 @@ def test_names_that_are_no_text_are_refused(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"II*\0\x08\0\0\0", "is a TIFF file, which holds an image: zarr_dask.ome.convert writes"),
+        (b"MM\0+\0\x08\0\0", "is a TIFF file, which holds an image: zarr_dask.ome.convert writes"),
+        (b'{"version": 1}', "is JSON. If it holds references, zarr_dask.open_dataset"),
+    ],
+)
+def test_files_of_other_calls_are_sent_there(tmp_path, content, found):
+    files = files_in(tmp_path, engine="h5netcdf")
+    Path(files[1]).write_bytes(content)
+    assert f"{files[1]}: {found}" in str(refusal(files))
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
 def test_pipes_are_not_waited_for(tmp_path):
     files = files_in(tmp_path, engine="h5netcdf")

@@ -487,10 +487,24 @@ def kind_of(place: SourceFile, size: int) -> str:
         return ZARR
     if size > hdf5.USER_BLOCK and _has_user_block(place, size):
         return "hdf5"
+    if begin[:4] in _TIFF:
+        raise IngestError(
+            f"{place.url} is a TIFF file, which holds an image: zarr_dask.ome.convert writes one, "
+            "as does zarr-dask ome convert."
+        )
+    if begin[:1] == b"{":
+        raise IngestError(
+            f"{place.url} is JSON. If it holds references, zarr_dask.open_dataset and "
+            f"zarr_dask.copy read 'reference::{place.url}'."
+        )
     raise IngestError(
         f"{place.url} is neither NetCDF nor HDF5 nor GRIB nor an archive of Zarr: it begins with "
         f"{begin!r}. Give the engine of xarray that reads it, engine='...', or leave the file out."
     )
+
+
+_TIFF = {b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"}
+"""First bytes of TIFF and BigTIFF in either byte order."""
 
 
 def _has_user_block(place: SourceFile, size: int) -> bool:
