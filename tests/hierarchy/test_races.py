@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -200,3 +201,43 @@ def test_values_that_go_with_an_array_that_is_renamed_are_written(tmp_path, monk
     monkeypatch.setattr(LocalStore, "set", renamed_after)
     array[:4] = 7
     assert root["b"][3] == 7
+
+
+@pytest.mark.parametrize("form", ["v3", "v2"])
+def test_attributes_are_given_to_an_array_that_others_have_made_longer(tmp_path, form):
+    other = zd.create_array(tmp_path / "a", shape=(2,), dtype="i4", chunks=2, format=form)
+    array = pickle.loads(pickle.dumps(other))  # as in another process
+    other.append(np.ones(3, "i4"))
+    array.update_attributes({"x": 1})
+    assert array.shape == (5,)
+    found = zd.open_array(tmp_path / "a")
+    assert (found.shape, found.attributes) == ((5,), {"x": 1})
+    other = pickle.loads(pickle.dumps(array))
+    array.resize((1,))
+    other.update_attributes({"y": 2})
+    found = zd.open_array(tmp_path / "a")
+    assert (found.shape, found.attributes) == ((1,), {"x": 1, "y": 2})
+
+
+@pytest.mark.parametrize("changed", [{"chunks": 3}, {"dtype": "i8"}, {"fill_value": 1}])
+def test_attributes_are_not_given_to_another_array(tmp_path, changed):
+    same = {"shape": (6,), "dtype": "i4", "chunks": 2}
+    array = pickle.loads(pickle.dumps(zd.create_array(tmp_path / "a", **same)))
+    zd.create_array(tmp_path / "a", **{**same, **changed}, overwrite=True)
+    with pytest.raises(MetadataChangedError, match="Open it again"):
+        array.update_attributes({"x": 1})
+    assert zd.open_array(tmp_path / "a").attributes == {}
+
+
+def test_attributes_are_given_to_a_group_that_others_have_consolidated(tmp_path):
+    other = zd.create_group(tmp_path / "g")
+    zd.create_array(tmp_path / "g", "a", shape=(2,), dtype="i4")
+    group = pickle.loads(pickle.dumps(other))  # as in another process
+    zd.consolidate(tmp_path / "g")
+    group.update_attributes({"x": 1})
+    found = zd.open_group(tmp_path / "g")
+    assert (found.attributes, found.stale()) == ({"x": 1}, [])
+    assert "consolidated_metadata" in (tmp_path / "g" / "zarr.json").read_text()
+    zd.delete(tmp_path / "g")
+    with pytest.raises(MetadataChangedError, match="Open it again"):
+        group.update_attributes({"x": 2})

@@ -22,7 +22,7 @@ from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.attributes import Attributes, fixed
 from zarr_dask.array.common_names import ArrayNames, assigns_attrs
 from zarr_dask.array.reader import Reader
-from zarr_dask.array.revalidate import Confirmation, Shown, Standing
+from zarr_dask.array.revalidate import Confirmation, Shown, Standing, continues
 from zarr_dask.dtypes import bits_of
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, SelectionError
@@ -656,14 +656,20 @@ class Array(ArrayNames):
         MetadataError
             If an attribute cannot be expressed in JSON.
         MetadataChangedError
-            If the array in the store differs by now in more than its attributes.
+            If the array in the store differs by now in more than its attributes and length.
         ReadOnlyError
             If the array was opened for reading.
         """
         from zarr_dask.formats.concurrent_edit import with_attributes
 
         meta = with_attributes(
-            self.store, self.path, self.node_format, self.meta, attributes, self.options
+            self.store,
+            self.path,
+            self.node_format,
+            self.meta,
+            attributes,
+            self.options,
+            lambda now: continues(self.meta, now) or continues(now, self.meta),
         )
         self.follow(meta)
         return self

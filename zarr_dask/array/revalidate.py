@@ -34,7 +34,7 @@ from zarr_dask.grid.dimension import Dimension, Edges, Fixed
 from zarr_dask.stores.base import Store, etag_of, is_remote
 from zarr_dask.stores.open import local_path
 
-__all__ = ["Confirmation", "Shown", "Standing", "this_process"]
+__all__ = ["Confirmation", "Shown", "Standing", "continues", "this_process"]
 
 
 class Shown(NamedTuple):
@@ -71,7 +71,7 @@ class Standing:
             return
         seen = _SEEN.get(self._place)
         # an array that does not continue what was seen may have been opened later, elsewhere
-        if seen is None or not _continues(self.meta, seen.meta):
+        if seen is None or not continues(self.meta, seen.meta):
             self.check()
 
     def check(self) -> None:
@@ -133,7 +133,7 @@ class Standing:
         self._compare(present)
 
     def _compare(self, present: NodeMeta | None) -> None:
-        if not isinstance(present, ArrayMeta) or not _continues(self.meta, present):
+        if not isinstance(present, ArrayMeta) or not continues(self.meta, present):
             raise MetadataChangedError(
                 f"{where(self.store, self.path)} is not the array any more that was opened here: "
                 f"its metadata have changed ({_words(self.meta)}; now {_words(present)}), as "
@@ -204,7 +204,7 @@ def _words(meta: NodeMeta | None) -> str:
 # --- what may change ------------------------------------------------------------------------------
 
 
-def _continues(old: ArrayMeta, new: ArrayMeta) -> bool:
+def continues(old: ArrayMeta, new: ArrayMeta) -> bool:
     """True if stored objects mean the same as before, and none of them has left the array."""
     return old is new or (
         len(old.grid.dimensions) == len(new.grid.dimensions)

@@ -58,10 +58,24 @@ def with_attributes(
     meta: AnyMeta,
     attributes: Mapping[str, Any],
     options: ReadOptions,
+    is_same: Callable[[AnyMeta], bool],
 ) -> AnyMeta:
     """Add or replace attributes in the store and return the changed metadata.
 
-    Attributes that others give the node at the same time stay.
+    Attributes that others give the node at the same time stay, and so does what else they change.
+
+    Parameters
+    ----------
+    store, path, node_format
+        The node.
+    meta
+        What it was when it was opened.
+    attributes
+        The attributes to add or replace.
+    options
+        How to read.
+    is_same
+        True for metadata of the same node, to which others may have made a change.
 
     Raises
     ------
@@ -70,14 +84,19 @@ def with_attributes(
     MetadataError
         If an attribute cannot be expressed in JSON.
     MetadataChangedError
-        If the node was deleted, or differs in more than its attributes.
+        If the node was deleted, or is another one by now.
     """
     given = checked_attributes(attributes, where(store, path))
 
-    def more(present: AnyMeta) -> AnyMeta:
-        return replace(present, attributes={**present.attributes, **given})
+    def more(present: NodeMeta | None) -> tuple[AnyMeta, AnyMeta]:
+        if isinstance(present, type(meta)) and is_same(present):
+            before = present
+        else:
+            before = _as_it_is(store, path, node_format, meta, present)
+        return before, before.with_attributes({**before.attributes, **given})
 
-    changed = write_changed_documents(store, path, node_format, meta, more, options)
+    changed = _put_latest(store, path, node_format, more, options)
+    warn_stale_consolidated(store, path, node_format)
     if node_format.names_attribute not in given:
         return changed
     return _with_names(store, path, node_format, changed, options)

@@ -488,7 +488,13 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
         from zarr_dask.formats.concurrent_edit import with_attributes
 
         meta = with_attributes(
-            self.store, self.path, self.node_format, self.meta, attributes, self.options
+            self.store,
+            self.path,
+            self.node_format,
+            self.meta,
+            attributes,
+            self.options,
+            lambda now: self.meta.implicit or not now.implicit,
         )
         self.follow(meta)
         return self
