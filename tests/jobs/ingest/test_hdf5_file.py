@@ -121,6 +121,22 @@ def test_soft_links_lead_to_no_other_file(tmp_path, path):
     assert {*found.variables} == {"g/y", "in", "near"}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (h5py.vlen_dtype("i4"), "'list of int32'"),
+        (h5py.ref_dtype, "'reference'"),
+        (h5py.regionref_dtype, "'reference'"),
+        ("V5", "|V5"),
+    ],
+)
+def test_data_types_that_are_refused_are_named(tmp_path, dtype, name):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", (3,), dtype)
+    found = header_of(SourceFile.of(str(tmp_path / "a.h5"), None), None).variables["a"]
+    assert found.unsupported.startswith(f"has the data type {name}, which Zarr arrays")
+
+
 def chunked(path, count, **options):
     """Write a file of that many chunks, the second of which is not stored."""
     with h5py.File(path, "w") as file:

@@ -373,7 +373,17 @@ def _dtype(dataset: Any) -> tuple[str, str]:
         return dtype.str, ""
     if dtype.kind == "S" and dtype.itemsize:
         return dtype.str, ""
-    return "|u1", f"has the data type {dtype}, which Zarr arrays of numbers and texts cannot have"
+    name = _name_of(dtype)
+    return "|u1", f"has the data type {name}, which Zarr arrays of numbers and texts cannot have"
+
+
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a data type, also of those that NumPy has as objects."""
+    h5py = library()
+    element = h5py.check_vlen_dtype(dtype)
+    if element is not None:
+        return f"'list of {element}'"
+    return "'reference'" if h5py.check_ref_dtype(dtype) is not None else str(dtype)
 
 
 def _is_as_in_numpy(stored: Any) -> bool:
