@@ -243,3 +243,64 @@ def test_a_plan_says_so_where_most_was_never_written(file):
     with h5py.File(file, "w") as made:
         made.create_dataset("a", (1 << 20,), "f8", chunks=(1 << 10,))
     assert "declare" not in str(zd.plan_ingest([file], f"{file}.zarr"))
+
+
+_STORED = {  # how HDF5 may store four elements: data type, values, options
+    "enumeration": (h5py.enum_dtype({"A": 0, "B": 1}, "i1"), [0, 1, 0, 1], {}),
+    "truth": (bool, [True, False, True, True], {}),
+    "half": ("f2", [1.5, -2, 0, 3], {}),
+    "big": (">u8", [2**63 + 1, 0, 1, 2], {"chunks": (3,), "shuffle": True}),
+    "offset": ("i4", [7, 8, 9, 10], {"scaleoffset": 4, "chunks": (2,)}),
+    "decimal": ("f4", [7.25, 8, 9, 10], {"scaleoffset": 2, "chunks": (2,)}),
+    "lzf": ("i4", [7, 8, 9, 10], {"compression": "lzf", "chunks": (2,)}),
+    "checked": ("i4", [7, 8, 9, 10], {"fletcher32": True, "shuffle": True, "chunks": (3,)}),
+    "fixed": ("S5", [b"ab", b"", b"abcde", b"x"], {}),
+    "any": (h5py.string_dtype(), ["déjà", "", "b", "c"], {"chunks": (3,)}),
+    "a b": ("f4", [1, 2, 3, 4], {}),
+    "a.b": ("f4", [1, 2, 3, 4], {}),
+    "a%2Fb": ("f4", [1, 2, 3, 4], {}),
+    "a\nb": ("f4", [1, 2, 3, 4], {}),
+    "a*?": ("f4", [1, 2, 3, 4], {}),
+    "c": ("f4", [1, 2, 3, 4], {}),
+    "😀é": ("f4", [1, 2, 3, 4], {}),
+    "n" * 200: ("f4", [1, 2, 3, 4], {}),
+    "unwritten": ("f4", None, {"fillvalue": 9.5, "chunks": (2,)}),
+}
+_ATTRIBUTES = {
+    "empty": np.array([], "f4"),
+    "texts": ["a", "b"],
+    "no text": "",
+    "largest": np.uint64(2**64 - 1),
+    "nan": np.nan,
+    "truth": np.True_,
+    "coordinates": "nowhere",
+    "cell_methods": "time: mean",
+    "valid_range": np.array([0, 1], "f4"),
+}
+
+
+def test_what_hdf5_may_hold_is_what_xarray_reads(tmp_path):
+    files = [str(tmp_path / f"{number}.nc") for number in range(2)]
+    for one in files:
+        with h5py.File(one, "w") as made:
+            made["time"] = np.arange(4.0) + 4 * files.index(one)
+            made["time"].make_scale("time")
+            for name, (dtype, values, options) in _STORED.items():
+                variable = made.create_dataset(name, (4,), dtype, **options)
+                variable.dims[0].attach_scale(made["time"])
+                if values is not None:
+                    variable[...] = np.array(values, object if name == "any" else None)
+            made["again"] = made["lzf"]
+            made["soft"] = h5py.SoftLink("/half")
+            for name, value in _ATTRIBUTES.items():
+                made["half"].attrs[name] = value
+    given = {"combine": "nested", "concat_dim": "time", "engine": "h5netcdf", "coords": "minimal"}
+    with xr.open_mfdataset(files, data_vars="minimal", compat="override", **given) as found:
+        expected = found.load()
+    zd.ingest(files, f"{tmp_path}/a.zarr", concat="time", verify=True)
+    zd.reference(files, f"{tmp_path}/a.json", concat="time")
+    for url in (f"{tmp_path}/a.zarr", f"reference::{tmp_path}/a.json"):
+        read = zd.open_dataset(url).load()
+        xr.testing.assert_equal(read, expected)
+        for name, value in _ATTRIBUTES.items():
+            np.testing.assert_array_equal(read["half"].attrs.get(name, "nowhere"), value)
