@@ -1215,3 +1215,12 @@ def test_a_group_that_is_open_for_reading_is_refused():
         zd.write_dataset(more, zd.open(store), append="x")
     zd.write_dataset(more, zd.open(store, mode="r+"), append="x")
     assert zd.open_zarr(store).sizes == {"x": 6}
+
+
+@pytest.mark.parametrize("mode", ["a", "w-"])
+def test_what_to_do_with_arrays_without_a_group_is_said_in_words_of_the_call(tmp_path, mode):
+    zd.create_array(tmp_path / "g" / "t", shape=(3,), dtype="i8")
+    with pytest.raises(NodeExistsError, match="mode='w'") as told:
+        zd.write_dataset(steps(0, 3), tmp_path / "g", mode=mode)
+    assert "overwrite" not in str(told.value)
+    zd.write_dataset(steps(0, 3), tmp_path / "g", mode="w")

@@ -80,6 +80,7 @@ from zarr_dask.stores.wrapper import forkable
 from zarr_dask.stores.wrappers.prefetched import is_empty
 
 __all__ = [
+    "REPLACE",
     "can_create",
     "check_can_create",
     "clear_room",
@@ -113,7 +114,7 @@ def _find_node(store: Store, path: str, options: ReadOptions | None = None) -> N
 # --- creating -------------------------------------------------------------------------------------
 
 
-_REPLACE = "Pass overwrite=True to replace it, or open it with mode='r+' to write into it."
+REPLACE = "Pass overwrite=True to replace it, or open it with mode='r+' to write into it."
 
 
 def check_can_create(
@@ -123,7 +124,7 @@ def check_can_create(
     *,
     overwrite: bool,
     is_group: bool = False,
-    advice: str = _REPLACE,
+    advice: str = REPLACE,
 ) -> None:
     """Raise if a node may not be created at a path, with advice; changes nothing.
 
@@ -150,7 +151,7 @@ def check_can_create(
         raise _exists(store, path, advice)
 
 
-def _exists(store: Store, path: str, advice: str = _REPLACE) -> NodeExistsError:
+def _exists(store: Store, path: str, advice: str = REPLACE) -> NodeExistsError:
     return NodeExistsError(f"{where(store, path)} exists already and was left as it is. {advice}")
 
 

@@ -337,6 +337,8 @@ class Planner:
             url=self.store,
             component=path,
             mode="w-",
+            advice="A call that failed at its end may have left it. Pass mode='w' to replace the "
+            "group with all below it, or choose another path.",
             casting=call.casting,
             resume=call.resume.resume,
             journal=call.resume.journal,

@@ -17,6 +17,7 @@ from zarr_dask.array.view import View
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.create_node import create_array
+from zarr_dask.hierarchy.edit import REPLACE
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import PrefetchedLocation
 from zarr_dask.jobs.engine.resume import Resume, ResumeOptions
@@ -196,6 +197,8 @@ class WriteRequest(WriteOptions):
     """As in `ResumeOptions`."""
     site: PrefetchedLocation | None = None
     """Content of the location of a new array, if it is known already."""
+    advice: str = REPLACE
+    """Advice for the case that something is in the place of a new array, in words of the call."""
     is_between: bool = False
     """True if the array is itself one between, into which blocks are written as they come."""
 

@@ -469,7 +469,8 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         swap = replace(swap, token=resume.resumed[1].swap)
     over = resume.has_ended
     if request.creates and not over and resume.resumed is None:
-        check_can_create(site.store, target.path, target.node_format, overwrite=replaces)
+        place = (site.store, target.path, target.node_format)
+        check_can_create(*place, overwrite=replaces, advice=request.advice)
     aligned = target.meta.grid.align(values.chunks, tuple(s.start for s in region))
     plan = WritePlan(
         values=values,
