@@ -456,3 +456,13 @@ def test_pruned_by_zarr_python_keeps_the_rest_of_objects(name, tmp_path):
     zarr.open_array(tmp_path, mode="r+").resize((1, 6))
     cleared = zd.open(tmp_path, mode="r+").resize((2, 6), prune=True)
     np.testing.assert_array_equal(cleared[...], fitted(values_of((5, 6))[:1], (2, 6)))
+
+
+@pytest.mark.parametrize("dtype", ["U1", "S1"])
+def test_texts_whose_ends_would_be_cut_off_are_not_appended(dtype):
+    array = zd.create_array({}, data=np.array(["x", "y"], dtype))
+    kind = str if dtype[0] == "U" else str.encode
+    with pytest.raises(DataTypeError, match="cannot hold the given values of object"):
+        array.append(np.array([kind("b"), kind("abc")], object))
+    array.append(np.array([kind("b"), kind("c")], object))
+    assert array[...].tolist() == [kind(one) for one in "xybc"]

@@ -751,6 +751,45 @@ def test_dates_are_appended_in_the_stored_calendar(tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("kind", ["U", "O", "T"])
+@pytest.mark.parametrize("how", ["append", "region", "a", "modified"])
+def test_the_ends_of_longer_texts_are_not_cut_off(tmp_path, how, kind, in_memory):
+    """xarray casts to the encoded type without a look."""
+    zd.write_dataset(xr.Dataset({"v": ("t", np.array(["x", "y"]))}), tmp_path / "a")
+    of = {"U": None, "O": object, "T": np.dtypes.StringDType()}[kind]
+    options = {
+        "append": {"append_dim": "t"},
+        "region": {"region": {"t": slice(0, 2)}, "mode": "r+"},
+        "a": {"mode": "a"},
+        "modified": {},
+    }[how]
+    for texts, fits in ((["b", "äöü"], False), (["b", "ü"], True)):
+        values = np.array(texts, of)
+        new = xr.Dataset({"v": ("t", values if in_memory else da.from_array(values, chunks=1))})
+        if how == "modified":
+            new["v"].encoding = dict(xr.open_zarr(tmp_path / "a")["v"].encoding)
+        target = tmp_path / ("b" if how == "modified" else "a")
+        if fits:
+            zd.write_dataset(new, target, **options)
+            assert list(map(str, xr.open_zarr(target)["v"].to_numpy()[-2:])) == texts
+        else:
+            with pytest.raises(DatasetMismatchError, match="Mismatched dtypes for variable 'v'"):
+                zd.write_dataset(new, target, **options)
+
+
+@pytest.mark.parametrize("units", ["seconds", "milliseconds"])
+def test_parts_of_units_are_appended(tmp_path, units):
+    """xarray decodes such numbers in place, and so changes those that are compared."""
+    durations = np.array([500, 1500, 2500, 3500], "m8[us]")
+    ds = xr.Dataset({"v": ("t", durations)}, {"t": range(4)})
+    encoding = {"v": {"units": units, "dtype": "f8"}}
+    zd.write_dataset(ds.isel(t=slice(0, 2)), tmp_path / "a", encoding=encoding)
+    zd.write_dataset(ds.isel(t=slice(2, 4)), tmp_path / "a", append_dim="t")
+    found = xr.open_zarr(tmp_path / "a", decode_timedelta=True)
+    assert found["v"].astype("m8[us]").equals(ds["v"])
+
+
 def test_longer_texts_are_not_cut_off(tmp_path):
     def named(*names):
         return xr.Dataset({"name": ("x", np.array(names))})

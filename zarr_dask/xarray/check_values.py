@@ -15,7 +15,7 @@ from xarray import conventions
 
 from zarr_dask.errors import DatasetMismatchError
 
-__all__ = ["check_kinds", "in_calendar", "in_range", "times_in_range"]
+__all__ = ["check_kinds", "in_calendar", "in_range", "texts_in_length", "times_in_range"]
 
 _NUMBERS, _TIMES, _TEXTS = "iufc", "mM", "UST"
 
@@ -105,6 +105,54 @@ class _CodeRange:
                 "as other numbers. Clip them, or write it with another encoding."
             )
         return values
+
+
+def texts_in_length(name: str, variable: xr.Variable) -> xr.Variable:
+    """Return texts whose lengths are checked against the fixed one of their encoding.
+
+    xarray cuts off their ends. Values in memory are checked now, blocks when they are computed.
+
+    Raises
+    ------
+    DatasetMismatchError
+        If a text in memory is too long.
+    """
+    try:
+        held = np.dtype(variable.encoding["dtype"])
+    except (KeyError, TypeError):
+        return variable
+    if held.kind != "U" or not held.itemsize or variable.dtype.kind not in "UTO":
+        return variable
+    limit = _Length(name, held)
+    if variable.chunks is None:
+        limit.check(variable.to_numpy())
+        return variable
+    data: Any = variable.data
+    if not hasattr(data, "map_blocks"):
+        return variable
+    meta = np.empty((0,) * data.ndim, data.dtype)
+    checked = data.map_blocks(limit.check, dtype=data.dtype, meta=meta)
+    return variable.copy(deep=False, data=checked)
+
+
+@dataclass(frozen=True)
+class _Length:
+    """Type of fixed length that texts are stored as."""
+
+    name: str
+    held: np.dtype[Any]
+
+    def check(self, texts: np.ndarray) -> np.ndarray:
+        """Return texts if all of them fit."""
+        longest = max((len(text) for text in texts.flat if isinstance(text, str)), default=0)
+        if longest > self.held.itemsize // 4:
+            raise DatasetMismatchError(
+                f"Mismatched dtypes for variable {self.name!r}: its encoding is {self.held}, which "
+                f"is too short for texts of {longest} characters, whose ends would be cut off. "
+                "Write it anew as texts of any length: as an array of objects, with no dtype in "
+                "its encoding."
+            )
+        return texts
 
 
 def in_calendar(name: str, variable: xr.Variable) -> xr.Variable:

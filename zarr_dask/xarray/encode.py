@@ -27,7 +27,13 @@ from zarr_dask.errors import DatasetMismatchError, DataTypeError, GridError, Met
 from zarr_dask.formats.base import Format
 from zarr_dask.formats.documents import dump_json
 from zarr_dask.formats.translate import names_problems
-from zarr_dask.xarray.check_values import check_kinds, in_calendar, in_range, times_in_range
+from zarr_dask.xarray.check_values import (
+    check_kinds,
+    in_calendar,
+    in_range,
+    texts_in_length,
+    times_in_range,
+)
 from zarr_dask.xarray.elements import TAKES_FORMAT
 
 if TYPE_CHECKING:
@@ -120,7 +126,10 @@ def encode_dataset(
             variables[name] = variables[name].copy(deep=False)
             variables[name].encoding = dict(variable.encoding)
     if casting != "unsafe":
-        variables = {name: in_range(str(name), one) for name, one in variables.items()}
+        variables = {
+            name: texts_in_length(str(name), in_range(str(name), one))
+            for name, one in variables.items()
+        }
     options: dict[str, Any] = {}
     if TAKES_FORMAT:
         options["zarr_format"] = 2 if _is_older(node_format) else 3

@@ -129,7 +129,7 @@ def check_encoded(
         )
     if original.chunks is not None or original.dtype.kind not in "mM":
         return
-    with_units = encoded.copy(deep=False)
+    with_units = encoded.copy(data=encoded.to_numpy().copy())  # xarray decodes some in place
     with_units.attrs = {**encoded.attrs, **{k: stored.attrs[k] for k in _TOLD if k in stored.attrs}}
     again = conventions.decode_cf_variable(name, with_units)
     if not np.array_equal(_as_times(again.values, original.dtype), original.values, equal_nan=True):
