@@ -10,6 +10,7 @@ from collections import Counter
 import dask
 import numpy as np
 import pytest
+import zarr
 from click.testing import CliRunner
 
 import zarr_dask as zd
@@ -85,7 +86,7 @@ def test_pixels_and_metadata_of_ome_tiff(tmp_path, options):
 
 def test_pages_of_subresolution(tmp_path):
     """The finest level is read; the image gets levels of its own."""
-    values = pixels(3, 64, 64)
+    values = pixels(2, 64, 64)
     with tifffile.TiffWriter(tmp_path / "a.ome.tif") as writer:
         writer.write(values, subifds=1, tile=(32, 32), metadata={"axes": "ZYX"})
         writer.write(values[:, ::2, ::2], subfiletype=1, tile=(32, 32))
@@ -108,6 +109,21 @@ def test_imagej_and_rgb(tmp_path):
     np.testing.assert_array_equal(
         zd.ome.open(tmp_path / "rgb").level(0)[...], colours.transpose(2, 0, 1)
     )
+
+
+@pytest.mark.parametrize("maxworkers", [1, 2])
+def test_the_store_of_tifffile_decodes_in_the_thread_that_reads(tmp_path, monkeypatch, maxworkers):
+    """The event loop of zarr-python would decode one chunk after the other."""
+    values = pixels(2, 64, 64)
+    tifffile.imwrite(tmp_path / "a.tif", values, tile=(16, 16), compression="zlib")
+    with tifffile.imread(tmp_path / "a.tif", aszarr=True, maxworkers=maxworkers) as store:
+        array = zd.open(store)
+        looped, sync = [], zarr.core.sync.sync
+        monkeypatch.setattr(
+            zarr.core.sync, "sync", lambda *a, **k: looped.append(a) or sync(*a, **k)
+        )
+        np.testing.assert_array_equal(array[...], values)
+    assert bool(looped) == (maxworkers > 1)
 
 
 def test_the_store_of_tifffile_is_opened(tmp_path):

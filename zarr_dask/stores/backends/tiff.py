@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import weakref
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -33,7 +33,7 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.stores.backends.local import LocalStore
-from zarr_dask.stores.backends.zarr_python import ZarrPythonStore, prototype
+from zarr_dask.stores.backends.zarr_python import ZarrPythonStore, answered_at_once, prototype
 from zarr_dask.stores.base import WHOLE, Buffer, Range
 from zarr_dask.stores.key_names import is_document
 from zarr_dask.stores.wrappers.base import ReadOnly
@@ -110,7 +110,7 @@ class TiffStore(ZarrPythonStore):
         try:
             stored = "/".join(["c", *map(str, at)]) if named else ".".join(map(str, at))
             with self.reporting("read", key):
-                decoded = _at_once(self.store.get(stored, prototype()))
+                decoded = answered_at_once(self.store.get(stored, prototype()))
             return None if decoded is None else decoded[wanted.start : wanted.stop]
         except _OF_DAMAGE as error:
             raise DamagedValueError(
@@ -240,19 +240,6 @@ def _pages_of(series: Any) -> _Pages | None:
         return None
     dtype = np.dtype(first.dtype).newbyteorder(first.parent.byteorder)
     return _Pages(series, shape, page, (1,) * leading + _rows(page, dtype.itemsize), dtype)
-
-
-def _at_once(reading: Coroutine[Any, Any, Any]) -> memoryview | None:
-    """Return the value of tifffile's coroutine, which waits for nothing, in this thread.
-
-    zarr-python's event loop would decode the tiles of all threads one after the other.
-    """
-    try:
-        reading.send(None)
-    except StopIteration as ended:
-        return None if ended.value is None else memoryview(ended.value.as_buffer_like())
-    reading.close()
-    raise RuntimeError("tifffile leaves the decoding to another thread")
 
 
 def _rows(page: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -53,6 +53,7 @@ from zarr_dask.stores.wrappers.base import ReadOnly
 __all__ = [
     "SessionStore",
     "ZarrPythonStore",
+    "answered_at_once",
     "place_in_zarr_python",
     "prototype",
     "store_of_zarr_python",
@@ -111,11 +112,16 @@ def store_of_zarr_python(given: Any) -> Store | None:
         store = LocalStore(str(given.root.absolute()))
     elif type(given) is zarr.storage.MemoryStore:
         store = MemoryStore.over(_PrototypeBuffers.over(given._store_dict))  # noqa: SLF001  (no other way)
-    elif _is_session(given):
-        store = SessionStore(given)
     else:
-        store = ZarrPythonStore(given)
+        store = _kind_of(given)(given)
     return ReadOnly(store) if given.read_only else store
+
+
+def _kind_of(given: Any) -> type[ZarrPythonStore]:
+    if _is_session(given):
+        return SessionStore
+    of_tifffile = type(given).__module__.partition(".")[0] == "tifffile"
+    return DecodingStore if of_tifffile else ZarrPythonStore
 
 
 class _PrototypeBuffers(MutableMapping[str, bytes]):
@@ -364,6 +370,45 @@ class ZarrPythonStore:
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words}") from error
         except _icechunk_errors() as error:
             raise StoreError(f"cannot {verb} {key!r} in {self.url}: {words_of(error)}") from error
+
+
+class DecodingStore(ZarrPythonStore):
+    """A store of tifffile, whose coroutines decode whole chunks and wait for nothing.
+
+    They run in the thread that reads. zarr-python's event loop would decode the chunks of all
+    threads one after the other.
+    """
+
+    def get_ranges(self, requests: Sequence[tuple[str, Range]]) -> list[Buffer | None]:
+        """See `zarr_dask.stores.base.Store.get_ranges`."""
+        return [self._part(key, wanted) for key, wanted in requests]
+
+    def _part(self, key: str, wanted: Range) -> Buffer | None:
+        check_key(key)
+        try:
+            with self.reporting("read", key):
+                found = answered_at_once(self.store.get(key, prototype()))
+        except _ABSENT:
+            return None
+        except RuntimeError:  # with maxworkers=, it decodes in threads of its own
+            return super().get_ranges([(key, wanted)])[0]
+        return None if found is None else found[wanted.start : wanted.stop]
+
+
+def answered_at_once(reading: Coroutine[Any, Any, Any]) -> memoryview | None:
+    """Return the buffer of a coroutine of tifffile, which waits for nothing, in this thread.
+
+    Raises
+    ------
+    RuntimeError
+        If it waits for another thread.
+    """
+    try:
+        reading.send(None)
+    except StopIteration as ended:
+        return None if ended.value is None else memoryview(ended.value.as_buffer_like())
+    reading.close()
+    raise RuntimeError("tifffile leaves the decoding to another thread")
 
 
 class SessionStore(ZarrPythonStore):
