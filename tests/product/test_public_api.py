@@ -106,7 +106,7 @@ def test_completion_shows_what_users_need(tmp_path):
     plan, array = zd.plan_write(x, tmp_path / "a.zarr"), zd.array([1])
     shown = {name for name in dir(plan) if not name.startswith("_")}
     assert {"run", "explain", "memory", "tasks", "requests", "price", "to_json"} <= shown
-    assert not shown & {"at_once", "withdraw", "panel", "site", "begun"}
+    assert not shown & {"at_once", "withdraw", "panel", "prefetched", "begun"}
     shown = {name for name in dir(array) if not name.startswith("_")}
     assert {"shape", "attrs", "to_dask", "append", "oindex"} <= shown
     assert not shown & {"check_no_output", "reading_from", "source", "token", "reader", "cast"}

@@ -319,7 +319,7 @@ class Array(ArrayNames):
         """Read a region of the given shape into new memory."""
         reader = self.reader
         try:
-            out = reader.room(region, shape)
+            out = reader.allocate(region, shape)
         except (ValueError, MemoryError) as error:
             from zarr_dask.array.view import out_of_memory_error
 

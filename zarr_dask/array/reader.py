@@ -222,7 +222,7 @@ class Reader:
         self._peeks = supports_cheap_random_reads(store)
         self._get_start = getattr(store, "get_start", None) or partial(get_start, store)
 
-    def room(self, region: Region, shape: Shape) -> np.ndarray:
+    def allocate(self, region: Region, shape: Shape) -> np.ndarray:
         """Return memory for a region.
 
         If the region is one stored object whose elements are not in C order (columns first, for

@@ -392,14 +392,14 @@ class BoundCodecChain:
             inner = None if region is None else codec.region(region)
             view = codec.view(out)
             if view is None:
-                encoded = self._room_after(position, inner)
+                encoded = self._memory_after(position, inner)
                 self._decode_from(position + 1, buffer, inner, encoded, reading)
                 codec.decode(encoded, spec, out)
                 return
             out, region = view, inner
         self._decode_encoded(buffer, region, out, reading)
 
-    def _room_after(self, stage: int, region: Region | None) -> np.ndarray:
+    def _memory_after(self, stage: int, region: Region | None) -> np.ndarray:
         """Return memory for a region (None: all) of the result of an array codec."""
         last = stage + 1 == len(self._stages)
         spec = self._encoded if last else self._stages[stage + 1][1]
@@ -534,7 +534,7 @@ class BoundCodecChain:
                 within = None if region is None else codec.region(region)
                 encoded = codec.view(out)
                 if encoded is None:
-                    encoded = self._room_after(position, within)
+                    encoded = self._memory_after(position, within)
                     decoding.append((codec, spec, encoded, out))
                 inner.append(ChunkRead(within, encoded))
             cuts = inner

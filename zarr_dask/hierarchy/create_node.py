@@ -193,8 +193,10 @@ def _create_array(
     )
     from zarr_dask.hierarchy.exclusive import creating
 
-    def planned(site: PrefetchedLocation) -> tuple[Array, Mapping[str, bytes]]:
-        node_format = format_for_new(store, spec.format or parent_format(site.store, path), path)
+    def planned(prefetched: PrefetchedLocation) -> tuple[Array, Mapping[str, bytes]]:
+        node_format = format_for_new(
+            store, spec.format or parent_format(prefetched.store, path), path
+        )
         meta = array_meta(replace(spec, format=node_format.name), where(store, path))
         documents = node_format.documents(meta, path)
         array = Array(store, path, meta, node_format)
@@ -202,11 +204,13 @@ def _create_array(
             array.cast(values)  # refuses what it cannot hold
         return array, documents
 
-    def check(site: PrefetchedLocation) -> None:
-        check_can_create(site.store, path, planned(site)[0].node_format, overwrite=overwrite)
+    def check(prefetched: PrefetchedLocation) -> None:
+        check_can_create(
+            prefetched.store, path, planned(prefetched)[0].node_format, overwrite=overwrite
+        )
 
-    with creating(store, path, check) as (site, claim):
-        array, documents = planned(site)
+    with creating(store, path, check) as (prefetched, claim):
+        array, documents = planned(prefetched)
         meta, node_format = array.meta, array.node_format
         make_room_for_array(
             store,
@@ -214,7 +218,7 @@ def _create_array(
             node_format,
             meta,
             overwrite=overwrite,
-            site=site,
+            prefetched=prefetched,
             is_claimed=claim is not None,
         )
         if values is not None:
@@ -254,13 +258,15 @@ def put_group(
     given = checked_attributes({} if attributes is None else attributes, where(store, path))
     meta = GroupMeta(given)
 
-    def planned(site: PrefetchedLocation) -> tuple[Format, Mapping[str, bytes]]:
-        node_format = format_for_new(store, format or parent_format(site.store, path), path)
+    def planned(prefetched: PrefetchedLocation) -> tuple[Format, Mapping[str, bytes]]:
+        node_format = format_for_new(store, format or parent_format(prefetched.store, path), path)
         return node_format, node_format.documents(meta, path)
 
-    with _creating_group(store, path, planned, overwrite=overwrite) as (site, claim):
-        node_format, documents = planned(site)
-        make_room_for_node(store, path, node_format, overwrite=overwrite, is_group=True, site=site)
+    with _creating_group(store, path, planned, overwrite=overwrite) as (prefetched, claim):
+        node_format, documents = planned(prefetched)
+        make_room_for_node(
+            store, path, node_format, overwrite=overwrite, is_group=True, prefetched=prefetched
+        )
         put_new_node(store, path, documents, again=puts_metadata_first(store), claim=claim)
     return meta, node_format
 

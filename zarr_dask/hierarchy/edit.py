@@ -220,7 +220,7 @@ def make_room_for_array(
     meta: ArrayMeta,
     *,
     overwrite: bool,
-    site: PrefetchedLocation | None = None,
+    prefetched: PrefetchedLocation | None = None,
     alone: bool = True,
     is_claimed: bool = False,
 ) -> None:
@@ -237,26 +237,26 @@ def make_room_for_array(
     NodeExistsError, StoreKeyError
         See `check_can_create`.
     """
-    site = site or prefetch_location(store, path)
-    room = make_room_for_node(
+    prefetched = prefetched or prefetch_location(store, path)
+    reserved = make_room_for_node(
         store,
         path,
         node_format,
         overwrite=overwrite,
         is_group=False,
         warns=alone,
-        site=site,
+        prefetched=prefetched,
         makes_above=alone,
     )
-    if room.has_journals or node_format.data_prefix(path) not in room.emptied:
+    if reserved.has_journals or node_format.data_prefix(path) not in reserved.emptied:
         with editing(store, path) as place:
-            if room.has_journals and not _is_made(store, path, node_format):
+            if reserved.has_journals and not _is_made(store, path, node_format):
                 discard_journals(store, path, place)
-            if node_format.data_prefix(path) not in room.emptied:
+            if node_format.data_prefix(path) not in reserved.emptied:
                 if is_claimed or not is_remote(store):
-                    clear_room(site.store, path, node_format, meta)
+                    clear_room(prefetched.store, path, node_format, meta)
                 else:
-                    _clear_remote_room(site.store, path, node_format, meta)
+                    _clear_remote_room(prefetched.store, path, node_format, meta)
     if puts_metadata_first(store):
         write_documents(store, node_format.documents(meta, path))
 
@@ -330,14 +330,15 @@ def make_room_for_node(
     overwrite: bool,
     is_group: bool,
     warns: bool = True,
-    site: PrefetchedLocation | None = None,
+    prefetched: PrefetchedLocation | None = None,
     makes_above: bool = True,
 ) -> ReservedLocation:
     """Prepare the location of a new node: remove the replaced node, create the groups above.
 
     This makes consolidated metadata above out of date, which gives a warning unless the caller
-    rewrites them (`warns`). A caller that has just inspected the location passes it as `site`, and
-    one that shows several nodes at once makes the groups above itself (`makes_above`).
+    rewrites them (`warns`). A caller that has just inspected the location passes it as
+    `prefetched`, and one that shows several nodes at once makes the groups above itself
+    (`makes_above`).
 
     Raises
     ------
@@ -346,21 +347,21 @@ def make_room_for_node(
     RankError
         If a replaced node belongs to a simulation output that is still open.
     """
-    site = site or prefetch_location(store, path, below=overwrite or not is_group)
-    check_can_create(site.store, path, node_format, overwrite=overwrite, is_group=is_group)
+    prefetched = prefetched or prefetch_location(store, path, below=overwrite or not is_group)
+    check_can_create(prefetched.store, path, node_format, overwrite=overwrite, is_group=is_group)
     if has_no_folder(store):
         beside = default_place(store, path)
-        room = ReservedLocation(frozenset(node_format.prefixes(path)), not is_bare(beside))
+        reserved = ReservedLocation(frozenset(node_format.prefixes(path)), not is_bare(beside))
     else:
-        room = ReservedLocation(has_journals=not site.free_beside)
+        reserved = ReservedLocation(has_journals=not prefetched.free_beside)
     if overwrite:
-        with removing(store, path, free_beside=site.free_beside) as has_journals:
-            room = _made_room(site, path, has_journals=has_journals)
+        with removing(store, path, free_beside=prefetched.free_beside) as has_journals:
+            reserved = _reserve(prefetched, path, has_journals=has_journals)
     if makes_above:
-        create_parent_groups(site.store, path, node_format)
+        create_parent_groups(prefetched.store, path, node_format)
     if warns:
-        warn_stale_consolidated(site.store, path, node_format)
-    return room
+        warn_stale_consolidated(prefetched.store, path, node_format)
+    return reserved
 
 
 def create_parent_groups(store: Store, path: str, node_format: Format) -> None:
@@ -543,9 +544,9 @@ def _remove_rest(
             _remove_below(store, path, candidate)
 
 
-def _made_room(site: PrefetchedLocation, path: str, *, has_journals: bool) -> ReservedLocation:
+def _reserve(prefetched: PrefetchedLocation, path: str, *, has_journals: bool) -> ReservedLocation:
     """Delete everything at and below a path, with or without metadata there."""
-    store = site.store
+    store = prefetched.store
     check_no_link(store, path)
     found = formats_at(store, path)
     around = frozenset(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))

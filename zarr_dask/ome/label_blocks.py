@@ -372,8 +372,8 @@ def label(
         plan_write_labels(image.group, job.blank(), name, overwrite=overwrite, **options)
         base, prefix = temporary_base(job.source, temp)
         base = open_store({}) if base is None else base
-        with labels_folder(base, prefix) as room:
-            values = job.run(room, workers, progress)
+        with labels_folder(base, prefix) as folder:
+            values = job.run(folder, workers, progress)
             plan = plan_write_labels(image.group, values, name, overwrite=overwrite, **options)
             return plan.run(client)
 
@@ -434,12 +434,12 @@ class _LabelJob:
         grid = self.blocks.grid
         return da.zeros(grid.shape, dtype="u4", chunks=grid.largest_cell)
 
-    def run(self, room: Store, workers: Workers, progress: ImageProgress | None) -> da.Array:
+    def run(self, folder: Store, workers: Workers, progress: ImageProgress | None) -> da.Array:
         """Compute all blocks, and return the label image under its final ids."""
         import dask.array as da
 
         blocks, grid = self.blocks, self.blocks.grid
-        between = create_array(room, "blocks", shape=blocks.shape, dtype="u4", chunks=blocks.cell)
+        between = create_array(folder, "blocks", shape=blocks.shape, dtype="u4", chunks=blocks.cell)
         compute = _LabelTask(self.function, self.source, self.axes, self.channel, blocks, between)
         found: list[_BlockLabels] = []
         with ExitStack() as stack:
@@ -452,14 +452,14 @@ class _LabelJob:
                 if told is not None:
                     told(Progress(0, 1, one.nbytes, self.source.nbytes))
 
-            run_tasks(compute, range(grid.ncells), workers, note, "zarr-label", writes_to=[room])
+            run_tasks(compute, range(grid.ncells), workers, note, "zarr-label", writes_to=[folder])
         found.sort(key=lambda one: one.number)
         same: list[tuple[int, int, np.ndarray]] = []
         compare = _MatchTask(blocks, between)
         run_tasks(compare, range(grid.ncells), workers, same.extend, "zarr-label-borders")
         starts, ids = _final_ids(found, same)
         final = _FinalLabels(
-            blocks, between, _stored(room, "starts", starts), _stored(room, "ids", ids)
+            blocks, between, _stored(folder, "starts", starts), _stored(folder, "ids", ids)
         )
         values: da.Array = da.map_blocks(
             final,
@@ -471,9 +471,9 @@ class _LabelJob:
         return values
 
 
-def _stored(room: Store, name: str, values: np.ndarray) -> Array:
+def _stored(folder: Store, name: str, values: np.ndarray) -> Array:
     chunks = (min(max(len(values), 1), 1 << 20),)
-    array = create_array(room, name, shape=values.shape, dtype=values.dtype, chunks=chunks)
+    array = create_array(folder, name, shape=values.shape, dtype=values.dtype, chunks=chunks)
     array[...] = values
     return array
 

@@ -170,7 +170,7 @@ class PyramidTask:
 
     def _write_levels(self, number: int, source: PixelReader, written: _WrittenObjects) -> None:
         stage, arrays = self.stage, self.arrays
-        next_level = self._room(number, 1) if len(arrays) > 1 else None
+        next_level = self._buffer(number, 1) if len(arrays) > 1 else None
         for piece, made in stage.pieces(number):
             if any(s.start >= s.stop for s in made):
                 continue  # for an existing image, whose levels may lack the last pixels
@@ -185,13 +185,13 @@ class PyramidTask:
         """Write the second level of the stage, and those after it."""
         for i in range(1, len(self.arrays)):
             if i > 1:
-                room = self._room(number, i)
-                downsample(pixels, self.stage.factors[i], self.method, room)
-                pixels = room
+                buffer = self._buffer(number, i)
+                downsample(pixels, self.stage.factors[i], self.method, buffer)
+                pixels = buffer
             if pixels.size:
                 written.put(self.arrays[i], self.stage.region(number, i), pixels)
 
-    def _room(self, number: int, level: int) -> np.ndarray:
+    def _buffer(self, number: int, level: int) -> np.ndarray:
         region = self.stage.region(number, level)
         shape = tuple(s.stop - s.start for s in region)
         return np.empty(shape, self.arrays[level].dtype)
@@ -208,16 +208,18 @@ class PyramidTask:
                 cells.start * factor - s.start
                 for s, cells, factor in zip(region, part, factors, strict=True)
             )
-            room = tuple(
+            within = tuple(
                 slice(s.start - whole.start, s.stop - whole.start)
                 for s, whole in zip(part, made, strict=True)
             )
             downsample(
-                _cast(array, _read(source, region)), factors, self.method, pixels[room], before
+                _cast(array, _read(source, region)), factors, self.method, pixels[within], before
             )
         return pixels
 
-    def _coarse_into(self, room: np.ndarray, number: int, pixels: np.ndarray, made: Region) -> None:
+    def _coarse_into(
+        self, buffer: np.ndarray, number: int, pixels: np.ndarray, made: Region
+    ) -> None:
         """Downsample a piece of the first level into the next one."""
         factors, region = self.stage.factors[1], self.stage.region(number, 1)
         whole = self.stage.region(number, 0)
@@ -227,7 +229,7 @@ class PyramidTask:
             at_end = s.stop == level.stop
             high = out.stop - out.start if at_end else (s.stop - level.start) // factor
             taken.append(slice(low, min(high, out.stop - out.start)))
-        downsample(pixels, factors, self.method, room[tuple(taken)])
+        downsample(pixels, factors, self.method, buffer[tuple(taken)])
 
 
 class _WrittenObjects:

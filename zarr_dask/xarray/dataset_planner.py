@@ -315,8 +315,10 @@ class Planner:
         """Return a write to an array that exists, and is open already."""
         request = self._request(join(path, piece.name))
         if present is not None and is_remote(self.store):
-            site = PrefetchedLocation(self.store, self._free_beside)
-            request = replace(request, url=present.arrays[piece.name], component=None, site=site)
+            prefetched = PrefetchedLocation(self.store, self._free_beside)
+            request = replace(
+                request, url=present.arrays[piece.name], component=None, prefetched=prefetched
+            )
         request = replace(
             request,
             mode="r+" if piece.append is None else "a",
@@ -348,7 +350,7 @@ class Planner:
             verify=call.verify,
             max_mem=call.max_mem,
             temp=call.temp,
-            site=self.free,
+            prefetched=self.free,
         )
 
     # --- the plan ---------------------------------------------------------------------------------

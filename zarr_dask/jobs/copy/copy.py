@@ -226,9 +226,11 @@ def plan_copy(
         map_concurrently, lambda one: work.member(*one), arrays.items(), max(at_a_time, 1)
     )
     if is_remote(store):  # the target is looked at while the source is listed
-        members, site = run_concurrently(plan_members, partial(prefetch_location, store, below))
+        members, prefetched = run_concurrently(
+            plan_members, partial(prefetch_location, store, below)
+        )
     else:
-        members, site = plan_members(), None
+        members, prefetched = plan_members(), None
     made = dict(zip(arrays, members, strict=True))
     for name, node in nodes.items():
         work.add(name, node, made.get(name))
@@ -248,7 +250,7 @@ def plan_copy(
         notes=tuple(dict.fromkeys(work.notes)),
         model=resources.model,
     )
-    plan.check_room(None if site is None else (site,))
+    plan.check_room(None if prefetched is None else (prefetched,))
     return plan
 
 

@@ -290,12 +290,12 @@ class CopyPlan(InWords, Plan):
     def _is_group(self) -> bool:
         return bool(self.groups) and self.groups[0][0] == self.path
 
-    def check_room(self, sites: Sequence[PrefetchedLocation] | None = None) -> None:
+    def check_room(self, locations: Sequence[PrefetchedLocation] | None = None) -> None:
         """Refuse to write where something exists that may not be replaced."""
-        (site,) = sites or self.inspect()
-        place = (site.store, self.path, self.node_format)
+        (prefetched,) = locations or self.inspect()
+        place = (prefetched.store, self.path, self.node_format)
         check_can_create(*place, overwrite=self.overwrite, is_group=self._is_group)
-        if not self.overwrite and self._is_group and is_implied(site.store, self.path):
+        if not self.overwrite and self._is_group and is_implied(prefetched.store, self.path):
             raise NodeExistsError(
                 f"{self.where} has no document, but nodes lie below it, and a copy does not mix "
                 "with what is there. Choose another path, or pass overwrite=True to replace all of "
@@ -303,21 +303,21 @@ class CopyPlan(InWords, Plan):
             )
 
     def make_room(
-        self, sites: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
+        self, locations: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
     ) -> None:
         """Remove existing nodes at the location of the copy, and create the parent groups."""
-        (site,) = sites or self.inspect()
+        (prefetched,) = locations or self.inspect()
         place = (self.store, self.path, self.node_format)
-        room = make_room_for_node(
-            *place, overwrite=self.overwrite, is_group=self._is_group, site=site
+        reserved = make_room_for_node(
+            *place, overwrite=self.overwrite, is_group=self._is_group, prefetched=prefetched
         )
-        if room.has_journals and not keep_journals:
+        if reserved.has_journals and not keep_journals:
             discard_journals(self.store, self.path)
         for member in self.members:
             # objects of a dead job are not values of an array whose chunks may be absent
             target = member.target
             prefix = self.node_format.data_prefix(target.path)
-            remove_leftovers(site.store, prefix, target.meta)
+            remove_leftovers(prefetched.store, prefix, target.meta)
         if puts_metadata_first(self.store):
             write_documents(self.store, self.documents)
 

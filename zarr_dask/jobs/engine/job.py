@@ -271,15 +271,15 @@ class ArraysPlan(Priced, ABC):
         )
 
     @abstractmethod
-    def check_room(self, sites: Sequence[PrefetchedLocation] | None = None) -> None:
+    def check_room(self, locations: Sequence[PrefetchedLocation] | None = None) -> None:
         """Refuse to write where something exists that may not be replaced.
 
-        A caller that has just inspected the targets passes them as `sites`.
+        A caller that has just inspected the targets passes them as `locations`.
         """
 
     @abstractmethod
     def make_room(
-        self, sites: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
+        self, locations: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
     ) -> None:
         """Remove what is replaced, and the journals of other jobs unless they are kept."""
 

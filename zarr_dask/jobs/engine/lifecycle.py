@@ -86,9 +86,9 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
 def _started(plan: ArraysPlan, job: BoundJob, journal: Location | None) -> BoundJob:
     """Return a new job that has claimed its targets, after making room there."""
     place = _place(plan, journal)
-    sites = plan.inspect(job.claim_keys)
-    plan.check_room(sites)
-    is_bare = journal is None and all(site.free_beside for site in sites)
+    locations = plan.inspect(job.claim_keys)
+    plan.check_room(locations)
+    is_bare = journal is None and all(prefetched.free_beside for prefetched in locations)
     try:
         others = [] if place is None or is_bare else journals_at(place, needed=True)
     except ListingError:
@@ -102,7 +102,7 @@ def _started(plan: ArraysPlan, job: BoundJob, journal: Location | None) -> Bound
             plan.bound(record.run_id, other).remove_intermediates()
         other.remove()
     with fenced_deletes(job.fence):
-        plan.make_room(None if others else sites, keep_journals=False)
+        plan.make_room(None if others else locations, keep_journals=False)
     if place is None:
         return job
     kept = _journal(plan, place)

@@ -306,20 +306,20 @@ class DaskRechunkPlan(Priced, InWords):
             )
         if journal is not None:
             given_place(journal, self.target.store, self.target.path)  # raises if there is none
-        room = self.between.room(self.values, self.target, resume=resume)
-        then = replace(self.then, source=replace(self.then.source, store=room.array))
+        staging = self.between.staging(self.values, self.target, resume=resume)
+        then = replace(self.then, source=replace(self.then.source, store=staging.array))
         if not (resume and resumed(then.as_job(), journal) is not None):
-            if resume and then.is_finished() and room.exists():
-                room.remove()  # a call died at its end, before it removed this
+            if resume and then.is_finished() and staging.exists():
+                staging.remove()  # a call died at its end, before it removed this
                 seconds = perf_counter() - begun
                 return DaskRechunkReport(written=None, rechunked=None, seconds=seconds)
             then.as_job().check_room()
         steps = _JoinedProgress(progress, 1 + len(then.stages) + verify)
-        with self._cleared(then, room, journal, resume=resume):
+        with self._cleared(then, staging, journal, resume=resume):
             written: WriteReport | None = None
             stages: list[StageReport] = []
             if not is_there_as_planned(then.source):
-                made = plan_blocks(room, self.values, resume=resume)
+                made = plan_blocks(staging, self.values, resume=resume)
                 written, first = self._write(made, client, steps.of(0))
                 stages.append(first)
             told = steps.of(1)
@@ -380,7 +380,7 @@ class DaskRechunkPlan(Priced, InWords):
 
     @contextmanager
     def _cleared(
-        self, then: RechunkPlan, room: StagingFolder, journal: Location | None, *, resume: Resume
+        self, then: RechunkPlan, staging: StagingFolder, journal: Location | None, *, resume: Resume
     ) -> Iterator[None]:
         """Remove the intermediate array at the end, or what cannot be resumed after an error."""
         try:
@@ -393,9 +393,9 @@ class DaskRechunkPlan(Priced, InWords):
                         left.remove_intermediates()
                         left.journal.remove()
                 with suppress(StoreError):  # the first error is what matters
-                    room.remove()
+                    staging.remove()
             raise
-        room.remove()
+        staging.remove()
 
 
 class _JoinedProgress:

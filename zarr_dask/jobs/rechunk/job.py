@@ -215,22 +215,30 @@ class SeparateArrays(Plan):
             documents={key: text.decode() for key, text in documents.items()},
         )
 
-    def check_room(self, sites: Sequence[PrefetchedLocation] | None = None) -> None:
+    def check_room(self, locations: Sequence[PrefetchedLocation] | None = None) -> None:
         """Refuse to write where something exists that may not be replaced."""
-        for member, site in zip(self.members, sites or self.inspect(), strict=True):
+        for member, prefetched in zip(self.members, locations or self.inspect(), strict=True):
             target = member.target
-            check_can_create(site.store, target.path, target.node_format, overwrite=self.overwrite)
+            check_can_create(
+                prefetched.store, target.path, target.node_format, overwrite=self.overwrite
+            )
 
     def make_room(
-        self, sites: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
+        self, locations: Sequence[PrefetchedLocation] | None = None, *, keep_journals: bool
     ) -> None:
         """Remove existing nodes at the targets, and create the parent groups."""
-        for member, site in zip(self.members, sites or self.inspect(), strict=True):
+        for member, prefetched in zip(self.members, locations or self.inspect(), strict=True):
             target = member.target
             place = (target.store, target.path, target.node_format)
             if keep_journals:
-                make_room_for_node(*place, overwrite=self.overwrite, is_group=False, site=site)
+                make_room_for_node(
+                    *place, overwrite=self.overwrite, is_group=False, prefetched=prefetched
+                )
             else:
                 make_room_for_array(
-                    *place, target.meta, overwrite=self.overwrite, site=site, is_claimed=True
+                    *place,
+                    target.meta,
+                    overwrite=self.overwrite,
+                    prefetched=prefetched,
+                    is_claimed=True,
                 )

@@ -307,8 +307,8 @@ def _plan(
     node_format = target_format(array, store, path, wanted)
     new = new_array(array, store, path, node_format, wanted)
     check_source_not_target(array, new.array)
-    site = prefetch_location(store, path)
-    check_can_create(site.store, path, node_format, overwrite=overwrite)
+    prefetched = prefetch_location(store, path)
+    check_can_create(prefetched.store, path, node_format, overwrite=overwrite)
     return make_rechunk_plan(array, new, resources, overwrite=overwrite)
 
 

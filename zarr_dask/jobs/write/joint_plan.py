@@ -170,7 +170,7 @@ class JointWritePlan(Priced, InWords):
         if group is not None:
             plans = tuple(replace(plan, group_claim=group) for plan in plans)
         if not is_as_seen:
-            plans = tuple(replace(plan, site=None) for plan in plans)
+            plans = tuple(replace(plan, prefetched=None) for plan in plans)
         try:
             with fenced_deletes(None if group is None else group.fence):
                 commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)

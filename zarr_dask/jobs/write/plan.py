@@ -70,10 +70,10 @@ class PlannedWrite(Priced, InWords):
     """Swap that later puts the array in place of another one; None to write it in place."""
     has_ended: bool = False
     """True if a call wrote all of it and died before it could remove its journals."""
-    site: PrefetchedLocation | None = None
+    prefetched: PrefetchedLocation | None = None
     """Content of the array's location when this was planned."""
     reuse_prefetched_place: bool = False
-    """True if it is run by the call that has planned it, so that `site` is of just now."""
+    """True if it is run by the call that has planned it, so that `prefetched` is of just now."""
     deferred: bool = False
     """True if a `Commit` makes the array visible together with others."""
     is_between: bool = False

@@ -195,7 +195,7 @@ class WriteRequest(WriteOptions):
     """As in `ResumeOptions`."""
     until: Shape | None = None
     """As in `ResumeOptions`."""
-    site: PrefetchedLocation | None = None
+    prefetched: PrefetchedLocation | None = None
     """Content of the location of a new array, if it is known already."""
     advice: str = REPLACE
     """Advice for the case that something is in the place of a new array, in words of the call."""

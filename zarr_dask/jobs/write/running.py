@@ -61,7 +61,7 @@ _LOG = logging.getLogger(__name__)
     "panel",
     "plan_blocks",
     "reuse_prefetched_place",
-    "site",
+    "prefetched",
     "spare",
     "staged",
     "staged_way",
@@ -239,11 +239,11 @@ def make_finalizer(
     journals = tuple(one.journal for one in found if one.journal is not None)
     swaps = tuple(one.swap for one in found if one.swap is not None)
     deferred = tuple(one.deferred for one in found if one.deferred is not None)
-    rooms = tuple(one.room for one in found if one.room is not None)
+    staging_folders = tuple(one.staging for one in found if one.staging is not None)
     nodes = {one.node.key: one.node for one in found if one.node is not None and group is None}
     claims = tuple(nodes.values()) if group is None else (group,)
     tokens = tuple(one.token for one in found)
-    return Finalizer(journals, swaps, tokens, commit, deferred, rooms, claims)
+    return Finalizer(journals, swaps, tokens, commit, deferred, staging_folders, claims)
 
 
 def _packages(plans: Sequence[PlannedWrite]) -> set[str]:

@@ -70,7 +70,7 @@ class StagingArray:
     shards: Cells | None
     codecs: Any
 
-    def room(
+    def staging(
         self,
         values: da.Array,
         target: Array,
@@ -182,9 +182,9 @@ def plan_staging(
     objects = target.meta.grid.largest_cell
     chunks, shards = grids_between(values.chunks, objects, data_type.typical_itemsize)
     between = StagingArray(base, prefix, chunks, shards, codecs)
-    room = StagingFolder(base or open_store({}), f"{prefix}planned", between)
+    staging = StagingFolder(base or open_store({}), f"{prefix}planned", between)
     spec = replace(spec, chunks=chunks, shards=shards, codecs=codecs)
-    return between, new_array(values, room.array, "", spec, {}, _FORMAT)
+    return between, new_array(values, staging.array, "", spec, {}, _FORMAT)
 
 
 def _plain(itemsize: int) -> list[dict[str, Any]]:

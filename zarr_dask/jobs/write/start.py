@@ -107,7 +107,7 @@ class StartedWrite:
     """Report of the same job, if it has ended earlier."""
     staged: WriteCollection | None = None
     """Tasks that write the array between, which have to be done before the others."""
-    room: StagingFolder | None = None
+    staging: StagingFolder | None = None
     """Folder of the array between, which goes when the job ends."""
     resumes: bool = False
     """True if the same call may go on with what is left after a failure."""
@@ -160,9 +160,9 @@ class StartedWrite:
         """Remove output that cannot be resumed."""
         if self.swap is not None and self.journal is None:
             self.swap.remove()
-        if self.room is not None and not self.resumes:
+        if self.staging is not None and not self.resumes:
             with suppress(StoreError):  # the first error is what matters
-                self.room.remove()
+                self.staging.remove()
 
     def note_append(self, target: Array, report: WriteReport) -> bool:
         """Record the end of an append that may be called again; return True if a record stays.
@@ -373,8 +373,8 @@ class _WriteStart:
         Tasks that are computed later do check.
         """
         plan, target = self.plan, self.plan.target
-        if plan.reuse_prefetched_place and plan.site is not None and plan.before is None:
-            target = replace(target, store=plan.site.store)
+        if plan.reuse_prefetched_place and plan.prefetched is not None and plan.before is None:
+            target = replace(target, store=plan.prefetched.store)
         before = None if self._is_longer_already() else plan.before
         asked = ArrayTarget(target, plan.creates, before, token=self.token)
         if self.held:
@@ -411,7 +411,7 @@ class _WriteStart:
                 *place,
                 plan.target.meta,
                 overwrite=plan.overwrite,
-                site=plan.site if plan.reuse_prefetched_place and is_as_seen else None,
+                prefetched=plan.prefetched if plan.reuse_prefetched_place and is_as_seen else None,
                 alone=not plan.deferred,
                 is_claimed=is_claimed,
             )
@@ -451,15 +451,15 @@ class _WriteStart:
         done = resume.receipts(target)
         only = None if done is None else missing_blocks(target, plan.blocks, plan.region, done)
         journal, records = self._records(journal, was_others=was_others)
-        room = self._room()
-        made = self._target(target, end, node, records, folder, room)
+        staging = self._staging_folder()
+        made = self._target(target, end, node, records, folder, staging)
         if end is not None and self.held:
             made.claim_for_tasks()
         made.note_begun()
         forks = forks_for([target.store], self.client)
         if forks is not None and journal is not None and journal.session is not None:
             forks = forks.committing(journal.checkpoint_if_due)
-        values, first = self._values(room, nothing_left=only == ())
+        values, first = self._values(staging, nothing_left=only == ())
         write = self._write(values, made if forks is None else forks.target(made), target, only)
         return StartedWrite(
             write,
@@ -472,7 +472,7 @@ class _WriteStart:
             self.token,
             deferred=made if plan.deferred else None,
             staged=None if first is None or self._is_chained else first.write,
-            room=room,
+            staging=staging,
             node=node,
             resumes=bool(resume.options.resume),
             appended=self._appended,
@@ -485,7 +485,7 @@ class _WriteStart:
         node: NodeClaim | None,
         records: WriteReceipts | None,
         folder: SeenFolder | None,
-        room: StagingFolder | None,
+        staging: StagingFolder | None,
     ) -> ArrayTarget:
         """Return what the tasks write to; `target` is the array, where it is until the end."""
         plan, options = self.plan, self.plan.resume.options
@@ -507,7 +507,7 @@ class _WriteStart:
             deferred=plan.deferred,
             confirms=options.confirm,
             verifies=options.verify,
-            room=room if self.ends else None,
+            staging=staging if self.ends else None,
             waiting=room_within(plan.spare),
             beside=plan.resume.beside,
             claim=node,
@@ -561,12 +561,12 @@ class _WriteStart:
     # --- the values -------------------------------------------------------------------------------
 
     def _values(
-        self, room: StagingFolder | None, *, nothing_left: bool
+        self, staging: StagingFolder | None, *, nothing_left: bool
     ) -> tuple[da.Array, StartedWrite | None]:
         """Return the values in the blocks of the plan, and the write into an array between."""
         plan = self.plan
-        if plan.staged and room is not None and not nothing_left:
-            return self._staged(room)
+        if plan.staged and staging is not None and not nothing_left:
+            return self._staged(staging)
         if plan.regrouped:
             return plan.values.rechunk(plan.blocks, method="tasks"), None
         return plan.values, None
@@ -580,23 +580,23 @@ class _WriteStart:
         # a write is an effect: what a scheduler still knows of an equal one must not stand for it
         return write_array(values, writer, origin, f"{target.token}-{self.token}", only, self.topic)
 
-    def _room(self) -> StagingFolder | None:
+    def _staging_folder(self) -> StagingFolder | None:
         """Return the folder of the array between, if there is or may be one."""
         plan, resume = self.plan, self.plan.resume.options.resume
         if plan.between is None or not (plan.staged or resume):
             return None
         # a call that died may have left one where none is needed now
-        return plan.between.room(
+        return plan.between.staging(
             plan.values, plan.target, resume=resume, region=plan.region, held=self.held
         )
 
-    def _staged(self, room: StagingFolder) -> tuple[da.Array, StartedWrite]:
+    def _staged(self, staging: StagingFolder) -> tuple[da.Array, StartedWrite]:
         """Return the values as they are read from the array between, and the write into that."""
         from zarr_dask.graph import read_after
 
         if self.plan.plan_blocks is None:
             raise TypeError("a plan with an array between has no plan for it.")
-        plan = self.plan.plan_blocks(room, self.plan.values)
+        plan = self.plan.plan_blocks(staging, self.plan.values)
         first = start_write(plan, self.topic, ends=True, held=self.held, client=self.client)
         between = replace(plan.target, shown=Shown(plan.target.path))
         if not self._is_chained:

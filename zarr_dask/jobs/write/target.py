@@ -231,7 +231,7 @@ class ArrayTarget:
     """True if the last task gives the claim back; otherwise the process that waits for it does."""
     deferred: bool = False
     """True if `show` changes the metadata, once other arrays are written too."""
-    room: StagingFolder | None = None
+    staging: StagingFolder | None = None
     """Folder of the array between that the last task removes; None where its caller does."""
     waiting: int = 0
     """Bytes of encoded objects that a process may have waiting for a remote store."""
@@ -559,8 +559,8 @@ class ArrayTarget:
             self._check_landed()
         if not self.deferred:
             self._show(job)
-        if self.room is not None:
-            self.room.remove()
+        if self.staging is not None:
+            self.staging.remove()
         self._end(job, records, result)
         return result
 
@@ -796,7 +796,7 @@ class Finalizer:
     """Makes all of them visible, where they become so together."""
     targets: tuple[ArrayTarget, ...] = ()
     """The change that it makes visible."""
-    rooms: tuple[StagingFolder, ...] = ()
+    staging_folders: tuple[StagingFolder, ...] = ()
     """Folders of arrays between."""
     claims: tuple[NodeClaim, ...] = ()
     """Claims to the locations of new nodes, in remote stores."""
@@ -843,8 +843,8 @@ class Finalizer:
             swap.remove()  # what a task that was killed has left of the old array
         for token in self.tokens:
             note_end(token)
-        for room in self.rooms:
-            room.remove()
+        for staging in self.staging_folders:
+            staging.remove()
         for journal in reversed(self.journals):
             journal.remove()
         for swap in self.swaps:

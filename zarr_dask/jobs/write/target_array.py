@@ -44,11 +44,11 @@ def existing_array(
     url: Location | Array | Group,
     component: str | None,
     storage_options: Mapping[str, Any] | None,
-    site: PrefetchedLocation | None = None,
+    prefetched: PrefetchedLocation | None = None,
 ) -> tuple[Array, PrefetchedLocation]:
     """Return an array to write into, and the content of its location.
 
-    A caller that has just opened the array passes what it knows of its location as `site`.
+    A caller that has just opened the array passes what it knows of its location as `prefetched`.
 
     Raises
     ------
@@ -62,31 +62,31 @@ def existing_array(
     if isinstance(url, Array) and not component:
         target = replace(url)  # the user's handle may change before the plan is run
         open_store(url.store, storage_options)  # refuses storage options: an open store has its own
-        site = site or prefetch_array(url.store, url.path, url.node_format, url.options)
+        prefetched = prefetched or prefetch_array(url.store, url.path, url.node_format, url.options)
     elif isinstance(url, Array | Group):
         target = open_array(url, component or "", "r+", None, storage_options)
-        site = prefetch_array(target.store, target.path, target.node_format, target.options)
+        prefetched = prefetch_array(target.store, target.path, target.node_format, target.options)
     else:
         store, path = resolve_node(url, component or "", storage_options)
-        site = prefetch_array(store, path, DEFAULT_FORMAT)
-        target = replace(open_array(site.store, path, "r+"), store=store)
+        prefetched = prefetch_array(store, path, DEFAULT_FORMAT)
+        target = replace(open_array(prefetched.store, path, "r+"), store=store)
     check_writable(target.store, target.where)
     target.meta.check_writable(target.where)
-    return target, site
+    return target, prefetched
 
 
 def append_target(
     target: Array,
     values: da.Array,
     along: int | str,
-    site: PrefetchedLocation,
+    prefetched: PrefetchedLocation,
     overlap: int = 0,
     length: int | None = None,
 ) -> tuple[Array, Region]:
     """Return an array as it will be with room at its end, and the region for the values in it.
 
-    `site` is the location of the array as it is now. The region begins `overlap` elements before
-    the present end. `length` is that by which the caller has judged the values, if it has.
+    `prefetched` is the location of the array as it is now. The region begins `overlap` elements
+    before the present end. `length` is that by which the caller has judged the values, if it has.
 
     Raises
     ------
@@ -98,7 +98,9 @@ def append_target(
         If the array in the store is a different one by now.
     """
     axis = axis_of(target, along, "append")
-    meta = reload_metadata(site.store, target.path, target.node_format, target.meta, target.options)
+    meta = reload_metadata(
+        prefetched.store, target.path, target.node_format, target.meta, target.options
+    )
     kept = tuple(n - overlap if i == axis else n for i, n in enumerate(meta.shape))
     shape, region = append_region(kept, values.shape, axis)
     if length not in (None, meta.shape[axis]):

@@ -354,34 +354,34 @@ def _in_one_graph(plans: Sequence[WritePlan]) -> Sequence[WritePlan]:
 
 
 def plan_blocks(
-    room: StagingFolder, values: da.Array, *, resume: Resume, verify: bool = False
+    staging: StagingFolder, values: da.Array, *, resume: Resume, verify: bool = False
 ) -> WritePlan:
     """Plan to write the blocks of a dask array, as they come, into an intermediate array."""
-    between = room.between
+    between = staging.between
     request = WriteRequest(
-        url=room.array,
+        url=staging.array,
         chunks=between.chunks,
         shards=between.shards,
         codecs=between.codecs,
         format=DEFAULT_FORMAT.name,
         resume=resume,
-        journal=room.journal if resume else None,
+        journal=staging.journal if resume else None,
         verify=verify,
         is_between=True,
     )
     return _plan(values, request)
 
 
-def _is_unfinished(site: PrefetchedLocation, target: Array) -> bool:
+def _is_unfinished(prefetched: PrefetchedLocation, target: Array) -> bool:
     """Return True if a job that nobody knows to have died has left objects in a remote store."""
     if not is_remote(target.store):
         return False
     prefix = target.node_format.data_prefix(target.path)
     keys = target.node_format.node_keys(target.path)[:1]
-    if any(read_documents(site.store, keys, DEFAULT_OPTIONS.limits).values()):
+    if any(read_documents(prefetched.store, keys, DEFAULT_OPTIONS.limits).values()):
         return False
     try:
-        return any(site.store.list_dir(prefix))
+        return any(prefetched.store.list_dir(prefix))
     except ListingError:
         return False  # it cannot be known
 
@@ -391,7 +391,7 @@ class _ResolvedTarget(NamedTuple):
 
     target: Array
     region: Region
-    site: PrefetchedLocation
+    prefetched: PrefetchedLocation
     """Content of the location."""
     before: ArrayMeta | None = None
     """Metadata of the array now, if it grows."""
@@ -403,13 +403,13 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
     """Return the destination of the values; nothing is written."""
     if request.creates and not isinstance(request.url, Array):
         store, path = resolve_node(request.url, request.component or "", request.storage_options)
-        site = request.site or prefetch_location(store, path)
-        around = parent_format(site.store, path)
+        prefetched = request.prefetched or prefetch_location(store, path)
+        around = parent_format(prefetched.store, path)
         target = new_array(values, store, path, request.wanted, request.keywords, around)
-        return _ResolvedTarget(target, checked_region(None, target.shape), site)
+        return _ResolvedTarget(target, checked_region(None, target.shape), prefetched)
     try:
         given = (request.url, request.component, request.storage_options)
-        target, site = existing_array(*given, request.site)
+        target, prefetched = existing_array(*given, request.prefetched)
     except NodeNotFoundError as error:
         first = "region= writes into an array that exists: zarr_dask.create_array makes it"
         if request.append is not None:
@@ -419,16 +419,16 @@ def _aim(values: da.Array, request: WriteRequest) -> _ResolvedTarget:
         raise NodeNotFoundError(error.where, error.looked_for, f"{first}. {error.hint}") from None
     check_existing(target, request)
     if request.append is None:
-        return _ResolvedTarget(target, _region_in(target, request.region), site)
+        return _ResolvedTarget(target, _region_in(target, request.region), prefetched)
     if request.on_conflict == "wait":
         target = target.as_long_as_it_is(axis_of(target, request.append, "append"))
     before = target.meta
     overlap, length = request.overlap, request.length
-    target, region = append_target(target, values, request.append, site, overlap, length)
+    target, region = append_target(target, values, request.append, prefetched, overlap, length)
     ended = find_finished_append(values, replace(target, meta=before), region, request.journals)
     if ended is not None:  # only its journal is left
-        return _ResolvedTarget(replace(target, meta=before), ended, site, None, ended)
-    return _ResolvedTarget(target, region, site, before)
+        return _ResolvedTarget(replace(target, meta=before), ended, prefetched, None, ended)
+    return _ResolvedTarget(target, region, prefetched, before)
 
 
 def _plan(arr: Any, request: WriteRequest) -> WritePlan:
@@ -442,8 +442,8 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     request.check()
     if isinstance(arr, Array) and request.creates:
         request = _with_names_of(arr, request)
-    target, region, site, before, ended = _aim(values, request)
-    if not site.free_beside:
+    target, region, prefetched, before, ended = _aim(values, request)
+    if not prefetched.free_beside:
         check_no_output(target.store, target.path)
     swap = _swap(target) if request.mode == "swap" else None
     anyway = request.overwrite or request.mode == "w" or swap is not None
@@ -460,16 +460,18 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         grown=ended is not None,
         options=request.journals,
         swap=swap,
-        free_beside=site.free_beside,
+        free_beside=prefetched.free_beside,
         waits=request.on_conflict == "wait",
         anew=replaces,
-        unfinished=request.creates and not request.is_between and _is_unfinished(site, target),
+        unfinished=request.creates
+        and not request.is_between
+        and _is_unfinished(prefetched, target),
     )
     if swap is not None and resume.resumed is not None:
         swap = replace(swap, token=resume.resumed[1].swap)
     over = resume.has_ended
     if request.creates and not over and resume.resumed is None:
-        place = (site.store, target.path, target.node_format)
+        place = (prefetched.store, target.path, target.node_format)
         check_can_create(*place, overwrite=replaces, advice=request.advice)
     aligned = target.meta.grid.align(values.chunks, tuple(s.start for s in region))
     plan = WritePlan(
@@ -486,7 +488,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
         resume=resume,
         swap=swap,
         has_ended=over or (swap is not None and swap.is_done),
-        site=site,
+        prefetched=prefetched,
         anew=bound(_plan, arr, _awaiting(given, target, before)) if request.resume else None,
         again=bound(_plan, arr, given) if request.on_conflict == "wait" else None,
         is_between=request.is_between,
