@@ -466,3 +466,14 @@ def test_texts_whose_ends_would_be_cut_off_are_not_appended(dtype):
         array.append(np.array([kind("b"), kind("abc")], object))
     array.append(np.array([kind("b"), kind("c")], object))
     assert array[...].tolist() == [kind(one) for one in "xybc"]
+
+
+def test_text_is_appended_as_bytes_and_bytes_as_text():
+    array = zd.create_array({}, data=np.array(["x"], "S2"))
+    array.append(np.array(["ab"], object))
+    assert array[...].tolist() == [b"x", b"ab"]
+    array = zd.create_array({}, data=np.array(["x"], "U2"))
+    array.append(np.array([b"ab"], object))
+    assert array[...].tolist() == ["x", "ab"]
+    with pytest.raises(DataTypeError, match="cannot hold the given values of object"):
+        array.append(np.array([None], object))

@@ -990,7 +990,8 @@ def _are_kept(values: np.ndarray, result: np.ndarray) -> bool:
         values = np.asarray(values, "M8[ns]" if after.kind == "M" else "m8[ns]")
         before = values.dtype
     if before.kind == "O" and after.kind in "SU":  # of fixed length, where ends are cut off
-        return np.array_equal(result.astype(object), values)
+        are_texts = all(isinstance(one, str | bytes) for one in values.flat)
+        return are_texts and np.array_equal(values.astype(after.kind), result)
     parsed = before.kind == "O" or (before.kind in "SU" and after.kind not in "SU")
     if parsed or before.names or after.names:
         return True  # one by one, by a cast that raises
