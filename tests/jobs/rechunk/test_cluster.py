@@ -65,7 +65,7 @@ def test_writing_blocks_takes_what_the_plan_states(tmp_path, small_workers, bloc
     zd.rechunk(noisy((1, 8, 8), (8, 8, 8)), tmp_path / "warm", chunks=(8, 1, 8), client=client)
     plan = zd.plan_rechunk(x, tmp_path / "b", chunks=chunks, max_mem="140MB", client=client)
     idle = client.run(begin_peak)
-    room = plan.between.room(x, plan.target, resume=False)
+    room = plan.between.staging(x, plan.target, resume=False)
     plan_blocks(room, x, resume=False).run(client)
     peaks = client.run(status, "VmHWM")
     held = max(peaks[worker] - idle[worker] for worker in idle)
