@@ -218,18 +218,18 @@ class Counted:
     def __init__(self) -> None:
         self.nbytes = 0
         self._lock = Lock()
-        whole, in_blocks = BoundCodecChain.decode, BoundCodecChain._read_divided
+        whole, in_parts = BoundCodecChain.decode, BoundCodecChain._read_parts
 
         def decode(bound: BoundCodecChain, *rest: Any) -> None:
             self._count(bound)
             whole(bound, *rest)
 
-        def read_divided(bound: BoundCodecChain, *rest: Any) -> Any:
+        def read_parts(bound: BoundCodecChain, *rest: Any) -> Any:
             self._count(bound)
-            return in_blocks(bound, *rest)
+            return in_parts(bound, *rest)
 
         BoundCodecChain.decode = decode
-        BoundCodecChain._read_divided = read_divided
+        BoundCodecChain._read_parts = read_parts
 
     def _count(self, bound: BoundCodecChain) -> None:
         # a shard decodes its chunks, and its index, which has integers of its own type
