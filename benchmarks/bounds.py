@@ -225,8 +225,9 @@ class Counted:
             whole(bound, *rest)
 
         def read_parts(bound: BoundCodecChain, *rest: Any) -> Any:
-            self._count(bound)
-            return in_parts(bound, *rest)
+            found = yield from in_parts(bound, *rest)
+            self._count(bound)  # blocks that cannot be told apart are decoded as a whole instead
+            return found
 
         BoundCodecChain.decode = decode
         BoundCodecChain._read_parts = read_parts
