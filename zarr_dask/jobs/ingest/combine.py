@@ -755,7 +755,7 @@ def _other_values(one: Variable, reference: Variable, at: str) -> str:
     if _kind(one.dtype) != _kind(reference.dtype):
         return f"is of {_kind(one.dtype)}, but of {_kind(reference.dtype)} in {at}"
     if one.digest != reference.digest:
-        is_turned = one.values[:2] == reference.values[1::-1] != ()
+        is_turned = bool(one.values) and one.values[:2] == reference.values[1::-1]
         return f"has other values than in {at}" + (": it runs the other way" if is_turned else "")
     packing = [_told(_without_masks(each)) for each in (one, reference)]
     if packing[0] != packing[1]:

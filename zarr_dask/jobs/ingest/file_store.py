@@ -543,10 +543,8 @@ def header_of(place: SourceFile, engine: str | None) -> Header:
     except MissingDependencyError:
         raise
     except hdf5.FAILURES as error:
-        text = (
-            reason(error).removeprefix(place.url).removeprefix(":").lstrip()
-        )  # it is named anyway
-        return Header(place.url, size, tag, error=text)
+        text = reason(error).removeprefix(place.url)  # differences name the file themselves
+        return Header(place.url, size, tag, error=text.removeprefix(":").lstrip())
     return Header(place.url, size, tag, kind, groups, variables, left_out=left_out)
 
 
