@@ -5,7 +5,7 @@ xarray casts to the encoded type without a look: numbers beyond its range come b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,18 @@ def check_kinds(name: str, given: xr.Variable, stored: xr.Variable) -> None:
         )
 
 
+def _checked(variable: xr.Variable, check: Callable[[np.ndarray], np.ndarray]) -> xr.Variable:
+    """Check values in memory now, and blocks of dask when they are computed."""
+    if variable.chunks is None:
+        check(variable.to_numpy())
+        return variable
+    data: Any = variable.data
+    if not hasattr(data, "map_blocks"):
+        return variable
+    meta = np.empty((0,) * data.ndim, data.dtype)
+    return variable.copy(deep=False, data=data.map_blocks(check, dtype=data.dtype, meta=meta))
+
+
 def in_range(name: str, variable: xr.Variable) -> xr.Variable:
     """Return a variable whose values are checked against the range of its encoding.
 
@@ -63,15 +75,7 @@ def in_range(name: str, variable: xr.Variable) -> xr.Variable:
     bounds = _bounds(name, variable.dtype, variable.encoding)
     if bounds is None or not variable.size:
         return variable
-    if variable.chunks is None:
-        bounds.check(variable.to_numpy())
-        return variable
-    data: Any = variable.data
-    if not hasattr(data, "map_blocks"):
-        return variable
-    meta = np.empty((0,) * data.ndim, data.dtype)
-    checked = data.map_blocks(bounds.check, dtype=data.dtype, meta=meta)
-    return variable.copy(deep=False, data=checked)
+    return _checked(variable, bounds.check)
 
 
 @dataclass(frozen=True)
@@ -123,16 +127,7 @@ def texts_in_length(name: str, variable: xr.Variable) -> xr.Variable:
         return variable
     if held.kind != "U" or not held.itemsize or variable.dtype.kind not in "UTO":
         return variable
-    limit = _Length(name, held)
-    if variable.chunks is None:
-        limit.check(variable.to_numpy())
-        return variable
-    data: Any = variable.data
-    if not hasattr(data, "map_blocks"):
-        return variable
-    meta = np.empty((0,) * data.ndim, data.dtype)
-    checked = data.map_blocks(limit.check, dtype=data.dtype, meta=meta)
-    return variable.copy(deep=False, data=checked)
+    return _checked(variable, _Length(name, held).check)
 
 
 @dataclass(frozen=True)
@@ -168,22 +163,14 @@ def in_calendar(name: str, variable: xr.Variable) -> xr.Variable:
     calendar = variable.encoding.get("calendar", _OF_NUMPY)
     if variable.dtype.kind != "M" or calendar == _OF_NUMPY or not variable.size:
         return variable
-    calendar_of = _Calendar(name, str(calendar))
-    if variable.chunks is None:
-        calendar_of.check(variable.to_numpy())
-        return variable
-    if calendar not in _GREGORIAN and "units" not in variable.encoding:
+    is_lazy = variable.chunks is not None
+    if is_lazy and calendar not in _GREGORIAN and "units" not in variable.encoding:
         raise DatasetMismatchError(
             f"the encoding of {name!r} has the calendar {calendar!r} and no units, and xarray "
             "finds none for blocks of dask in this calendar. Give units and dtype, as "
             "encoding={'units': 'seconds since 2000-01-01', 'dtype': 'int64'}."
         )
-    data: Any = variable.data
-    if not hasattr(data, "map_blocks"):
-        return variable
-    meta = np.empty((0,) * data.ndim, data.dtype)
-    checked = data.map_blocks(calendar_of.check, dtype=data.dtype, meta=meta)
-    return variable.copy(deep=False, data=checked)
+    return _checked(variable, _Calendar(name, str(calendar)).check)
 
 
 _OF_NUMPY = "proleptic_gregorian"
