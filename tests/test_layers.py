@@ -399,6 +399,35 @@ def test_light_uses_load_nothing_heavy(code, tmp_path):
     assert run.stdout.splitlines()[-1] == "loaded:"
 
 
+CLUSTER = """
+import sys
+import distributed
+import zarr_dask as zd
+options = {"processes": False, "n_workers": 1, "dashboard_address": None}
+with distributed.Client(**options) as client:
+    zd.copy(url, url + "-copy", client=client)
+assert zd.open(url + "-copy")[...].tolist() == [1, 2, 3]
+print("loaded:", *sorted({"dask.array", "xarray", "pandas"} & sys.modules.keys()))
+"""
+
+
+def test_a_copy_on_a_cluster_loads_no_dask_array(tmp_path):
+    """It would load xarray and pandas, before the first task begins."""
+    import zarr_dask as zd
+
+    pytest.importorskip("distributed")
+    url = str(tmp_path / "array")
+    zd.create_array(url, shape=(3,), dtype="int32", chunks=2)[...] = [1, 2, 3]
+    run = subprocess.run(
+        [sys.executable, "-c", f"url = {url!r}\n{CLUSTER}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "loaded:"
+
+
 COUNT = """
 import sys
 import zarr_dask as zd

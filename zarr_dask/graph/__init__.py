@@ -16,25 +16,34 @@ is therefore imported inside functions.
 ====================  ===============================================================
 """
 
-from zarr_dask.graph.independent_blocks import (
-    IndependentBlocks,
-    IndependentWrites,
-    computed_blocks,
-    independent_writes,
-    is_embarrassingly_parallel,
-    writing_keys,
-)
-from zarr_dask.graph.normalize_chunks import blocks_of_selection, normalize_blocks, splits_objects
-from zarr_dask.graph.read import (
-    find_sources,
-    read_after,
-    read_ahead,
-    read_array,
-    read_per_block,
-)
-from zarr_dask.graph.regions import BlockRegions
-from zarr_dask.graph.requirements import check_backend, checked_array, map_blocks
-from zarr_dask.graph.write import Target, WriteCollection, join_writes, write_array
+from typing import TYPE_CHECKING
+
+from zarr_dask._util.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from zarr_dask.graph.independent_blocks import (
+        IndependentBlocks,
+        IndependentWrites,
+        computed_blocks,
+        independent_writes,
+        is_embarrassingly_parallel,
+        writing_keys,
+    )
+    from zarr_dask.graph.normalize_chunks import (
+        blocks_of_selection,
+        normalize_blocks,
+        splits_objects,
+    )
+    from zarr_dask.graph.read import (
+        find_sources,
+        read_after,
+        read_ahead,
+        read_array,
+        read_per_block,
+    )
+    from zarr_dask.graph.regions import BlockRegions
+    from zarr_dask.graph.requirements import check_backend, checked_array, map_blocks
+    from zarr_dask.graph.write import Target, WriteCollection, join_writes, write_array
 
 __all__ = [
     "BlockRegions",
@@ -60,3 +69,22 @@ __all__ = [
     "write_array",
     "writing_keys",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "independent_blocks": (
+            "IndependentBlocks",
+            "IndependentWrites",
+            "computed_blocks",
+            "independent_writes",
+            "is_embarrassingly_parallel",
+            "writing_keys",
+        ),
+        "normalize_chunks": ("blocks_of_selection", "normalize_blocks", "splits_objects"),
+        "read": ("find_sources", "read_after", "read_ahead", "read_array", "read_per_block"),
+        "regions": ("BlockRegions",),
+        "requirements": ("check_backend", "checked_array", "map_blocks"),
+        "write": ("Target", "WriteCollection", "join_writes", "write_array"),
+    },
+)
