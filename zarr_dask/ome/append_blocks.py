@@ -7,12 +7,14 @@ dies meanwhile leaves is completed by the next append.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from zarr_dask._util.arguments import check_resume
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.resize import append_region, resize_grid
@@ -20,6 +22,7 @@ from zarr_dask.errors import AppendConflictError, GridError, MetadataError, Vali
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.jobs.engine.lifecycle import alone_at
 from zarr_dask.jobs.engine.plan import add_requests
 from zarr_dask.jobs.write.commit import (
     DerivedArrays,
@@ -32,7 +35,7 @@ from zarr_dask.jobs.write.request import WriteRequest, as_dask
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.jobs.write.write import plan_several
-from zarr_dask.journal import OnConflict
+from zarr_dask.journal import OnConflict, default_place
 from zarr_dask.ome.coarser import update_plan
 from zarr_dask.ome.downsample import Method, Reduce
 from zarr_dask.ome.downsample_factors import downsampled_shape, factors_between
@@ -96,7 +99,8 @@ def append(
         written, or ``"wait"``.
     resume
         True to resume the same call after it died, also if it died at its very end, so that nothing
-        is appended twice; see `zarr_dask.plan_write`.
+        is appended twice; see `zarr_dask.plan_write`. If another process makes the same call, its
+        end is waited for.
 
     Raises
     ------
@@ -153,6 +157,11 @@ def finish_append(image: Image) -> None:
         finish_claimed_commit(group.store, group.path, group.node_format)
 
 
+def _shapes(image: Image) -> dict[str, Shape]:
+    """Return the shapes of level 0 of an image and its label images, by path."""
+    return {one.group.path: one.levels[0].shape for one in (image, *image.labels.values())}
+
+
 def _claims(image: Image) -> list[str]:
     """Return the paths of the images that an append claims."""
     return [image.group.path, *(label.group.path for label in image.labels.values())]
@@ -182,7 +191,11 @@ def append_at(
         See `append`.
     """
     group = image.group
-    with claim_images(group.store, _claims(image), on_conflict):
+    awaited = None if on_conflict == "wait" else _shapes(image)
+    with (
+        _alone(image, block, axis, labels or {}, resume),
+        claim_images(group.store, _claims(image), on_conflict),
+    ):
         finish_claimed_commit(group.store, group.path, group.node_format)
         image = _opened(group, "", None)
         if start is not None and image.levels[0].shape[image.axes.index(axis)] != start:
@@ -191,9 +204,38 @@ def append_at(
                 "appended to it."
             )
         growing = _growing(image, block, axis, labels or {}, method)
-        plan, coarser = _plan(image, growing, budget, client, resume)
+        plan, coarser = _plan(image, growing, budget, client, resume, awaited)
         reports = plan.run(client, progress)
     return _sum([*reports, *coarser])
+
+
+@contextmanager
+def _alone(
+    image: Image, block: Any, axis: str, labels: Mapping[str, Any], resume: bool | str
+) -> Iterator[None]:
+    """Wait while another process makes the same resumable append.
+
+    Raises
+    ------
+    ZarrDaskError
+        If the pixels do not fit, or cannot be told from others.
+    """
+    check_resume(resume)
+    group = image.group
+    place = default_place(group.store, group.path) if resume else None
+    if place is None:
+        yield
+        return
+    from zarr_dask.graph.tokens import layer_tokens
+
+    told: list[Any] = [resume]
+    if not isinstance(resume, str):
+        growing = _growing(image, block, axis, labels, None)
+        told += [(one.image.group.path, layer_tokens(one.values)) for one in growing]
+    with alone_at(place.store, f"{place.prefix}{told}", group.where):
+        if place.session is not None:
+            place.session.refresh()  # it was opened before another process may have committed
+        yield
 
 
 def _opened(url: Location | Group, path: str, options: Mapping[str, Any] | None) -> Image:
@@ -314,8 +356,13 @@ def _plan(
     budget: Budget,
     client: Client | None,
     resume: bool | str,
+    awaited: Mapping[str, Shape] | None,
 ) -> tuple[JointWritePlan, list[WriteReport]]:
-    """Return the plan of level 0 of all images, and the list of reports of the coarser levels."""
+    """Return the plan of level 0 of all images, and the list of reports of the coarser levels.
+
+    `awaited` has the shapes by path that the images had before the same append may have been
+    waited for, if it is not to be made behind others.
+    """
     group = image.group
     pyramids: list[PyramidPlan | None] = []
     derived: list[tuple[ArrayMeta, Array]] = []
@@ -326,7 +373,11 @@ def _plan(
         pyramids.append(chain.plan(region, one.method, budget))
         present = [level.array for level in one.image.levels]
         derived += [(a.meta, b) for a, b in zip(present[1:], arrays[1:], strict=True)]
-        requests.append(WriteRequest(url=present[0], mode="r+", append=one.axis, resume=resume))
+        start = None if awaited is None else awaited.get(one.image.group.path)
+        until = None if start is None else append_region(start, one.values.shape, one.axis)[0]
+        requests.append(
+            WriteRequest(url=present[0], mode="r+", append=one.axis, resume=resume, until=until)
+        )
     coarser = replace(update_plan([image.chain], pyramids, budget), claims=())
     reports: list[WriteReport] = []
 

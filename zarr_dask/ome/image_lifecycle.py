@@ -2,8 +2,8 @@
 
 One journal beside the new node holds the receipts of all levels of all images; each super-cell
 leaves one receipt. A resumed job therefore repeats only the super-cells that have a stored object
-without a valid receipt. Metadata are written at the end, those of the outermost group last. A new
-image that was made with ``resume=`` leaves a record of its end, by which the same call is answered.
+without a valid receipt. Metadata are written at the end, those of the outermost group last. A job
+with ``resume=`` leaves a record of its end, by which the same call is answered.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from zarr_dask.journal import (
     new_journal,
     open_journals,
 )
-from zarr_dask.journal.finished import FinishedJob, finished_job, record_end
+from zarr_dask.journal.finished import FinishedJob, finished_job, put_record
 from zarr_dask.journal.receipts import Receipts
 from zarr_dask.ome.pyramid_plan import PyramidJobPlan, PyramidPlan
 from zarr_dask.ome.pyramid_task import PyramidRecords
@@ -140,8 +140,8 @@ class PyramidJob:
         for path in sorted(plan.consolidated, key=len, reverse=True):
             consolidate_group(plan.store, path, plan.node_format)
         if self.journal is not None:
-            described = None if job is None else replace(job, documents=_outermost(plan))
-            record_end(self.journal, described, report)
+            if job is not None and job.resume:
+                put_record(self.journal, job.token, report, _recorded(plan))
             self.journal.remove()
         self.claims.release()
 
@@ -226,17 +226,19 @@ def _started(
             return resumed
     elif resume:
         _refuse_other(where(plan.store, plan.path), found)
-        if plan.creates and not plan.overwrite and place is not None:
-            described = replace(job, documents=_outermost(plan))
+        if not plan.overwrite and place is not None:
+            described = replace(job, documents=_recorded(plan))
             ended = finished_job(place.store, place.prefix, plan.store, described)
             if ended is not None:
                 return PyramidJob(plan, None, keeps_receipts=False, finished=ended)
     return _anew(plan, job, place, found, is_required=is_required)
 
 
-def _outermost(plan: PyramidJobPlan) -> dict[str, str]:
-    """Return the metadata of the node that a job makes, which are written last; none if it adds."""
-    return {key: text.decode() for key, text in plan.documents.get(plan.path, {}).items()}
+def _recorded(plan: PyramidJobPlan) -> dict[str, str]:
+    """Return the metadata by which a job is known to have ended: those that it writes last."""
+    of_one = plan.documents.get(plan.path)
+    written = plan.documents.values() if of_one is None else (of_one,)
+    return {key: text.decode() for documents in written for key, text in documents.items()}
 
 
 def _anew(

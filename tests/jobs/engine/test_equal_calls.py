@@ -54,13 +54,18 @@ calls = {
     "region": lambda: zd.write_dataset(dataset(0), f"{root}/old.zarr", region="auto", **again),
     "copy": lambda: zd.copy(f"{root}/old.zarr", f"{root}/new.zarr", **again),
     "image": lambda: zd.ome.write(values(0), f"{root}/new.zarr", axes="yx", levels=1, **again),
+    "appendframe": lambda: zd.ome.append(f"{root}/old.zarr", values(0), axis="y", **again),
+    "level": lambda: zd.ome.add_level(f"{root}/old.zarr", factors=2, **again),
+    "planfiles": lambda: zd.plan_ingest(
+        [f"{root}/0.nc", f"{root}/1.nc"], f"{root}/ingested.zarr", concat="t", resume=True
+    ).run(**again),
     "files": lambda: zd.ingest(
         [f"{root}/0.nc", f"{root}/1.nc"], f"{root}/ingested.zarr", concat="t", **again
     ),
 }
 try:
     report = calls[kind]()
-    print("done", report if kind in {"files", "labels"} else "", flush=True)
+    print("done", report if kind in {"files", "planfiles", "labels"} else "", flush=True)
 except zd.errors.ZarrDaskError as error:
     print(type(error).__name__, error, flush=True)
 """
@@ -68,6 +73,8 @@ VALUES = np.arange(48).reshape(12, 4)
 ONES = np.ones((12, 4), "i8")
 TWO = {"a": VALUES, "b": VALUES + 1}
 LONGER = {name: np.concatenate([ONES, one]) for name, one in TWO.items()}
+COARSER = {"a": np.rint(LONGER["a"].reshape(12, 2, 2, 2).mean((1, 3))), "b": np.ones((6, 2))}
+FILES = {"a": np.repeat([[0] * 4, [1] * 4], 12, axis=0)}
 EXPECTED: Mapping[str, tuple[str, Mapping[str, np.ndarray]]] = {
     "arrays": ("new.zarr", TWO),
     "named": ("new.zarr", TWO),
@@ -82,7 +89,10 @@ EXPECTED: Mapping[str, tuple[str, Mapping[str, np.ndarray]]] = {
     "region": ("old.zarr", TWO),
     "copy": ("new.zarr", {"a": ONES, "b": ONES}),
     "image": ("new.zarr", {"0": VALUES}),
-    "files": ("ingested.zarr", {"a": np.repeat([[0] * 4, [1] * 4], 12, axis=0)}),
+    "appendframe": ("old.zarr", {"0": LONGER["a"], "1": COARSER["a"]}),
+    "level": ("old.zarr", {"1": COARSER["b"]}),
+    "planfiles": ("ingested.zarr", FILES),
+    "files": ("ingested.zarr", FILES),
 }
 SHORT = ("arrays", "appends", "labels")
 CASES = [one if one in SHORT else pytest.param(one, marks=pytest.mark.ci) for one in EXPECTED]
@@ -95,7 +105,10 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         ones = dict.fromkeys("ab", (("t", "x"), ONES))
         old = xr.Dataset(ones, coords={"t": np.arange(12)})
         zd.write_dataset(old, tmp_path / "old.zarr", chunks={"t": 2})
-    if kind == "files":
+    if kind in {"appendframe", "level"}:
+        levels = {"levels": 1 if kind == "level" else 2, "factors": 2, "chunks": (2, 4)}
+        zd.ome.write(ONES, tmp_path / "old.zarr", axes="yx", **levels)
+    if kind in {"files", "planfiles"}:
         for number in range(2):
             one = {"a": (("t", "x"), np.full((12, 4), number, "i4"))}
             one = xr.Dataset(one, coords={"t": np.arange(12) + 12 * number})

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from functools import partial, wraps
 from hashlib import sha256
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, get_args
 
 import numpy as np
 
@@ -78,6 +78,8 @@ if TYPE_CHECKING:
     from zarr_dask.jobs.write.joint_plan import JointWritePlan
 
 __all__ = ["AppendReport", "IngestPlan", "IngestReport", "dataset_of", "ingest", "plan_ingest"]
+
+P = ParamSpec("P")
 
 _HABITS = {"concat_dim": "concat", "group": "path", "target_chunks": "chunks"}
 _CHUNK_BYTES = 4 << 20
@@ -219,8 +221,7 @@ class IngestPlan(Priced, InWords):
     ) -> IngestReport | AppendReport:
         """Run the plan.
 
-        If another process runs the same ``zarr_dask.ingest(..., resume=True)``, its end is waited
-        for.
+        If another process runs the same plan with ``resume=True``, its end is waited for.
 
         Parameters
         ----------
@@ -302,8 +303,20 @@ def _taken(broken: BrokenList | None) -> tuple[FilledChunk, ...]:
 # --- planning -------------------------------------------------------------------------------------
 
 
+def _planned_anew(make: Callable[P, IngestPlan]) -> Callable[P, IngestPlan]:
+    """Let plans that may be resumed be made again by the same call."""
+
+    @wraps(make)
+    def call(*args: P.args, **kwargs: P.kwargs) -> IngestPlan:
+        plan = make(*args, **kwargs)
+        return replace(plan, anew=partial(call, *args, **kwargs)) if kwargs.get("resume") else plan
+
+    return call
+
+
 @takes_habits(**_HABITS)
 @in_job()
+@_planned_anew
 def plan_ingest(
     files: Any,
     url: Location,
@@ -922,8 +935,7 @@ def ingest(
     >>> zd.ingest("run/*.nc", "run.zarr", concat="time", chunks={"time": -1})  # doctest: +SKIP
     """
     check_bools(overwrite=overwrite, resume=resume, verify=verify)
-    make = partial(
-        plan_ingest,
+    plan = plan_ingest(
         files,
         url,
         path=path,
@@ -946,7 +958,4 @@ def ingest(
         storage_options=storage_options,
         target_options=target_options,
     )
-    plan = make()
-    if resume:
-        plan = replace(plan, anew=make)
     return plan.run(client, progress, resume=resume, journal=journal, verify=verify)
