@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 
 import dask
 import pytest
 from dask.base import get_scheduler
 
 import zarr_dask as zd
-from zarr_dask.jobs.engine.workers import configured_scheduler
+from zarr_dask.jobs.engine.workers import begin_imports, configured_scheduler
 
 SCRIPT = """
 import os
@@ -67,6 +68,24 @@ def test_a_function_or_pool_is_a_scheduler():
         assert callable(configured_scheduler())
     with dask.config.set(scheduler="nothing"), pytest.raises(ValueError, match="Expected one of"):
         configured_scheduler()
+
+
+def has_loaded(name: str) -> bool:
+    return name in sys.modules
+
+
+def test_workers_import_while_the_client_goes_on():
+    """Modules that do not exist are no matter: the tasks that need them say so."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.Client(**options) as client:
+        assert not any(client.run(has_loaded, "plistlib").values())
+        begin_imports(client, ["no_such_module", "plistlib"])
+        deadline = monotonic() + 60
+        while not all(client.run(has_loaded, "plistlib").values()):
+            assert monotonic() < deadline
+    with pytest.raises(TypeError, match=r"expected a distributed\.Client"):
+        begin_imports("tcp://127.0.0.1:1", [])
 
 
 CODE = """

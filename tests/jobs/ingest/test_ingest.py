@@ -918,10 +918,10 @@ def test_a_fresh_worker_grows_by_no_more_than_planned(tmp_path):
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
+        idle = client.run(status, "VmRSS")
         plan = zd.plan_ingest(
             files, str(tmp_path / "a.zarr"), concat="time", chunks={"time": 16}, client=client
         )
-        idle = client.run(status, "VmRSS")
         plan.run(client)
         peaks = client.run(status, "VmHWM")
     grown = max(peaks[worker] - idle[worker] for worker in idle)

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.threads import cpu_count
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Workers",
     "ask_workers",
+    "begin_imports",
     "check_reachable_from_workers",
     "configured_scheduler",
     "few",
@@ -74,11 +77,51 @@ def find_workers(client: Client | None = None) -> Workers:
         If this process is importing the script of the process that started it.
     """
     _check_not_importing_script()
+    client = _checked(client) or _current_client()
+    return _local_workers() if client is None else _cluster_workers(client)
+
+
+def _checked(client: Client | None) -> Client | None:
     if client is not None and not hasattr(client, "scheduler_info"):
         how = f", as Client({client!r})" if isinstance(client, str) else ", or None"
         raise TypeError(f"client={client!r}: expected a distributed.Client{how}.")
-    client = client or _current_client()
-    return _local_workers() if client is None else _cluster_workers(client)
+    return client
+
+
+def begin_imports(client: Client | None, modules: Sequence[str]) -> None:
+    """Let the workers of a cluster import modules, without waiting for them.
+
+    It is for modules that their first tasks will load, while this process is still planning. If one
+    cannot be imported, the tasks say so.
+
+    Parameters
+    ----------
+    client
+        A cluster; by default the current client's, if there is one.
+    modules
+        Names of the modules.
+
+    Raises
+    ------
+    TypeError
+        If `client` is not a client.
+    """
+    cluster = _checked(client) or _current_client()
+    if cluster is None or cluster.asynchronous:
+        return
+
+    async def ask() -> None:
+        with suppress(OSError):  # whoever runs tasks there will be told
+            await cluster.run(_import, tuple(modules), wait=False, on_error="ignore")
+
+    cluster.loop.add_callback(ask)
+
+
+async def _import(modules: tuple[str, ...]) -> None:
+    """Import modules in a thread of a worker, whose event loop goes on meanwhile."""
+    for name in modules:
+        with suppress(ImportError):
+            await asyncio.to_thread(import_module, name)
 
 
 def _check_not_importing_script() -> None:

@@ -44,7 +44,7 @@ from zarr_dask.jobs.engine.prices import Measured, Priced, Traffic
 from zarr_dask.jobs.engine.progress_bars import count_bar, given_progress
 from zarr_dask.jobs.engine.report import JointReport, Progress
 from zarr_dask.jobs.engine.resume import remove_ended
-from zarr_dask.jobs.engine.workers import Workers, find_workers
+from zarr_dask.jobs.engine.workers import Workers, begin_imports, find_workers
 from zarr_dask.jobs.ingest.broken import BrokenList, FilledChunk
 from zarr_dask.jobs.ingest.combine import (
     Combination,
@@ -85,6 +85,13 @@ _HABITS = {"concat_dim": "concat", "group": "path", "target_chunks": "chunks"}
 _CHUNK_BYTES = 4 << 20
 _ALONG = 1024
 """Least elements of a chunk of a coordinate along the concatenation, so that it may grow."""
+_OF_TASKS = (
+    "zarr_dask.jobs.engine.job",
+    "zarr_dask.jobs.rechunk.copy_task",
+    "zarr_dask.jobs.ingest.dataset_store",
+    "zarr_dask.codecs.numeric.filters",
+)
+"""Modules that the first task of a worker loads, which takes it a third of a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -411,6 +418,7 @@ def plan_ingest(
     store, kept = _survey_place(url, path, survey, target_options)
     _check_grids(chunks=chunks, shards=shards)
     urls = _urls(files, storage_options, concat, order, variables)
+    begin_imports(client, _OF_TASKS)
     before = None if store is None else read_survey(store, kept)
     with _told(progress) as tell:
         found, combination = _combined(
