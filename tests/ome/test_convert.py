@@ -17,9 +17,11 @@ import zarr_dask as zd
 from tests.support.ome_levels import check_levels, pixels
 from zarr_dask.cli import main
 from zarr_dask.errors import (
+    DamagedValueError,
     MemoryBudgetError,
     MetadataError,
     MissingDependencyError,
+    NodeNotFoundError,
     StoreError,
 )
 from zarr_dask.ome.convert_tiff import tiff_image
@@ -563,6 +565,40 @@ def test_damaged_files(tmp_path):
         values[...]
     path.write_bytes(b"II*\0" + bytes(12))
     with pytest.raises(MetadataError, match="none that tifffile finds"):
+        zd.ome.convert(path, {})
+
+
+CUT = {
+    "ome": {"ome": True, "metadata": {"axes": "ZYX"}},
+    "imagej": {"imagej": True, "metadata": {"axes": "ZYX"}},
+    "tiles": {"tile": (64, 64)},
+    "compressed": {"compression": "zlib"},
+    "bigtiff": {"bigtiff": True, "byteorder": ">", "ome": True, "compression": "zlib"},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", [0.99, 0.5, 0.1])
+@pytest.mark.parametrize("kind", CUT)
+def test_a_file_that_is_cut_off_loses_no_page_in_silence(kind, part, tmp_path, caplog):
+    """tifffile logs what it leaves out."""
+    caplog.set_level("CRITICAL", "tifffile")
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, pixels(4, 200, 300), photometric="minisblack", **CUT[kind])
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    with pytest.raises(DamagedValueError, match=r"is cut off: it has|cannot be decoded"):
+        zd.ome.convert(path, tmp_path / "a.zarr", axes="zyx")
+    with pytest.raises(NodeNotFoundError):
+        zd.ome.open(tmp_path / "a.zarr")
+
+
+def test_metadata_that_are_cut_off_are_no_other_metadata(tmp_path):
+    path = tmp_path / "a.ome.tif"
+    facts = {"axes": "YX", "PhysicalSizeX": 0.5}
+    tifffile.imwrite(path, pixels(20, 30), ome=True, metadata=facts)
+    tifffile.tiffcomment(path, tifffile.tiffcomment(path).replace("</OME>", "</OM"))
+    with pytest.raises(MetadataError, match="OME-XML"):
         zd.ome.convert(path, {})
 
 

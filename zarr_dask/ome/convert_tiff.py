@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
@@ -320,8 +321,9 @@ _MOST_NAMED = 20
 
 def _facts(file: Any, number: int, path: str) -> ImageFacts:
     """Return the metadata of an image, from OME-XML or those of ImageJ."""
-    if file.ome_metadata:
-        images = images_of_xml(file.ome_metadata, path)
+    text = file.ome_metadata or _damaged_xml(file)
+    if text:
+        images = images_of_xml(text, path)
         if number < len(images):
             return images[number]
     told = file.imagej_metadata
@@ -341,6 +343,15 @@ def _facts(file: Any, number: int, path: str) -> ImageFacts:
     if "t" in known:
         units["t"] = unit_named(str(told.get("tunit", "sec"))) or "second"
     return ImageFacts(None, known, units, _imagej_channels(told))
+
+
+def _damaged_xml(file: Any) -> str:
+    """Return OME-XML that tifffile does not take for such, as its end is not the right one."""
+    text: str = file.pages.first.description.strip()
+    return text if _BEGIN_OF_XML.match(text) else ""
+
+
+_BEGIN_OF_XML = re.compile(r"(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<(\w+:)?OME\b", re.DOTALL)
 
 
 def _of_tags(series: Any) -> ImageFacts:

@@ -304,6 +304,8 @@ def _found(path: str, *, followed: bool = False) -> Any:
             _check_there(path, folder, names)
             return _parsed(str(folder / names[0]), omexml=text)
         file = _parsed(path)
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"cannot read {path} as TIFF: {error}") from error
     try:
@@ -338,10 +340,58 @@ def _parsed(path: str, omexml: str | None = None) -> Any:
         raise StoreError(f"cannot read {path} as TIFF: {error}") from error
     try:
         len(file.series)  # finds them
+        with _blaming_tags(path):
+            _check_not_cut_off(file, path)
     except BaseException:
         file.close()
         raise
     return file
+
+
+_NEEDED = frozenset((270, 273, 279, 320, 324, 325, 50838, 50839))
+"""Tags of the description, of the pixels and the colours, and of ImageJ's metadata."""
+_SIZES = {2: 1, 3: 2, 4: 4, 16: 8}
+"""Bytes of the types of values that these have, and of others at least one."""
+
+
+def _check_not_cut_off(file: Any, path: str) -> None:
+    """Raise if a page, or what the first page says, lies behind the end of the file.
+
+    tifffile logs that, and leaves out the pages and what is said of them.
+
+    Raises
+    ------
+    DamagedValueError
+        If one does.
+    """
+    tiff, handle, count = file.tiff, file.filehandle, len(file.pages)
+    if not count or tiff.is_ndpi:
+        return
+    size, order = handle.size, tiff.byteorder
+    entry = struct.Struct(f"{order}HH{'Q' if tiff.is_bigtiff else 'I'}")
+    for page in {file.pages.first.offset, file.pages[count - 1].offset}:
+        handle.seek(page)
+        (tags,) = struct.unpack(tiff.tagnoformat, handle.read(tiff.tagnosize))
+        text = handle.read(tags * tiff.tagsize + tiff.offsetsize)
+        if len(text) < tags * tiff.tagsize + tiff.offsetsize:
+            raise _cut_off(path, size, page + tiff.tagnosize + len(text))
+        ends = []
+        for at in range(0, tags * tiff.tagsize, tiff.tagsize):
+            code, kind, length = entry.unpack_from(text, at)
+            (start,) = struct.unpack_from(tiff.offsetformat, text, at + entry.size)
+            nbytes = length * _SIZES.get(kind, 1)
+            if code in _NEEDED and nbytes > tiff.offsetsize:
+                ends.append(start + nbytes)
+        ends += struct.unpack_from(tiff.offsetformat, text, tags * tiff.tagsize)
+        if max(ends) > size:
+            raise _cut_off(path, size, max(ends))
+
+
+def _cut_off(path: str, size: int, end: int) -> DamagedValueError:
+    return DamagedValueError(
+        f"{path} is cut off: it has {size} bytes, and what it says of its images reaches to byte "
+        f"{end}. Fetch or write the file again."
+    )
 
 
 _COMPANIONS = (".companion.ome", ".companion.ome.xml", ".ome.xml")
