@@ -184,8 +184,8 @@ class Reader:
         How to read.
     standing
         The document that the array was opened with; None for an array that has none yet.
-    sparing
-        See `sparing`.
+    before_whole
+        See `sparing`; None for a reader that holds whole chunks.
     check
         Compares objects with a manifest; None for `ReadOptions.verify` False.
     versions
@@ -201,7 +201,7 @@ class Reader:
         options: ReadOptions,
         *,
         standing: Standing | None = None,
-        sparing: bool = False,
+        before_whole: Callable[[], None] | None = None,
         check: ObjectCheck | None = None,
         versions: ObjectVersions | None = None,
     ) -> None:
@@ -212,13 +212,14 @@ class Reader:
         self._options = options
         self._standing = standing
         self._unseen = standing is not None and not standing.shown.here
-        self._reading = replace(options.reading, sparing=sparing)
+        self._reading = replace(options.reading, before_whole=before_whole)
         self._dtype = meta.dtype
         largest = meta.largest_bound()
         self._reorders, self._divides = largest.reorders, largest.partial
         self._most_kept = options.index_cache
         self._identity = store.identity if self._most_kept else ""
         self._together = store.coalescing.max_concurrent_requests
+        self._sparing = before_whole is not None
         self._peeks = supports_cheap_random_reads(store)
         self._get_start = getattr(store, "get_start", None) or partial(get_start, store)
 
@@ -244,11 +245,15 @@ class Reader:
         """Return the key of the stored object at some coordinates."""
         return self._prefix + self._keys.key(coords)
 
-    def sparing(self) -> Reader:
+    def sparing(self, before_whole: Callable[[], None]) -> Reader:
         """Return a reader that holds only the required blocks of a chunk, not the whole chunk.
 
-        This needs chunks that can be read block by block (`BoundCodecChain.partial_decode_nbytes`);
-        for others, reading raises `NotPartiallyDecodableError`.
+        This needs chunks that can be read block by block (`BoundCodecChain.partial_decode_nbytes`).
+
+        Parameters
+        ----------
+        before_whole
+            Called before a chunk that cannot be read so is held whole; it may wait for memory.
         """
         place = (self._store, self._path, self._prefix)
         return Reader(
@@ -256,7 +261,7 @@ class Reader:
             self._meta,
             self._options,
             standing=self._standing,
-            sparing=True,
+            before_whole=before_whole,
             check=self._check,
             versions=self._versions,
         )
@@ -265,7 +270,7 @@ class Reader:
         """Put a region of the array into `out`, which has its shape and the array's data type."""
         self._see()
         call = self._call(threads)
-        only = None if self._reading.sparing else self._grid.single_chunk(region)
+        only = None if self._sparing else self._grid.single_chunk(region)
         if only is not None:
             self._read_one(out, *only, call)
         else:
@@ -405,7 +410,7 @@ class Reader:
         if out.shape == bound.spec.shape:
             inside, whole = None, True
         key, cuts = self.key_of(coords), (ChunkRead(inside, out),)
-        whole = whole and not self._reading.sparing  # it may be little of a chunk at the border
+        whole = whole and not self._sparing  # it may be little of a chunk at the border
         whole = whole or not self._in_part(bound, cuts)
         return _Object(key, coords, bound, cuts, whole, call)
 
@@ -413,7 +418,7 @@ class Reader:
         """True if an object can be read without requesting all of its bytes."""
         if self._check is not None:
             return False
-        peeks = self._peeks or self._reading.sparing
+        peeks = self._peeks or self._sparing
         return bound.partial or (peeks and bound.worth_partial_read(cuts))
 
     def _object(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar, NamedTuple
@@ -42,7 +42,6 @@ __all__ = [
     "DecodeOptions",
     "DecodedBytes",
     "EncodedSize",
-    "NotPartiallyDecodableError",
     "Serializer",
     "ShardIndex",
     "Speeds",
@@ -143,17 +142,13 @@ class DecodeOptions:
 
     absent_is_error: bool = False
     """Raise `ChunkMissingError` for absent chunks, including those inside shards."""
-    sparing: bool = False
+    before_whole: Callable[[], None] | None = None
     """For chunks that are read block by block, hold only the wanted blocks.
 
-    If that is impossible, raise `NotPartiallyDecodableError`.
+    Called where that is impossible, before all bytes of a chunk are fetched; it may wait.
     """
     threads: int | None = 1
     """Threads that may decode the chunks of one shard; None for one per core."""
-
-
-class NotPartiallyDecodableError(Exception):
-    """A chunk cannot be read block by block; only raised if `DecodeOptions.sparing` is set."""
 
 
 class ChunkRead(NamedTuple):
@@ -541,7 +536,7 @@ class BytesCodec(Codec):
         out[:] = np.frombuffer(decoded, np.uint8)
 
     def partial_decode(
-        self, wanted: ByteRequest, *, sparing: bool = False
+        self, wanted: ByteRequest, before_whole: Callable[[], None] | None = None
     ) -> Fetch[DecodedBytes | None]:
         """Decode like `decode_into`, requesting the bytes; only those in some spans must be right.
 
@@ -551,21 +546,17 @@ class BytesCodec(Codec):
         ----------
         wanted
             The wanted bytes.
-        sparing
-            Use no memory for others, except for a few blocks.
+        before_whole
+            Use no memory for others, except for a few blocks; called where that is impossible, see
+            `DecodeOptions.before_whole`.
 
         Returns
         -------
         DecodedBytes or None
             None if there is nothing to decode.
-
-        Raises
-        ------
-        NotPartiallyDecodableError
-            If that is impossible and `sparing` is set.
         """
-        if sparing:
-            raise NotPartiallyDecodableError
+        if before_whole is not None:
+            before_whole()
         received = yield (WHOLE,)
         if received is None:
             return None

@@ -539,7 +539,7 @@ class BoundCodecChain:
                 inner.append(ChunkRead(within, encoded))
             cuts = inner
         if self._blocks is not None:
-            present = yield from self._blocks.read(cuts, sparing=reading.sparing)
+            present = yield from self._blocks.read(cuts, reading.before_whole)
             _DECODED.nbytes += self.counted * present
         else:
             present = yield from self._serializer.read(cuts, reading)

@@ -7,7 +7,7 @@ large enough. `PartialDecoder.pays` tells if it pays for some regions; plans kno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,19 +63,21 @@ class PartialDecoder:
             wanted += out.nbytes
         return wanted <= largest_partial_read(self._spec.nbytes, len(cuts))
 
-    def read(self, cuts: Sequence[ChunkRead], *, sparing: bool = False) -> Fetch[bool]:
+    def read(
+        self, cuts: Sequence[ChunkRead], before_whole: Callable[[], None] | None = None
+    ) -> Fetch[bool]:
         """Fetch and decode the blocks that the cuts need; return False if nothing is stored.
 
         Parameters
         ----------
         cuts
             The regions and their destinations.
-        sparing
-            Use no memory for others, except for a few blocks.
+        before_whole
+            See `DecodeOptions.before_whole`.
         """
         parts = [(region, out) for region, out in cuts if region is not None]
         wanted = self._request([region for region, _ in parts])
-        found = yield from self._codec.partial_decode(wanted, sparing=sparing)
+        found = yield from self._codec.partial_decode(wanted, before_whole)
         if found is None:
             return False
         for region, out in parts:

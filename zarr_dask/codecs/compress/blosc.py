@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, cast
@@ -269,14 +269,14 @@ class Blosc(Compressor):
             raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
 
     def partial_decode(
-        self, wanted: ByteRequest, *, sparing: bool = False
+        self, wanted: ByteRequest, before_whole: Callable[[], None] | None = None
     ) -> Fetch[DecodedBytes | None]:
         """See `BytesCodec.partial_decode`."""
-        largest = self._block(wanted.nbytes) if sparing else None
+        largest = None if before_whole is None else self._block(wanted.nbytes)
         found = yield from read_blocks(wanted, largest)
         if found is not FallbackRead.WHOLE:
             return found
-        return (yield from super().partial_decode(wanted, sparing=sparing))
+        return (yield from super().partial_decode(wanted, before_whole))
 
 
 DEFAULT_BLOSC = Blosc("zstd", 1, None, blocksize=1 << 20)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from time import perf_counter
@@ -24,7 +24,6 @@ import numpy as np
 from zarr_dask._util.buffers import malloc_keep_freed, release_thread_buffers
 from zarr_dask.array.array import Array
 from zarr_dask.array.writer import write_object_part
-from zarr_dask.codecs.base import NotPartiallyDecodableError
 from zarr_dask.codecs.chain import thread_absent_pieces, thread_decoded_nbytes
 from zarr_dask.errors import ChunkMissingError, DataTypeError, StoreError
 from zarr_dask.grid.grid import Part, Region, Shape, translate_region, view_region
@@ -59,7 +58,23 @@ class _WholeChunks:
         self.renew()
 
     def renew(self) -> None:
-        self.turn = Lock()
+        self._lock = Lock()
+
+    @contextmanager
+    def on_demand(self) -> Iterator[Callable[[], None]]:
+        """Yield a function that waits for the lock, held from its first call to the end."""
+        lock, is_held = self._lock, False
+
+        def wait() -> None:
+            nonlocal is_held
+            is_held = is_held or lock.acquire()
+
+        try:
+            yield wait
+        finally:
+            if is_held:
+                release_thread_buffers()
+                lock.release()
 
 
 _WHOLE_CHUNKS = _WholeChunks()
@@ -220,23 +235,13 @@ class CopyStage:
 
     def _read(self, region: Region, values: np.ndarray) -> tuple[IOCounters, int, int]:
         """Read a box; return the requests, the decoded bytes and the number of absent pieces."""
-        if not self.plan.sparing:
-            return self._read_through(region, values)
-        with suppress(NotPartiallyDecodableError):
-            return self._read_through(region, values, sparing=True)
-        with _WHOLE_CHUNKS.turn:
-            try:
-                return self._read_through(region, values)
-            finally:
-                release_thread_buffers()
-
-    def _read_through(
-        self, region: Region, values: np.ndarray, *, sparing: bool = False
-    ) -> tuple[IOCounters, int, int]:
         tally = metered(self.source.store)
         decoded, absent = thread_decoded_nbytes(), thread_absent_pieces()
         reader = replace(self.source, store=tally).reader
-        (reader.sparing() if sparing else reader).read_region(region, values, 1)
+        with _WHOLE_CHUNKS.on_demand() as before_whole:
+            if self.plan.sparing:
+                reader = reader.sparing(before_whole)
+            reader.read_region(region, values, 1)
         decoded, absent = thread_decoded_nbytes() - decoded, thread_absent_pieces() - absent
         return tally.traffic, decoded, absent
 
