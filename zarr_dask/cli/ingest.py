@@ -27,7 +27,7 @@ __all__ = ["ingest"]
 
 
 class _Settle(click.ParamType[Any]):
-    """A kind of difference and a choice: ``units=convert``."""
+    """A kind of difference and a choice: ``units=convert``, or ``units:pressure=first``."""
 
     name = "KIND=CHOICE"
 
@@ -35,7 +35,7 @@ class _Settle(click.ParamType[Any]):
         """See `click.ParamType.convert`."""
         from zarr_dask.jobs.ingest.differences import checked_settle
 
-        kind, mark, choice = str(value).partition("=")
+        kind, mark, choice = str(value).rpartition("=")
         if not mark:
             self.fail(f"{value!r}: expected a kind and a choice, as in units=convert.", param, ctx)
         try:
@@ -74,8 +74,8 @@ The same command with more files appends these.
     type=_Settle(),
     multiple=True,
     help="Choice for differences of one kind, such as units=convert, dtype=promote, "
-    "packing=unpack, missing=fill, values=first, unreadable=skip, broken=fill. By default all are "
-    "listed, and nothing is written.",
+    "packing=unpack, missing=fill, values=first, unreadable=skip, broken=fill; for those of one "
+    "variable as in units:pressure=first. By default all are listed, and nothing is written.",
 )
 @click.option("--variable", "variables", multiple=True, help="Take only this variable.")
 @click.option(

@@ -15,11 +15,13 @@ import dask
 import numpy as np
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zarr_dask as zd
 from tests.support.process_memory import status
+from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
 from zarr_dask.errors import IngestError, JournalError, StoreError
 from zarr_dask.jobs.ingest import survey as surveying
@@ -361,6 +363,35 @@ def test_other_units_of_time_are_refused_then_converted(tmp_path):
     assert zd.open(target)["time"].dtype == np.float64
 
 
+def test_times_and_other_units_are_settled_each_by_its_own_choice(tmp_path):
+    """One choice for both would give wrong dates, since only times can be converted."""
+
+    def change(ds):
+        ds["time"] = ("time", (ds.time.values - 5) * 24, {**ds.time.attrs})
+        ds.time.attrs["units"] = "hours since 2000-01-06"
+        ds.t.attrs["units"] = "degC"
+        return ds
+
+    files, target = changed(tmp_path, 1, change), tmp_path / "out.zarr"
+    expected = opened(files)
+    error = str(refused(files, target))
+    assert "settle={'units:t': ...} with 'first'" in error
+    assert "settle={'units:time': ...} with 'convert'" in error
+    assert "settle={'units': ...}" not in error
+    settle = {"units": "convert", "units:t": "first"}
+    with pytest.raises(IngestError, match=r"settle names \['T'\], which no file has"):
+        zd.plan_ingest(files, str(target), concat="time", settle=settle | {"units:T": "first"})
+    zd.ingest(files, str(target), concat="time", settle=settle, verify=True)
+    xr.testing.assert_identical(zd.open_dataset(str(target)).load(), expected)
+    command = ["ingest", *files, str(tmp_path / "by-command.zarr"), "--concat", "time"]
+    run = CliRunner().invoke(main, command)
+    assert "--settle units:time=... with 'convert'" in " ".join(run.output.split())
+    options = ["--settle", "units=convert", "--settle", "units:t=first"]
+    assert CliRunner().invoke(main, command + options).exit_code == 0
+    found = zd.open_dataset(str(tmp_path / "by-command.zarr")).load()
+    xr.testing.assert_identical(found, expected)
+
+
 def test_other_packing_is_refused_then_unpacked(tmp_path):
     def change(ds):
         ds.p.attrs["scale_factor"] = 0.25
@@ -481,6 +512,8 @@ def test_choices_that_do_not_exist_are_refused(tmp_path):
     files = write(tmp_path, [2])
     with pytest.raises(ValueError, match="expected one of unreadable"):
         zd.ingest(files, str(tmp_path / "out.zarr"), settle={"unit": "convert"})
+    with pytest.raises(ValueError, match="if it is not about whole files"):
+        zd.ingest(files, str(tmp_path / "out.zarr"), settle={"broken:t": "fill"})
     with pytest.raises(IngestError, match="which no file has; there are"):
         zd.ingest(files, str(tmp_path / "out.zarr"), variables=["salt"])
     with pytest.raises(IngestError, match="matches no file"):
@@ -736,10 +769,6 @@ def test_appends_tell_their_progress(tmp_path):
 
 
 def test_a_plan_in_a_file_is_done_in_parts(tmp_path):
-    from click.testing import CliRunner
-
-    from zarr_dask.cli import main
-
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
     plan, wanted = str(tmp_path / "plan.json"), ["--concat", "time", "--chunks", "time=2,y=4"]
 
@@ -846,10 +875,6 @@ def test_opening_a_file_of_another_format_tells_what_reads_it(tmp_path, way):
 
 
 def test_the_command_ingests_and_appends(tmp_path):
-    from click.testing import CliRunner
-
-    from zarr_dask.cli import main
-
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
     common = ["--concat", "time", "--chunks", "time=6,y=7"]
     run = CliRunner().invoke(main, ["ingest", *files[:2], target, *common, "--dry-run"])

@@ -15,7 +15,7 @@ from zarr_dask.errors import GridError, IngestError, StoreKeyError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.jobs.engine.plan import format_bytes
 from zarr_dask.jobs.ingest.convert import PACKING, Conversion, unpacked_dtype
-from zarr_dask.jobs.ingest.differences import FileDifference
+from zarr_dask.jobs.ingest.differences import FileDifference, choice_for
 from zarr_dask.jobs.ingest.file_store import FORMAT, meta_of
 from zarr_dask.jobs.ingest.header import (
     NOT_FINITE,
@@ -115,7 +115,7 @@ class _Work:
         self, kind: str, header: Header, variable: str, found: str, choices: tuple[str, ...]
     ) -> str:
         """Return the choice for a difference; "stop" if there is none, and it is listed."""
-        chosen = self.settle.get(kind, "stop")
+        chosen = choice_for(self.settle, kind, variable)
         if chosen not in choices:
             self.differences.append(FileDifference(kind, header.url, variable, found, choices))
             return "stop"
@@ -293,7 +293,7 @@ def combine(
     order
         ``"coordinate"`` to sort by the values along it; else as they are.
     settle
-        Choices for differences, by kind.
+        Choices for differences, by kind or by kind and variable.
     variables
         Paths of the variables to take; all by default.
 
@@ -312,7 +312,8 @@ def combine(
             readable.append(_with_masks(one, work))
     if not readable:
         return Combination((), concat, {}, {}, tuple(work.differences), tuple(work.notes), ())
-    _check_variables(readable, variables)
+    _check_variables(readable, "variables", variables or ())
+    _check_variables(readable, "settle", [key.partition(":")[2] for key in settle if ":" in key])
     concat = concat or inferred_concat(readable)
     files = _ordered(readable, concat, order, work)
     new = concat is not None and all(concat not in one.dimensions for one in files)
@@ -355,12 +356,12 @@ def _is_nan(one: Variable, name: str) -> bool:
     return value.ndim == 0 and value.dtype.kind == "f" and bool(np.isnan(value))
 
 
-def _check_variables(headers: Sequence[Header], variables: Sequence[str] | None) -> None:
+def _check_variables(headers: Sequence[Header], option: str, names: Sequence[str]) -> None:
     there = {path for one in headers for path in one.variables}
-    unknown = [name for name in variables or () if name not in there]
+    unknown = [name for name in names if name not in there]
     if unknown:
         raise IngestError(
-            f"variables names {unknown}, which no file has; there are {', '.join(sorted(there))}."
+            f"{option} names {unknown}, which no file has; there are {', '.join(sorted(there))}."
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from zarr_dask._util.keywords import did_you_mean
 from zarr_dask.errors import IngestError
 from zarr_dask.jobs.engine.plan import pluralize
 
-__all__ = ["CHOICES", "FileDifference", "checked_settle", "refuse"]
+__all__ = ["CHOICES", "FileDifference", "checked_settle", "choice_for", "refuse"]
 
 CHOICES: dict[str, dict[str, str]] = {
     "unreadable": {"skip": "leave the file out"},
@@ -30,6 +31,9 @@ CHOICES: dict[str, dict[str, str]] = {
 }
 """The kinds of differences, and the choices for each; files turn out broken when they are read."""
 
+_OF_FILES = ("unreadable", "broken")
+"""Kinds that are about a file, not about one of its variables."""
+
 _LISTED = 1000
 
 
@@ -50,7 +54,7 @@ class FileDifference:
 
 
 def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
-    """Return choices by kind.
+    """Return choices by kind, or by kind and variable.
 
     Raises
     ------
@@ -59,8 +63,8 @@ def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
 
     Examples
     --------
-    >>> checked_settle({"units": "convert"})
-    {'units': 'convert'}
+    >>> checked_settle({"units": "convert", "units:lake/level": "first"})
+    {'units': 'convert', 'units:lake/level': 'first'}
     >>> checked_settle({"units": "guess"})
     Traceback (most recent call last):
     ...
@@ -69,15 +73,25 @@ def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
     if settle is not None and not isinstance(settle, Mapping):
         raise TypeError(f"settle={settle!r}: expected a mapping such as {{'units': 'convert'}}.")
     found = dict(settle or {})
-    for kind, choice in found.items():
-        if kind not in CHOICES:
-            raise ValueError(f"settle has {kind!r}: expected one of {', '.join(CHOICES)}.")
+    for key, choice in found.items():
+        kind, mark, _ = str(key).partition(":")
+        if kind not in CHOICES or (mark and kind in _OF_FILES):
+            hint = did_you_mean(kind, CHOICES) if kind not in CHOICES else ""
+            raise ValueError(
+                f"settle has {key!r}:{hint} expected one of {', '.join(CHOICES)}; for one variable "
+                "as in 'units:time', if it is not about whole files."
+            )
         if choice != "stop" and choice not in CHOICES[kind]:
             expected = ", ".join(map(repr, CHOICES[kind]))
             raise ValueError(
-                f"settle={{{kind!r}: {choice!r}}}: for {kind!r} expected {expected} or 'stop'."
+                f"settle={{{key!r}: {choice!r}}}: for {kind!r} expected {expected} or 'stop'."
             )
     return found
+
+
+def choice_for(settle: Mapping[str, str], kind: str, variable: str) -> str:
+    """Return the choice for a difference: that of the variable, that of its kind, or "stop"."""
+    return settle.get(f"{kind}:{variable}", settle.get(kind, "stop"))
 
 
 def refuse(differences: Sequence[FileDifference]) -> None:
@@ -101,13 +115,30 @@ def refuse(differences: Sequence[FileDifference]) -> None:
         lines += [f"  {one}" for one in some[:_LISTED]]
         if len(some) > _LISTED:
             lines.append(f"  and {len(some) - _LISTED} more (all in the error's .differences)")
-        lines.append(f"  {_remedy(kind, some)}")
+        lines += [f"  -> {text}" for text in _remedies(kind, some)]
     raise IngestError("\n".join(lines), differences)
 
 
-def _remedy(kind: str, some: Sequence[FileDifference]) -> str:
-    choices = [name for name in CHOICES[kind] if all(name in one.choices for one in some)]
+def _remedies(kind: str, some: Sequence[FileDifference]) -> Iterator[str]:
+    """Yield what to write; each variable by itself if not all of them have the same choices.
+
+    One choice for all would be wrong for some: times of another reference date can be converted,
+    temperatures in other units cannot.
+    """
+    of_variables = dict.fromkeys((one.variable, one.choices) for one in some)
+    if len({choices for _, choices in of_variables}) == 1:
+        yield _remedy(kind, some[0].choices)
+        return
+    for variable, choices in of_variables:
+        if choices:
+            yield _remedy(f"{kind}:{variable}", choices)
+        else:
+            yield f"{variable}: correct the files, or leave the variable out with variables="
+
+
+def _remedy(key: str, choices: Sequence[str]) -> str:
     if not choices:
-        return "-> no one choice settles all of these: correct the files, or leave some out"
-    texts = [f"{name!r} ({CHOICES[kind][name]})" for name in choices]
-    return f"-> settle={{{kind!r}: ...}} with {' or '.join(texts)}"
+        return "no choice settles this: correct the files, or leave some out"
+    kind = key.partition(":")[0]
+    texts = [f"{name!r} ({CHOICES[kind][name]})" for name in CHOICES[kind] if name in choices]
+    return f"settle={{{key!r}: ...}} with {' or '.join(texts)}"

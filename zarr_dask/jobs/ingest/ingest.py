@@ -372,8 +372,9 @@ def plan_ingest(
         numbers by value; ``"given"`` keeps their order. By default files of a pattern or folder are
         sorted by name.
     settle
-        Choices for differences between files, by kind, such as ``{"units": "convert"}``. Without
-        one a difference is refused, and the error lists all differences with their choices.
+        Choices for differences between files, by kind, such as ``{"units": "convert"}``, or for
+        one variable, such as ``{"units:pressure": "first"}``. Without one a difference is refused,
+        and the error lists all differences with their choices.
     variables
         Paths of the variables to take; all by default.
     engine
