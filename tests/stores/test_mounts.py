@@ -228,6 +228,17 @@ def test_a_process_of_another_host_of_the_same_name_is_not_taken_for_dead(machin
     assert not there.is_running()
 
 
+def test_a_killed_process_is_gone_before_its_parent_has_asked_for_it() -> None:
+    with subprocess.Popen(["sleep", "60"]) as killed:
+        there = Owner(
+            **{**json.loads(Owner.here(locked=False).to_json()), "pid": killed.pid, "began": ""}
+        )
+        assert there.is_another_running()
+        killed.kill()
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+        assert there.is_gone() == Path("/proc/self/stat").exists()
+
+
 ENDLESS = ELSEWHERE.to_json().replace(b'"pid": 1', b'"pid": Infinity')
 
 

@@ -24,6 +24,8 @@ Object stores create the record on the condition that there is none. On another 
 whether its process lives: it stays until the append has ended, by success or by an error, or goes
 on (``resume=``), or until it is removed, by hand or by ``verify(sweep=True)`` on its host
 (`zarr_dask.journal.node_claims.sweep_remote_claims`). Arrays in memory are claimed in the process.
+A call with ``resume=`` that finds the record of an equal one, of a process that runs on its host,
+waits for that (`zarr_dask.journal.lock.SameJobRunningError`).
 
 Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
 that may not be written to, on file systems without locks, and in stores without conditions. There,
@@ -70,7 +72,14 @@ from zarr_dask.journal.location import (
     default_place,
     is_bare,
 )
-from zarr_dask.journal.lock import HELD, JobLock, check_not_locked, is_locked
+from zarr_dask.journal.lock import (
+    HELD,
+    JobLock,
+    SameJobRunningError,
+    check_not_locked,
+    is_locked,
+    pauses,
+)
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock, is_at
@@ -93,6 +102,7 @@ __all__ = [
     "OnConflict",
     "check_no_job",
     "check_not_claimed",
+    "check_not_same",
     "claimed",
     "end_of_array",
     "ended_append",
@@ -104,7 +114,7 @@ OnConflict = Literal["wait", "error"]
 """Ways of an append to act while another one is under way."""
 
 _PATIENCE = 600.0  # seconds for one claim to go that nobody can see the life of
-_SHORTEST, _LONGEST = 0.01, 1.0  # seconds between two looks at it
+_LONGEST = 1.0  # seconds between two looks at it
 _FORMAT = "zarr-dask claim 1"
 _START = f'{{"format": "{_FORMAT}", '.encode()
 """The first bytes of each record."""
@@ -153,7 +163,8 @@ class ClaimRecord:
     tokens: tuple[str, ...]
     """Of the jobs; the last one has the claim."""
     job: str = ""
-    """Tells what is appended (`JobRecord.content_token`), if the job can be resumed."""
+    """Tells what is appended (`JobRecord.content_token`), or the job that makes a node
+    (`JobRecord.token`), if it can be resumed."""
     owner: Owner = field(default_factory=lambda: Owner.here(locked=False))
     """The process that has begun it."""
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -173,6 +184,11 @@ class ClaimRecord:
     def stands_alone(self) -> bool:
         """True if the record counts though nobody holds its lock: its process has none to hold."""
         return not (self.is_free or self.owner.locked or self.owner.is_gone())
+
+    def is_same_elsewhere(self, job: str) -> bool:
+        """Return True if another process of this host works on the same resumable job."""
+        is_same = bool(job) and self.job == job and not self.is_free
+        return is_same and self.owner.is_another_running()
 
     def __str__(self) -> str:
         return f"{self.owner} since {self.begun}"
@@ -567,6 +583,8 @@ class ArrayEnd:
         is_over = found is not None and found.is_free
         if isinstance(self.store, FileStore):  # empty: its maker, which had a lock, died over it
             is_over |= not value or (found is not None and found.owner.is_gone())
+        if found is not None and is_remote(self.store):
+            check_not_same(self.store, self._key, found, self.job, self.what)
         same = found is not None and self.job and found.job == self.job
         if (is_over or same) and tagged.set_if(self._key, mine, tag):
             return Claim(is_new=True)
@@ -576,7 +594,8 @@ class ArrayEnd:
         self, claim: Callable[[], Claim | AppendConflictError], on_conflict: OnConflict
     ) -> Claim:
         """A claim, as soon as it can be had, or the last reason why it cannot."""
-        pause, last, deadline = _SHORTEST, "", monotonic() + _PATIENCE
+        last, deadline = "", monotonic() + _PATIENCE
+        waits = pauses()
         while True:
             found = claim()
             if isinstance(found, Claim):
@@ -585,8 +604,33 @@ class ArrayEnd:
                 last, deadline = str(found), monotonic() + _PATIENCE
             if on_conflict == "error" or monotonic() > deadline:
                 raise found
-            sleep(uniform(0, pause))  # noqa: S311  (nobody is told: it can only be asked for)
-            pause = min(2 * pause, _LONGEST)
+            sleep(next(waits))
+
+
+def check_not_same(store: Store, key: str, found: ClaimRecord, job: str, what: str) -> None:
+    """Raise if a claim is of another process of this host that works on the same job.
+
+    Parameters
+    ----------
+    store, key, found
+        The claim.
+    job
+        Tells the job from others; empty if it cannot be resumed.
+    what
+        The node, for the message.
+
+    Raises
+    ------
+    SameJobRunningError
+        If it is.
+    """
+
+    def is_at_work() -> bool:
+        now = ClaimRecord.parsed(store.get(key))
+        return now is not None and now.is_same_elsewhere(job)
+
+    if found.is_same_elsewhere(job):
+        raise SameJobRunningError(what, f"{store.url}/{key}", found, is_at_work)
 
 
 def holds_no_claims(store: Store, error: StoreError) -> bool:

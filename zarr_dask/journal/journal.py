@@ -22,7 +22,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,6 +40,7 @@ from zarr_dask.journal.lock import (
     LOOKS,
     Fence,
     JobLock,
+    SameJobRunningError,
     check_not_locked,
     is_locked,
     lock_job,
@@ -52,6 +53,7 @@ from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
+from zarr_dask.stores.process_identity import Owner
 from zarr_dask.stores.put_tags import Version
 from zarr_dask.stores.sessions import JobSession, SessionFork
 
@@ -123,6 +125,14 @@ class JobRecord:
     """Identifies the folder of an array that replaces another one at the end."""
     session: str = ""
     """Name of its checkpoints, where its store commits; see `zarr_dask.stores.sessions`."""
+    process: str = ""
+    """The only process that works on it (`Owner`), where no lock or claim tells; see
+    `Journal.note_as_only`."""
+
+    def is_elsewhere(self) -> bool:
+        """Return True if another process of this host says that it alone works on the job."""
+        owner = Owner.parse(self.process.encode())
+        return owner is not None and owner.is_another_running()
 
     def to_json(self) -> bytes:
         """Return the JSON that the journal stores."""
@@ -242,6 +252,42 @@ class Journal:
             return store.set_if(key, [job.to_json()], content_tag(None))
         self.note(job)
         return True
+
+    def note_as_only(self, job: JobRecord, what: str) -> None:
+        """Write the description for this process, which alone runs all of the job.
+
+        For jobs in remote stores that claim nothing, because others may write to the same array.
+
+        Raises
+        ------
+        SameJobRunningError
+            If another process does so; `what` is written to.
+        """
+        key = f"{self.prefix}{_DOCUMENT}"
+        text = replace(job, process=Owner.here(locked=False).to_json().decode()).to_json()
+
+        def is_at_work() -> bool:
+            now = self.job()
+            return now is not None and now.is_elsewhere()
+
+        tagged = cas_store_or_none(self.store, key)
+        tag: Hashable = None
+        while tagged is not None and not tagged.set_if(key, [text], tag):
+            value, tag = tagged.get_tagged(key)
+            found = None if value is None else _parsed(self.store, key, bytes(value))
+            if found is not None and found.is_elsewhere():
+                owner = Owner.parse(found.process.encode())
+                raise SameJobRunningError(what, f"{self.store.url}/{key}", owner, is_at_work)
+        if tagged is None:
+            self.note(job)
+        LOOKS.note(self.batch_key)
+
+    def leave(self) -> None:
+        """Say that this process works no more on a job that it was the only one to work on."""
+        with suppress(StoreError):  # the first error is what matters
+            job = self.job()
+            if job is not None and job.run_id == self.run_id and job.process:
+                self.note(replace(job, process=""))
 
     def add(self, receipt: Receipt) -> None:
         """Store a receipt; do nothing if the job has ended and its journal is gone.
@@ -568,6 +614,11 @@ def job_at(store: Store, prefix: str) -> JobRecord | None:
     text = read_documents(store, [key], Limits())[key]
     if text is None:
         return None
+    return _parsed(store, key, text)
+
+
+def _parsed(store: Store, key: str, text: bytes) -> JobRecord | None:
+    """Return the job that a document describes; None if it describes none."""
     try:
         document = load_json(store, key, text)
     except MetadataError:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from random import uniform
 from secrets import token_hex
 from typing import Protocol
 
@@ -43,9 +44,11 @@ __all__ = [
     "Fence",
     "JobLock",
     "JobLooks",
+    "SameJobRunningError",
     "check_not_locked",
     "is_locked",
     "lock_job",
+    "pauses",
     "wait_out",
 ]
 
@@ -196,6 +199,7 @@ looks again when it goes on.
 _LATE = 2.0
 """Seconds that a request may take in which a stopped process had been, above that."""
 _MOST_LOOKS = 256
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0  # seconds between two looks at a record
 
 
 def _now() -> float:
@@ -211,6 +215,44 @@ def _wait(seconds: float) -> None:
 def wait_out() -> None:
     """Wait as long as a job that was fenced a moment ago may rely on its last look."""
     _wait(INTERVAL + _LATE)
+
+
+class SameJobRunningError(JobRunningError):
+    """Another process of this host works on the same resumable job; nothing was written.
+
+    Parameters
+    ----------
+    what
+        The node, for the message.
+    record
+        The location of the record that says so.
+    owner
+        The process.
+    is_at_work
+        Looks at the record again; returns True while the process works on the job.
+    """
+
+    def __init__(self, what: str, record: str, owner: object, is_at_work: Callable[[], bool]):
+        super().__init__(
+            f"the same job is at work on {what} ({owner}), as {record} says; nothing was written. "
+            "Wait until it has ended."
+        )
+        self._is_at_work = is_at_work
+
+    def wait(self) -> None:
+        """Wait until the other process has ended the job, has failed, or has died."""
+        for pause in pauses():
+            if not self._is_at_work():
+                return
+            _wait(pause)
+
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds between looks at a record: nobody is told, it can only be asked for."""
+    longest = _SHORTEST_PAUSE
+    while True:
+        yield uniform(0, longest)  # noqa: S311
+        longest = min(2 * longest, _LONGEST_PAUSE)
 
 
 class JobLooks:

@@ -29,6 +29,8 @@ there.
   a listing, whether the objects are those of the receipts, by size and ETag.
 
 Parts of one plan, and calls that resume a job, have the token of that job and share its claim.
+A call with ``resume=`` that is equal to one of a process which runs on its host waits for that
+(`zarr_dask.journal.lock.SameJobRunningError`).
 There is no claim in stores without conditional writes, at the root of a bucket, and where nothing
 may be put beside the hierarchy.
 """
@@ -50,7 +52,7 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.formats.base import Limits, read_documents, where
-from zarr_dask.journal.claims import ClaimRecord, holds_no_claims
+from zarr_dask.journal.claims import ClaimRecord, check_not_same, holds_no_claims
 from zarr_dask.journal.location import CLAIM, JOB, JournalLocation, default_place
 from zarr_dask.journal.lock import HELD, LOOKS, wait_out
 from zarr_dask.stores.base import Store, is_remote
@@ -85,6 +87,9 @@ class NodeClaim:
     """Of the job: its run id, if it may be resumed or has parts."""
     what: str
     """The node, for messages."""
+    job: str = field(default="", compare=False)
+    """Tells the job from others (`JobRecord.token`), if this process alone runs all of it, and may
+    resume it."""
     was_others: bool = field(default=False, compare=False)
     """True if another job has had it since the last that succeeded. A put of that job which was on
     its way for longer than this one has waited may land among its objects."""
@@ -96,7 +101,7 @@ class NodeClaim:
     @property
     def text(self) -> bytes:
         """Return the claim as it is stored."""
-        return ClaimRecord((self.token,), makes=True).to_json()
+        return ClaimRecord((self.token,), self.job, makes=True).to_json()
 
     def take(self) -> bool:
         """Claim the location; return True if another job has had it since the last that succeeded.
@@ -165,7 +170,9 @@ class NodeClaim:
                 return has_taken_over
             value, tag = tagged.get_tagged(self.key)
             found = ClaimRecord.parsed(value)
-            if self._is_mine(found) and not (found and found.given_up):
+            if found is not None:
+                check_not_same(self.store, self.key, found, self.job, self.what)
+            if self._is_mine(found) and not (found and self._is_to_be_renewed(found)):
                 LOOKS.note(self._name, at)
                 return has_taken_over
             if value is None:
@@ -174,12 +181,17 @@ class NodeClaim:
                 raise self._replaced(found)
             if tagged.set_if(self.key, [self.text], tag):
                 has_taken_over = not self._is_mine(found)
-                if found is None or not found.is_free:
+                if found is None or not (found.is_free or self._is_mine(found)):
                     wait_out()
         raise StoreError(
             f"{self.what} could not be claimed: {self.store.url}/{self.key} has changed "
             f"{_ATTEMPTS} times meanwhile. Let one job at a time make what is there."
         )
+
+    def _is_to_be_renewed(self, found: ClaimRecord) -> bool:
+        """Return True if the job's own claim does not say that this process works on it."""
+        is_elsewhere = found.job != self.job or not found.owner.is_this()
+        return found.given_up or (bool(self.job) and is_elsewhere)
 
     def _is_mine(self, found: ClaimRecord | None) -> bool:
         return found is not None and found.tokens[-1:] == (self.token,)
@@ -222,32 +234,36 @@ class NodeClaim:
         self.fence()
         self.store.delete(self.key)
 
-    def give_up(self, *, leaves_journal: bool) -> None:
+    def give_up(self, *, leaves_journal: bool, tasks_run: bool = False) -> None:
         """End the claim, because the job has failed and none of its tasks runs any more.
 
         The claim stays, and is free, beside a journal (`leaves_journal`): what the next job knows
-        of the location may be older than that.
+        of the location may be older than that. Where tasks may run on (`tasks_run`), it stays, and
+        whoever comes next waits for them; but an equal call does not wait for this process.
         """
+        if tasks_run and not self.job:
+            return
         with suppress(StoreError):  # the first error is what matters; whoever comes next waits
             tagged = as_cas_store(self.store)
             value, tag = tagged.get_tagged(self.key)
             found = ClaimRecord.parsed(value)
             if found is None or not self._is_mine(found):
                 return
-            if leaves_journal:
-                tagged.set_if(self.key, [replace(found, given_up=True).to_json()], tag)
+            if leaves_journal or tasks_run:
+                left = replace(found, job="") if tasks_run else replace(found, given_up=True)
+                tagged.set_if(self.key, [left.to_json()], tag)
             else:
                 self.store.delete(self.key)
 
 
-def _new_claim(store: Store, path: str, token: str) -> NodeClaim | None:
+def _new_claim(store: Store, path: str, token: str, job: str = "") -> NodeClaim | None:
     """Return the claim that a job may make to a location; None where there are no claims."""
     if not is_remote(store) or forkable(store) is not None:
         return None
     place = default_place(store, path)
     if place is None:
         return None
-    claim = NodeClaim(place.store, f"{place.prefix}{CLAIM}{HELD}", token, where(store, path))
+    claim = NodeClaim(place.store, f"{place.prefix}{CLAIM}{HELD}", token, where(store, path), job)
     return None if cas_store_or_none(claim.store, claim.key) is None else claim
 
 
@@ -257,7 +273,7 @@ def has_claims(store: Store, path: str) -> bool:
 
 
 def claim_node(
-    store: Store, path: str, token: str, *, takes_over: bool = True
+    store: Store, path: str, token: str, *, takes_over: bool = True, job: str = ""
 ) -> tuple[NodeClaim | None, bool]:
     """Claim the location of a new node; None where there is no claim.
 
@@ -269,6 +285,8 @@ def claim_node(
         Tells the job from others.
     takes_over
         False to leave the location to another job that has claimed it.
+    job
+        As `NodeClaim.job`.
 
     Returns
     -------
@@ -283,7 +301,7 @@ def claim_node(
         If a job has claimed a node above.
     """
     try:
-        claim = _new_claim(store, path, token)
+        claim = _new_claim(store, path, token, job)
         if claim is None:
             return None, False
         if takes_over:
@@ -316,14 +334,14 @@ class NodeClaims:
         for claim in self.claims:
             claim.release()
 
-    def give_up(self, *, leaves_journal: bool) -> None:
+    def give_up(self, *, leaves_journal: bool, tasks_run: bool = False) -> None:
         """End all of them after a failure; see `NodeClaim.give_up`."""
         for claim in self.claims:
-            claim.give_up(leaves_journal=leaves_journal)
+            claim.give_up(leaves_journal=leaves_journal, tasks_run=tasks_run)
 
 
-def claim_nodes(store: Store, paths: Iterable[str], token: str) -> NodeClaims:
-    """Claim the locations of nodes, as far as there are claims.
+def claim_nodes(store: Store, paths: Iterable[str], token: str, job: str = "") -> NodeClaims:
+    """Claim the locations of nodes, as far as there are claims; `job` as `NodeClaim.job`.
 
     Raises
     ------
@@ -335,7 +353,7 @@ def claim_nodes(store: Store, paths: Iterable[str], token: str) -> NodeClaims:
     found = NodeClaims()
     try:
         for path in sorted(set(paths)):
-            claim, _ = claim_node(store, path, token)
+            claim, _ = claim_node(store, path, token, job=job)
             found = NodeClaims(found.claims if claim is None else (*found.claims, claim))
     except BaseException:
         found.give_up(leaves_journal=False)

@@ -119,6 +119,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "content_token": (_is_text, "a text"),
     "finished_with": (_is_texts, "texts"),
     "swap": (_is_swap, "16 hexadecimal digits, or ''"),
+    "process": (_is_text, "a text"),
     "session": (_is_session, "the branch of a job, zarr-dask.<16 hexadecimal digits>, or ''"),
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from zarr_dask.errors import AppendConflictError, GridError, MetadataError, Vali
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
-from zarr_dask.jobs.engine.lifecycle import alone_at
+from zarr_dask.jobs.engine.lifecycle import alone_at, waiting_for_same
 from zarr_dask.jobs.engine.plan import add_requests
 from zarr_dask.jobs.write.commit import (
     DerivedArrays,
@@ -192,10 +193,13 @@ def append_at(
     """
     group = image.group
     awaited = None if on_conflict == "wait" else _shapes(image)
-    with (
-        _alone(image, block, axis, labels or {}, resume),
-        claim_images(group.store, _claims(image), on_conflict),
-    ):
+    job = _job(image, block, axis, labels or {}, resume)
+
+    def append_now() -> list[WriteReport]:
+        with _alone(group, job), claim_images(group.store, _claims(image), on_conflict, job):
+            return append_claimed()
+
+    def append_claimed() -> list[WriteReport]:
         finish_claimed_commit(group.store, group.path, group.node_format)
         image = _opened(group, "", None)
         if start is not None and image.levels[0].shape[image.axes.index(axis)] != start:
@@ -205,15 +209,13 @@ def append_at(
             )
         growing = _growing(image, block, axis, labels or {}, method)
         plan, coarser = _plan(image, growing, budget, client, resume, awaited)
-        reports = plan.run(client, progress)
-    return _sum([*reports, *coarser])
+        return [*plan.run(client, progress), *coarser]
+
+    return _sum(waiting_for_same(append_now, group.where))
 
 
-@contextmanager
-def _alone(
-    image: Image, block: Any, axis: str, labels: Mapping[str, Any], resume: bool | str
-) -> Iterator[None]:
-    """Wait while another process makes the same resumable append.
+def _job(image: Image, block: Any, axis: str, labels: Mapping[str, Any], resume: bool | str) -> str:
+    """Return a text that tells a resumable append from others; empty if it is none.
 
     Raises
     ------
@@ -221,18 +223,25 @@ def _alone(
         If the pixels do not fit, or cannot be told from others.
     """
     check_resume(resume)
-    group = image.group
-    place = default_place(group.store, group.path) if resume else None
-    if place is None:
-        yield
-        return
+    if not resume:
+        return ""
     from zarr_dask.graph.tokens import layer_tokens
 
     told: list[Any] = [resume]
     if not isinstance(resume, str):
         growing = _growing(image, block, axis, labels, None)
         told += [(one.image.group.path, layer_tokens(one.values)) for one in growing]
-    with alone_at(place.store, f"{place.prefix}{told}", group.where):
+    return sha256(str(told).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _alone(group: Group, job: str) -> Iterator[None]:
+    """Wait while another process makes the same resumable append to local files."""
+    place = default_place(group.store, group.path) if job else None
+    if place is None:
+        yield
+        return
+    with alone_at(place.store, f"{place.prefix}{job}", group.where):
         if place.session is not None:
             place.session.refresh()  # it was opened before another process may have committed
         yield

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
@@ -37,7 +38,7 @@ from zarr_dask.hierarchy.edit import (
     write_documents,
 )
 from zarr_dask.jobs.engine.array_job import metadata_hash
-from zarr_dask.jobs.engine.lifecycle import alone_at
+from zarr_dask.jobs.engine.lifecycle import alone_at, waiting_for_same
 from zarr_dask.jobs.engine.plan import pluralize
 from zarr_dask.journal import (
     JobRecord,
@@ -145,9 +146,9 @@ class PyramidJob:
             self.journal.remove()
         self.claims.release()
 
-    def give_up(self) -> None:
-        """Leave the locations to others, after a failure without tasks that run."""
-        self.claims.give_up(leaves_journal=self.journal is not None)
+    def give_up(self, *, tasks_run: bool) -> None:
+        """Leave the locations to others, after a failure; see `NodeClaim.give_up`."""
+        self.claims.give_up(leaves_journal=self.journal is not None, tasks_run=tasks_run)
 
 
 def _put_nodes(store: Store, nodes: Mapping[str, Mapping[str, bytes]]) -> None:
@@ -199,7 +200,8 @@ def started_or_resumed(
         yield _started(plan, job, place, resume=resume, is_required=required)
         return
     with alone_at(place.store, new_journal(place, job).prefix, at):
-        yield _started(plan, job, place, resume=resume, is_required=required)
+        start = partial(_started, plan, job, place, resume=resume, is_required=required)
+        yield waiting_for_same(start, at)
 
 
 def _started(
@@ -218,7 +220,7 @@ def _started(
         kept.merge()
         resumed = PyramidJob(plan, kept, keeps_receipts=True, is_resumed=True)
         if _may_go_on(resumed):
-            resumed = replace(resumed, claims=_claimed(plan, old.run_id))
+            resumed = replace(resumed, claims=_claimed(plan, old.run_id, job))
             if resumed.claims.claims:
                 kept.check_ours()
             kept.note(replace(job, run_id=old.run_id, begun=old.begun))
@@ -254,7 +256,7 @@ def _anew(
     if is_remote(plan.store):  # one that may not be written stops no other job
         left = _left_behind(plan, [other for _, other in found])
         _check_places(plan, overwrite=plan.overwrite, left=left)
-    claims = _claimed(plan, token_hex(16) if opened is None else opened.run_id)
+    claims = _claimed(plan, token_hex(16) if opened is None else opened.run_id, job)
     try:
         with fenced_deletes(claims.fence):
             _replace(plan, where(plan.store, plan.path), found)
@@ -274,12 +276,13 @@ def _anew(
         raise
 
 
-def _claimed(plan: PyramidJobPlan, run_id: str) -> NodeClaims:
+def _claimed(plan: PyramidJobPlan, run_id: str, job: JobRecord) -> NodeClaims:
     """Claim the location of the new node, or of the groups around new levels, where claims are."""
+    same = job.token if job.resume else ""
     if plan.creates:
-        return claim_nodes(plan.store, [plan.path], run_id)
+        return claim_nodes(plan.store, [plan.path], run_id, same)
     levels = (array.path for pyramid in plan.pyramids for array in pyramid.arrays)
-    return claim_nodes(plan.store, {path.rpartition("/")[0] for path in levels}, run_id)
+    return claim_nodes(plan.store, {path.rpartition("/")[0] for path in levels}, run_id, same)
 
 
 def _replace(plan: PyramidJobPlan, at: str, found: Sequence[tuple[Journal, JobRecord]]) -> None:

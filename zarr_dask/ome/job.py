@@ -80,8 +80,7 @@ def run_plan(
         try:
             return _run_job(job, workers, progress, begun)
         except BaseException:
-            if workers.client is None:  # where tasks may run on, whoever comes next waits for them
-                job.give_up()
+            job.give_up(tasks_run=workers.client is not None)
             raise
 
 

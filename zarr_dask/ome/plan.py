@@ -121,8 +121,12 @@ class ImageUpdatePlan(_DescribedPlan):
 
 
 @contextmanager
-def claim_images(store: Store, paths: Sequence[str], on_conflict: OnConflict) -> Iterator[None]:
+def claim_images(
+    store: Store, paths: Sequence[str], on_conflict: OnConflict, job: str = ""
+) -> Iterator[None]:
     """Keep other updates and appends of images away during a ``with`` statement.
+
+    `job` as for `zarr_dask.journal.end_of_array`.
 
     Raises
     ------
@@ -131,7 +135,7 @@ def claim_images(store: Store, paths: Sequence[str], on_conflict: OnConflict) ->
     """
     with ExitStack() as stack:
         for path in sorted(paths):
-            stack.enter_context(claimed(store, path, on_conflict))
+            stack.enter_context(claimed(store, path, on_conflict, job))
         yield
 
 

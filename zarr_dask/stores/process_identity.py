@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -85,6 +85,15 @@ class Owner:
         """Return True if the process is known to be there."""
         return self._runs() is True
 
+    def is_another_running(self) -> bool:
+        """Return True if it is known to be there, and is not this one."""
+        return not self.is_this() and self.is_running()
+
+    def is_this(self) -> bool:
+        """Return True if it is this process."""
+        here = _owner(os.getpid(), locked=False)
+        return replace(self, token="", locked=False) == replace(here, token="")
+
     def _runs(self) -> bool | None:
         """Look for the process; None where it cannot be looked for."""
         host, kernel, table = _surroundings()
@@ -103,13 +112,17 @@ class Owner:
             pass  # it is another user's
         except (OSError, OverflowError):
             return None
-        now = _beginning(self.pid)
+        state, now = _state_and_beginning(self.pid)
+        if state in _ENDED:  # its parent has not asked for its exit code yet
+            return False
         return not (self.began and now and now != self.began)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
+_ENDED = ("Z", "X")
+"""States of processes that have ended, as the kernel shows them."""
 _PID_BITS = 22
 """The kernel counts processes no further."""
 _PLACE_BITS = 18
@@ -180,12 +193,12 @@ def _machine() -> str:
 
 @lru_cache(maxsize=1)
 def _own_beginning(pid: int) -> str:
-    return _beginning(pid)
+    return _state_and_beginning(pid)[1]
 
 
-def _beginning(pid: int) -> str:
+def _state_and_beginning(pid: int) -> tuple[str, str]:
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return fields[19] if len(fields) > 19 else ""
+    return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
 
 
 def _text(path: str) -> str:

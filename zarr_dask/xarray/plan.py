@@ -12,7 +12,7 @@ from zarr_dask._util.lazy_names import hides
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.write.joint_plan import JointWritePlan
-from zarr_dask.jobs.write.running import alone_with
+from zarr_dask.jobs.write.running import run_alone
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
 from zarr_dask.stores.patience import in_job
@@ -183,8 +183,12 @@ class DatasetPlan(Priced, InWords):
 
         If another process runs the same job with ``resume=``, its end is waited for.
         """
-        with alone_with(self, self.joint.plans, self.anew) as plan:
-            return plan.run_alone(client, progress, window)
+        return run_alone(
+            self,
+            lambda plan: plan.joint.plans,
+            self.anew,
+            lambda plan: plan.run_alone(client, progress, window),
+        )
 
     def run_alone(
         self, client: Client | None, progress: WriteProgress | None, window: int | None

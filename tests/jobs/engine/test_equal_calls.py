@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +11,28 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.leftovers import left_in
+from tests.support.object_stores import s3_server
 from tests.support.scripts import Script
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("scipy")
 
 CALLER = """
-import logging, sys
+import logging, os, sys
 import dask, dask.array as da, numpy as np, xarray as xr, zarr_dask as zd
 from zarr_dask.jobs.engine import lifecycle
 dask.config.set(scheduler="sync")
-root, kind, role = sys.argv[1:]
+root, kind, role, endpoint = sys.argv[1:]
+if endpoint:
+    names = {"ENDPOINT_URL": endpoint, "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s"}
+    os.environ |= {f"AWS_{name}": value for name, value in {**names, "REGION": "us-east-1"}.items()}
 told = []
 def stop(step):
     if role == "first" and not told:
         told.append(step)
         print("begun", flush=True)
-        sys.stdin.readline()
+        if "fail" in sys.stdin.readline():
+            raise RuntimeError("as it was told")
 if role == "second":
     lifecycle._SILENT = 0.0  # it says at once that it waits
     logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.WARNING)
@@ -68,6 +74,9 @@ try:
     print("done", report if kind in {"files", "planfiles", "labels"} else "", flush=True)
 except zd.errors.ZarrDaskError as error:
     print(type(error).__name__, error, flush=True)
+except RuntimeError:
+    print("failed", flush=True)
+    sys.stdin.readline()
 """
 VALUES = np.arange(48).reshape(12, 4)
 ONES = np.ones((12, 4), "i8")
@@ -95,41 +104,69 @@ EXPECTED: Mapping[str, tuple[str, Mapping[str, np.ndarray]]] = {
     "files": ("ingested.zarr", FILES),
 }
 SHORT = ("arrays", "appends", "labels")
+SHORT_IN_BUCKETS = ("arrays", "append")
 CASES = [one if one in SHORT else pytest.param(one, marks=pytest.mark.ci) for one in EXPECTED]
+
+IN_BUCKETS = [
+    one if one in SHORT_IN_BUCKETS else pytest.param(one, marks=pytest.mark.ci)
+    for one in EXPECTED
+    if one not in {"files", "planfiles"}
+]
 
 
 @pytest.fixture
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    kind = request.getfixturevalue("kind")
+    """A folder with what the calls need."""
+    make(request.getfixturevalue("kind"), str(tmp_path), tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def bucket(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, str]]:
+    """A place in a bucket with what the calls need, and the endpoint."""
+    with s3_server() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        make(request.getfixturevalue("kind"), f"{server.root}/here", tmp_path)
+        yield f"{server.root}/here", server.endpoint
+
+
+def make(kind: str, root: str, files: Path) -> None:
     if kind in {"regions", "append", "appends", "labels", "region", "copy"}:
         ones = dict.fromkeys("ab", (("t", "x"), ONES))
         old = xr.Dataset(ones, coords={"t": np.arange(12)})
-        zd.write_dataset(old, tmp_path / "old.zarr", chunks={"t": 2})
+        zd.write_dataset(old, f"{root}/old.zarr", chunks={"t": 2})
     if kind in {"appendframe", "level"}:
         levels = {"levels": 1 if kind == "level" else 2, "factors": 2, "chunks": (2, 4)}
-        zd.ome.write(ONES, tmp_path / "old.zarr", axes="yx", **levels)
+        zd.ome.write(ONES, f"{root}/old.zarr", axes="yx", **levels)
     if kind in {"files", "planfiles"}:
         for number in range(2):
             one = {"a": (("t", "x"), np.full((12, 4), number, "i4"))}
             one = xr.Dataset(one, coords={"t": np.arange(12) + 12 * number})
-            one.to_netcdf(tmp_path / f"{number}.nc", engine="scipy")
-        zd.ingest([tmp_path / "0.nc"], tmp_path / "ingested.zarr", concat="t", chunks={"t": 2})
-    return tmp_path
+            one.to_netcdf(files / f"{number}.nc", engine="scipy")
+        zd.ingest([files / "0.nc"], f"{root}/ingested.zarr", concat="t", chunks={"t": 2})
 
 
-def check(root: Path, kind: str) -> None:
+def check(root: str, kind: str) -> None:
     place, expected = EXPECTED[kind]
     for name, values in expected.items():
-        np.testing.assert_array_equal(zd.open_array(root / place, name)[...], values)
+        np.testing.assert_array_equal(zd.open_array(f"{root}/{place}", name)[...], values)
+
+
+def check_clean(root: Path) -> None:
     left = {name for name in left_in(root) if not name.endswith((".nc", ".ingest.json"))}
     assert left <= {"old.zarr", "new.zarr", "ingested.zarr"}
 
 
-@pytest.mark.parametrize("kind", CASES)
-def test_a_second_caller_waits_for_the_first(kind: str, root: Path) -> None:
-    with Script(CALLER, root, kind, "first") as first:
+def first_ends(*call: object) -> None:
+    """Make a call while another process makes it, which then ends."""
+    with Script(CALLER, *call[:2], "first", *call[2:]) as first:
         assert first.stdout.readline() == "begun\n"
-        with Script(CALLER, root, kind, "second") as second:
+        with Script(CALLER, *call[:2], "second", *call[2:]) as second:
             said = second.stdout.readline()
             assert "waiting for the process that works on the same job" in said
             first.stdin.write("\n")
@@ -137,16 +174,98 @@ def test_a_second_caller_waits_for_the_first(kind: str, root: Path) -> None:
             assert first.stdout.readline().startswith("done")
             said = second.stdout.readline()
     # nobody but the first process can tell of an append that has ended in order
-    assert said.startswith("done") or (kind.startswith("append") and "same one" in said)
-    check(root, kind)
+    is_append = str(call[1]).startswith("append")
+    assert said.startswith("done") or (is_append and "same one" in said)
+
+
+def first_is_killed(*call: object) -> None:
+    """Make a call while another process makes it, which is killed."""
+    with Script(CALLER, *call[:2], "first", *call[2:]) as first:
+        assert first.stdout.readline() == "begun\n"
+        with Script(CALLER, *call[:2], "second", *call[2:]) as second:
+            assert "waiting" in second.stdout.readline()
+            first.kill()
+            assert second.stdout.readline().startswith("done")
+
+
+def first_fails(*call: object) -> None:
+    """Make a call while another process makes it, which fails, and is there for longer."""
+    with Script(CALLER, *call[:2], "first", *call[2:]) as first:
+        assert first.stdout.readline() == "begun\n"
+        with Script(CALLER, *call[:2], "second", *call[2:]) as second:
+            assert "waiting" in second.stdout.readline()
+            first.stdin.write("fail\n")
+            first.stdin.flush()
+            assert first.stdout.readline() == "failed\n"
+            assert second.stdout.readline().startswith("done")
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_second_caller_waits_for_the_first(kind: str, root: Path) -> None:
+    first_ends(root, kind, "")
+    check(str(root), kind)
+    check_clean(root)
 
 
 @pytest.mark.parametrize("kind", CASES)
 def test_a_second_caller_does_what_a_killed_one_has_left(kind: str, root: Path) -> None:
-    with Script(CALLER, root, kind, "first") as first:
-        assert first.stdout.readline() == "begun\n"
-        with Script(CALLER, root, kind, "second") as second:
-            assert "waiting" in second.stdout.readline()
-            first.kill()
-            assert second.stdout.readline().startswith("done")
+    first_is_killed(root, kind, "")
+    check(str(root), kind)
+    check_clean(root)
+
+
+@pytest.mark.parametrize("kind", IN_BUCKETS)
+def test_a_second_caller_waits_on_an_object_store(kind: str, bucket: tuple[str, str]) -> None:
+    root, endpoint = bucket
+    first_ends(root, kind, endpoint)
     check(root, kind)
+
+
+@pytest.mark.parametrize("kind", IN_BUCKETS)
+def test_a_second_caller_goes_on_on_an_object_store(kind: str, bucket: tuple[str, str]) -> None:
+    root, endpoint = bucket
+    first_is_killed(root, kind, endpoint)
+    check(root, kind)
+
+
+@pytest.mark.parametrize("kind", IN_BUCKETS)
+def test_a_call_that_has_failed_on_an_object_store_is_not_waited_for(
+    kind: str, bucket: tuple[str, str]
+) -> None:
+    root, endpoint = bucket
+    first_fails(root, kind, endpoint)
+    check(root, kind)
+
+
+SIMULTANEOUS = """
+import os, sys
+import dask, dask.array as da, numpy as np, zarr_dask as zd
+dask.config.set(scheduler="sync")
+where, endpoint = sys.argv[1:]
+names = {"ENDPOINT_URL": endpoint, "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s"}
+os.environ |= {f"AWS_{name}": value for name, value in {**names, "REGION": "us-east-1"}.items()}
+values = da.from_array(np.arange(48).reshape(12, 4), chunks=(1, 4))
+plan = zd.plan_write(values, where, resume=True)
+print("planned", flush=True)
+sys.stdin.readline()
+plan.run()
+print("done", flush=True)
+"""
+
+
+def test_calls_that_begin_at_once_on_an_object_store_both_succeed(tmp_path: Path) -> None:
+    with s3_server() as server:
+        where = f"{server.root}/at-once.zarr"
+        scripts = [Script(SIMULTANEOUS, where, server.endpoint) for _ in range(3)]
+        with ExitStack() as stack:
+            for script in scripts:
+                stack.enter_context(script)
+            for script in scripts:
+                assert script.stdout.readline() == "planned\n"
+            for script in scripts:
+                script.stdin.write("\n")
+                script.stdin.flush()
+            for script in scripts:
+                assert script.stdout.readline() == "done\n"
+        options = server.options
+        np.testing.assert_array_equal(zd.open_array(where, storage_options=options)[...], VALUES)

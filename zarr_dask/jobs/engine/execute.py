@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,15 @@ from zarr_dask.jobs.engine import Workers, check_reachable_from_workers, find_wo
 from zarr_dask.jobs.engine.array_job import ComparedElements, CopyComparison
 from zarr_dask.jobs.engine.cluster import take_receipts
 from zarr_dask.jobs.engine.job import ArraysPlan, BoundJob, Calls, IndexedTask, calls_of_arrays
-from zarr_dask.jobs.engine.lifecycle import alone, finished, go_on, job_lock, resume, start_job
+from zarr_dask.jobs.engine.lifecycle import (
+    alone,
+    finished,
+    go_on,
+    job_lock,
+    resume,
+    start_job,
+    waiting_for_same,
+)
 from zarr_dask.jobs.engine.local_schedulers import shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import seconds
@@ -222,6 +231,31 @@ def _carry_out(
     if not resuming:
         run = _PlanRun(plan, start_job(plan, journal), workers, progress, steps)
         return run.to_its_end(comparisons, resumed=False, resumable=False)
+    tries = count()
+
+    def carry_out() -> tuple[TaskStatistics, Sequence[int]]:
+        has_waited = next(tries) > 0
+        return _carry_on(
+            plan, workers, progress, comparisons, journal=journal, steps=steps, waited=has_waited
+        )
+
+    return waiting_for_same(carry_out, plan.where)
+
+
+def _carry_on(
+    plan: ArraysPlan,
+    workers: Workers,
+    progress: Callable[[Progress], None] | None,
+    comparisons: Sequence[CopyComparison],
+    *,
+    journal: Location | None,
+    steps: int,
+    waited: bool,
+) -> tuple[TaskStatistics, Sequence[int]]:
+    """Run a job that may be resumed, as the only process; as `_carry_out`.
+
+    Another process may have worked on it until now (`waited`).
+    """
     with alone(plan, journal) as was_running:
         found = resume(plan, journal)
         record = finished(plan, journal) if found is None else None
@@ -231,9 +265,9 @@ def _carry_out(
             stored = record.report.get("stored", ())
             is_right = isinstance(stored, list) and all(type(one) is int for one in stored)
             return done, stored if is_right else ()
-        if found is None and was_running and plan.is_finished():
+        if found is None and (was_running or waited) and plan.is_finished():
             return TaskStatistics(len(plan.stages)), plan.stored()
-        job = start_job(plan, journal) if found is None else go_on(found)
+        job = start_job(plan, journal, alone=True) if found is None else go_on(found, alone=True)
         run = _PlanRun(plan, job, workers, progress, steps)
         try:
             return run.to_its_end(comparisons, resumed=found is not None, resumable=True)
@@ -303,8 +337,7 @@ class _PlanRun:
                 if not resumable or job.journal is None or not isinstance(error, Exception):
                     with suppress(StoreError):  # the first error is what matters
                         job.remove_intermediates()
-                if self.workers.client is None:  # else whoever comes next waits for its tasks
-                    job.give_up()
+                job.give_up(tasks_run=self.workers.client is not None)
                 with suppress(StoreError):
                     plan.withdraw()
                 raise

@@ -601,8 +601,10 @@ class BoundJob:
             self.journal.fence()
         self.fence()
 
-    def claimed(self) -> tuple[BoundJob, bool]:
+    def claimed(self, *, alone: bool = False) -> tuple[BoundJob, bool]:
         """Claim the locations of the targets in remote stores.
+
+        A process that runs all of a job which may be resumed says so (`alone`).
 
         Returns the job with its claims, and whether another job has been at one of them since the
         last one that succeeded.
@@ -611,17 +613,20 @@ class BoundJob:
         ------
         JobReplacedError
             If a later job has taken one over meanwhile.
+        SameJobRunningError
+            If another process runs all of the same job.
         """
+        same = self.plan.token if alone else ""
         found: list[tuple[NodeClaim | None, bool]] = []
         try:
-            found.extend(claim_node(*target, self.run_id) for target in self.plan.targets)
+            found.extend(claim_node(*to, self.run_id, job=same) for to in self.plan.targets)
         except BaseException:
             replace(self, claims=tuple(claim for claim, _ in found)).give_up()
             raise
         job = replace(self, claims=tuple(claim for claim, _ in found))
         return job, any(was_others for _, was_others in found)
 
-    def give_up(self) -> None:
-        """Leave the locations of the targets to others, after a failure without tasks that run."""
+    def give_up(self, *, tasks_run: bool = False) -> None:
+        """Leave the locations of the targets to others, after a failure."""
         for claim in self._claims:
-            claim.give_up(leaves_journal=self.journal is not None)
+            claim.give_up(leaves_journal=self.journal is not None, tasks_run=tasks_run)

@@ -8,13 +8,14 @@ plan's token. A plan that is `bound` to a journal is a job (`BoundJob`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Timer
 from time import monotonic, sleep
+from typing import TypeVar
 
 from zarr_dask.errors import (
     ConditionalWriteError,
@@ -38,6 +39,7 @@ from zarr_dask.journal import (
 )
 from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import FinishedJob, record_of
+from zarr_dask.journal.lock import SameJobRunningError
 from zarr_dask.stores.base import Store
 from zarr_dask.stores.compare_and_swap import folder_lock
 from zarr_dask.stores.fenced_deletes import fenced_deletes
@@ -54,7 +56,10 @@ __all__ = [
     "join_job",
     "resume",
     "start_job",
+    "waiting_for_same",
 ]
+
+T = TypeVar("T")
 
 _READY = "ready"
 _PATIENCE = 60.0  # seconds for another process to make room at the target
@@ -63,8 +68,12 @@ _SILENT = 5.0  # seconds of waiting for another process that are worth a warning
 _LOG = logging.getLogger(__name__)
 
 
-def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
+def start_job(
+    plan: ArraysPlan, journal: Location | None = None, *, alone: bool = False
+) -> BoundJob:
     """Start a new job; anything that another job has left at the target is removed.
+
+    `alone` as `BoundJob.claimed`.
 
     Raises
     ------
@@ -75,7 +84,7 @@ def start_job(plan: ArraysPlan, journal: Location | None = None) -> BoundJob:
     JobRunningError
         If a running process holds a job there.
     """
-    job, _ = plan.bound(plan.run_id, None).claimed()
+    job, _ = plan.bound(plan.run_id, None).claimed(alone=alone)
     try:
         return _started(plan, job, journal)
     except BaseException:
@@ -110,15 +119,17 @@ def _started(plan: ArraysPlan, job: BoundJob, journal: Location | None) -> Bound
     return replace(job, journal=kept)
 
 
-def go_on(job: BoundJob) -> BoundJob:
+def go_on(job: BoundJob, *, alone: bool = False) -> BoundJob:
     """Return a job that is resumed, with claims to its targets in remote stores.
+
+    `alone` as `BoundJob.claimed`.
 
     Raises
     ------
     JobReplacedError
         If another job has begun anew meanwhile.
     """
-    claimed, was_others = job.claimed()
+    claimed, was_others = job.claimed(alone=alone)
     if was_others and job.journal is not None:
         job.journal.check_ours()
     return claimed
@@ -269,7 +280,8 @@ def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
     """Work on a resumable job as the only process that runs all of it; wait for another one.
 
     Yields True if another process was at work on it, which has ended or died. That can be told
-    only of journals in local files; elsewhere there is no wait. A wait of seconds is logged.
+    only of journals in local files; in object stores its claims tell (`waiting_for_same`). A wait
+    of seconds is logged.
 
     Raises
     ------
@@ -318,6 +330,16 @@ def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
     finally:
         with suppress(OSError):  # another process waits in it, and removes it later
             folder.rmdir()
+
+
+def waiting_for_same(call: Callable[[], T], where: str) -> T:
+    """Call a function again whenever a process that works on the same job has ended."""
+    while True:
+        try:
+            return call()
+        except SameJobRunningError as same:
+            with _telling(f"{where}: waiting for the process that works on the same job. {same}"):
+                same.wait()
 
 
 @contextmanager

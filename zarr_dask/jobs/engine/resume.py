@@ -39,7 +39,7 @@ from zarr_dask.journal import open_journals as journals_at
 from zarr_dask.journal.finished import FinishedJob, finished_job
 from zarr_dask.journal.manifest import ManifestPlace
 from zarr_dask.journal.receipts import Receipts
-from zarr_dask.stores.base import append_or_none
+from zarr_dask.stores.base import append_or_none, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.open import Location, canonical_location
 from zarr_dask.stores.put_tags import Version, versions_below
@@ -139,6 +139,22 @@ class ResumePlan:
         return self.resumed is not None and self.resumed[1].ended
 
     @property
+    def same_job(self) -> str:
+        """Text that is equal only for the same job; empty if it cannot be resumed."""
+        return self.job.token if self.job.resume else ""
+
+    @property
+    def may_mark(self) -> bool:
+        """True if only the journal could tell that a process works on the job."""
+        place = self.place
+        return (
+            bool(self.same_job)
+            and place is not None
+            and place.session is None
+            and (is_remote(place.store))
+        )
+
+    @property
     def ended_with(self) -> tuple[str, ...]:
         """The arrays of the same call, if the resumed job has ended (`JobRecord.finished_with`)."""
         job = None if self.resumed is None else self.resumed[1]
@@ -160,15 +176,22 @@ class ResumePlan:
             return f"  journal {self.place.url}, {files}"
         return None
 
-    def begin(self, run_id: str | None = None, *, needed: bool = False) -> Journal | None:
+    def begin(
+        self, what: str, run_id: str | None = None, *, needed: bool = False, marks: bool = False
+    ) -> Journal | None:
         """Open the journal, or continue the one that was found.
 
         Parameters
         ----------
+        what
+            The array, for messages.
         run_id
             That of a new job, if it has one already.
         needed
             True if the job must have a journal, whatever its options are.
+        marks
+            True to say in the journal that this process works on the job; see
+            `zarr_dask.journal.journal.Journal.note_as_only`.
 
         Raises
         ------
@@ -183,8 +206,13 @@ class ResumePlan:
             old.remove()
         if self.resumed is not None:
             journal, job = self.resumed
-            journal.merge()
-            journal.note(replace(self.job, run_id=job.run_id, begun=job.begun, swap=job.swap))
+            described = replace(self.job, run_id=job.run_id, begun=job.begun, swap=job.swap)
+            if marks:
+                journal.note_as_only(described, what)
+                journal.merge()
+            else:
+                journal.merge()
+                journal.note(described)
             return journal
         place = self.beside if needed and self.place is None else self.place
         if place is None:
@@ -192,6 +220,9 @@ class ResumePlan:
         journal = new_journal(place, self.job)
         journal = replace(journal, run_id=run_id or journal.run_id)
         job = replace(self.job, run_id=journal.run_id)
+        if marks:
+            journal.note_as_only(job, what)
+            return journal
         if needed or self.options.needs_journal:
             journal.begin(job)
             return journal

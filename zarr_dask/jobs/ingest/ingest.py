@@ -65,7 +65,7 @@ from zarr_dask.jobs.ingest.survey import FileSurvey, read_survey, survey_files, 
 from zarr_dask.jobs.verify.compare import compare
 from zarr_dask.jobs.write.commit import GroupCommit, finish_commit
 from zarr_dask.jobs.write.request import WriteRequest
-from zarr_dask.jobs.write.running import alone_with
+from zarr_dask.jobs.write.running import run_alone
 from zarr_dask.jobs.write.write import plan_several
 from zarr_dask.journal.incomplete import jobs_creating
 from zarr_dask.stores.base import Store
@@ -249,8 +249,14 @@ class IngestPlan(Priced, InWords):
         """
         if self.append is None:
             return self.run_alone(client, progress, resume=resume, journal=journal, verify=verify)
-        with alone_with(self, self.append.plans, self.anew) as plan:
-            return plan.run_alone(client, progress, resume=resume, journal=journal, verify=verify)
+        return run_alone(
+            self,
+            lambda plan: () if plan.append is None else plan.append.plans,
+            self.anew,
+            lambda plan: plan.run_alone(
+                client, progress, resume=resume, journal=journal, verify=verify
+            ),
+        )
 
     def run_alone(
         self,

@@ -144,14 +144,16 @@ class GroupCommit:
         with claimed(self.store, self.path, job=self.job):
             yield
 
-    def claim_group(self, run_id: str) -> tuple[NodeClaim | None, bool]:
+    def claim_group(self, run_id: str, job: str = "") -> tuple[NodeClaim | None, bool]:
         """Claim the location of the outermost group, if it is made, in a remote store.
+
+        `job` as `NodeClaim.job`.
 
         Returns the claim, if there is one, and whether what was seen there before still counts.
         """
         if not self._takes_group:
             return None, True
-        claim, was_others = claim_node(self.store, self.path, run_id)
+        claim, was_others = claim_node(self.store, self.path, run_id, job=job)
         if claim is None:
             return None, True
         place = (self.store, self.path, self.node_format)

@@ -19,7 +19,7 @@ from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_tar
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.regroup import held_together
-from zarr_dask.jobs.write.running import WritePlan, alone_with, make_finalizer, run_plans
+from zarr_dask.jobs.write.running import WritePlan, make_finalizer, run_alone, run_plans
 from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
@@ -119,7 +119,7 @@ class JointWritePlan(Priced, InWords):
         if self.commit is None:
             begun = [start_write(plan, topic, ends=False, held=False) for plan in self.plans]
             return join_writes([one.write for one in begun], make_finalizer(begun))
-        with self._in_place(self.commit) as (plans, group):
+        with self._in_place(self.commit, held=False) as (plans, group):
             begun = [start_write(plan, topic, ends=False, held=False) for plan in plans]
             finalizer = make_finalizer(begun, self.commit, group)
             return join_writes([one.write for one in begun], finalizer)
@@ -146,8 +146,12 @@ class JointWritePlan(Priced, InWords):
             plan.check_window(window)
         if window is not None:
             self._check_apart()
-        with alone_with(self, self.plans, self.anew) as joint:
-            return joint.run_alone(client, progress, window)
+        return run_alone(
+            self,
+            lambda joint: joint.plans,
+            self.anew,
+            lambda joint: joint.run_alone(client, progress, window),
+        )
 
     def run_alone(
         self, client: Client | None, progress: WriteProgress | None, window: int | None
@@ -155,17 +159,18 @@ class JointWritePlan(Priced, InWords):
         """Run the plan while no other process works on the same job."""
         if self.commit is None:
             return run_plans(self.plans, client, progress, window)
-        with self.commit.claimed(), self._in_place(self.commit) as (plans, group):
+        with self.commit.claimed(), self._in_place(self.commit, held=True) as (plans, group):
             return run_plans(plans, client, progress, window, self.commit, group)
 
     @contextmanager
     def _in_place(
-        self, commit: GroupCommit
+        self, commit: GroupCommit, *, held: bool
     ) -> Iterator[tuple[Sequence[WritePlan], NodeClaim | None]]:
         """Make room for the arrays of a group; yield their plans, and the claim to a new group."""
         resumed = (plan.resume.resumed for plan in self.plans)
         run_id = next((found[0].run_id for found in resumed if found is not None), token_hex(16))
-        group, is_as_seen = commit.claim_group(run_id)
+        same = self.plans[0].resume.same_job if self.plans and held else ""
+        group, is_as_seen = commit.claim_group(run_id, same)
         plans = self.plans
         if group is not None:
             plans = tuple(replace(plan, group_claim=group) for plan in plans)
@@ -176,10 +181,10 @@ class JointWritePlan(Priced, InWords):
                 commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)
             yield plans, group
         except BaseException:
-            # where tasks may run on, whoever comes next waits for them
-            if group is not None and find_workers(None).client is None:
+            if group is not None:
                 resumes = any(plan.resume.options.resume for plan in self.plans)
-                group.give_up(leaves_journal=resumes)
+                tasks_run = find_workers(None).client is not None
+                group.give_up(leaves_journal=resumes, tasks_run=tasks_run)
             raise
 
     @property

@@ -17,7 +17,7 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.formats.handles import tell_growth
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
-from zarr_dask.jobs.engine.lifecycle import alone_at
+from zarr_dask.jobs.engine.lifecycle import alone_at, waiting_for_same
 from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_targets
 from zarr_dask.jobs.write.plan import PlannedWrite
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import WriteCollection
 
-__all__ = ["WritePlan", "alone_with", "make_finalizer", "run_plans"]
+__all__ = ["WritePlan", "make_finalizer", "run_alone", "run_plans"]
 
 P = TypeVar("P")
+R = TypeVar("R")
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,8 +122,12 @@ class WritePlan(PlannedWrite):
             If nobody can tell whether the process that works on the same job is still running.
         """
         self.check_window(window)
-        with alone_with(self, (self,), self.anew) as plan:
-            return run_plans((plan,), client, progress, window)[0]
+        return run_alone(
+            self,
+            lambda plan: (plan,),
+            self.anew,
+            lambda plan: run_plans((plan,), client, progress, window)[0],
+        )
 
     def check_window(self, window: int | None) -> None:
         """Refuse windows of tasks that share intermediate results.
@@ -154,28 +159,50 @@ class WritePlan(PlannedWrite):
         return target.to_dask()
 
 
-@contextmanager
-def alone_with(
-    planned: P, writes: Sequence[PlannedWrite], anew: Callable[[], P] | None
-) -> Iterator[P]:
-    """Wait while another process works on the same resumable job; yield what is to do then.
+def run_alone(
+    planned: P,
+    writes: Callable[[P], Sequence[PlannedWrite]],
+    anew: Callable[[], P] | None,
+    run: Callable[[P], R],
+) -> R:
+    """Run a job while no other process works on the same one; wait for that if it is resumable.
 
     Parameters
     ----------
     planned
         The plan of the job.
     writes
-        The writes in it.
+        Returns the writes in a plan.
     anew
         Plans the job again, after another process has worked on it; None if it is not resumable.
+    run
+        Runs a plan.
 
     Raises
     ------
     JobRunningError
         As `zarr_dask.jobs.engine.lifecycle.alone`.
     """
+
+    def run_now() -> R:
+        plan = plans.pop() if plans else again()
+        with _alone_with(plan, writes(plan), again) as left:
+            return run(left)
+
+    if anew is None:
+        return run(planned)
+    plans, again = [planned], anew
+    return waiting_for_same(run_now, ", ".join(one.target.where for one in writes(planned)[:1]))
+
+
+@contextmanager
+def _alone_with(planned: P, writes: Sequence[PlannedWrite], anew: Callable[[], P]) -> Iterator[P]:
+    """Keep a process on this host from the same job in local files; yield what is to do then.
+
+    Parameters as for `run_alone`.
+    """
     kept = [(one.resume.place, one) for one in writes if one.resume.place is not None]
-    if anew is None or not kept:
+    if not kept:
         yield planned
         return
     place, first = kept[0]
@@ -351,8 +378,7 @@ def _run(
                 held.close()
             if not is_written:
                 one.let_go(alone=True)  # now: who waits must find nothing held
-                if cluster is None:  # where tasks may run on, whoever comes next waits for them
-                    one.give_up()
+                one.give_up(tasks_run=cluster is not None)
     kept: list[bool] = [False] * len(begun)
     try:
         finalizer = make_finalizer(begun, commit, group)

@@ -111,6 +111,8 @@ class StartedWrite:
     """Folder of the array between, which goes when the job ends."""
     resumes: bool = False
     """True if the same call may go on with what is left after a failure."""
+    marked: bool = False
+    """True if its journal says that this process works on it; see `Journal.note_as_only`."""
     appended: JobRecord | None = None
     """The job, if it makes an array longer and may be called again."""
 
@@ -182,10 +184,13 @@ class StartedWrite:
         claim.close()
         return end is not None
 
-    def give_up(self) -> None:
-        """Leave the location of a new array to others, after a failure."""
+    def give_up(self, *, tasks_run: bool = False) -> None:
+        """Leave the location of a new array to others, after a failure; see `NodeClaim.give_up`."""
         if self.node is not None:
-            self.node.give_up(leaves_journal=self.resumes and self.journal is not None)
+            leaves_journal = self.resumes and self.journal is not None
+            self.node.give_up(leaves_journal=leaves_journal, tasks_run=tasks_run)
+        elif self.marked and self.journal is not None:
+            self.journal.leave()
 
     def let_go(self, *, alone: bool = False, keeps: bool = False) -> None:
         """Let others append to an array that grows; see `ArrayEnd.leave`.
@@ -327,7 +332,8 @@ class _WriteStart:
         if not plan.creates or plan.is_between or plan.group_claim is not None:
             return plan.group_claim, True
         job = self.token if resumed is None else resumed[0].run_id
-        node, was_others = claim_node(plan.target.store, plan.target.path, job)
+        same = plan.resume.same_job if self.held else ""
+        node, was_others = claim_node(plan.target.store, plan.target.path, job, job=same)
         if node is None or resumed is not None or not plan.reuse_prefetched_place:
             if was_others and resumed is not None:
                 resumed[0].check_ours()
@@ -442,7 +448,11 @@ class _WriteStart:
         plan, resume = self.plan, self.plan.resume
         # what lands late from the job before is found by receipts (`ArrayTarget._check_landed`)
         was_others = node is not None and node.was_others
-        journal = resume.begin(None if node is None else node.token, needed=was_others)
+        run_id = None if node is None else node.token
+        marks_itself = self.held and not (plan.creates or plan.before)
+        journal = resume.begin(
+            plan.target.where, run_id, needed=was_others, marks=marks_itself and resume.may_mark
+        )
         marks, target = self._held_marks(journal), plan.target
         if plan.swap is not None:
             target = replace(target, store=plan.swap.store, path="")
@@ -475,6 +485,7 @@ class _WriteStart:
             staging=staging,
             node=node,
             resumes=bool(resume.options.resume),
+            marked=marks_itself and resume.may_mark,
             appended=self._appended,
         )
 
