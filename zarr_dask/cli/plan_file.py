@@ -120,9 +120,9 @@ def run(
     plan = load(plan_file)
     numbers = range(len(plan.stages)) if stage is None else [_checked(stage, plan)]
     if threads is not None and threads > plan.threads_per_process:
-        raise PlanError(
+        raise click.UsageError(
             f"{threads} threads would hold more than the {plan.threads_per_process} that the plan "
-            "was made for. Make it again with a larger max_mem."
+            "was made for. Make it again with a larger --max-mem."
         )
     if plan.is_finished() and _resumed(plan, journal) is None:
         if verify:
@@ -373,6 +373,11 @@ def load(file: Path) -> Plan:
     """Load the plan of a file; errors name the file."""
     from zarr_dask.jobs.plan_file import load_plan
 
+    if settings().target_options:
+        raise click.UsageError(
+            "--target-option is not for plans, which keep the options of source and target. Give "
+            "it to zarr-dask plan, or --storage-option for both."
+        )
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         return load_plan(text, {**settings().of_buckets, **settings().options}).as_job()
@@ -384,5 +389,6 @@ def load(file: Path) -> Plan:
 
 def _checked(stage: int, plan: Plan) -> int:
     if stage > len(plan.stages):
-        raise PlanError(f"there is no stage {stage}: the plan has {len(plan.stages)}.")
+        have = pluralize(len(plan.stages), "stage")
+        raise click.UsageError(f"--stage {stage}: the plan has {have}, counted from 1.")
     return stage - 1

@@ -17,7 +17,7 @@ from zarr_dask.cli.batch_scripts import SCRIPTS, BatchJob, Submission
 from zarr_dask.cli.options import SizeType
 from zarr_dask.cli.output import answer, echo
 from zarr_dask.cli.plan_file import FILE, JOURNAL, load
-from zarr_dask.cli.settings import is_remote
+from zarr_dask.cli.settings import is_remote, settings
 
 if TYPE_CHECKING:
     from zarr_dask.jobs.engine.execute import Plan
@@ -188,6 +188,7 @@ def script(
     if journal is not None:
         place = journal if is_remote(journal) else str(Path(journal).absolute())
         file += f" --journal {shlex.quote(place)}"
+    file = " ".join([file, *map(shlex.quote, settings().store_words())])
     most = parts or _MOST_PARTS
     jobs = [
         _stage_job(plan, number, stage, file, most, time_factor)

@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem
 from zarr_dask._util.display import escape_control_chars
 from zarr_dask.stores.open import BACKEND
 from zarr_dask.stores.option_mapping import SCHEMES, WEB
+from zarr_dask.stores.secrets import public_options
 
 __all__ = [
     "COMMAND",
@@ -56,6 +57,31 @@ class Settings:
     """Options of the target, where they differ."""
     of_buckets: Mapping[str, Any] = field(default_factory=dict)
     """Options that only object stores have, such as the region."""
+    backend: str | None = None
+    """Library for URLs of object stores."""
+
+    def store_words(self) -> list[str]:
+        """Return the options of stores as words of a command, for another process.
+
+        Raises
+        ------
+        click.UsageError
+            If one is a credential, which others could read on a command line.
+        """
+        given = ({name: value} for name, value in self.options.items())
+        if hidden := [name for one in given if public_options(one) != one for name in one]:
+            raise click.UsageError(
+                f"--storage-option {', '.join(sorted(hidden))}: a credential does not belong in a "
+                "script, where others can read it. Leave it in the environment of the jobs, or in "
+                "the files of the service."
+            )
+        words = [] if self.backend is None else ["--backend", self.backend]
+        for name, value in self.of_buckets.items():
+            words += [_flags({name: value})] if value is True else [_flags({name: value}), value]
+        for name, value in self.options.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            words += ["--storage-option", f"{name}={text}"]
+        return words
 
 
 def settings() -> Settings:
@@ -194,6 +220,7 @@ def _note_backend(_: click.Context, __: click.Parameter, value: str | None) -> N
     """Set the backend for this process and its child processes."""
     if value is not None:
         os.environ[BACKEND] = value
+        _remember(backend=value)
 
 
 def _note_verbosity(context: click.Context, _: click.Parameter, value: int) -> None:
