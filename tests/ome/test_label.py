@@ -10,7 +10,7 @@ import sys
 import dask
 import numpy as np
 import pytest
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import gaussian_filter, generate_binary_structure
 from scipy.ndimage import label as components
 
 import zarr_dask as zd
@@ -61,6 +61,32 @@ def test_components_of_an_image(tmp_path, axes, shape, blocks):
 
 def killed(pixels):
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("overlap", [1, 3, {"y": 2, "x": 5}])
+@pytest.mark.parametrize(
+    ("axes", "shape", "blocks", "neighbours"),
+    [
+        ("yx", (90, 100), {"y": 20, "x": 30}, 1),
+        ("yx", (90, 100), {"y": 20, "x": 30}, 2),
+        ("zyx", (10, 40, 40), {"z": 10, "y": 16, "x": 20}, 3),
+    ],
+)
+def test_objects_that_wind_through_many_blocks(axes, shape, blocks, neighbours, overlap):
+    """Each block joins other parts of an object, at none of which it has half of the neighbour."""
+    values = (np.random.default_rng(3).random(shape) > 0.55).astype("u1")
+    touching = generate_binary_structure(len(shape), neighbours)
+    store = {}
+    zd.ome.write(values, store, axes=axes, levels=1)
+    zd.ome.label(
+        store,
+        lambda pixels: components(pixels, touching)[0],
+        "cells",
+        overlap=overlap,
+        blocks=blocks,
+    )
+    found = zd.ome.open(store).labels["cells"].level(0)[...]
+    same_objects(found, components(values, touching)[0])
 
 
 def test_what_a_killed_process_has_left_is_named_and_removed(tmp_path):

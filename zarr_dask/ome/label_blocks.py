@@ -184,7 +184,8 @@ class _MatchTask:
             ours, theirs = self._shared(coords, other, axis)
             a = self.between[self.blocks.kept(coords, ours)]
             b = self.between[self.blocks.kept(other, theirs)]
-            pairs = _same(a, b, touching=self.blocks.overlap[axis] == 0)
+            border = self.blocks.grid.region_of(other)[axis].start - ours[axis].start
+            pairs = _same(a, b, axis, border if self.blocks.overlap[axis] else None)
             if len(pairs):
                 neighbour = int(np.ravel_multi_index(other, self.blocks.grid.counts))
                 found.append((number, neighbour, pairs))
@@ -205,15 +206,69 @@ def _common(one: slice, other: slice) -> slice:
     return slice(max(one.start, other.start), min(one.stop, other.stop), 1)
 
 
-def _same(a: np.ndarray, b: np.ndarray, *, touching: bool) -> np.ndarray:
-    """Return pairs of labels of one object: more than half of the smaller one is in the other."""
+def _same(a: np.ndarray, b: np.ndarray, axis: int, border: int | None) -> np.ndarray:
+    """Return pairs of labels of one object: more than half of the smaller one is in the other.
+
+    Of an object that winds, each block joins other parts. So connected pieces of labels are
+    compared as well, where they reach the border between the blocks.
+
+    Parameters
+    ----------
+    a, b
+        Labels of two blocks for the pixels that both have seen.
+    axis, border
+        Place of the border; None if no pixel was seen twice: then labels that touch are one object.
+    """
+    pairs, is_same = _overlapping(a, b)
+    if border is None or is_same.all():
+        return pairs
+    pieces_a, labels_a = _pieces(np.where(np.isin(a, pairs[~is_same, 0]), a, 0))
+    pieces_b, labels_b = _pieces(np.where(np.isin(b, pairs[~is_same, 1]), b, 0))
+    pieces, are_same = _overlapping(pieces_a, pieces_b)
+    near = (slice(None),) * axis + (slice(max(border - 1, 0), border + 1),)
+    reaching, _ = _overlapping(pieces_a[near], pieces_b[near])
+    once = np.array([len(labels_b), 1])
+    found = pieces[are_same & np.isin(pieces @ once, reaching @ once)]
+    joined = np.stack([labels_a[found[:, 0]], labels_b[found[:, 1]]], -1)
+    return np.unique(np.concatenate([pairs[is_same], joined]), axis=0)
+
+
+def _overlapping(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of labels that share pixels, and where these are over half of the smaller."""
     both = (a != 0) & (b != 0)
     pairs, counts = np.unique(np.stack([a[both], b[both]], -1), axis=0, return_counts=True)
-    if touching or not len(pairs):
-        return pairs
     sizes = np.minimum(np.bincount(a.ravel())[pairs[:, 0]], np.bincount(b.ravel())[pairs[:, 1]])
-    taken: np.ndarray = pairs[2 * counts > sizes]
-    return taken
+    return pairs, 2 * counts > sizes
+
+
+def _pieces(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers of connected pieces of labels, 0 for the background, and the label of each.
+
+    Examples
+    --------
+    >>> pieces, labels = _pieces(np.array([[7, 7, 0, 7], [0, 7, 0, 7], [5, 5, 0, 0]]))
+    >>> pieces.tolist(), labels.tolist()
+    ([[1, 1, 0, 2], [0, 1, 0, 2], [3, 3, 0, 0]], [0, 7, 7, 5])
+    """
+    begins = np.ones(labels.shape, bool)
+    begins[..., 1:] = labels[..., 1:] != labels[..., :-1]
+    runs = (np.cumsum(begins) - 1).reshape(labels.shape)
+    of_runs = labels[begins]
+    edges = [np.empty((0, 2), runs.dtype)]
+    for axis in range(labels.ndim - 1):
+        one, other = (np.moveaxis(runs, axis, 0)[part] for part in (np.s_[:-1], np.s_[1:]))
+        meet = (of_runs[one] == of_runs[other]) & (of_runs[one] != 0)
+        edges.append(np.unique(np.stack([one[meet], other[meet]], -1), axis=0))
+    one, other = np.concatenate(edges).T
+    roots = np.arange(len(of_runs))
+    while (apart := roots[one] != roots[other]).any():
+        ends = roots[one[apart]], roots[other[apart]]
+        np.minimum.at(roots, np.maximum(*ends), np.minimum(*ends))
+        while (above := roots[roots] != roots).any():
+            roots[above] = roots[roots[above]]
+    firsts = np.unique(roots[of_runs != 0])
+    numbers = np.where(of_runs != 0, np.searchsorted(firsts, roots) + 1, 0)
+    return numbers[runs], np.concatenate([np.zeros(1, of_runs.dtype), of_runs[firsts]])
 
 
 def _final_ids(
@@ -306,7 +361,8 @@ def label(
     overlap
         Pixels that a block takes of its neighbours on each side, for all axes of space or by name.
         Labels of two blocks are one object if more than half of the smaller one, among the pixels
-        that both have seen, is in the other. With 0 labels are one object if they touch.
+        that both have seen, is in the other, or of a connected piece of it at their border. With 0
+        labels are one object if they touch.
     channel
         Number or label of one channel.
     blocks
