@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -107,12 +107,11 @@ class Header:
 
     def to_json(self) -> dict[str, Any]:
         """Return the header as a JSON object."""
-        facts = asdict(self)
-        facts["variables"] = {
-            path: {name: value for name, value in asdict(one).items() if value != _DEFAULTS[name]}
+        variables = {
+            path: {name: value for name, value in vars(one).items() if value != _DEFAULTS[name]}
             for path, one in self.variables.items()
         }
-        return facts
+        return {**vars(self), "variables": variables}
 
     @staticmethod
     def of_json(facts: Mapping[str, Any]) -> Header:
