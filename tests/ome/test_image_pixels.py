@@ -70,6 +70,8 @@ def test_a_part(image):
 
 
 def test_one_channel(image):
+    made = written(image.crop(c="b"))
+    np.testing.assert_array_equal(made.level(0)[...], VALUES[:, 1])
     made = written(image.crop(c=1))
     assert (made.axes, names(made)) == (("t", "z", "y", "x"), [("b", "00FF00")])
     np.testing.assert_array_equal(made.labels["one"].level(0)[...], ONE_CHANNEL[:, 0])
@@ -110,6 +112,9 @@ def test_refused(image):
     for nothing in (slice(20, 10), slice(5000, None), slice(3, 3)):
         with pytest.raises(GridError, match=r"no pixel lies there, the image has \{'x': "):
             image.crop(x=nothing)
+    for axis in "cz":
+        with pytest.raises(MetadataError, match="the label of a channel, of which there are"):
+            image.crop(**{axis: "B"})
     with pytest.raises(SelectionError):
         image.crop(t=3)
     with pytest.raises(MetadataError, match="space or time"):

@@ -53,28 +53,33 @@ class ImagePixels:
         told = {"axes": frame.axes, "scale": frame.scale, "translation": frame.translation}
         return {**told, "channels": self.channels, "labels": self.labels or None}
 
-    def crop(self, **index: slice | int) -> Self:
+    def crop(self, **index: slice | int | str) -> Self:
         """Return a part of the pixels, and of the label images.
 
         Parameters
         ----------
         **index
-            Pixels by name of the axis: slices, or integers, which leave the axis out.
+            Pixels by name of the axis: slices, or integers, which leave the axis out. A channel can
+            be named by its label.
 
         Raises
         ------
         GridError
             If a slice has another step than 1, or holds no pixel.
         MetadataError
-            If there is no such axis.
+            If there is no such axis or channel.
         SelectionError
             If an index is out of range.
         """
         at = [self._axis(name) for name in index]
-        if any(isinstance(one, slice) and one.step not in (None, 1) for one in index.values()):
+        chosen = [
+            self._channel(axis, one) if isinstance(one, str) else one
+            for axis, one in zip(at, index.values(), strict=True)
+        ]
+        if any(isinstance(one, slice) and one.step not in (None, 1) for one in chosen):
             raise GridError(f"crop of {index}: a part has all pixels between its ends, step 1.")
         whole: list[Any] = [slice(None)] * len(self.shape)
-        for axis, one in zip(at, index.values(), strict=True):
+        for axis, one in zip(at, chosen, strict=True):
             whole[axis] = one
         region = parse_basic(tuple(whole), self.shape).region
         empty = [axis for axis in at if region[axis].start >= region[axis].stop]
@@ -84,7 +89,7 @@ class ImagePixels:
         starts = zip(self.frame.translation, self.frame.scale, region, strict=True)
         moved = tuple(origin + size * one.start for origin, size, one in starts)
         channels = self.channels
-        for axis, one in zip(at, index.values(), strict=True):
+        for axis, one in zip(at, chosen, strict=True):
             if channels is not None and self.frame.axes[axis].type == "channel":
                 channels = channels[one] if isinstance(one, slice) else (channels[one],)
         kept = [i for i, one in enumerate(whole) if isinstance(one, slice)]
@@ -142,6 +147,17 @@ class ImagePixels:
         kept = [i for i in range(len(self.shape)) if i != at]
         values = _lazy(self.values).max(at)
         return replace(self, values=values, frame=_taken(self.frame, kept), labels=labels)
+
+    def _channel(self, axis: int, label: str) -> int:
+        """Return the number of a channel by its label."""
+        known = self.channels or () if self.frame.axes[axis].type == "channel" else ()
+        labels = [one.label if isinstance(one, Channel) else one.get("label") for one in known]
+        if label not in labels:
+            expected = (
+                f"a slice, an integer, or the label of a channel, of which there are {labels}"
+            )
+            raise MetadataError("image", [ValidationProblem(self.axes[axis], label, expected)])
+        return labels.index(label)
 
     def _axis(self, name: str) -> int:
         if name not in self.axes:

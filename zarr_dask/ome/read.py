@@ -156,7 +156,7 @@ class Image:
         }
         return pixels_of(self._numbered(level), self.multiscale.axes, self.metadata, labels)
 
-    def crop(self, **index: slice | int) -> ImagePixels:
+    def crop(self, **index: slice | int | str) -> ImagePixels:
         """Return a part of level 0 and of its label images, for `write`; see `ImagePixels.crop`.
 
         Examples
