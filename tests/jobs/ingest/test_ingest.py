@@ -115,6 +115,19 @@ def test_files_of_every_writer_are_what_xarray_reads(tmp_path, way, unlimited):
     assert zd.open(target)["t"].chunks[:2] == (6, 4)
 
 
+@pytest.mark.parametrize("codecs", [None, {"t": "gzip"}, "zlib"], ids=str)
+def test_files_become_a_store_of_v2(tmp_path, codecs):
+    files, target = write(tmp_path, [5, 3]), str(tmp_path / "out.zarr")
+    zd.ingest(files, target, concat="time", format="v2", codecs=codecs)
+    with xr.open_zarr(target, zarr_format=2, consolidated=False) as found:
+        xr.testing.assert_identical(found.load(), opened(files))
+    there = zd.open(target)
+    compressors = {name: there[name].codecs[-1].name for name in ("t", "mask")}
+    default = {"t": "blosc", "mask": "zstd"}
+    given = dict.fromkeys(default, "zlib") if codecs == "zlib" else codecs
+    assert compressors == default | (given or {})
+
+
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_borders_of_files_need_not_be_those_of_chunks(data, tmp_path_factory):

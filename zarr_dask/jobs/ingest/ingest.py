@@ -23,6 +23,7 @@ from zarr_dask._util.display import InWords
 from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
+from zarr_dask.codecs.base import BytesCodec, Codec
 from zarr_dask.errors import (
     GridError,
     IngestError,
@@ -31,6 +32,8 @@ from zarr_dask.errors import (
     PlanError,
     StoreError,
 )
+from zarr_dask.formats.base import ArrayMeta, Format
+from zarr_dask.formats.detect import format_named
 from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open as open_node
@@ -475,7 +478,7 @@ def plan_ingest(
         chunks=_chunks(combination, chunks),
         shards=shards,
         format=format or FORMAT.name,
-        codecs=_codecs(combination, codecs),
+        codecs=_codecs(combination, codecs, format_named(format or FORMAT.name)),
         max_mem=budget - besides,
         temp=temp,
         overwrite=overwrite or resume,
@@ -680,16 +683,20 @@ def _default_chunks(one: Combined, given: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _codecs(found: Combination, given: Any) -> Any:
+def _codecs(found: Combination, given: Any, node_format: Format) -> Any:
     """Return codecs by path: the given ones, else the default ones of a new array."""
-    if isinstance(given, Mapping) and given and all(name in found.arrays for name in given):
-        return {path: given.get(path, _usual(one)) for path, one in found.arrays.items()}
-    return {path: _usual(one) if given is None else given for path, one in found.arrays.items()}
+    by_path = isinstance(given, Mapping) and given and all(name in found.arrays for name in given)
+    if given is not None and not by_path:
+        return dict.fromkeys(found.arrays, given)
+    usual = {path: _default_codecs(one.meta, node_format) for path, one in found.arrays.items()}
+    return {**usual, **(given or {})}
 
 
-def _usual(one: Combined) -> list[Any]:
-    chain = FORMAT.chain(None, one.meta.data_type, one.meta.dtype, "C", one.meta.grid.ndim)
-    return list(chain.codecs) if not isinstance(chain, list) else []
+def _default_codecs(meta: ArrayMeta, node_format: Format) -> list[Codec]:
+    """Return those that compress or check bytes; the format adds the one of the elements itself."""
+    chain = node_format.chain(None, meta.data_type, meta.dtype, "C", meta.grid.ndim)
+    known = () if isinstance(chain, list) else chain.codecs
+    return [codec for codec in known if isinstance(codec, BytesCodec)]
 
 
 # --- appending ------------------------------------------------------------------------------------
