@@ -374,6 +374,9 @@ def test_other_units_of_time_are_refused_then_converted(tmp_path):
     zd.ingest(files, str(target), concat="time", settle={"units": "convert"}, verify=True)
     check(files, str(target))
     assert zd.open(target)["time"].dtype == np.float64
+    as_numbers = tmp_path / "numbers.zarr"
+    zd.ingest(files, str(as_numbers), concat="time", settle={"units:time": "first"})
+    assert zd.open(as_numbers)["time"].dtype == np.int64
 
 
 def test_times_and_other_units_are_settled_each_by_its_own_choice(tmp_path):
@@ -391,6 +394,9 @@ def test_times_and_other_units_are_settled_each_by_its_own_choice(tmp_path):
     assert "settle={'units:t': ...} with 'first'" in error
     assert "settle={'units:time': ...} with 'convert'" in error
     assert "settle={'units': ...}" not in error
+    assert "settle={'units:time': ...}" in str(refused(files, target, settle={"units": "first"})), (
+        "who settles temperatures does not change times"
+    )
     settle = {"units": "convert", "units:t": "first"}
     with pytest.raises(IngestError, match=r"settle names \['T'\], which no file has"):
         zd.plan_ingest(files, str(target), concat="time", settle=settle | {"units:T": "first"})

@@ -112,12 +112,19 @@ class _Work:
     notes: list[str] = field(default_factory=list)
 
     def choice(
-        self, kind: str, header: Header, variable: str, found: str, choices: tuple[str, ...]
+        self,
+        kind: str,
+        header: Header,
+        variable: str,
+        found: str,
+        choices: tuple[str, ...],
+        by_name: tuple[str, ...] = (),
     ) -> str:
         """Return the choice for a difference; "stop" if there is none, and it is listed."""
-        chosen = choice_for(self.settle, kind, variable)
+        chosen = choice_for(self.settle, kind, variable, by_name)
         if chosen not in choices:
-            self.differences.append(FileDifference(kind, header.url, variable, found, choices))
+            difference = FileDifference(kind, header.url, variable, found, choices, by_name)
+            self.differences.append(difference)
             return "stop"
         return chosen
 
@@ -500,8 +507,10 @@ class _Array:
         digests = {self._variable(n).digest for n in having}
         return named and len(digests) == 1 and "" not in digests and len(having) == len(self.files)
 
-    def _differs(self, number: int, kind: str, found: str, *choices: str) -> str:
-        chosen = self.work.choice(kind, self.files[number], self.path, found, choices)
+    def _differs(
+        self, number: int, kind: str, found: str, *choices: str, by_name: tuple[str, ...] = ()
+    ) -> str:
+        chosen = self.work.choice(kind, self.files[number], self.path, found, choices, by_name)
         if chosen == "skip":
             self.left_out = True
             self.work.note(f"{self.path} is left out ({kind})")
@@ -609,14 +618,18 @@ class _Array:
         if ours == theirs:
             return change
         found = _time_change(one, reference)
+        # the numbers of times are other times, while a user may have chosen for temperatures
+        by_name = ("first",) if is_time(ours[0]) or is_time(theirs[0]) else ()
         text = f"has the units {_named(ours)}, but {_named(theirs)} in {self.files[0].url}"
         if found is not None:
             converted = replace(change, scale=found[0], offset=found[1])
             if not converted.changes_units:
                 return change
-            chosen = self._differs(number, "units", text, "convert", "first", "skip")
+            chosen = self._differs(
+                number, "units", text, "convert", "first", "skip", by_name=by_name
+            )
             return converted if chosen == "convert" else change
-        self._differs(number, "units", text, "first", "skip")
+        self._differs(number, "units", text, "first", "skip", by_name=by_name)
         return change
 
     def _other_attributes(self, one: Variable, reference: Variable, *more: str) -> None:

@@ -47,6 +47,8 @@ class FileDifference:
     found: str
     choices: tuple[str, ...]
     """Choices that settle it; none if it must be settled in the files."""
+    by_name: tuple[str, ...] = ()
+    """Those of them that hold only if the variable is named."""
 
     def __str__(self) -> str:
         name = f" {self.variable}:" if self.variable else ""
@@ -89,9 +91,12 @@ def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-def choice_for(settle: Mapping[str, str], kind: str, variable: str) -> str:
+def choice_for(
+    settle: Mapping[str, str], kind: str, variable: str, by_name: Sequence[str] = ()
+) -> str:
     """Return the choice for a difference: that of the variable, that of its kind, or "stop"."""
-    return settle.get(f"{kind}:{variable}", settle.get(kind, "stop"))
+    chosen = settle.get(kind, "stop")
+    return settle.get(f"{kind}:{variable}", "stop" if chosen in by_name else chosen)
 
 
 def refuse(differences: Sequence[FileDifference]) -> None:
@@ -120,18 +125,16 @@ def refuse(differences: Sequence[FileDifference]) -> None:
 
 
 def _remedies(kind: str, some: Sequence[FileDifference]) -> Iterator[str]:
-    """Yield what to write; each variable by itself if not all of them have the same choices.
-
-    One choice for all would be wrong for some: times of another reference date can be converted,
-    temperatures in other units cannot.
-    """
-    of_variables = dict.fromkeys((one.variable, one.choices) for one in some)
-    if len({choices for _, choices in of_variables}) == 1:
-        yield _remedy(kind, some[0].choices)
+    """Yield what to write; for each variable by itself if they have different choices."""
+    first = some[0]
+    if len({(one.choices, one.by_name) for one in some}) == 1:
+        yield _remedy(kind, [name for name in first.choices if name not in first.by_name])
+        if first.by_name:
+            yield _remedy(f"{kind}:{first.variable}", first.by_name)
         return
-    for variable, choices in of_variables:
-        if choices:
-            yield _remedy(f"{kind}:{variable}", choices)
+    for variable, one in {one.variable: one for one in some}.items():
+        if one.choices:
+            yield _remedy(f"{kind}:{variable}", one.choices)
         else:
             yield f"{variable}: correct the files, or leave the variable out with variables="
 
