@@ -19,7 +19,7 @@ from zarr_dask.dtypes import DataType
 from zarr_dask.dtypes.bits import bits_of
 from zarr_dask.formats.base import ArrayMeta, Format
 
-__all__ = ["FILL_VALUE", "carry_missing_value", "decoded_fill", "has_mask"]
+__all__ = ["FILL_VALUE", "carry_missing_value", "decoded_fill", "has_mask", "missing_value"]
 
 FILL_VALUE = "_FillValue"
 
@@ -48,6 +48,14 @@ def _double(value: Any) -> Any:
     if value in {"NaN", "Infinity", "-Infinity"}:  # as in Zarr metadata
         return float(value)
     return struct.unpack("<d", base64.b64decode(value, validate=True))[0]
+
+
+def missing_value(meta: ArrayMeta, node_format: Format) -> str:
+    """Return the missing value that xarray finds, as text: NaN is equal to itself; else "none"."""
+    if FILL_VALUE in meta.attributes:
+        return str(decoded_fill(meta.attributes[FILL_VALUE], meta.data_type))
+    is_said = node_format.names_attribute is None
+    return "none" if is_said or meta.fill_value is None else str(meta.fill_value[()])
 
 
 def has_mask(meta: ArrayMeta) -> bool:

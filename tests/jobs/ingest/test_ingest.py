@@ -117,8 +117,9 @@ def test_files_of_every_writer_are_what_xarray_reads(tmp_path, way, unlimited):
 
 @pytest.mark.parametrize("codecs", [None, {"t": "gzip"}, "zlib"], ids=str)
 def test_files_become_a_store_of_v2(tmp_path, codecs):
-    files, target = write(tmp_path, [5, 3]), str(tmp_path / "out.zarr")
-    zd.ingest(files, target, concat="time", format="v2", codecs=codecs)
+    files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
+    zd.ingest(files[:2], target, concat="time", format="v2", codecs=codecs)
+    zd.ingest(files, target, concat="time")
     with xr.open_zarr(target, zarr_format=2, consolidated=False) as found:
         xr.testing.assert_identical(found.load(), opened(files))
     there = zd.open(target)

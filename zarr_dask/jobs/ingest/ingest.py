@@ -34,6 +34,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import ArrayMeta, Format
 from zarr_dask.formats.detect import format_named
+from zarr_dask.formats.missing_values import FILL_VALUE, carry_missing_value, missing_value
 from zarr_dask.grid.grid import Fixed, Grid
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open as open_node
@@ -796,19 +797,20 @@ def _target(there: Group, path: str, one: Combined) -> Array:
     remedy = _ALL_FILES
     if not isinstance(array, Array):
         raise IngestError(f"{there.where} has no array {path}, which the files have. {remedy}")
-    names = array.dimension_names
+    meta, expected = array.meta, carry_missing_value(one.meta, FORMAT, array.node_format)
     facts = [
-        ("dimensions", names, one.meta.dimension_names),
-        ("data type", array.meta.data_type.label, one.meta.data_type.label),
+        ("dimensions", array.dimension_names, one.meta.dimension_names),
+        ("data type", meta.data_type.label, one.meta.data_type.label),
         (
             "lengths",
             tuple(n for axis, n in enumerate(array.shape) if axis != one.axis),
             tuple(n for axis, n in enumerate(one.meta.shape) if axis != one.axis),
         ),
         *(
-            (name, array.attributes.get(name), one.meta.attributes.get(name))
-            for name in ("units", "calendar", "scale_factor", "add_offset", "_FillValue")
+            (name, meta.attributes.get(name), expected.attributes.get(name))
+            for name in ("units", "calendar", "scale_factor", "add_offset")
         ),
+        (FILL_VALUE, *(missing_value(of, array.node_format) for of in (meta, expected))),
     ]
     for what, ours, theirs in facts:
         if ours != theirs:
