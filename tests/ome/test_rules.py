@@ -686,7 +686,14 @@ X = {"name": "x", "type": "space"}
             lambda store: changed(
                 store, "labels/cells", image_label={"source": {"image": "../../other"}}
             ),
-            "source.image: '../../other'; must be the path",
+            "source.image: '../../other'; must be the relative path",
+            "must",
+        ),
+        (
+            lambda store: changed(
+                store, "labels/cells", image_label={"source": {"image": "/image.zarr"}}
+            ),
+            "source.image: '/image.zarr'; must be the relative path",
             "must",
         ),
         (

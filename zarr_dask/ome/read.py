@@ -19,7 +19,6 @@ from zarr_dask._util.display import format_shape
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.common_names import no_attribute
-from zarr_dask.array.resize import resize_grid
 from zarr_dask.errors import (
     ABSENT,
     GridError,
@@ -31,12 +30,10 @@ from zarr_dask.errors import (
     ValidationProblem,
 )
 from zarr_dask.formats.base import ReadOptions
-from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open_group
-from zarr_dask.jobs.write.commit import growing_lengths
 from zarr_dask.ome.coarser import LevelChain
-from zarr_dask.ome.extents import misfits
+from zarr_dask.ome.extents import LOOKS, as_before, lengths_around, misfits
 from zarr_dask.ome.html import image_html
 from zarr_dask.ome.image_pixels import ImagePixels, labelled, pixels_of
 from zarr_dask.ome.levels import Level
@@ -437,7 +434,7 @@ def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False)
     chosen = _choose(metadata.multiscales, multiscale, group)
     if not chosen.datasets:
         raise MetadataError(group.where, [ValidationProblem("datasets", (), "at least one level")])
-    found = _levels(group, metadata, chosen)
+    found = _levels(group, chosen)
     levels = tuple(replace(one, place=(group, multiscale, i)) for i, one in enumerate(found))
     if writable:
         chain = _chain(group, metadata, chosen, levels)
@@ -445,41 +442,24 @@ def image_of(group: Group, multiscale: str | int = 0, *, writable: bool = False)
     return Image(group, metadata, chosen, levels)
 
 
-def _levels(group: Group, metadata: Metadata, chosen: Multiscale) -> tuple[Level, ...]:
+def _levels(group: Group, chosen: Multiscale) -> tuple[Level, ...]:
     """Return levels of one extent, also while an append changes their lengths one by one."""
     levels: tuple[Level, ...] = ()
-    of_image = group.path
-    if metadata.image_label is not None:
-        of_image = group.path.rpartition("labels/")[0].rstrip("/")
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         levels = tuple(_level(group, chosen, one, i) for i, one in enumerate(chosen.datasets))
         if _fit(levels):
             break
-        lengths = growing_lengths(group.store, of_image)
-        before = tuple(_as_before(level, lengths) for level in levels)
+        lengths = lengths_around(group)
+        before = tuple(replace(one, array=as_before(one.array, lengths)) for one in levels)
         if _fit(before):
             return before
     return levels
-
-
-_LOOKS = 4
 
 
 def _fit(levels: Sequence[Level]) -> bool:
     return not any(
         misfits(fine.shape, fine.scale, made.shape, made.scale) for fine, made in pairwise(levels)
     )
-
-
-def _as_before(level: Level, lengths: Mapping[str, tuple[Shape, Shape]]) -> Level:
-    """Return a level with the length that it had before an append that has not ended."""
-    array = level.array
-    before, after = lengths.get(array.path, (array.shape, array.shape))
-    if array.shape != after or before == after:
-        return level
-    is_sharded = array.meta.codecs.serializer.is_sharding
-    grid = resize_grid(array.meta.grid, before, sharded=is_sharded)
-    return replace(level, array=replace(array, meta=replace(array.meta, grid=grid), shown=None))
 
 
 def _chain(

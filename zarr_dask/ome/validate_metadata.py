@@ -8,9 +8,9 @@ The rules of attributes are in `zarr_dask.ome.rules`.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from math import inf
 from typing import Any
 
@@ -30,7 +30,7 @@ from zarr_dask.formats.base import ReadOptions
 from zarr_dask.formats.detect import OME_ZARR
 from zarr_dask.hierarchy.group import Group, node_below
 from zarr_dask.hierarchy.open_node import open_group
-from zarr_dask.ome.extents import misfits
+from zarr_dask.ome.extents import LOOKS, as_before, lengths_around, misfits
 from zarr_dask.ome.model import (
     EXPECTED,
     KEYS,
@@ -284,6 +284,7 @@ class _Walk:
         """Check the arrays of one multiscale."""
         names = [axis.get("name") for axis in _objects(one.get("axes"))]
         arrays: list[Array | None] = []
+        paths: list[str] = []
         for i, dataset in enumerate(_objects(one.get("datasets"))):
             below = dataset.get("path")
             if not isinstance(below, str):
@@ -296,10 +297,12 @@ class _Walk:
             if array is not None:
                 self.check_level(array, join(path, below), names)
             arrays.append(array)
-        self.check_sizes([a for a in arrays if a is not None], path, member)
+            paths.append(below)
         scales = [_scale(dataset) for dataset in _objects(one.get("datasets"))]
         if len(scales) == len(arrays):
+            arrays = _settled(group, paths, arrays, scales)
             self.check_extents(list(zip(arrays, scales, strict=True)), path, member)
+        self.check_sizes([a for a in arrays if a is not None], path, member)
         return arrays
 
     def check_extents(
@@ -313,9 +316,7 @@ class _Walk:
             if made.dtype != fine.dtype:
                 rule = f"all levels should have one data type, here {fine.dtype}"
                 self.add(path, place, str(made.dtype), rule, "should")
-            if not (small and large and len(small) == len(large) == fine.ndim):
-                continue
-            if misfits(fine.shape, small, made.shape, large):
+            if _misfit((fine, small), (made, large)):
                 rule = (
                     "a level must cover the same extent as the one before: its lengths times its "
                     f"scale {large} do not give those of {fine.shape} times {small}"
@@ -378,12 +379,13 @@ class _Walk:
         if not isinstance(image, str):
             return
         named = posixpath.normpath(posixpath.join(path, image))
-        if named.startswith(("..", "/")):
+        if named.startswith(".."):
             return
-        node = self.root if named == "." else find(self.root, named)
+        is_relative = not named.startswith("/")
+        node = self.root if named == "." else find(self.root, named) if is_relative else None
         members = None if node is None else _members_in(node, self.version)
         if not isinstance(node, Group) or "multiscales" not in (members or ()):
-            rule = "must be the path of the image that is labelled"
+            rule = "must be the relative path of the image that is labelled"
             self.add(path, "image-label.source.image", image, rule)
 
     def check_unlisted(
@@ -508,6 +510,44 @@ class _Walk:
 
 _DEEPEST = 32
 """Maximum number of groups above a label image that are checked."""
+
+
+def _misfit(
+    finer: tuple[Array | None, list[float] | None], coarser: tuple[Array | None, list[float] | None]
+) -> bool:
+    """True if two levels differ in their extent, as far as they and their scales are known."""
+    (fine, small), (made, large) = finer, coarser
+    if fine is None or made is None or not (small and large):
+        return False
+    if not len(small) == len(large) == fine.ndim == made.ndim:
+        return False
+    return misfits(fine.shape, small, made.shape, large)
+
+
+def _settled(
+    group: Group,
+    paths: Sequence[str],
+    arrays: list[Array | None],
+    scales: Sequence[list[float] | None],
+) -> list[Array | None]:
+    """Return levels as readers see them while an append changes their lengths one by one."""
+
+    def fit(levels: Sequence[Array | None]) -> bool:
+        return not any(starmap(_misfit, pairwise(zip(levels, scales, strict=True))))
+
+    found = arrays
+    for _ in range(LOOKS):
+        if fit(found):
+            return found
+        lengths = lengths_around(group)
+        before = [None if one is None else as_before(one, lengths) for one in found]
+        if fit(before):
+            return before
+        looked = [
+            None if one is None else find(group, p) for p, one in zip(paths, found, strict=True)
+        ]
+        found = [one if isinstance(one, Array) else None for one in looked]
+    return arrays
 
 
 def _scale(dataset: Mapping[str, Any]) -> list[float] | None:
