@@ -127,6 +127,7 @@ def test_stopped_anywhere_and_repeated(tmp_path):
             zd.ome.append(stopping(root, changes), values[2], labels=label, resume=True)
         except StoreError:
             assert [len(found) for found in lengths(root)] == [1, 1]
+            assert zd.ome.validate(root) == []
             zd.ome.append(LocalStore(str(root)), values[2], labels=label, resume=True)
         else:
             break
@@ -168,8 +169,10 @@ def test_refused_before_anything_is_written(tmp_path):
     url = tmp_path / "image"
     with pytest.raises(GridError):
         zd.ome.append(url, values[:, :1])
-    with pytest.raises(DataTypeError):
+    with pytest.raises(DataTypeError, match=r"astype\('uint16'\) if that is meant\.$"):
         zd.ome.append(url, values.astype("f8"))
+    with pytest.raises(DataTypeError, match=r"cells.0 holds uint.*if that is meant\.$"):
+        zd.ome.append(url, values, labels={"cells": values[:, 0].astype("f8")})
     with pytest.raises(MetadataError, match="one of the axes"):
         zd.ome.append(url, values, "z")
     with pytest.raises(MetadataError, match="display settings"):

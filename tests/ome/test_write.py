@@ -396,11 +396,21 @@ def test_labels(tmp_path, version):
     assert advice.place == "labels/all: image-label.colors"
 
 
+def test_colours_as_numbers_and_windows_as_two_of_them():
+    store = {}
+    channels = [{"color": (255, 136, 0), "window": (3, 99)}]
+    zd.ome.write(pixels(4, 4), store, axes="yx", channels=channels)
+    (channel,) = zd.ome.open(store).metadata.omero.channels
+    assert (channel.color, channel.window.start, channel.window.end) == ("FF8800", 3, 99)
+    assert zd.ome.validate(store) == []
+
+
 # --- what is refused, before anything is written --------------------------------------------------
 
 TWO = {"axes": "cyx", "channels": ["a"]}
 OLD = {"chunks": 2, "shards": 4, "version": "0.4"}
 WINDOW = {"channels": [{"window": {"start": "dark"}}]}
+COLOUR = {"channels": [{"color": (1, 2, 256)}]}
 DOCUMENT = {"labels": {".zarray": pixels(4, 4)}, "version": "0.4"}
 FLAT = {"labels": {"a": np.zeros((4, 4))}}
 SIX = {"axes": "abczyx"}
@@ -436,6 +446,13 @@ REFUSED = {
         "JSON",
     ),
     "channels": (lambda: pixels(2, 4, 4), TWO, MetadataError, "2 names"),
+    "channel colour": (lambda: pixels(4, 4), COLOUR, MetadataError, "0 to 255"),
+    "flat labels": (
+        lambda: pixels(2, 2, 4, 4),
+        {"axes": "tzyx", "labels": {"a": pixels(4, 4)}},
+        MetadataError,
+        "one for each dimension of the labels: axes=, such as 'yx'",
+    ),
     "float labels": (lambda: pixels(4, 4), FLAT, DataTypeError, "integers"),
     "label shape": (lambda: pixels(4, 4), {"labels": {"a": pixels(4, 5)}}, GridError, "shape"),
     "mean of labels": (

@@ -19,7 +19,13 @@ from zarr_dask._util.arguments import check_resume
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.resize import append_region, resize_grid
-from zarr_dask.errors import AppendConflictError, GridError, MetadataError, ValidationProblem
+from zarr_dask.errors import (
+    AppendConflictError,
+    DataTypeError,
+    GridError,
+    MetadataError,
+    ValidationProblem,
+)
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
@@ -322,7 +328,7 @@ def _growing(
     if image.metadata.omero is not None and image.multiscale.axes[at].type == "channel":
         expected = "an axis that has no display settings; write such an image with all its channels"
         raise MetadataError(where, [ValidationProblem("axis", axis, expected)])
-    values = _with_axis(as_dask(block), at, len(image.axes))
+    values = _given(block, at, image.levels[0].array)
     found = [_GrowingImage(image, values, at, method)]
     unknown = [
         name for name in labels if name not in image.labels or axis not in image.labels[name].axes
@@ -335,7 +341,7 @@ def _growing(
             continue
         own, array = label.axes.index(axis), label.levels[0].array
         if name in labels:
-            given = _with_axis(as_dask(labels[name]), own, array.ndim)
+            given = _given(labels[name], own, array)
         else:  # also over what an append that died has left beyond the end
             shape = (*array.shape[:own], values.shape[at], *array.shape[own + 1 :])
             given = da.zeros(shape, dtype=array.dtype, chunks=array.write_chunks)
@@ -354,9 +360,21 @@ def _grown(axis: str, axes: tuple[str, ...]) -> str:
     )
 
 
-def _with_axis(values: da.Array, axis: int, ndim: int) -> da.Array:
-    """Return one element of an axis as a block that has it."""
-    return values[(slice(None),) * axis + (np.newaxis,)] if values.ndim == ndim - 1 else values
+def _given(values: Any, axis: int, array: Array) -> da.Array:
+    """Return pixels to append, to one element of an axis as a block that has it.
+
+    Raises
+    ------
+    DataTypeError
+        If the array cannot hold every value of their type.
+    """
+    found = as_dask(values)
+    if not array.meta.data_type.accepts(found.dtype):
+        raise DataTypeError(
+            f"{array.where} holds {array.meta.data_type.label}, which cannot hold every value of "
+            f"{found.dtype.name}; convert with x.astype({array.dtype.name!r}) if that is meant."
+        )
+    return found[(slice(None),) * axis + (np.newaxis,)] if found.ndim == array.ndim - 1 else found
 
 
 def _plan(

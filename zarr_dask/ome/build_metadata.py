@@ -291,11 +291,16 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
     if isinstance(one, Mapping):
         given = dict(one)
         wanted = given.pop("window", window)
+        if isinstance(wanted, tuple | list) and len(wanted) == len(_ENDS):
+            wanted = dict(zip(_ENDS, wanted, strict=True))
         if isinstance(wanted, Mapping):
             wanted = _window(wanted, low, high, f"channels[{number}].window", where)
         known = {key: given.pop(key) for key in ("color", "label", "active") if key in given}
         known.setdefault("color", colour)
-        known["color"] = str(known["color"]).lstrip("#")
+        if not isinstance(known["color"], str):
+            red, green, blue, _ = _rgba(known["color"], where)
+            known["color"] = f"{red:02X}{green:02X}{blue:02X}"
+        known["color"] = known["color"].lstrip("#")
         known.setdefault("active", True)
         return Channel(window=wanted, **known, extra=given)
     if isinstance(one, Channel):
@@ -303,6 +308,9 @@ def _channel(one: Any, number: int, count: int, dtype: np.dtype[Any], where: str
     raise MetadataError(
         where, [ValidationProblem(f"channels[{number}]", one, "a name or a channel")]
     )
+
+
+_ENDS = ("start", "end")
 
 
 def _window(given: Mapping[str, Any], low: int, high: int, what: str, where: str) -> DisplayWindow:
@@ -399,7 +407,7 @@ def _rgba(colour: Any, where: str) -> tuple[int, ...]:
             found = ()
     else:
         found = tuple(map(plain, colour)) if isinstance(colour, Sequence | np.ndarray) else ()
-    if len(found) not in {3, 4}:
+    if len(found) not in {3, 4} or not all(is_int(one) and 0 <= one < 1 << 8 for one in found):
         expected = "three or four numbers from 0 to 255, or '#RRGGBB'"
         raise MetadataError(where, [ValidationProblem("colors", colour, expected)])
     return found if len(found) == 4 else (*found, 255)

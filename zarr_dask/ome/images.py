@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from zarr_dask.array.array import Array
 from zarr_dask.errors import (
+    ABSENT,
     DataTypeError,
     GridError,
     MetadataError,
@@ -351,6 +352,12 @@ def _taken_axes(axes: Any, ndim: int, frame: AxesAndTransforms, at: str) -> tupl
             )
             raise MetadataError(at, [problem])
         taken = [names.index(name) for name in axes]
+    if axes is None and len(taken) != ndim:
+        expected = (
+            f"{ndim} axes of the image, one for each dimension of the labels: axes=, such as "
+            f"{''.join(names[-ndim:])!r}, out of {list(names)}"
+        )
+        raise MetadataError(at, [ValidationProblem("axes", ABSENT, expected)])
     if len(taken) != ndim or taken != sorted(set(taken)):
         expected = f"{ndim} axes of the image, in the order {list(names)}"
         raise MetadataError(at, [ValidationProblem("axes", [names[i] for i in taken], expected)])

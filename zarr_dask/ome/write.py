@@ -83,8 +83,9 @@ def plan_write(
     name
         Name of the image; the last part of its path by default.
     channels
-        Display settings of channels: for each a label, or a mapping with ``label``, ``color``,
-        ``window`` and others. None are written by default.
+        Display settings of channels: for each a label, or a mapping with ``label``, ``color``
+        (``"#RRGGBB"`` or three numbers), ``window`` (``(start, end)`` or a mapping) and others.
+        None are written by default.
     version
         Version of OME-Zarr: ``"0.5"`` (Zarr v3), or ``"0.4"`` (Zarr v2).
     chunks
