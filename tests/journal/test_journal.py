@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zarr_dask as zd
-from zarr_dask.errors import ManifestError, ResumeError, StoreError
+from zarr_dask.errors import ConditionalWriteError, ManifestError, ResumeError, StoreError
 from zarr_dask.journal import (
     JobRecord,
     Journal,
@@ -572,3 +572,12 @@ def test_receipts_that_are_merged_while_they_are_read_are_found():
     keys = {item.key for receipt in watched.receipts() for item in receipt.objects}
     assert watched.store.merges
     assert keys == {"c/0", "c/1", "c/2"}
+
+
+def test_a_store_that_refuses_each_condition_ends_a_job_that_marks_its_journal(
+    tmp_path, monkeypatch
+):
+    journal = Journal(LocalStore(tmp_path), "__job-0123456789abcdef/", "token", "run")
+    monkeypatch.setattr(LocalStore, "set_if", lambda *_: False)
+    with pytest.raises(ConditionalWriteError, match="do not work as they must"):
+        journal.note_as_only(JobRecord("write", "token", "run"), "the array")

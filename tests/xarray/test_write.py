@@ -42,6 +42,7 @@ from zarr_dask.errors import (
     ValuesDifferError,
     ZarrDaskWarning,
 )
+from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.stores import MemoryStore, Recording
 from zarr_dask.stores.wrapper import StoreWrapper
 from zarr_dask.xarray import dataset_planner
@@ -1263,3 +1264,24 @@ def test_what_to_do_with_arrays_without_a_group_is_said_in_words_of_the_call(tmp
         zd.write_dataset(steps(0, 3), tmp_path / "g", mode=mode)
     assert "overwrite" not in str(told.value)
     zd.write_dataset(steps(0, 3), tmp_path / "g", mode="w")
+
+
+@pytest.mark.parametrize("lost", ["gone", "garbled"])
+def test_a_journal_that_is_lost_before_the_end_is_no_success(tmp_path, monkeypatch, lost):
+    """As a store that answers falsely shows it: nothing may be left out in silence."""
+    show, place = GroupCommit.show, tmp_path / "a.zarr"
+
+    def losing(self, targets):
+        for journal in tmp_path.rglob("b/*/job.json"):
+            journal.unlink() if lost == "gone" else journal.write_text("<html>")
+        show(self, targets)
+
+    one = xr.Dataset({name: ("t", da.arange(6, chunks=2)) for name in "ab"})
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupCommit, "show", losing)
+        with pytest.raises(ResumeError, match="its journal has gone"):
+            zd.write_dataset(one, place, resume=True)
+    zd.write_dataset(one, place, mode="w")
+    monkeypatch.setattr(GroupCommit, "show", losing)
+    zd.write_dataset(one, place, append="t", resume=True)
+    assert zd.open_array(place, "a").shape == zd.open_array(place, "b").shape == (12,)

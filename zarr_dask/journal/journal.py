@@ -49,7 +49,12 @@ from zarr_dask.journal.receipts import GATHERED, Batch, Receipt, Receipts, colle
 from zarr_dask.journal.validate_record import checked_members
 from zarr_dask.stores.backends.posix_io import forget_folders
 from zarr_dask.stores.base import Buffer, Store, append_or_none, is_remote
-from zarr_dask.stores.compare_and_swap import cas_store_or_none, content_tag
+from zarr_dask.stores.compare_and_swap import (
+    as_cas_store,
+    cas_store_or_none,
+    content_tag,
+    until_put,
+)
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.no_follow import folder_in, remove_empty
 from zarr_dask.stores.patience import in_foreground, task_begun
@@ -270,16 +275,20 @@ class Journal:
             now = self.job()
             return now is not None and now.is_elsewhere()
 
-        tagged = cas_store_or_none(self.store, key)
-        tag: Hashable = None
-        while tagged is not None and not tagged.set_if(key, [text], tag):
-            value, tag = tagged.get_tagged(key)
+        def put(tags: dict[str, Hashable]) -> bool:
+            tagged = as_cas_store(self.store)
+            value, tags[key] = tagged.get_tagged(key)
             found = None if value is None else _parsed(self.store, key, bytes(value))
             if found is not None and found.is_elsewhere():
                 owner = Owner.parse(found.process.encode())
                 raise SameJobRunningError(what, f"{self.store.url}/{key}", owner, is_at_work)
+            return tagged.set_if(key, [text], tags[key])
+
+        tagged = cas_store_or_none(self.store, key)
         if tagged is None:
             self.note(job)
+        elif not tagged.set_if(key, [text], content_tag(None)):
+            until_put(self.url, put)
         LOOKS.note(self.batch_key)
 
     def leave(self) -> None:

@@ -560,6 +560,8 @@ def _difference(job: JobRecord, other: JobRecord) -> str:
     if job.extra.get("grows") and job.region != other.region:
         return "the array has grown since, by other means."
     changed = [name for name, value in job.extra.items() if other.extra.get(name) != value]
+    if not changed and job.region == other.region:
+        return "its target had another address, such as another endpoint."
     words = [_WORDS.get(name, name) for name in changed]
     return f"its {' and '.join(words) or 'region'} was another one."
 

@@ -546,11 +546,8 @@ class ArrayTarget:
     def _finish(self, result: WriteReport) -> WriteReport:
         job = self._open_job()
         records = None if job is None else self.records
-        if job is None and self.records is not None:
-            self._check_ended(self.records.journal)
-            if self.creates:
-                self._check_shown()
-                return result
+        if self._is_over(job):
+            return result
         if records is not None and records.manifest is not None:
             self._keep(records, records.manifest)
         if self.creates and self.counts:
@@ -593,8 +590,25 @@ class ArrayTarget:
     def show(self) -> None:
         """Make a new array or a new length visible, after `finish` has left that to the caller."""
         job = self._open_job()
-        if job is not None or self.records is None:  # else the end of the job runs again
+        if not self._is_over(job):
             self._show(job)
+
+    def _is_over(self, job: JobRecord | None) -> bool:
+        """Return True if the end of a job that makes an array runs again: it is visible then.
+
+        Raises
+        ------
+        JobReplacedError
+            If the journal has gone before the end.
+        ResumeError
+            If the array is not visible, or is another one.
+        """
+        if job is not None or self.records is None:
+            return False
+        self._check_ended(self.records.journal)
+        if self.creates:
+            self._check_shown()
+        return self.creates
 
     def _show(self, job: JobRecord | None) -> None:
         array = self.array
