@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-__all__ = ["InWords", "Tree", "format_shape", "html_table", "render_tree"]
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["InWords", "Tree", "format_dtype", "format_shape", "html_table", "render_tree"]
 
 
 class InWords:
@@ -150,6 +153,18 @@ def format_shape(shape: Sequence[int], names: Sequence[str | None] | None) -> st
         return str(tuple(shape))
     lengths = zip(names or (), shape, strict=True)
     return f"({', '.join(str(n) if name is None else f'{name}: {n}' for name, n in lengths)})"
+
+
+def format_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the name by which NumPy takes a data type, as in ``x.astype("float32")``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [format_dtype(np.dtype(name)) for name in ("f4", ">i2", "S2", "U3")]
+    ['float32', 'int16', 'S2', 'U3']
+    """
+    return dtype.str[1:] if dtype.kind in "SU" else dtype.name
 
 
 def escape_control_chars(text: str) -> str:

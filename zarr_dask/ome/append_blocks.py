@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zarr_dask._util.arguments import check_resume
+from zarr_dask._util.display import format_dtype
 from zarr_dask._util.keywords import takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.resize import append_region, resize_grid
@@ -372,7 +373,8 @@ def _given(values: Any, axis: int, array: Array) -> da.Array:
     if not array.meta.data_type.accepts(found.dtype):
         raise DataTypeError(
             f"{array.where} holds {array.meta.data_type.label}, which cannot hold every value of "
-            f"{found.dtype.name}; convert with x.astype({array.dtype.name!r}) if that is meant."
+            f"{format_dtype(found.dtype)}; convert with x.astype({format_dtype(array.dtype)!r}) if "
+            "that is meant."
         )
     return found[(slice(None),) * axis + (np.newaxis,)] if found.ndim == array.ndim - 1 else found
 

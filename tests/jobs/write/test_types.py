@@ -340,3 +340,12 @@ def test_records_with_times_are_cast_as_numpy_casts_them():
     array[...] = [(5, (6,)), ([1, 2, 3], ([[1, 2], [3, 4]],))]
     expected = np.array([(5, (6,)), ([1, 2, 3], ([[1, 2], [3, 4]],))], fields)
     np.testing.assert_array_equal(array[...], expected)
+
+
+def test_advice_for_longer_texts_is_a_type_of_numpy(tmp_path):
+    array = zd.create_array(tmp_path / "a", shape=(2,), dtype="U1")
+    values = da.from_array(np.array(["ab", "c"]))
+    with pytest.raises(DataTypeError, match=r"every value of U2; convert with x\.astype\('U1'\)"):
+        zd.to_zarr(values, array, region=(slice(0, 2),))
+    zd.to_zarr(values.astype("U1"), array, region=(slice(0, 2),))
+    assert list(array[...]) == ["a", "c"]

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from zarr_dask._util.arguments import check_bools
-from zarr_dask._util.display import InWords, escape_control_chars
+from zarr_dask._util.display import InWords, escape_control_chars, format_dtype
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec, array_meta
@@ -176,7 +176,8 @@ class DaskRechunkPlan(Priced, InWords):
         """Return the plan in words and numbers."""
         values, target = self.values, self.target
         lines = [
-            f"rechunk a dask array {values.shape} {values.dtype.name}, {format_bytes(self.nbytes)}",
+            f"rechunk a dask array {values.shape} {format_dtype(values.dtype)}, "
+            f"{format_bytes(self.nbytes)}",
             f"     to {target.where}, chunks {target.meta.grids}",
         ]
         if self.direct:

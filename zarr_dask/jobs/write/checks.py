@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from zarr_dask._util.display import format_dtype
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import ArraySpec
 from zarr_dask.dtypes.base import Casting
@@ -112,7 +113,8 @@ def check_fits(
     if not target.meta.data_type.accepts(values.dtype, casting):
         raise DataTypeError(
             f"{target.where} holds {target.meta.data_type.label}, which cannot hold every value of "
-            f"{values.dtype.name}; convert with x.astype({target.dtype.name!r}) if that is meant, "
+            f"{format_dtype(values.dtype)}; convert with x.astype({format_dtype(target.dtype)!r}) "
+            "if that is meant, "
             "or pass casting='unsafe'."
         )
 

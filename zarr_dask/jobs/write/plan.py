@@ -12,7 +12,7 @@ from itertools import accumulate, groupby, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from zarr_dask._util.display import InWords, html_table
+from zarr_dask._util.display import InWords, format_dtype, html_table
 from zarr_dask.array.array import Array
 from zarr_dask.array.writer import is_shared
 from zarr_dask.dtypes.base import Casting
@@ -231,7 +231,7 @@ class PlannedWrite(Priced, InWords):
         target = self.target
         shape = tuple(s.stop - s.start for s in self.region)
         lines = [
-            f"write {self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
+            f"write {self._described_values()}",
             f"   to {target.where}, {self._kind()} {target.format} array of "
             f"chunks {target.meta.grids}",
             f"  region  {shape} at {tuple(s.start for s in self.region)}",
@@ -294,6 +294,10 @@ class PlannedWrite(Priced, InWords):
             return "put back if no other job has changed them meanwhile, else read again"
         return "written by their single owner"
 
+    def _described_values(self) -> str:
+        dtype = format_dtype(self.values.dtype)
+        return f"{self.values.shape} {dtype}, {format_bytes(self.nbytes)}"
+
     def _how(self) -> str:
         if not self.regrouped:
             return "written as they are"
@@ -311,7 +315,7 @@ class PlannedWrite(Priced, InWords):
         target = self.target
         facts = {
             "target": f"{self._kind()} {target.format} array of chunks {target.meta.grids}",
-            "values": f"{self.values.shape} {self.values.dtype.name}, {format_bytes(self.nbytes)}",
+            "values": self._described_values(),
             "region": ", ".join(f"{s.start}:{s.stop}" for s in self.region) or "one element",
             "blocks": f"{_sizes(self.values.chunks)}, {self._how()}",
             "tasks": self.tasks,
