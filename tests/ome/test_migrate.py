@@ -464,6 +464,10 @@ def test_an_image_is_sharded_in_its_place(tmp_path, version):
     assert files(tmp_path) == before
     (tmp_path / "image/notes.txt").unlink()
     layout = {"chunks": {"z": 2, "y": 4, "x": 4}, "shards": {"z": 4, "y": 16, "x": 16}}
+    said = str(zd.ome.migrate(tmp_path / "image", **layout, dry_run=True))
+    assert "in place: written beside it" in said
+    assert "swap" not in said
+    assert "old        the old hierarchy is removed" in said
     zd.ome.migrate(tmp_path / "image", **layout)
     assert zd.ome.validate(tmp_path / "image") == []
     same(zd.ome.open(tmp_path / "image"), levels)

@@ -147,6 +147,8 @@ class OmeMigration(Priced, InWords):
     def explain(self) -> str:
         """Return the plan as text."""
         first, *lines = self.metadata.explain().splitlines()
+        if self.swap is not None:
+            lines = [_EXCHANGED.get(line[:_NAMED], line) for line in lines]
         said = [f"{first} (OME-Zarr {self.old} to {self.new})", *lines[:4]]
         if self.anew:
             total = format_bytes(sum(plan.nbytes for plan in self.anew))
@@ -235,6 +237,12 @@ class OmeMigration(Priced, InWords):
 
 
 _SHOWN = 10
+_NAMED = len("  place")
+_EXCHANGED = {
+    "  place": "  place      in place: written beside it, and exchanged at the end in one instant",
+    "  old  ": "  old        the old hierarchy is removed after that",
+}
+"""Lines of a plan, by their names, where the new hierarchy takes the place of the old one."""
 """Maximum number of arrays and files that a plan names."""
 
 
