@@ -228,15 +228,21 @@ def test_a_process_of_another_host_of_the_same_name_is_not_taken_for_dead(machin
     assert not there.is_running()
 
 
-def test_a_killed_process_is_gone_before_its_parent_has_asked_for_it() -> None:
+def test_a_process_that_is_stopped_or_killed_is_not_waited_for() -> None:
+    """Also before its parent has asked for its exit code."""
+    is_told = Path("/proc/self/stat").exists()
     with subprocess.Popen(["sleep", "60"]) as killed:
         there = Owner(
             **{**json.loads(Owner.here(locked=False).to_json()), "pid": killed.pid, "began": ""}
         )
-        assert there.is_another_running()
+        assert there.is_another_at_work()
+        killed.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, killed.pid, os.WSTOPPED | os.WNOWAIT)
+        assert there.is_running()
+        assert there.is_another_at_work() != is_told
         killed.kill()
         os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
-        assert there.is_gone() == Path("/proc/self/stat").exists()
+        assert there.is_gone() == is_told
 
 
 ENDLESS = ELSEWHERE.to_json().replace(b'"pid": 1', b'"pid": Infinity')

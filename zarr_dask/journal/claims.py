@@ -188,7 +188,7 @@ class ClaimRecord:
     def is_same_elsewhere(self, job: str) -> bool:
         """Return True if another process of this host works on the same resumable job."""
         is_same = bool(job) and self.job == job and not self.is_free
-        return is_same and self.owner.is_another_running()
+        return is_same and self.owner.is_another_at_work()
 
     def __str__(self) -> str:
         return f"{self.owner} since {self.begun}"

@@ -137,7 +137,7 @@ class JobRecord:
     def is_elsewhere(self) -> bool:
         """Return True if another process of this host says that it alone works on the job."""
         owner = Owner.parse(self.process.encode())
-        return owner is not None and owner.is_another_running()
+        return owner is not None and owner.is_another_at_work()
 
     def to_json(self) -> bytes:
         """Return the JSON that the journal stores."""

@@ -85,9 +85,11 @@ class Owner:
         """Return True if the process is known to be there."""
         return self._runs() is True
 
-    def is_another_running(self) -> bool:
-        """Return True if it is known to be there, and is not this one."""
-        return not self.is_this() and self.is_running()
+    def is_another_at_work(self) -> bool:
+        """Return True if it is known to be there, is not stopped (SIGSTOP), and is not this one."""
+        if self.is_this() or not self.is_running():
+            return False
+        return _state_and_beginning(self.pid)[0] not in _STOPPED
 
     def is_this(self) -> bool:
         """Return True if it is this process."""
@@ -123,6 +125,7 @@ class Owner:
 
 _ENDED = ("Z", "X")
 """States of processes that have ended, as the kernel shows them."""
+_STOPPED = ("T", "t")
 _PID_BITS = 22
 """The kernel counts processes no further."""
 _PLACE_BITS = 18
