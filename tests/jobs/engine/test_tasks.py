@@ -14,7 +14,7 @@ from zarr_dask.jobs.engine.workers import find_workers
 def test_calls_are_put_together_as_far_as_they_are_short():
     calls = _ShortCalls(iter(range(200)))
     assert [next(calls), next(calls)] == [(0,), (1,)]  # nothing is known yet
-    for seconds, number in ((0.01, 10), (0.04, 2), (0.1, 1), (3.0, 1), (0.0, 64)):
+    for seconds, number in ((0.0029, 10), (0.012, 2), (0.03, 1), (3.0, 1), (0.0, 64)):
         calls.seconds = seconds
         assert len(next(calls)) == number
     assert [number for some in calls for number in some] == list(range(80, 200))

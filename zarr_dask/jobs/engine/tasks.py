@@ -100,9 +100,9 @@ def run_tasks(
         run_window(logged, several, client, window, take_several, name, {})
 
 
-_TOGETHER = 0.1
+_TOGETHER = 0.03
 """Seconds of calls that a cluster is sent as one task. It takes dask 4 ms to send one, on all
-sides; what runs when a worker dies is done again."""
+sides. What runs when a worker dies is done again, so no more than short calls are sent together."""
 
 
 class _ShortCalls(Iterator[tuple[Any, ...]]):
