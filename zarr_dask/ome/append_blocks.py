@@ -199,6 +199,7 @@ def append_at(
         See `append`.
     """
     group = image.group
+    block = as_dask(block)  # once: what is in memory is named by its content
     awaited = None if on_conflict == "wait" else _shapes(image)
     job = _job(image, block, axis, labels or {}, resume)
 
