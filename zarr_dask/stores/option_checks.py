@@ -29,6 +29,7 @@ _TEXTS = {
     "key",
     "profile",
     "project",
+    "region",
     "region_name",
     "sas_token",
     "secret",

@@ -413,6 +413,8 @@ def _s3(left: dict[str, Any]) -> ClientConfig | str:
     provider = left.pop("credential_provider", None)
     own = bool({"skip_signature", "access_key_id"} & config.keys()) or provider is not None
     own = own or (not profile and _first(_AWS_CREDENTIALS) is not None)
+    if not own and profile and _profile_settings(profile) is None:
+        return _no_profile(profile)
     by_boto3 = not own and find_spec("boto3") is not None
     if not own and not by_boto3:
         found = _from_files(profile)
@@ -425,6 +427,10 @@ def _s3(left: dict[str, Any]) -> ClientConfig | str:
     return ClientConfig("S3Store", config, insecure, boto3s, provider=provider)
 
 
+def _no_profile(name: str) -> str:
+    return f"AWS's configuration files have no profile {name!r}"
+
+
 def _from_files(profile: str | None) -> dict[str, str] | str:
     """Return credentials from AWS's configuration files, or a text that tells why there are none.
 
@@ -434,7 +440,7 @@ def _from_files(profile: str | None) -> dict[str, str] | str:
     settings = _profile_settings(profile)
     if settings is None:
         if named:
-            return f"AWS's configuration files have no profile {named!r}"
+            return _no_profile(named)
         if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
             return (
                 "no credentials were found in storage_options (key and secret), the environment "

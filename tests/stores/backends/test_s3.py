@@ -514,6 +514,7 @@ def test_credentials_of_google_that_the_machine_has(monkeypatch, tmp_path):
     ("given", "says"),
     [
         ({"key": 5}, r"\['key'\] is of type int, expected a text"),
+        ({"region": 5}, r"\['region'\] is of type int, expected a text"),
         ({"endpoint_url": ["http://host"]}, r"\['endpoint_url'\] is of type list, expected a text"),
         ({"client_kwargs": "x"}, r"\['client_kwargs'\] is of type str, expected an object"),
         ({"config_kwargs": 1}, r"\['config_kwargs'\] is of type int, expected an object"),
@@ -536,11 +537,18 @@ def test_configurations_of_fsspec_of_a_wrong_kind_are_named(url, monkeypatch):
         open_store(url)
 
 
-@pytest.mark.parametrize("backend", ["obstore", "fsspec"])
-def test_a_profile_that_is_not_there(url, backend):
-    client = {"region_name": "us-east-1"}
-    with pytest.raises(StoreError, match=r"profile \(nobody\) could not be found"):
-        open_store(url, {"profile": "nobody", "client_kwargs": client, "backend": backend}).get("a")
+@pytest.mark.parametrize("client", [{"region_name": "us-east-1"}, {}])
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ({"backend": "obstore"}, "have no profile 'nobody'"),
+        ({"backend": "fsspec"}, r"profile \(nobody\) could not be found"),
+        ({}, r"profile \(nobody\) could not be found"),
+    ],
+)
+def test_a_profile_that_is_not_there(url, chosen, says, client):
+    with pytest.raises(StoreError, match=says):
+        open_store(url, {"profile": "nobody", "client_kwargs": client, **chosen}).get("a")
 
 
 def test_clients_of_old_tokens_are_given_up(server, url):
