@@ -15,7 +15,9 @@ def test_calls_are_put_together_as_far_as_they_are_short():
     calls = _ShortCalls(iter(range(200)))
     assert [next(calls), next(calls)] == [(0,), (1,)]  # nothing is known yet
     for seconds, number in ((0.0029, 10), (0.012, 2), (0.03, 1), (3.0, 1), (0.0, 64)):
-        calls.seconds = seconds
+        for _ in range(7):
+            calls.note(seconds)
+        calls.note(seconds / 2)  # a short one between long ones is no measure
         assert len(next(calls)) == number
     assert [number for some in calls for number in some] == list(range(80, 200))
 

@@ -7,6 +7,7 @@ a time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -87,7 +88,8 @@ def run_tasks(
     window = SubmissionWindow(client, workers.threads)
 
     def take_several(found: tuple[list[Any], float]) -> None:
-        results, several.seconds = found
+        results, seconds = found
+        several.note(seconds)
         for one in results:
             take(one)
 
@@ -108,6 +110,8 @@ sides. What runs when a worker dies is done again, so no more than short calls a
 class _ShortCalls(Iterator[tuple[Any, ...]]):
     """Arguments of calls: as many at a time as take `_TOGETHER`, one at first.
 
+    The slowest of the last calls counts: those of a small array may come before long ones.
+
     Parameters
     ----------
     arguments
@@ -116,17 +120,22 @@ class _ShortCalls(Iterator[tuple[Any, ...]]):
 
     def __init__(self, arguments: Iterator[Any]) -> None:
         self._arguments = arguments
-        self.seconds = _TOGETHER
-        """Duration of a call, as far as it is known."""
+        self._last = deque([_TOGETHER] * _LOOKED_AT, _LOOKED_AT)
+
+    def note(self, seconds: float) -> None:
+        """Note the duration of a call."""
+        self._last.append(seconds)
 
     def __next__(self) -> tuple[Any, ...]:
-        number = int(_TOGETHER / max(self.seconds, _TOGETHER / _MOST_TOGETHER))
+        number = int(_TOGETHER / max(*self._last, _TOGETHER / _MOST_TOGETHER))
         found = tuple(islice(self._arguments, max(number, 1)))
         if not found:
             raise StopIteration
         return found
 
 
+_LOOKED_AT = 8
+"""Number of the last tasks whose calls are the measure."""
 _MOST_TOGETHER = 64
 """Maximum number of calls that are sent as one task."""
 
