@@ -109,8 +109,12 @@ def test_documents_that_are_none_are_errors_of_the_store(document, tmp_path):
         zd.open_array("reference://", storage_options={"fo": str(path)})
 
 
-@pytest.mark.parametrize("entry", [["a"] * 9, [], 3, "base64:x"])
-def test_malformed_entries_are_errors_of_the_store(entry, tmp_path):
+@pytest.mark.parametrize("places", [None, ["/data"]])
+@pytest.mark.parametrize(
+    "entry",
+    [["a"] * 9, [], 3, "base64:x", ["/data/\ud800", 0, 1], ["/data/\0", 0, 1], ["s3://[x", 0, 1]],
+)
+def test_malformed_entries_are_errors_of_the_store(entry, places, tmp_path):
     document = {
         "zarr_format": 3,
         "node_type": "array",
@@ -123,5 +127,6 @@ def test_malformed_entries_are_errors_of_the_store(entry, tmp_path):
     }
     path = tmp_path / "refs.json"
     path.write_text(json.dumps({"zarr.json": json.dumps(document), "c/0": entry}))
+    options = {"fo": str(path)} | ({} if places is None else {"reference_places": places})
     with pytest.raises((StoreError, CorruptObjectError)):
-        zd.open_array("reference://", storage_options={"fo": str(path)})[...]
+        zd.open_array("reference://", storage_options=options)[...]

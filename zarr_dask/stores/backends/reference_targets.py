@@ -98,8 +98,11 @@ def confine(file_system: Any, document: str, places: Sequence[str] | None) -> No
             found = locate(path, start, end)
             if found[0] is None:
                 raise ValueError("no URL")
+            if isinstance(found[0], str):
+                if b"\0" in found[0].encode():  # lone surrogates are no UTF-8
+                    raise ValueError("a URL with a NUL")
+                check_target(found[0], document, places)
         if isinstance(found[0], str):
-            check_target(found[0], document, places)
             _reach(file_system, found[0])
         return found
 
