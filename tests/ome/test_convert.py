@@ -602,6 +602,14 @@ def test_metadata_that_are_cut_off_are_no_other_metadata(tmp_path):
         zd.ome.convert(path, {})
 
 
+def test_a_description_of_many_comments_is_looked_at_once(tmp_path):
+    """Each way to divide them into comments would take a look of its own: 2^63 of them."""
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, pixels(20, 30), description="<!---->" * 64 + "<OMX")
+    zd.ome.convert(path, tmp_path / "a.zarr")
+    np.testing.assert_array_equal(zd.ome.open(tmp_path / "a.zarr").level(0)[...], pixels(20, 30))
+
+
 def put_companion(folder):
     """Two TIFF files of one plane each, whose OME-XML lies in a third file."""
     planes = np.arange(2 * 20 * 30, dtype="u2").reshape(2, 20, 30)

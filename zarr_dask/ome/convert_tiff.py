@@ -351,7 +351,7 @@ def _damaged_xml(file: Any) -> str:
     return text if _BEGIN_OF_XML.match(text) else ""
 
 
-_BEGIN_OF_XML = re.compile(r"(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<(\w+:)?OME\b", re.DOTALL)
+_BEGIN_OF_XML = re.compile(r"(<\?xml[^>]*>\s*)?(<!--((?!-->).)*-->\s*)*<(\w+:)?OME\b", re.DOTALL)
 
 
 def _of_tags(series: Any) -> ImageFacts:

@@ -237,13 +237,13 @@ class OmeMigration(Priced, InWords):
 
 
 _SHOWN = 10
+"""Maximum number of arrays and files that a plan names."""
 _NAMED = len("  place")
 _EXCHANGED = {
     "  place": "  place      in place: written beside it, and exchanged at the end in one instant",
     "  old  ": "  old        the old hierarchy is removed after that",
 }
 """Lines of a plan, by their names, where the new hierarchy takes the place of the old one."""
-"""Maximum number of arrays and files that a plan names."""
 
 
 def _changes(plan: RechunkPlan) -> str:
