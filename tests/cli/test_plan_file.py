@@ -24,6 +24,7 @@ from zarr_dask.jobs.engine.lifecycle import join_job
 from zarr_dask.jobs.plan_file import load_plan
 from zarr_dask.jobs.rechunk.verify_copy import CopyVerification
 from zarr_dask.stores import LocalStore, Recording
+from zarr_dask.stores.open import BACKEND
 
 SHAPE = (512, 32, 32)
 VALUES = np.arange(512 * 32 * 32, dtype="f4").reshape(SHAPE)
@@ -186,6 +187,8 @@ def test_wrong_usage(source, tmp_path, words, says):
 
 
 def test_jobs_of_a_script_get_its_options_of_object_stores(source, tmp_path, monkeypatch):
+    monkeypatch.setenv(BACKEND, "")  # --backend sets it for this process, too: undone at the end
+    monkeypatch.delenv(BACKEND)
     with s3_server() as server:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)

@@ -602,10 +602,23 @@ def test_metadata_that_are_cut_off_are_no_other_metadata(tmp_path):
         zd.ome.convert(path, {})
 
 
-def test_a_description_of_many_comments_is_looked_at_once(tmp_path):
-    """Each way to divide them into comments would take a look of its own: 2^63 of them."""
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!---->" * 64 + "<OMX",
+        "<OME " * 200_000 + "OME>",
+        "<OME>" + "<BinaryOnly " * 200_000 + "OME>",
+    ],
+    ids=["comments", "roots", "companions"],
+)
+def test_descriptions_of_strangers_are_looked_at_once(text, tmp_path):
+    """Each way to divide comments would take a look of its own, each element one at all others."""
     path = tmp_path / "a.tif"
-    tifffile.imwrite(path, pixels(20, 30), description="<!---->" * 64 + "<OMX")
+    tifffile.imwrite(path, pixels(20, 30), description=text, metadata=None)
+    if "OME>" in text:
+        with pytest.raises(MetadataError, match="OME-XML"):
+            zd.ome.convert(path, tmp_path / "a.zarr")
+        return
     zd.ome.convert(path, tmp_path / "a.zarr")
     np.testing.assert_array_equal(zd.ome.open(tmp_path / "a.zarr").level(0)[...], pixels(20, 30))
 

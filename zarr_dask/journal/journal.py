@@ -136,7 +136,7 @@ class JobRecord:
 
     def is_elsewhere(self) -> bool:
         """Return True if another process of this host says that it alone works on the job."""
-        owner = Owner.parse(self.process.encode())
+        owner = Owner.parse(self.process)
         return owner is not None and owner.is_another_at_work()
 
     def to_json(self) -> bytes:
@@ -280,7 +280,7 @@ class Journal:
             value, tags[key] = tagged.get_tagged(key)
             found = None if value is None else _parsed(self.store, key, bytes(value))
             if found is not None and found.is_elsewhere():
-                owner = Owner.parse(found.process.encode())
+                owner = Owner.parse(found.process)
                 raise SameJobRunningError(what, f"{self.store.url}/{key}", owner, is_at_work)
             return tagged.set_if(key, [text], tags[key])
 

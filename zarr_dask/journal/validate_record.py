@@ -13,6 +13,7 @@ from typing import Any
 
 from zarr_dask.errors import JournalError
 from zarr_dask.stores.base import is_key
+from zarr_dask.stores.process_identity import Owner
 
 __all__ = ["checked_members"]
 
@@ -57,6 +58,10 @@ def _is_swap(value: Any) -> bool:
 
 def _is_session(value: Any) -> bool:
     return value == "" or (isinstance(value, str) and _SESSION.fullmatch(value) is not None)
+
+
+def _is_owner(value: Any) -> bool:
+    return value == "" or (_is_text(value) and Owner.parse(value) is not None)
 
 
 def _is_time(value: Any) -> bool:
@@ -119,7 +124,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "content_token": (_is_text, "a text"),
     "finished_with": (_is_texts, "texts"),
     "swap": (_is_swap, "16 hexadecimal digits, or ''"),
-    "process": (_is_text, "a text"),
+    "process": (_is_owner, "a process, or ''"),
     "session": (_is_session, "the branch of a job, zarr-dask.<16 hexadecimal digits>, or ''"),
 }
 

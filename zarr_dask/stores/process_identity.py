@@ -48,7 +48,7 @@ class Owner:
         return _locked_owner(os.getpid()) if locked else _owner(os.getpid(), locked=False)
 
     @staticmethod
-    def parse(text: bytes) -> Owner | None:
+    def parse(text: bytes | str) -> Owner | None:
         """Return the owner that a record names; None if it names none (yet)."""
         try:
             return Owner.of(json.loads(text))

@@ -396,10 +396,11 @@ def _cut_off(path: str, size: int, end: int) -> DamagedValueError:
 
 _COMPANIONS = (".companion.ome", ".companion.ome.xml", ".ome.xml")
 _MOST_XML = 1 << 28
-_BINARY_ONLY = re.compile(r'<(?:\w+:)?BinaryOnly\b[^>]*\bMetadataFile\s*=\s*"([^"]*)"')
-_ROOT_UUID = re.compile(r'<(?:\w+:)?OME\b[^>]*\bUUID\s*=\s*"([^"]*)"')
+# no look goes beyond the next element, so that strangers' texts are looked at once
+_BINARY_ONLY = re.compile(r'<(?:\w+:)?BinaryOnly\b[^<>]*\bMetadataFile\s*=\s*"([^"<]*)"')
+_ROOT_UUID = re.compile(r'<(?:\w+:)?OME\b[^<>]*\bUUID\s*=\s*"([^"<]*)"')
 _FILE_UUID = re.compile(
-    r'<(?:\w+:)?UUID\b[^>]*\bFileName\s*=\s*"([^"]*)"[^>]*?(?:/>|>\s*([^<\s]*)\s*<)'
+    r'<(?:\w+:)?UUID\b[^<>]*\bFileName\s*=\s*"([^"<]*)"[^<>]*?(?:/>|>\s*+([^<\s]*+)\s*+<)'
 )
 
 
