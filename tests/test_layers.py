@@ -382,13 +382,13 @@ except SystemExit as end:
 LIGHT = {"read": IMPORT_AND_READ, "write": WRITE, "simulate": SIMULATE, "info": INFO}
 
 
-@pytest.mark.parametrize("code", LIGHT.values(), ids=LIGHT)
-def test_light_uses_load_nothing_heavy(code, tmp_path):
+def assert_not_loaded(names: set[str], code: str, tmp_path: Path) -> None:
+    """Run code on the `url` of an array in another process, which loads none of the modules."""
     import zarr_dask as zd
 
     url = str(tmp_path / "array")
     zd.create_array(url, shape=(3,), dtype="int32", chunks=2)[...] = [1, 2, 3]
-    report = f"import sys\nprint('loaded:', *sorted({HEAVY} & sys.modules.keys()))"
+    report = f"import sys\nprint('loaded:', *sorted({names} & sys.modules.keys()))"
     run = subprocess.run(
         [sys.executable, "-c", f"url = {url!r}\n{code}\n{report}"],
         capture_output=True,
@@ -399,33 +399,25 @@ def test_light_uses_load_nothing_heavy(code, tmp_path):
     assert run.stdout.splitlines()[-1] == "loaded:"
 
 
+@pytest.mark.parametrize("code", LIGHT.values(), ids=LIGHT)
+def test_light_uses_load_nothing_heavy(code, tmp_path):
+    assert_not_loaded(HEAVY, code, tmp_path)
+
+
 CLUSTER = """
-import sys
 import distributed
 import zarr_dask as zd
 options = {"processes": False, "n_workers": 1, "dashboard_address": None}
 with distributed.Client(**options) as client:
     zd.copy(url, url + "-copy", client=client)
 assert zd.open(url + "-copy")[...].tolist() == [1, 2, 3]
-print("loaded:", *sorted({"dask.array", "xarray", "pandas"} & sys.modules.keys()))
 """
 
 
 def test_a_copy_on_a_cluster_loads_no_dask_array(tmp_path):
     """It would load xarray and pandas, before the first task begins."""
-    import zarr_dask as zd
-
     pytest.importorskip("distributed")
-    url = str(tmp_path / "array")
-    zd.create_array(url, shape=(3,), dtype="int32", chunks=2)[...] = [1, 2, 3]
-    run = subprocess.run(
-        [sys.executable, "-c", f"url = {url!r}\n{CLUSTER}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == "loaded:"
+    assert_not_loaded({"dask.array", "xarray", "pandas"}, CLUSTER, tmp_path)
 
 
 COUNT = """

@@ -1,8 +1,8 @@
 """From an index space cut into blocks to dask, and from dask to tasks that write.
 
 This package does not know `zarr_dask.Array`: a source is any object with ``shape``, ``dtype`` and
-``__getitem__``, a target any object with the methods of `Target`. It imports dask at its top, and
-is therefore imported inside functions.
+``__getitem__``, a target any object with the methods of `Target`. Its modules import dask at their
+top, so each name here is loaded when it is first used.
 
 ====================  ===============================================================
 `requirements`        requirements for dask arrays that are to be written

@@ -151,7 +151,7 @@ class ResumePlan:
             bool(self.same_job)
             and place is not None
             and place.session is None
-            and (is_remote(place.store))
+            and is_remote(place.store)
         )
 
     @property

@@ -91,9 +91,7 @@ def checked_settle(settle: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-def choice_for(
-    settle: Mapping[str, str], kind: str, variable: str, by_name: Sequence[str] = ()
-) -> str:
+def choice_for(settle: Mapping[str, str], kind: str, variable: str, by_name: Sequence[str]) -> str:
     """Return the choice for a difference: that of the variable, that of its kind, or "stop"."""
     chosen = settle.get(kind, "stop")
     return settle.get(f"{kind}:{variable}", "stop" if chosen in by_name else chosen)
