@@ -45,7 +45,7 @@ from zarr_dask.errors import (
     ZarrDaskError,
 )
 from zarr_dask.formats.base import ArrayMeta, ReadOptions, where
-from zarr_dask.grid.grid import Region, Shape, view_region
+from zarr_dask.grid.grid import Part, Region, Shape, view_region
 from zarr_dask.stores.base import (
     Buffer,
     IndexRange,
@@ -273,6 +273,13 @@ class Reader:
         only = None if self._sparing else self._grid.single_chunk(region)
         if only is not None:
             self._read_one(out, *only, call)
+        elif self._together == 1 and not self._sparing:
+
+            def read(part: Part) -> None:
+                place = view_region(out, part.out)
+                self._read_one(place, part.coords, part.inside, part.whole, call)
+
+            self._one_by_one(read, self._grid.parts(region), threads)
         else:
             objects = (
                 self._part(view_region(out, part.out), part.coords, part.inside, part.whole, call)
@@ -336,7 +343,7 @@ class Reader:
                 self._read(self._object(coords, pieces, call))
             take(job, pieces)
 
-        parallel_for(read, jobs, 1 if threads is None and self._hurries else threads)
+        self._one_by_one(read, jobs, threads)
         self._confirm(call)
 
     @property
@@ -442,12 +449,17 @@ class Reader:
     ) -> None:
         """Read objects one by one or in batches, as the store requires; `count` counts them."""
         if self._together == 1:
-            parallel_for(self._read, objects, 1 if threads is None and self._hurries else threads)
+            self._one_by_one(self._read, objects, threads)
             return
         check_count("threads", threads, "one per core")
         workers = 1 if threads == 1 else min(threads or cpu_count(), cpu_count())
         size = max(1, min(_BATCH, -(-count() // workers)))
         parallel_for(self._read_batch, iter(lambda: list(islice(objects, size)), []), threads)
+
+    def _one_by_one(
+        self, read: Callable[[T], object], items: Iterable[T], threads: int | None
+    ) -> None:
+        parallel_for(read, items, 1 if threads is None and self._hurries else threads)
 
     @cached_property
     def _hurries(self) -> bool:

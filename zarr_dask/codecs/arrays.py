@@ -256,19 +256,18 @@ class _BoundBytes(BoundSerializer):
         out: np.ndarray,
         reading: DecodeOptions,  # noqa: ARG002  (no chunk in here can be absent)
     ) -> None:
-        raw = np.frombuffer(buffer, np.uint8)
-        if raw.size != self.size.exact:
+        if len(buffer) != self.size.exact:
             raise CorruptObjectError(
-                f"it has {raw.size} bytes where a chunk of shape {self.spec.shape} and type "
+                f"it has {len(buffer)} bytes where a chunk of shape {self.spec.shape} and type "
                 f"{self.spec.data_type.label} has {self.size.exact}"
             )
-        chunk = raw.view(self._stored).reshape(self.spec.shape)
+        chunk = np.ndarray(self.spec.shape, self._stored, buffer)
         if region is not None:
             chunk = chunk[region]
         for path in self._texts:
             _check_text(chunk, path)
         loose = [(path, bits) for path, bits in self._loose if not _is_tight(chunk, path, bits)]
-        out.view(self._memory)[...] = chunk
+        (out if self._memory is self.spec.dtype else out.view(self._memory))[...] = chunk
         for path, bits in loose:
             _tighten(out, path, bits)
 

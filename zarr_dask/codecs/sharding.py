@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice, pairwise
+from itertools import islice
 from math import prod
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -49,7 +49,7 @@ from zarr_dask.codecs.fetch import Fetch, check_length, fetch_within, interleave
 from zarr_dask.codecs.index_codecs import DEFAULT_INDEX_CODECS
 from zarr_dask.codecs.registry import inner_chain, with_codec_defaults
 from zarr_dask.codecs.throughput import speeds_of
-from zarr_dask.dtypes import data_type_of, which_are_full_of
+from zarr_dask.dtypes import data_type_of, is_full_of, which_are_full_of
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, ValidationProblem
 from zarr_dask.grid.grid import Grid, Part, Region, Shape, view_region
 from zarr_dask.stores.base import Buffer, IndexRange, Range
@@ -61,6 +61,7 @@ IndexLocation = Literal["start", "end"]
 Coords = tuple[int, ...]
 
 _ABSENT = ABSENT_PLACE
+_PLAIN = DecodeOptions()
 _INDEX_DTYPE = np.dtype("uint64")
 _MAX_KEPT_PARTS = 1 << 16
 _FAST_ENCODER = 1.5e9
@@ -322,7 +323,7 @@ class _BoundSharding(BoundSerializer):
         """
         shard = memoryview(buffer)
         places = self._decode_index(self._cut_index(shard)).reshape(-1, 2)
-        parts = {self._number(part.coords): part for part in self._grid.parts(region)}
+        parts = {self._grid.number_of(part.coords): part for part in self._grid.parts(region)}
         kept = (places != _ABSENT).any(axis=1)
         kept[list(parts)] = False
         if not kept.any() or not _lie_within(places[kept], len(shard)):
@@ -341,29 +342,37 @@ class _BoundSharding(BoundSerializer):
         elements: np.ndarray,
         index: np.ndarray,
     ) -> Iterator[Buffer]:
-        """Yield the bytes of all chunks in their order, kept and changed, and note their places."""
-        noted, offset, done = index.reshape(-1, 2), self._first_byte, 0
-        for number in (*sorted(parts), len(places)):
-            numbers = np.flatnonzero(kept[done:number]) + done
-            lengths = places[numbers, 1]
-            noted[numbers, 0] = offset + np.cumsum(lengths) - lengths
-            noted[numbers, 1] = lengths
-            for first, stop in _joined_ranges(places[numbers]):
+        """Yield the bytes of all chunks in their order, kept and changed, and note their places.
+
+        The changed chunks, `parts` by their numbers, have gaps between them that hold the others.
+        """
+        changed, numbers = [*parts], np.flatnonzero(kept)
+        gaps = np.searchsorted(changed, numbers)
+        ranges: list[list[tuple[int, int]]] = [[] for _ in range(len(changed) + 1)]
+        for gap, first, stop in _joined_ranges(places[numbers], gaps):
+            ranges[gap].append((first, stop))
+        noted, offset, written = index.reshape(-1, 2), self._first_byte, [self._first_byte]
+        old = places[changed].tolist()
+        for gap, number in enumerate(changed):
+            for first, stop in ranges[gap]:
                 offset += stop - first
                 yield shard[first:stop]
-            done = number + 1
-            if number == len(places):
-                return
-            pieces = self._changed_chunk(shard, places[number], parts[number], elements)
+            start = offset
+            pieces = self._changed_chunk(shard, old[gap], parts[number], elements)
             if pieces is not None:
-                start = offset
                 for piece in pieces:
                     offset += len(piece)
                     yield piece
                 noted[number] = start, offset - start
+            written.append(written[-1] + offset - start)
+        for first, stop in ranges[-1]:
+            yield shard[first:stop]
+        lengths = places[numbers, 1]
+        noted[numbers, 0] = np.array(written, _INDEX_DTYPE)[gaps] + np.cumsum(lengths) - lengths
+        noted[numbers, 1] = lengths
 
     def _changed_chunk(
-        self, shard: memoryview, place: np.ndarray, part: Part, elements: np.ndarray
+        self, shard: memoryview, place: Sequence[int], part: Part, elements: np.ndarray
     ) -> Iterable[Buffer] | None:
         """Return the bytes of one chunk after a part of it has changed; None if it is all fill."""
         spec, chunk = self._inner.spec, view_region(elements, part.out)
@@ -379,17 +388,13 @@ class _BoundSharding(BoundSerializer):
                     pieces = self._inner.updated(stored, part.inside, new)
                     if pieces is not None:
                         return pieces
-                    self._inner.decode(stored, None, chunk, DecodeOptions())
+                    self._inner.decode(stored, None, chunk, _PLAIN)
                 except CorruptObjectError as error:
                     raise error.inside(part.coords) from error
             chunk[part.inside] = new
-        if spec.fill_value is not None and which_are_full_of(chunk[np.newaxis], spec.fill_value)[0]:
+        if spec.fill_value is not None and is_full_of(chunk, spec.fill_value):
             return None
         return self._inner.pieces(chunk)
-
-    def _number(self, coords: Coords) -> int:
-        """Return the position of a chunk in the index."""
-        return int(np.ravel_multi_index(coords, self._grid.counts)) if coords else 0
 
     @cached_property
     def _all_parts(self) -> Sequence[Part]:
@@ -477,7 +482,7 @@ class _BoundSharding(BoundSerializer):
     def _decode_index(self, encoded: Buffer) -> np.ndarray:
         index = np.empty(self._index_spec.shape, _INDEX_DTYPE)
         try:
-            self._index.decode(encoded, None, index, DecodeOptions())
+            self._index.decode(encoded, None, index, _PLAIN)
         except CorruptObjectError as error:
             raise CorruptObjectError(f"its shard index does not decode: {error.reason}") from error
         return index
@@ -622,10 +627,10 @@ class _BoundSharding(BoundSerializer):
 
     def _place(self, coords: Coords, index: np.ndarray) -> tuple[int, int] | None:
         """Return the offset and length of a chunk; None if it is absent."""
-        return self._checked_place(coords, index[coords])
+        return self._checked_place(coords, index[coords].tolist())
 
-    def _checked_place(self, coords: Coords, place: np.ndarray) -> tuple[int, int] | None:
-        offset, nbytes = place.tolist()
+    def _checked_place(self, coords: Coords, place: Sequence[int]) -> tuple[int, int] | None:
+        offset, nbytes = place
         if offset == nbytes == _ABSENT:
             return None
         if nbytes > self._inner.size.most or offset + nbytes >= 1 << 63:
@@ -684,14 +689,15 @@ def _lie_within(places: np.ndarray, nbytes: int) -> bool:
     return bool((offsets + lengths <= nbytes).all()) and int(lengths.sum()) <= nbytes
 
 
-def _joined_ranges(places: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield ranges of bytes in their order, those as one that lie one behind the other."""
-    if not len(places):
-        return
+def _joined_ranges(places: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Yield gaps and ranges of bytes in their order, those as one that are neighbours in a gap."""
     offsets, stops = places[:, 0], places.sum(axis=1)
-    breaks = np.flatnonzero(offsets[1:] != stops[:-1]) + 1
-    for first, last in pairwise((0, *breaks.tolist(), len(places))):
-        yield int(offsets[first]), int(stops[last - 1])
+    borders = (offsets[1:] != stops[:-1]) | (gaps[1:] != gaps[:-1])
+    firsts = [0, *(np.flatnonzero(borders) + 1).tolist()]
+    lasts = [*(first - 1 for first in firsts[1:]), len(places) - 1]
+    yield from zip(
+        gaps[firsts].tolist(), offsets[firsts].tolist(), stops[lasts].tolist(), strict=True
+    )
 
 
 def _removed() -> CorruptObjectError:
