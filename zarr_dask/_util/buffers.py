@@ -36,7 +36,7 @@ __all__ = [
     "thread_buffer",
 ]
 
-Use = Literal["encoded", "decoded", "chunk", "frame", "run", "box"]
+Use = Literal["encoded", "decoded", "chunk", "frame", "run", "box", "shuffled"]
 Buffer = bytes | bytearray | memoryview
 First = Callable[[bool], object]
 
@@ -141,7 +141,7 @@ def thread_buffer(use: Use, nbytes: int) -> np.ndarray:
         ``"encoded"`` for bytes as they are stored, ``"decoded"`` for elements of a chunk before
         they are copied, ``"chunk"`` for a whole chunk of which several regions are taken,
         ``"frame"`` for those encoded blocks of a chunk that are read, ``"run"`` for adjacent
-        chunks.
+        chunks, ``"shuffled"`` for bytes that are sorted by significance.
     nbytes
         Number of bytes; memory above 64 MiB is not reused.
     """

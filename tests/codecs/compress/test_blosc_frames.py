@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numcodecs import blosc
+from numcodecs import Shuffle, blosc
 
 import zarr_dask as zd
 from tests.support.guarded import guarded_memory, spread
+from zarr_dask.codecs import numcodecs as filters
 from zarr_dask.codecs.base import (
     ByteRequest,
     ChunkRead,
@@ -21,8 +22,14 @@ from zarr_dask.codecs.base import (
 from zarr_dask.codecs.chain import thread_decoded_nbytes
 from zarr_dask.codecs.compress import blosc_frames
 from zarr_dask.codecs.compress.blosc import Blosc
-from zarr_dask.codecs.compress.blosc_frames import FallbackRead, read_blocks
+from zarr_dask.codecs.compress.blosc_frames import (
+    UNSHUFFLED_FAST,
+    FallbackRead,
+    read_blocks,
+    unshuffle,
+)
 from zarr_dask.codecs.fetch import byte_ranges_of, drive_fetch_from_bytes
+from zarr_dask.codecs.numcodecs import Filter
 from zarr_dask.codecs.registry import chain_from_v3
 from zarr_dask.dtypes import data_type_of
 from zarr_dask.errors import CorruptObjectError
@@ -605,3 +612,30 @@ def test_a_file_that_is_cut_off_or_missing(stored):
     assert (array[3] == 0).all()
     with pytest.raises(zd.errors.ChunkMissingError):
         zd.open_array(path, read=zd.ReadOptions(missing="error"))[3]
+
+
+@given(st.data())
+def test_bytes_are_unshuffled_as_numcodecs_does(data):
+    itemsize = data.draw(st.sampled_from(sorted(UNSHUFFLED_FAST)))
+    count = data.draw(st.integers(0, 300) | st.integers(1, 1 << 16).map(lambda n: n * 3 + 1))
+    elements = np.random.default_rng(count).integers(0, 256, count * itemsize, np.uint8)
+    shuffled = np.frombuffer(Shuffle(itemsize).encode(elements), np.uint8)
+    memory = np.zeros(elements.size + 128, np.uint8)
+    unshuffle(shuffled, itemsize, memory[64:-64])
+    assert np.array_equal(memory[64:-64], elements)
+    assert not memory[:64].any()
+    assert not memory[-64:].any()
+
+
+def test_the_filter_unshuffles_alike_in_both_ways(monkeypatch):
+    """Large chunks go through frames, and small ones through numcodecs."""
+    codec, elements = (
+        Filter.of({"id": "shuffle", "elementsize": 4}),
+        np.arange(1 << 15).view(np.uint8),
+    )
+    shuffled = codec.encode(elements, 4)
+    for least in (0, 1 << 30):
+        monkeypatch.setattr(filters, "_LEAST_FRAMED", least)
+        out = np.empty_like(elements)
+        codec.decode_into(shuffled, out)
+        assert np.array_equal(out, elements)
