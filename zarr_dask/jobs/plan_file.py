@@ -137,7 +137,9 @@ def _rechunking(
     target = _target(document["target"], storage_options)
     temp = document["temp"]
     check_source_not_target(source, target)
-    sample = CompressionRatios(*map(float, document["ratios"]))
+    source_ratio, between, target_ratio = map(float, document["ratios"])
+    blocks = _flag(document, "in_blocks")
+    sample = CompressionRatios(source_ratio, between, target_ratio, in_blocks=blocks)
     where = None if temp is None else from_config(temp, storage_options)
     bounds = [_bounds(one) for one in document["source"]["region"]]
     region = checked_region(tuple(bounds), source.shape)
@@ -371,7 +373,7 @@ def _stages(
 ) -> tuple[StagePlan, ...]:
     if not isinstance(given, list) or not given:
         raise PlanError("the plan has no stages.")
-    layouts = [replace(layout_of(source, region), ratio=ratios.source)]
+    layouts = [ratios.layout_of_source(source, region)]
     cells = [_shape(stage["cell"], source.ndim) for stage in given[:-1]]
     if len(set(cells)) < len(cells):
         raise PlanError("two intermediate arrays of the plan would be one.")

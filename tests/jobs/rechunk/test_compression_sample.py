@@ -8,6 +8,7 @@ from dataclasses import replace
 import dask
 import numpy as np
 import pytest
+import tensorstore as ts
 
 import zarr_dask as zd
 from zarr_dask.codecs.base import CodecMemory
@@ -89,6 +90,28 @@ def test_where_nothing_is_stored_nothing_is_expected(tmp_path):
     assert plan.costs.read == plan.costs.stored == 0
     empty = zd.create_array(tmp_path / "e", shape=(0, 4), dtype="f4", chunks=(1, 4))
     assert ratios(empty, empty.meta.grid.everything, empty) == CompressionRatios()
+
+
+@pytest.mark.parametrize("typesize", [4, 3])
+def test_blosc_frames_whose_blocks_cannot_be_told_apart_are_found(tmp_path, typesize):
+    """A task that must decode whole chunks would have to wait for those of other threads."""
+    values = np.broadcast_to(np.arange(512, dtype="f4")[:, None, None], (512, 64, 64))
+    blosc = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0}
+    codec = {"name": "blosc", "configuration": blosc | {"typesize": typesize}}
+    old = zd.create_array(tmp_path / "a", shape=values.shape, dtype="f4", chunks=values.shape,
+                          codecs=[codec])  # fmt: skip
+    there = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "a")}}
+    ts.open(there).result().write(values).result()  # its blosc takes elements of any size
+    document = tmp_path / "a" / "zarr.json"
+    document.write_text(document.read_text().replace('"typesize": 3', '"typesize": 4'))
+
+    old, in_blocks = zd.open_array(tmp_path / "a"), typesize == 4
+    assert ratios(old, old.meta.grid.everything, old).in_blocks == in_blocks
+    plan = zd.plan_rechunk(old, tmp_path / "b", chunks=(16, 64, 64), max_mem="25MB")
+    assert bool(plan.stages[0].source.partial_decode_nbytes) == in_blocks
+    assert zd.load_plan(plan.to_json()).stages == plan.stages
+    plan.run()
+    np.testing.assert_array_equal(zd.open_array(tmp_path / "b")[...], values)
 
 
 def test_damaged_chunks_do_not_keep_anybody_from_planning(tmp_path):

@@ -1,12 +1,12 @@
 """Compression ratio of an array, from a sample of its stored objects.
 
 A plan uses it to estimate stored bytes, and to decide about compressing intermediate arrays. The
-sample is limited to the sizes of some stored objects, and one decoded chunk.
+sample is limited to the sizes of some stored objects, one decoded chunk, and one block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, prod
 
 import numpy as np
@@ -19,6 +19,8 @@ from zarr_dask.codecs.chain import CodecChain
 from zarr_dask.errors import ChunkMissingError, CorruptObjectError, DataTypeError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Region
+from zarr_dask.jobs.engine.cost_model import Layout
+from zarr_dask.jobs.engine.layouts import layout_of
 from zarr_dask.jobs.rechunk.copy_task import cast_to_target
 
 __all__ = ["LARGEST", "CompressionRatios", "ratios"]
@@ -41,11 +43,18 @@ class CompressionRatios:
     between: float = 1.0
     """Ratio of a compressed intermediate array."""
     target: float = 1.0
+    in_blocks: bool = True
+    """False if a chunk of the source had to be decoded whole, though its codec reads blocks."""
 
     def __post_init__(self) -> None:
         for ratio in (self.source, self.between, self.target):
             if not (isfinite(ratio) and ratio >= 0):
                 raise ValueError(f"{ratio!r} is no ratio of stored to decoded bytes")
+
+    def layout_of_source(self, source: Array, region: Region) -> Layout:
+        """Return the layout of the source, or of a region of it, as it was found."""
+        found = replace(layout_of(source, region), ratio=self.source)
+        return found if self.in_blocks else replace(found, partial_decode_nbytes=0)
 
 
 def ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
@@ -59,7 +68,7 @@ def ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
         The new array, of which codecs and data type are used.
     """
     with task_memory_scope(("sample", source.where)):
-        return _ratios(source, region, target)
+        return replace(_ratios(source, region, target), in_blocks=_in_blocks(source, region))
 
 
 def _ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
@@ -75,6 +84,35 @@ def _ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
         return CompressionRatios(stored, between or stored, stored)
     made = _encoded(source, values, target, unsharded_chain(target.meta))
     return CompressionRatios(stored, between or stored, stored if made is None else made)
+
+
+class _WholeChunkError(Exception):
+    """The chunk cannot be read block by block."""
+
+
+def _in_blocks(array: Array, region: Region) -> bool:
+    """Return False if an element in the middle of a region cannot be read without its chunk.
+
+    Writers may make blosc frames without blocks that can be told apart; no document says so.
+    """
+    nbytes = prod(s.stop - s.start for s in region) * array.meta.data_type.typical_itemsize
+    if nbytes < _WORTHWHILE or not layout_of(array, region).partial_decode_nbytes:
+        return True
+
+    def refuse() -> None:
+        raise _WholeChunkError
+
+    middle = [(s.start + s.stop) // 2 for s in region]
+    element = tuple(slice(place, place + 1, 1) for place in middle)
+    try:
+        array.reader.sparing(refuse).read_region(
+            element, np.empty([1] * array.ndim, array.dtype), 1
+        )
+    except _WholeChunkError:
+        return False
+    except (CorruptObjectError, ChunkMissingError):
+        return True  # copying it will raise
+    return True
 
 
 def _chain(meta: ArrayMeta) -> list[object]:

@@ -268,6 +268,7 @@ class RechunkPlan(Priced, InWords):
                 for stage in self.stages
             ],
             "ratios": [self.ratios.source, self.ratios.between, self.ratios.target],
+            "in_blocks": self.ratios.in_blocks,
             "max_mem": self.max_mem,
             "threads": self.threads,
             "threads_per_process": self.threads_per_process,

@@ -271,7 +271,7 @@ def make_rechunk_plan(
             layout_between(array, made, resources.temp, compressed=True, ratio=sample.between)
         )
     ways = alternatives(
-        replace(layout_of(array, part), ratio=sample.source),
+        sample.layout_of_source(array, part),
         replace(layout_of(made), ratio=sample.target),
         resources.budget,
         workers.threads,
