@@ -777,6 +777,21 @@ def test_requests_of_a_look_at_indexes(tmp_path):
     assert len(asked) == 8  # the size and the index of each shard
 
 
+class Distant(MemoryStore):
+    """A service whose responses do not tell the size of the whole value."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+
+def test_an_index_from_afar_is_asked_for_once():
+    near = MemoryStore()
+    sharded(near)
+    store = Recording(Distant(near.values))
+    assert zd.verify(store).ok
+    asked = Counter(one.method for one in store.requests if "/c/" in one.key)
+    assert asked == {"get": 4, "size": 4}
+
+
 class Lending(MemoryStore):
     """A service behind which values are read into memory that is used again."""
 

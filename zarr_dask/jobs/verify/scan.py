@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from zarr_dask.array.array import Array
-from zarr_dask.codecs.base import ABSENT_PLACE, DecodeOptions, ShardIndex
+from zarr_dask.codecs.base import ABSENT_PLACE, DecodeOptions, Serializer, ShardIndex
 from zarr_dask.codecs.chain import BoundCodecChain
 from zarr_dask.codecs.fetch import Fetch, drive_fetch, fetch_within
 from zarr_dask.errors import ChecksumError, CorruptObjectError, DamagedValueError
@@ -216,8 +216,8 @@ def _look_at(array: Array, coords: tuple[int, ...], scan: ObjectScan) -> _Checke
     look = _CheckedObject(array, coords, decoding=scan.depth == "decode")
     with look.blaming_damage():
         _look_into(look, scan)
-    if scan.depth == "index":
-        look.finish()  # which asks for the indices of shards in shards
+    if look.asks:
+        look.finish()
     return look
 
 
@@ -226,7 +226,8 @@ def _look_into(look: _CheckedObject, scan: ObjectScan) -> None:
     key, bound = array.key(coords), array.meta.bound(coords)
     read: _Read
     if depth == "index":
-        (size, read), view = _sized(array, coords, key), memoryview(b"")
+        (size, read, is_here), view = _sized(array, coords, key), memoryview(b"")
+        look.asks = not is_here or _has_shards_in_shards(array)
     else:
         most = bound.size.most
         value = _whole(array.store, key, most + 1)
@@ -234,7 +235,7 @@ def _look_into(look: _CheckedObject, scan: ObjectScan) -> None:
         view = memoryview(value or b"")
         read = lambda wanted: [view[one.start : one.stop] for one in wanted]  # noqa: E731
         if size is not None and size > most and bound.partial:  # a shard may have gaps of any size
-            (size, read), view = _sized(array, coords, key), view[:most]
+            (size, read, _), view = _sized(array, coords, key), view[:most]
     if size is None:
         look.state = "absent"
         return
@@ -254,10 +255,16 @@ def _whole(store: Store, key: str, nbytes: int) -> Buffer | None:
     return store.get_ranges([(key, BoundedRange(0, nbytes))])[0]
 
 
-def _sized(array: Array, coords: Shape, key: str) -> tuple[int | None, _Read]:
+def _has_shards_in_shards(array: Array) -> bool:
+    inner = array.meta.codecs.serializer.inner_codecs or ()
+    return any(isinstance(codec, Serializer) and codec.is_sharding for codec in inner)
+
+
+def _sized(array: Array, coords: Shape, key: str) -> tuple[int | None, _Read, bool]:
     """Return the size of an object (None if it is absent), and what reads its parts.
 
-    The response to the request for the index of a shard tells its size in many stores.
+    The response to the request for the index of a shard tells its size in many stores. The third
+    value is True if the index need not be asked for.
     """
     store = array.store
 
@@ -266,14 +273,15 @@ def _sized(array: Array, coords: Shape, key: str) -> tuple[int | None, _Read]:
 
     index = _index_range(array.meta.bound(coords))
     if index is None or store.coalescing.max_concurrent_requests == 1:
-        return store.size(key), read
+        return store.size(key), read, index is None
     (found,) = get_ranges_if_match(store, [(key, index, None)])
     if found is None:
-        return None, read
+        return None, read, True
     content = found.content
-    if content is None or found.size is None:
-        return store.size(key), read
-    return found.size, lambda wanted: [content] if [*wanted] == [index] else read(wanted)
+    if content is None:
+        return store.size(key), read, False
+    size = store.size(key) if found.size is None else found.size
+    return size, lambda wanted: [content] if [*wanted] == [index] else read(wanted), True
 
 
 def _index_range(bound: BoundCodecChain) -> Range | None:
@@ -302,6 +310,8 @@ class _CheckedObject:
         self.findings: list[Finding] = []
         self.rest: Callable[[], object] | None = None
         """Check of the bytes that have been read, if it is still to be made."""
+        self.asks = False
+        """True if that asks the store for more."""
 
     def finish(self) -> None:
         """Check what remains to be checked."""
