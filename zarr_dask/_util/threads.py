@@ -432,7 +432,9 @@ def _side_by_side(function: Callable[[T], object], items: Iterator[T], count: in
     _THREAD.is_ours = True
     try:
         drain()
-        wait(futures)
+        for future in futures:  # one that has not begun has nothing left to do
+            if not future.cancel():
+                future.exception()
     except BaseException:  # Ctrl-C: begin nothing more, and leave nothing running
         stopped.set()
         wait(futures)

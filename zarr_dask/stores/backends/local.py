@@ -173,11 +173,13 @@ class LocalStore(FileStore):
             return None
         try:
             size = os.lseek(descriptor, 0, os.SEEK_END)  # cheaper than fstat, for a file
-            size = min(size, nbytes)
-            if size <= _SMALL:
+            if min(size, nbytes) <= _SMALL:
+                size = min(size, nbytes)
                 data = os.pread(descriptor, size, 0)
                 return data if len(data) == size else read_at(descriptor, 0, size)
-            return read_part(descriptor, 0, min(os.fstat(descriptor).st_size, nbytes))
+            if size > nbytes:  # as that of a folder may be
+                size = min(os.fstat(descriptor).st_size, nbytes)
+            return read_part(descriptor, 0, size)
         except IsADirectoryError:
             return None
         except OSError as error:
@@ -212,7 +214,7 @@ class LocalStore(FileStore):
     def _part(self, descriptor: int, key: str, wanted: Range) -> Buffer | None:
         try:
             start, stop = wanted
-            if stop is None or stop - start > self.coalescing.largest:
+            if stop is None or stop - start > _SMALL:
                 # memory is allocated for the bytes that exist, not for those requested
                 size = os.fstat(descriptor).st_size
                 start = start if start >= 0 else max(size + start, 0)
