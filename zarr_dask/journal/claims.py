@@ -20,12 +20,12 @@ An append with ``resume=`` leaves the record when it ends, with its report (`End
 process may be killed after the journal has gone, and the same call must not append once more then.
 The record goes with the next change of the length, and when its process ends in good order.
 
-Object stores create the record on the condition that there is none. On another host nobody can tell
-whether its process lives: it stays until the append has ended, by success or by an error, or goes
-on (``resume=``), or until it is removed, by hand or by ``verify(sweep=True)`` on its host
-(`zarr_dask.journal.node_claims.sweep_remote_claims`). Arrays in memory are claimed in the process.
-A call with ``resume=`` that finds the record of an equal one, of a process that runs on its host,
-waits for that (`zarr_dask.journal.lock.SameJobRunningError`).
+Object stores create the record on the condition that there is none. It stays until the append has
+ended, by success or by an error, or goes on (``resume=``), or until it is removed, by hand or by
+``verify(sweep=True)`` on its host (`zarr_dask.journal.node_claims.sweep_remote_claims`). Arrays in
+memory are claimed in the process. A call with ``resume=`` that finds the record of an equal one, of
+a process that is at work (`zarr_dask.journal.leases`), waits for that
+(`zarr_dask.journal.lock.SameJobRunningError`).
 
 Nothing is claimed where there is no place for it: in archives, at the root of a bucket, in folders
 that may not be written to, on file systems without locks, and in stores without conditions. There,
@@ -45,6 +45,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from random import uniform
 from secrets import token_hex
@@ -64,6 +65,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import is_described, remove_empty_folders
+from zarr_dask.journal.leases import LEASES, Renewal, Watch
 from zarr_dask.journal.location import (
     CLAIM,
     JOB,
@@ -82,7 +84,13 @@ from zarr_dask.journal.lock import (
 )
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
 from zarr_dask.stores.base import Buffer, Store, is_remote
-from zarr_dask.stores.compare_and_swap import cas_store_or_none, folder_lock, is_at
+from zarr_dask.stores.compare_and_swap import (
+    ConditionalStore,
+    as_cas_store,
+    cas_store_or_none,
+    folder_lock,
+    is_at,
+)
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.key_names import is_left_by_the_dead
@@ -115,6 +123,8 @@ OnConflict = Literal["wait", "error"]
 
 _PATIENCE = 600.0  # seconds for one claim to go that nobody can see the life of
 _LONGEST = 1.0  # seconds between two looks at it
+_ATTEMPTS = 5
+"""Times that a claim may be renewed while it is changed."""
 _FORMAT = "zarr-dask claim 1"
 _START = f'{{"format": "{_FORMAT}", '.encode()
 """The first bytes of each record."""
@@ -131,6 +141,11 @@ _LEFT: dict[tuple[str, str], tuple[int, ArrayEnd]] = {}
 """Ends of arrays that hold the record of an append which a process, by its number, has ended."""
 
 
+def now_in_utc() -> str:
+    """Return the time as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True)
 class EndedAppend:
     """An append that has ended, in the record of its claim."""
@@ -143,6 +158,8 @@ class EndedAppend:
     """Fields of its report."""
     owner: Owner
     """The process that waited for it."""
+    is_known: bool = False
+    """True if its caller knows of it, and does not repeat it."""
 
     @staticmethod
     def parsed(fields: Any) -> EndedAppend | None:
@@ -153,7 +170,8 @@ class EndedAppend:
         report, shape = fields["report"], tuple(fields["shape"])
         if owner is None or not isinstance(report, dict) or not all(type(n) is int for n in shape):
             return None
-        return EndedAppend(shape, str(fields["at"]), report, owner)
+        is_known = fields.get("is_known") is True
+        return EndedAppend(shape, str(fields["at"]), report, owner, is_known)
 
 
 @dataclass(frozen=True)
@@ -167,13 +185,15 @@ class ClaimRecord:
     (`JobRecord.token`), if it can be resumed."""
     owner: Owner = field(default_factory=lambda: Owner.here(locked=False))
     """The process that has begun it."""
-    begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    begun: str = field(default_factory=now_in_utc)
     ended: EndedAppend | None = None
     """Its end, if it may be called again; whoever comes next has the claim then."""
     makes: bool = False
     """True if the job makes a node (`zarr_dask.journal.node_claims`)."""
     given_up: bool = False
     """True if the job has failed in good order, so that none of its tasks runs."""
+    renewed: str = ""
+    """Time of its last renewal (`zarr_dask.journal.leases`), in UTC; empty if there are none."""
 
     @property
     def is_free(self) -> bool:
@@ -186,9 +206,24 @@ class ClaimRecord:
         return not (self.is_free or self.owner.locked or self.owner.is_gone())
 
     def is_same_elsewhere(self, job: str) -> bool:
-        """Return True if another process of this host works on the same resumable job."""
-        is_same = bool(job) and self.job == job and not self.is_free
-        return is_same and self.owner.is_another_at_work()
+        """Return True if another process works on the same resumable job, as far as is known."""
+        if not job or self.job != job or self.is_free or self.owner.is_this():
+            return False
+        if self.renewal.was_last:
+            return False
+        if self.owner.is_another_at_work():
+            return True
+        return self.owner.is_elsewhere() and self.renewal.is_recent
+
+    @property
+    def renewal(self) -> Renewal:
+        """Return the last renewal of the claim."""
+        return Renewal.of(self.owner, self.renewed)
+
+    def is_renewed_by(self, token: str, job: str) -> bool:
+        """Return True if it is the claim of a job that this process works on."""
+        is_same = self.tokens[-1:] == (token,) and self.job == job
+        return is_same and self.owner.is_this() and not self.is_free
 
     def __str__(self) -> str:
         return f"{self.owner} since {self.begun}"
@@ -211,6 +246,7 @@ class ClaimRecord:
             if document.pop(_CHECK) != _checksum(document) or document["format"] != _FORMAT:
                 return None
             told = {name: document[name] for name in ("job", "begun")}
+            told["renewed"] = document.get("renewed", "")
             tokens, owner = tuple(document["tokens"]), Owner.of(document["owner"])
             ended = EndedAppend.parsed(document.get("ended"))
             is_lost = ended is None and document.get("ended") is not None
@@ -310,13 +346,15 @@ class ArrayEnd:
     def _key(self) -> str:
         return f"{self.prefix}{HELD}"
 
-    def claim(self, on_conflict: OnConflict = "error") -> Claim:
+    def claim(self, on_conflict: OnConflict = "error", *, renews: bool = False) -> Claim:
         """Claim it for the append, or for one more process of the append that has it.
 
         Parameters
         ----------
         on_conflict
             Whether to wait for another append.
+        renews
+            True if this process runs all of the append, and shows other hosts that it is at work.
 
         Raises
         ------
@@ -327,7 +365,9 @@ class ArrayEnd:
             return self._waited(self._claim_memory, on_conflict)
         if self.lasts or not isinstance(self.store, FileStore):
             try:
-                return self._waited(self._claim_object, on_conflict)
+                renews &= bool(self.job) and is_remote(self.store)
+                claim = self._waited(partial(self._claim_object, renews=renews), on_conflict)
+                return self._renewed(claim) if renews and claim.is_new else claim
             except StoreError as error:
                 if not holds_no_claims(self.store, error):
                     raise
@@ -379,8 +419,7 @@ class ArrayEnd:
 
         Where there is no record, or it cannot be written, none is kept.
         """
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        ended = EndedAppend(shape, at, report, Owner.here(locked=False))
+        ended = EndedAppend(shape, now_in_utc(), report, Owner.here(locked=False))
         self._change(lambda record: replace(record, ended=ended))
         if not _LEFT:
             atexit.register(_acknowledge)
@@ -392,7 +431,9 @@ class ArrayEnd:
             self.leave()
             return
         self._change(
-            lambda record: replace(record, ended=record.ended and replace(record.ended, shape=()))
+            lambda record: replace(
+                record, ended=record.ended and replace(record.ended, is_known=True)
+            )
         )
 
     def _change(self, change: Callable[[ClaimRecord], ClaimRecord]) -> None:
@@ -405,10 +446,7 @@ class ArrayEnd:
                 tagged = cas_store_or_none(store, self._key)
                 if tagged is None:
                     return
-                value, tag = tagged.get_tagged(self._key)
-                found = ClaimRecord.parsed(value)
-                if found is not None and found.tokens[-1:] == (self.token,):
-                    tagged.set_if(self._key, [change(found).to_json()], tag)
+                change_claim(tagged, self._key, self.token, change)
             elif isinstance(store, FileStore):
                 with folder_lock(f"{store.root}/{self.prefix}".rstrip("/")):
                     self._change_file(store, change)
@@ -569,11 +607,18 @@ class ArrayEnd:
 
     # --- object stores ----------------------------------------------------------------------------
 
-    def _claim_object(self) -> Claim | AppendConflictError:
+    def _renewed(self, claim: Claim) -> Claim:
+        """Return a claim that is renewed until it is closed."""
+        job, key = (self.store.url, self.job), self._key
+        LEASES.begin(job, key, partial(renew_claim, self.store, key, self.token, self.job))
+        return Claim(partial(LEASES.end, job, key), is_new=claim.is_new)
+
+    def _claim_object(self, *, renews: bool) -> Claim | AppendConflictError:
         tagged = cas_store_or_none(self.store, self._key)
         if tagged is None:
             return Claim()
-        mine = [ClaimRecord((self.token,), self.job).to_json()]
+        renewed = now_in_utc() if renews else ""
+        mine = [ClaimRecord((self.token,), self.job, renewed=renewed).to_json()]
         if tagged.set_if(self._key, mine, None):
             return Claim(is_new=True)
         value, tag = tagged.get_tagged(self._key)
@@ -608,7 +653,7 @@ class ArrayEnd:
 
 
 def check_not_same(store: Store, key: str, found: ClaimRecord, job: str, what: str) -> None:
-    """Raise if a claim is of another process of this host that works on the same job.
+    """Raise if a claim is of another process that works on the same job, as far as is known.
 
     Parameters
     ----------
@@ -624,13 +669,40 @@ def check_not_same(store: Store, key: str, found: ClaimRecord, job: str, what: s
     SameJobRunningError
         If it is.
     """
+    watch = Watch()
 
     def is_at_work() -> bool:
         now = ClaimRecord.parsed(store.get(key))
-        return now is not None and now.is_same_elsewhere(job)
+        if now is None or not now.is_same_elsewhere(job):
+            return False
+        return not (now.renewed and watch.has_expired(now.renewal))
 
     if found.is_same_elsewhere(job):
         raise SameJobRunningError(what, f"{store.url}/{key}", found, is_at_work)
+
+
+def change_claim(
+    store: ConditionalStore, key: str, token: str, change: Callable[[ClaimRecord], ClaimRecord]
+) -> None:
+    """Change the claim of a job, unless it is another one's; it may be renewed at the same time."""
+    for _ in range(_ATTEMPTS):
+        value, tag = store.get_tagged(key)
+        found = ClaimRecord.parsed(value)
+        if found is None or found.tokens[-1:] != (token,):
+            return
+        if store.set_if(key, [change(found).to_json()], tag):
+            return
+
+
+def renew_claim(store: Store, key: str, token: str, job: str) -> bool:
+    """Renew the claim of a job that this process works on; return False if it is not there."""
+    tagged = as_cas_store(store)
+    value, tag = tagged.get_tagged(key)
+    found = ClaimRecord.parsed(value)
+    if found is None or not found.is_renewed_by(token, job):
+        return False
+    tagged.set_if(key, [replace(found, renewed=now_in_utc()).to_json()], tag)
+    return True
 
 
 def holds_no_claims(store: Store, error: StoreError) -> bool:
@@ -696,7 +768,7 @@ def claimed(
     if end is None:
         yield
         return
-    claim = end.claim(on_conflict)
+    claim = end.claim(on_conflict, renews=True)
     has_ended = False
     try:
         yield
@@ -768,7 +840,8 @@ def ended_append(
         )
     if found is None or found.ended is None or found.job != job or found.ended.shape != shape:
         return None
-    return found.ended if was_awaited or not found.ended.owner.is_running() else None
+    is_over = found.ended.is_known or found.ended.owner.is_running()
+    return found.ended if was_awaited or not is_over else None
 
 
 def _is_begun(text: bytes) -> bool:

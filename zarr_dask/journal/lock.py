@@ -218,7 +218,7 @@ def wait_out() -> None:
 
 
 class SameJobRunningError(JobRunningError):
-    """Another process of this host works on the same resumable job; nothing was written.
+    """Another process works on the same resumable job; nothing was written.
 
     Parameters
     ----------

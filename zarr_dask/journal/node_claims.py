@@ -29,8 +29,8 @@ there.
   a listing, whether the objects are those of the receipts, by size and ETag.
 
 Parts of one plan, and calls that resume a job, have the token of that job and share its claim.
-A call with ``resume=`` that is equal to one of a process which runs on its host waits for that
-(`zarr_dask.journal.lock.SameJobRunningError`).
+A call with ``resume=`` that is equal to one of a process which is at work
+(`zarr_dask.journal.leases`) waits for that (`zarr_dask.journal.lock.SameJobRunningError`).
 There is no claim in stores without conditional writes, at the root of a bucket, and where nothing
 may be put beside the hierarchy.
 """
@@ -41,8 +41,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from secrets import token_hex
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zarr_dask._util.threads import parallel_for
 from zarr_dask.errors import (
@@ -52,7 +53,15 @@ from zarr_dask.errors import (
     StoreError,
 )
 from zarr_dask.formats.base import Limits, read_documents, where
-from zarr_dask.journal.claims import ClaimRecord, check_not_same, holds_no_claims
+from zarr_dask.journal.claims import (
+    ClaimRecord,
+    change_claim,
+    check_not_same,
+    holds_no_claims,
+    now_in_utc,
+    renew_claim,
+)
+from zarr_dask.journal.leases import LEASES
 from zarr_dask.journal.location import CLAIM, JOB, JournalLocation, default_place
 from zarr_dask.journal.lock import HELD, LOOKS, wait_out
 from zarr_dask.stores.base import Store, is_remote
@@ -99,9 +108,18 @@ class NodeClaim:
         return self.store.url, self.key, self.token
 
     @property
+    def _lease(self) -> tuple[str, ...]:
+        return self.store.url, self.job
+
     def text(self) -> bytes:
-        """Return the claim as it is stored."""
-        return ClaimRecord((self.token,), self.job, makes=True).to_json()
+        """Return the claim as it is stored; the first one of a resumable job is renewed."""
+        renewed = now_in_utc() if self.job and LEASES.is_free(self._lease) else ""
+        return ClaimRecord((self.token,), self.job, makes=True, renewed=renewed).to_json()
+
+    def _begin_renewals(self) -> None:
+        if self.job:
+            renew = partial(renew_claim, self.store, self.key, self.token, self.job)
+            LEASES.begin(self._lease, self.key, renew)
 
     def take(self) -> bool:
         """Claim the location; return True if another job has had it since the last that succeeded.
@@ -116,6 +134,7 @@ class NodeClaim:
             If a job has claimed a node above.
         """
         was_others = self._taken_over()
+        self._begin_renewals()
         try:
             self._check_above()
         except JobRunningError:
@@ -132,7 +151,7 @@ class NodeClaim:
             If a job has claimed a node above.
         """
         at = LOOKS.now()
-        if not as_cas_store(self.store).set_if(self.key, [self.text], None):
+        if not as_cas_store(self.store).set_if(self.key, [self.text()], None):
             return False
         LOOKS.note(self._name, at)
         try:
@@ -165,7 +184,7 @@ class NodeClaim:
         has_taken_over = False
         for _ in range(_ATTEMPTS):
             at = LOOKS.now()
-            if tagged.set_if(self.key, [self.text], None):
+            if tagged.set_if(self.key, [self.text()], None):
                 LOOKS.note(self._name, at)
                 return has_taken_over
             value, tag = tagged.get_tagged(self.key)
@@ -179,7 +198,7 @@ class NodeClaim:
                 continue  # it has just ended
             if has_taken_over:
                 raise self._replaced(found)
-            if tagged.set_if(self.key, [self.text], tag):
+            if tagged.set_if(self.key, [self.text()], tag):
                 has_taken_over = not self._is_mine(found)
                 if found is None or not (found.is_free or self._is_mine(found)):
                     wait_out()
@@ -231,6 +250,7 @@ class NodeClaim:
         JobReplacedError
             If another job has taken it over. The node that is visible is not to be relied on then.
         """
+        LEASES.end(self._lease, self.key)
         self.fence()
         self.store.delete(self.key)
 
@@ -241,18 +261,15 @@ class NodeClaim:
         of the location may be older than that. Where tasks may run on (`tasks_run`), it stays, and
         whoever comes next waits for them; but an equal call does not wait for this process.
         """
+        LEASES.end(self._lease, self.key)
         if tasks_run and not self.job:
             return
         with suppress(StoreError):  # the first error is what matters; whoever comes next waits
-            tagged = as_cas_store(self.store)
-            value, tag = tagged.get_tagged(self.key)
-            found = ClaimRecord.parsed(value)
-            if found is None or not self._is_mine(found):
-                return
-            if leaves_journal or tasks_run:
-                left = replace(found, job="") if tasks_run else replace(found, given_up=True)
-                tagged.set_if(self.key, [left.to_json()], tag)
-            else:
+            if tasks_run or leaves_journal:
+                how: dict[str, Any] = {"job": ""} if tasks_run else {"given_up": True}
+                left = partial(replace, **how)
+                change_claim(as_cas_store(self.store), self.key, self.token, left)
+            elif self._is_mine(self._found()):
                 self.store.delete(self.key)
 
 
@@ -330,13 +347,17 @@ class NodeClaims:
             claim.fence()
 
     def release(self) -> None:
-        """End all of them; see `NodeClaim.release`."""
-        for claim in self.claims:
-            claim.release()
+        """End all of them, last the first one, which is renewed; see `NodeClaim.release`."""
+        try:
+            for claim in reversed(self.claims):
+                claim.release()
+        except BaseException:
+            self.give_up(leaves_journal=False)
+            raise
 
     def give_up(self, *, leaves_journal: bool, tasks_run: bool = False) -> None:
         """End all of them after a failure; see `NodeClaim.give_up`."""
-        for claim in self.claims:
+        for claim in reversed(self.claims):
             claim.give_up(leaves_journal=leaves_journal, tasks_run=tasks_run)
 
 
@@ -443,7 +464,7 @@ def sweep_remote_claims(store: Store, path: str) -> LeftClaims:
         at = f"{place.store.url}/{key}"
         if _is_dead(found):
             own = NodeClaim(place.store, key, token_hex(16), at)
-            if tagged.set_if(key, [own.text], tag):
+            if tagged.set_if(key, [own.text()], tag):
                 taken.append(own)
                 left.removed.append(f"the claim {at} ({found})")
         elif not found.owner.is_running():

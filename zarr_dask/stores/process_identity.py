@@ -85,6 +85,10 @@ class Owner:
         """Return True if the process is known to be there."""
         return self._runs() is True
 
+    def is_elsewhere(self) -> bool:
+        """Return True if it cannot be looked for: it is one of another host, or of its kind."""
+        return self._runs() is None
+
     def is_another_at_work(self) -> bool:
         """Return True if it is known to be there, is not stopped (SIGSTOP), and is not this one."""
         if self.is_this() or not self.is_running():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 
@@ -21,11 +25,17 @@ CALLER = """
 import logging, os, sys
 import dask, dask.array as da, numpy as np, xarray as xr, zarr_dask as zd
 from zarr_dask.jobs.engine import lifecycle
+from zarr_dask.journal import leases
+from zarr_dask.stores import process_identity
 dask.config.set(scheduler="sync")
 root, kind, role, endpoint = sys.argv[1:]
 if endpoint:
     names = {"ENDPOINT_URL": endpoint, "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s"}
     os.environ |= {f"AWS_{name}": value for name, value in {**names, "REGION": "us-east-1"}.items()}
+role, _, host = role.partition("@")
+if host:  # as if each of them ran on its own
+    process_identity._surroundings = lambda: (host, f"kernel of {host}", "")
+leases.RENEWED_EVERY, leases._EXPIRES = 0.2, 2.0
 told = []
 def stop(step):
     if role == "first" and not told:
@@ -162,11 +172,11 @@ def check_clean(root: Path) -> None:
     assert left <= {"old.zarr", "new.zarr", "ingested.zarr"}
 
 
-def first_ends(*call: object) -> None:
+def first_ends(*call: object, hosts: tuple[str, str] = ("", "")) -> None:
     """Make a call while another process makes it, which then ends."""
-    with Script(CALLER, *call[:2], "first", *call[2:]) as first:
+    with Script(CALLER, *call[:2], f"first{hosts[0]}", *call[2:]) as first:
         assert first.stdout.readline() == "begun\n"
-        with Script(CALLER, *call[:2], "second", *call[2:]) as second:
+        with Script(CALLER, *call[:2], f"second{hosts[1]}", *call[2:]) as second:
             said = second.stdout.readline()
             assert "waiting for the process that works on the same job" in said
             first.stdin.write("\n")
@@ -178,11 +188,11 @@ def first_ends(*call: object) -> None:
     assert said.startswith("done") or (is_append and "same one" in said)
 
 
-def first_is_killed(*call: object) -> None:
+def first_is_killed(*call: object, hosts: tuple[str, str] = ("", "")) -> None:
     """Make a call while another process makes it, which is killed."""
-    with Script(CALLER, *call[:2], "first", *call[2:]) as first:
+    with Script(CALLER, *call[:2], f"first{hosts[0]}", *call[2:]) as first:
         assert first.stdout.readline() == "begun\n"
-        with Script(CALLER, *call[:2], "second", *call[2:]) as second:
+        with Script(CALLER, *call[:2], f"second{hosts[1]}", *call[2:]) as second:
             assert "waiting" in second.stdout.readline()
             first.kill()
             assert second.stdout.readline().startswith("done")
@@ -234,6 +244,76 @@ def test_a_call_that_has_failed_on_an_object_store_is_not_waited_for(
 ) -> None:
     root, endpoint = bucket
     first_fails(root, kind, endpoint)
+    check(root, kind)
+
+
+HOSTS = ("@one", "@two")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["arrays", "append", "replaced", "copy", "image", "appendframe"])
+def test_callers_on_two_hosts_wait_for_each_other(kind: str, bucket: tuple[str, str]) -> None:
+    root, endpoint = bucket
+    first_ends(root, kind, endpoint, hosts=HOSTS)
+    check(root, kind)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["arrays", "append", "copy"])
+def test_a_caller_goes_on_when_that_of_another_host_renews_its_claim_no_more(
+    kind: str, bucket: tuple[str, str]
+) -> None:
+    root, endpoint = bucket
+    first_is_killed(root, kind, endpoint, hosts=HOSTS)
+    check(root, kind)
+
+
+def in_two_threads(call: Callable[[Callable[[object], None]], object]) -> None:
+    """Make a call in two threads; the second one begins, and waits, while the first is at work."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def stop(_: object) -> None:
+        begun.set()
+        may_end.wait(20)
+
+    with ThreadPoolExecutor(2) as threads, dask.config.set(scheduler="sync"):
+        first = threads.submit(call, stop)
+        while not begun.wait(0.1):
+            assert not first.done(), first.result()
+        second = threads.submit(call, lambda _: None)
+        with pytest.raises(TimeoutError):
+            second.result(1.5)
+        may_end.set()
+        first.result()
+        second.result()
+
+
+@pytest.mark.parametrize("kind", ["none"])
+def test_two_threads_append_the_same_once_to_an_object_store(
+    kind: str, bucket: tuple[str, str]
+) -> None:
+    where = f"{bucket[0]}/{kind}.zarr"
+    values = da.from_array(VALUES, chunks=(2, 4))
+    zd.to_zarr(values, where)
+
+    def call(stop: Callable[[object], None]) -> zd.WriteReport:
+        return zd.to_zarr(values, where, append=0, resume=True, progress=stop)
+
+    in_two_threads(call)
+    np.testing.assert_array_equal(zd.open_array(where)[...], np.concatenate([VALUES] * 2))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", ["copy"])
+def test_two_threads_make_the_same_copy_once_in_an_object_store(
+    kind: str, bucket: tuple[str, str]
+) -> None:
+    root, _ = bucket
+
+    def call(stop: Callable[[object], None]) -> object:
+        return zd.copy(f"{root}/old.zarr", f"{root}/new.zarr", resume=True, progress=stop)
+
+    in_two_threads(call)
     check(root, kind)
 
 

@@ -324,7 +324,12 @@ def test_a_record_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
     second.acknowledge()
     third.note_ended((8,), {"objects": 1})
     third.acknowledge()
-    assert json.loads(record.read_bytes())["ended"]["shape"] == []
+    assert json.loads(record.read_bytes())["ended"]["is_known"]
+    at = (zd.open_array(tmp_path / "a.zarr").store, "", "")
+    assert claims.ended_append(*at, (8,)) is None  # a new call, which appends once more
+    awaited = claims.ended_append(*at, (8,), was_awaited=True)
+    assert awaited is not None
+    assert awaited.report == {"objects": 1}
     assert second.claim().is_new
     second.leave()
     assert not record.exists()

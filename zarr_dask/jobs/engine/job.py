@@ -577,7 +577,7 @@ class BoundJob:
         self._fence()
         if self.journal is not None:
             self.journal.remove()
-        for claim in self._claims:
+        for claim in reversed(self._claims):  # the first one is renewed
             claim.release()
 
     # --- the locations of the targets -------------------------------------------------------------
@@ -628,5 +628,5 @@ class BoundJob:
 
     def give_up(self, *, tasks_run: bool = False) -> None:
         """Leave the locations of the targets to others, after a failure."""
-        for claim in self._claims:
+        for claim in reversed(self._claims):
             claim.give_up(leaves_journal=self.journal is not None, tasks_run=tasks_run)

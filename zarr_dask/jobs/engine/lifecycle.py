@@ -8,12 +8,13 @@ plan's token. A plan that is `bound` to a journal is a job (`BoundJob`).
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from threading import Timer
+from threading import Lock, RLock, Timer
 from time import monotonic, sleep
 from typing import TypeVar
 
@@ -66,6 +67,45 @@ _PATIENCE = 60.0  # seconds for another process to make room at the target
 _POLL = 0.1  # there is no notification, so poll
 _SILENT = 5.0  # seconds of waiting for another process that are worth a warning
 _LOG = logging.getLogger(__name__)
+
+
+class _Turns:
+    """Jobs that threads of this process work on, one at a time on each."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset; the new locks are free, also in a forked process."""
+        self._lock = Lock()
+        self._jobs: dict[tuple[str, str], tuple[RLock, int]] = {}
+        """Locks, and the number of threads that have or want them."""
+
+    @contextmanager
+    def taken(self, job: tuple[str, str], where: str) -> Iterator[bool]:
+        """Wait for the turn at a job; yields True if another thread had it."""
+        with self._lock:
+            lock, count = self._jobs.get(job, (RLock(), 0))
+            self._jobs[job] = lock, count + 1
+        try:
+            waits = not lock.acquire(blocking=False)
+            if waits and not lock.acquire(timeout=_SILENT):
+                _LOG.warning("%s: waiting for a thread that works on the same job", where)
+                lock.acquire()
+            try:
+                yield waits
+            finally:
+                lock.release()
+        finally:
+            with self._lock:
+                lock, count = self._jobs.pop(job)
+                if count > 1:
+                    self._jobs[job] = lock, count - 1
+
+
+_TURNS = _Turns()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_TURNS.forget)
 
 
 def start_job(
@@ -302,6 +342,8 @@ def alone(plan: ArraysPlan, journal: Location | None) -> Iterator[bool]:
 def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
     """Work on the job with a journal at this prefix as the only process; see `alone`.
 
+    In other stores than local files, threads of this process take turns.
+
     Raises
     ------
     JobRunningError
@@ -309,7 +351,8 @@ def alone_at(store: Store, prefix: str, where: str) -> Iterator[bool]:
     """
     root = local_path(store, "")
     if root is None:
-        yield False
+        with _TURNS.taken((store.identity, prefix), where) as was_running:
+            yield was_running
         return
     name = sha256(prefix.encode()).hexdigest()[:16]
     folder = Path(root, f".zarr-dask-{name}.lock")

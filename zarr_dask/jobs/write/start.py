@@ -225,7 +225,7 @@ def start_write(
     end = start.end_to_claim()
     if end is None or not held:
         return start.behind(end)
-    claim = end.claim("error" if plan.again is None else "wait")
+    claim = end.claim("error" if plan.again is None else "wait", renews=True)
     try:
         start = start if plan.again is None else replace(start, plan=plan.again())
         return replace(start.behind(end), claim=claim, end=end)
