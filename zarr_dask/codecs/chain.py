@@ -203,6 +203,7 @@ class BoundCodecChain:
         for bytes_codec in chain.bytes:
             sizes.append(bytes_codec.size(sizes[-1]))
         self.size: EncodedSize = sizes[-1]
+        self._most = self.size.most
         self._bytes = chain.bytes
         self._decoders = tuple(zip(reversed(chain.bytes), reversed(sizes[:-1]), strict=True))
         pointwise = all(codec.pointwise for codec in chain.arrays)
@@ -345,7 +346,8 @@ class BoundCodecChain:
         CorruptObjectError
             If the bytes do not decode to a chunk.
         """
-        self.check_length(len(buffer))
+        if len(buffer) > self._most:
+            self.check_length(len(buffer))
         _DECODED.nbytes += self.counted
         if region is None and self._straight and out.flags.c_contiguous:
             self._last_decoder.decode_into(buffer, out.ravel().view(_BYTE))

@@ -7,7 +7,7 @@ So neighbours along one dimension are copied together, as many as fit in the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from math import prod
@@ -23,7 +23,10 @@ __all__ = [
     "PlaceOf",
     "batch_decoder",
     "batch_length",
+    "batches_of_runs",
+    "chunks_of_runs",
     "contiguous_batch",
+    "contiguous_runs",
     "decode_in_place",
     "fast_copyto",
     "iter_chunk_batches",
@@ -75,6 +78,61 @@ def contiguous_batch(run: np.ndarray) -> Iterator[np.ndarray]:
         chunks = memory.view(run.dtype).reshape(run.shape)
         fast_copyto(run, into=chunks)
         yield chunks
+
+
+Run = tuple[int, np.ndarray]
+"""Number of the first chunk of a run, and the chunks."""
+
+
+def batches_of_runs(runs: Iterable[np.ndarray]) -> Iterator[list[Run]]:
+    """Number runs by their first chunks, and yield as many at a time as one thread decodes."""
+    batch: list[Run] = []
+    number = nbytes = 0
+    for run in runs:
+        batch.append((number, run))
+        number, nbytes = number + len(run), nbytes + run.nbytes
+        if nbytes >= LARGEST_RUN:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+def chunks_of_runs(runs: Iterable[Run]) -> Iterator[Run]:
+    """Yield each chunk of runs with its number."""
+    for first, run in runs:
+        for number in range(len(run)):
+            yield first + number, run[number, ...]
+
+
+@contextmanager
+def contiguous_runs(runs: Sequence[Run]) -> Iterator[Iterator[Run]]:
+    """As `chunks_of_runs`, with each chunk in contiguous memory, to be filled before the next one.
+
+    Examples
+    --------
+    >>> out = np.zeros((2, 4))
+    >>> with contiguous_runs([*enumerate(iter_chunk_batches(out, (2, 2)))]) as chunks:
+    ...     for number, chunk in chunks:
+    ...         chunk[...] = number + 1
+    >>> out
+    array([[1., 1., 2., 2.],
+           [1., 1., 2., 2.]])
+    """
+    longest = max((run for _, run in runs), key=len)
+    if longest[0, ...].flags.c_contiguous:
+        yield chunks_of_runs(runs)
+        return
+    with reserve_buffer("run", longest.nbytes) as memory:
+        chunks = memory.view(longest.dtype).reshape(longest.shape)
+        yield _copied_runs(runs, chunks)
+
+
+def _copied_runs(runs: Iterable[Run], chunks: np.ndarray) -> Iterator[Run]:
+    places = list(chunks)
+    for first, run in runs:
+        yield from enumerate(places[: len(run)], first)
+        fast_copyto(chunks[: len(run)], into=run)
 
 
 PlaceOf = Callable[[Part], np.ndarray]

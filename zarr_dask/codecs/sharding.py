@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from math import prod
 from operator import attrgetter, itemgetter
@@ -40,7 +40,10 @@ from zarr_dask.codecs.chunk_batches import (
     LARGEST_RUN,
     batch_decoder,
     batch_length,
+    batches_of_runs,
+    chunks_of_runs,
     contiguous_batch,
+    contiguous_runs,
     decode_in_place,
     iter_chunk_batches,
 )
@@ -63,7 +66,6 @@ Coords = tuple[int, ...]
 _ABSENT = ABSENT_PLACE
 _PLAIN = DecodeOptions()
 _INDEX_DTYPE = np.dtype("uint64")
-_MAX_KEPT_PARTS = 1 << 16
 _FAST_ENCODER = 1.5e9
 """Bytes per second from which a second encoder would wait for memory and for the file, too."""
 _WORTH_THREADS = 1 << 21
@@ -322,54 +324,50 @@ class _BoundSharding(BoundSerializer):
         None if there are no such chunks, or the index does not place them within the shard.
         """
         shard = memoryview(buffer)
-        places = self._decode_index(self._cut_index(shard)).reshape(-1, 2)
+        index = self._decode_index(self._cut_index(shard))
         parts = {self._grid.number_of(part.coords): part for part in self._grid.parts(region)}
-        kept = (places != _ABSENT).any(axis=1)
-        kept[list(parts)] = False
-        if not kept.any() or not _lie_within(places[kept], len(shard)):
+        changed, places = [*parts], index.reshape(-1, 2)
+        old = dict(zip(changed, places[changed].tolist(), strict=True))
+        places[changed] = _ABSENT
+        kept = _KeptChunks.of(places, changed)
+        if not kept.numbers.size or not kept.lie_within(len(shard)):
             return None
-        index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
         return self._with_index(
-            self._updated_chunks(shard, places, kept, parts, elements, index), index
+            self._updated_chunks(shard, kept, parts, old, elements, places), index
         )
 
     def _updated_chunks(
         self,
         shard: memoryview,
-        places: np.ndarray,
-        kept: np.ndarray,
+        kept: _KeptChunks,
         parts: Mapping[int, Part],
+        old: Mapping[int, Sequence[int]],
         elements: np.ndarray,
-        index: np.ndarray,
+        places: np.ndarray,
     ) -> Iterator[Buffer]:
         """Yield the bytes of all chunks in their order, kept and changed, and note their places.
 
-        The changed chunks, `parts` by their numbers, have gaps between them that hold the others.
+        The changed chunks, by their numbers, have gaps between them that hold the others.
         """
-        changed, numbers = [*parts], np.flatnonzero(kept)
-        gaps = np.searchsorted(changed, numbers)
-        ranges: list[list[tuple[int, int]]] = [[] for _ in range(len(changed) + 1)]
-        for gap, first, stop in _joined_ranges(places[numbers], gaps):
+        ranges: list[list[tuple[int, int]]] = [[] for _ in range(len(parts) + 1)]
+        for gap, first, stop in kept.joined_ranges():
             ranges[gap].append((first, stop))
-        noted, offset, written = index.reshape(-1, 2), self._first_byte, [self._first_byte]
-        old = places[changed].tolist()
-        for gap, number in enumerate(changed):
-            for first, stop in ranges[gap]:
+        offset, written = self._first_byte, [self._first_byte]
+        for before, (number, part) in zip(ranges, parts.items(), strict=False):
+            for first, stop in before:
                 offset += stop - first
                 yield shard[first:stop]
             start = offset
-            pieces = self._changed_chunk(shard, old[gap], parts[number], elements)
+            pieces = self._changed_chunk(shard, old[number], part, elements)
             if pieces is not None:
                 for piece in pieces:
                     offset += len(piece)
                     yield piece
-                noted[number] = start, offset - start
+                places[number] = start, offset - start
             written.append(written[-1] + offset - start)
         for first, stop in ranges[-1]:
             yield shard[first:stop]
-        lengths = places[numbers, 1]
-        noted[numbers, 0] = np.array(written, _INDEX_DTYPE)[gaps] + np.cumsum(lengths) - lengths
-        noted[numbers, 1] = lengths
+        places[kept.numbers, 0] = kept.offsets_after(written)
 
     def _changed_chunk(
         self, shard: memoryview, place: Sequence[int], part: Part, elements: np.ndarray
@@ -396,10 +394,6 @@ class _BoundSharding(BoundSerializer):
             return None
         return self._inner.pieces(chunk)
 
-    @cached_property
-    def _all_parts(self) -> Sequence[Part]:
-        return tuple(self._grid.parts(self._grid.everything))
-
     # --- reading from all bytes -----------------------------------------------------------------
 
     def decode(
@@ -407,22 +401,58 @@ class _BoundSharding(BoundSerializer):
     ) -> None:
         shard = memoryview(buffer)
         index = self._decode_index(self._cut_index(shard))
-        count = self._grid.ncells if region is None else self._grid.count_parts(region)
-        self._decode_parts(
-            self._present_parts(shard, region, index, out, reading), count, out, reading
-        )
+        if region is None:
+            self._decode_all(shard, index.reshape(-1, 2).tolist(), out, reading)
+            return
+        parts = self._present_parts(shard, region, index, out, reading)
+        self._decode_parts(parts, self._grid.count_parts(region), out, reading)
+
+    def _decode_all(
+        self, shard: memoryview, places: list[list[int]], out: np.ndarray, reading: DecodeOptions
+    ) -> None:
+        """Decode all chunks, given their places in C order."""
+        threads = reading.threads if self._worth_threads(len(places), reading) else 1
+        shape, packs = self._inner.spec.shape, self._inner.decodes_to_memory
+
+        def decode(runs: Sequence[tuple[int, np.ndarray]]) -> None:
+            with contiguous_runs(runs) if packs else nullcontext(chunks_of_runs(runs)) as chunks:
+                self._decode_chunks(shard, places, chunks, reading)
+
+        parallel_for(decode, batches_of_runs(iter_chunk_batches(out, shape)), threads)
+
+    def _decode_chunks(
+        self,
+        shard: memoryview,
+        places: list[list[int]],
+        chunks: Iterable[tuple[int, np.ndarray]],
+        reading: DecodeOptions,
+    ) -> None:
+        """Decode whole chunks by their numbers; fill absent ones."""
+        decode, length, coords_of = self._inner.decode, len(shard), self._grid.coords_of
+        for number, chunk in chunks:
+            offset, nbytes = places[number]
+            if offset + nbytes <= length:
+                try:
+                    decode(shard[offset : offset + nbytes], None, chunk, reading)
+                except (CorruptObjectError, ChunkMissingError) as error:
+                    raise error.inside(coords_of(number)) from error
+            elif offset == nbytes == _ABSENT:
+                self._fill(coords_of(number), chunk, reading)
+            else:
+                raise _outside(offset, nbytes, length).inside(coords_of(number))
 
     def _present_parts(
         self,
         shard: memoryview,
-        region: Region | None,
+        region: Region,
         index: np.ndarray,
         out: np.ndarray,
         reading: DecodeOptions,
     ) -> Iterator[tuple[Part, Buffer]]:
         """Yield the parts of a region with the bytes of their chunks; fill those of absent ones."""
         length = len(shard)
-        for part, (offset, nbytes) in self._placed_parts(region, index):
+        for part in self._grid.parts(region):
+            offset, nbytes = index[part.coords].tolist()
             if offset + nbytes <= length:
                 yield part, shard[offset : offset + nbytes]
             elif offset == nbytes == _ABSENT:
@@ -461,16 +491,6 @@ class _BoundSharding(BoundSerializer):
                     decode(buffer, None if place.shape == shape else part.inside, place, reading)
                 except (CorruptObjectError, ChunkMissingError) as error:
                     raise error.inside(part.coords) from error
-
-    def _placed_parts(
-        self, region: Region | None, index: np.ndarray
-    ) -> Iterator[tuple[Part, list[int]]]:
-        """Return the parts of a region, each with offset and length of its chunk."""
-        if region is not None:
-            return ((part, index[part.coords].tolist()) for part in self._grid.parts(region))
-        kept = self._grid.ncells <= _MAX_KEPT_PARTS
-        parts = self._all_parts if kept else self._grid.parts(self._grid.everything)
-        return zip(parts, index.reshape(-1, 2).tolist(), strict=True)
 
     def _cut_index(self, shard: memoryview) -> memoryview:
         if len(shard) < self._index_size:
@@ -678,26 +698,45 @@ def _arrived(
         yield part, buffer
 
 
-def _lie_within(places: np.ndarray, nbytes: int) -> bool:
-    """True if ranges of bytes lie within a shard, and are not longer than it all together.
+class _KeptChunks(NamedTuple):
+    """The stored chunks of a shard that stay as they are when others change."""
 
-    Ranges that overlap could make a new shard of any size.
-    """
-    offsets, lengths = places.T
-    if (offsets > nbytes).any() or (lengths > nbytes).any():  # so that no sum overflows
-        return False
-    return bool((offsets + lengths <= nbytes).all()) and int(lengths.sum()) <= nbytes
+    numbers: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+    gaps: np.ndarray
+    """Number of changing chunks that lie before each of them."""
 
+    @classmethod
+    def of(cls, places: np.ndarray, changed: Sequence[int]) -> _KeptChunks:
+        """Return the chunks that have places in an index; those that change are absent in it."""
+        offsets, lengths = places.T
+        numbers = np.flatnonzero((offsets != _ABSENT) | (lengths != _ABSENT))
+        return cls(numbers, offsets[numbers], lengths[numbers], np.searchsorted(changed, numbers))
 
-def _joined_ranges(places: np.ndarray, gaps: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Yield gaps and ranges of bytes in their order, those as one that are neighbours in a gap."""
-    offsets, stops = places[:, 0], places.sum(axis=1)
-    borders = (offsets[1:] != stops[:-1]) | (gaps[1:] != gaps[:-1])
-    firsts = [0, *(np.flatnonzero(borders) + 1).tolist()]
-    lasts = [*(first - 1 for first in firsts[1:]), len(places) - 1]
-    yield from zip(
-        gaps[firsts].tolist(), offsets[firsts].tolist(), stops[lasts].tolist(), strict=True
-    )
+    def lie_within(self, nbytes: int) -> bool:
+        """True if they lie within a shard, and are not longer than it all together.
+
+        Chunks that overlap could make a new shard of any size.
+        """
+        if max(self.offsets.max(), self.lengths.max()) > nbytes:  # so that no sum overflows
+            return False
+        return bool(max((self.offsets + self.lengths).max(), self.lengths.sum()) <= nbytes)
+
+    def joined_ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Yield gaps and ranges of bytes in order; those of neighbours in a gap are one."""
+        offsets, gaps, stops = self.offsets, self.gaps, self.offsets + self.lengths
+        borders = np.flatnonzero((offsets[1:] != stops[:-1]) | (gaps[1:] != gaps[:-1]))
+        firsts, lasts = np.append(0, borders + 1), np.append(borders, len(gaps) - 1)
+        return zip(
+            gaps[firsts].tolist(), offsets[firsts].tolist(), stops[lasts].tolist(), strict=True
+        )
+
+    def offsets_after(self, written: Sequence[int]) -> np.ndarray:
+        """Return their new offsets, given the bytes before each gap that are not theirs."""
+        found: np.ndarray = np.array(written, _INDEX_DTYPE)[self.gaps]
+        found += np.cumsum(self.lengths) - self.lengths
+        return found
 
 
 def _removed() -> CorruptObjectError:

@@ -120,10 +120,10 @@ class Zstd(Compressor):
 
     def decode_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """See `BytesCodec.decode_into`."""
-        view = memoryview(buffer).cast("B")
-        if out.size and _first_holds(view, out.size):  # more would not fit
-            _zstd_into(view, out)
+        if out.size and _first_holds(buffer, out.size):  # more would not fit
+            _zstd_into(buffer, out)
             return
+        view = memoryview(buffer).cast("B")
         frames = list(_zstd_frames(view))
         if not any(frame.content is None for frame in frames):
             _expected(_total(frames), EncodedSize.of(out.size))
@@ -310,13 +310,13 @@ def _first_content(view: memoryview) -> int | None:
     return _zstd_header(view, 0).content
 
 
-def _first_holds(view: memoryview, nbytes: int) -> bool:
+def _first_holds(buffer: Buffer, nbytes: int) -> bool:
     """Return True if the first frame says that it holds this many bytes."""
     library = _library()
     if library is None:
-        return _first_content(view) == nbytes
+        return _first_content(memoryview(buffer).cast("B")) == nbytes
     try:
-        return bool(library.frame_content_size(view) == nbytes)  # in a tenth of the time
+        return bool(library.frame_content_size(buffer) == nbytes)  # in a tenth of the time
     except library.ZstdError:
         return False
 
@@ -395,10 +395,11 @@ def decompress_small(frame: Buffer, out: np.ndarray) -> bool:
     library = _library()
     if library is None or not 0 < out.size <= _SMALL:  # it does not look into empty frames
         return False
-    if _CONTEXTS.decompressor is None:
-        _CONTEXTS.decompressor = library.ZstdDecompressor()
+    decompressor = _CONTEXTS.decompressor
+    if decompressor is None:
+        decompressor = _CONTEXTS.decompressor = library.ZstdDecompressor()
     try:
-        decoded = _CONTEXTS.decompressor.decompress(frame, allow_extra_data=False)
+        decoded = decompressor.decompress(frame, allow_extra_data=False)
     except library.ZstdError:
         return False
     if len(decoded) != out.size:
