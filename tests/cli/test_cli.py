@@ -413,6 +413,27 @@ def test_grids_that_do_not_fit_the_array(text, reason, maps, target):
     assert reason in refuse("plan", maps, target, "--chunks", text)
 
 
+@pytest.mark.parametrize("command", ["rechunk", "copy"])
+def test_a_resumable_command_that_has_ended_does_nothing(command, maps, target):
+    job = (command, maps, target, "--chunks", "lat=5", "--resume")
+    run(*job)
+    before = files(target)
+    assert "already done" in run(*job).stdout
+    assert files(target) == before
+    assert "exists already" in refuse(*job[:-1])
+
+
+def test_a_full_disk_is_no_crash(maps):
+    command = [sys.executable, "-m", "zarr_dask", "info", maps]
+    with Path("/dev/full").open("w") as full:
+        message = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=50, check=False
+        )
+    assert message.returncode == 3
+    assert message.stderr.startswith("Error: could not write the output: ")
+    assert "Traceback" not in message.stderr
+
+
 # --- plan -----------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import random
 import zipfile
 
 import dask.array as da
+import numpy as np
 import pytest
 import zarr
 
@@ -59,6 +60,11 @@ def test_tree(root):
         "    └── y/",
         "        └── b  (2, 2) float64, chunks (1, 1)",
     ]
+
+
+def test_numpy_makes_no_array_of_the_names_of_a_group(root):
+    with pytest.raises(TypeError, match="is a group, which has no values"):
+        np.asarray(root)
 
 
 def test_chunks_are_no_nodes(root):

@@ -119,3 +119,16 @@ def test_refused(image):
         image.crop(t=3)
     with pytest.raises(MetadataError, match="space or time"):
         image.max("c")
+
+
+def test_numpy_takes_pixels_but_no_image(image):
+    part = image.crop(c=0, y=slice(3, 9))
+    np.testing.assert_array_equal(np.asarray(part), VALUES[:, 0, :, 3:9])
+    assert np.asarray(part, "f4").dtype == np.float32
+    with pytest.raises(TypeError, match="several levels"):
+        np.asarray(image)
+
+
+def test_the_version_of_a_location_is_refused():
+    with pytest.raises(TypeError, match="attributes of a group"):
+        zd.ome.detect_version("image.zarr")

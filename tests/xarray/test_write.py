@@ -539,6 +539,26 @@ def test_values_of_another_kind_are_refused(tmp_path, stored, given):
         zd.write_dataset(new, tmp_path / "a", mode="a")
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize(
+    "options", [{"append": "x"}, {"mode": "a"}, {"region": {"x": slice(0, 2)}}]
+)
+def test_fractions_are_not_rounded_to_stored_integers(tmp_path, options, in_memory):
+    """xarray rounds them without a word."""
+    zd.write_dataset(xr.Dataset({"a": ("x", [1, 2])}), tmp_path / "a")
+    new = xr.Dataset({"a": ("x", [1.5, 3.0])})
+    whole = new.round()
+    if not in_memory:
+        new, whole = new.chunk(x=1), whole.chunk(x=1)
+    with pytest.raises(DatasetMismatchError, match=r"'a' is stored as int64.* such as 1\.5"):
+        zd.write_dataset(new, tmp_path / "a", **options)
+    assert xr.open_zarr(tmp_path / "a")["a"].to_numpy().tolist() == [1, 2]
+    zd.write_dataset(whole, tmp_path / "a", **options)
+    assert xr.open_zarr(tmp_path / "a")["a"].to_numpy()[-2:].tolist() == [2, 3]
+    zd.write_dataset(new, tmp_path / "a", mode="a-", casting="unsafe", region={"x": slice(0, 2)})
+    assert xr.open_zarr(tmp_path / "a")["a"].to_numpy()[:2].tolist() == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("ds", "told"),
     [

@@ -157,11 +157,19 @@ class ErrorHandlingGroup(HintingGroup):
             except KeyboardInterrupt as interrupt:
                 raise Interrupted(".") from interrupt
             except OSError as error:
-                if error.errno != errno.EPIPE:
-                    raise
-                # what is still buffered must not fail again at exit
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise click.exceptions.Exit(BROKEN_PIPE) from error
+                ended = _output_failed(error)
+                raise ended from (None if ended is error else error)
+
+
+def _output_failed(error: OSError) -> Exception:
+    """Return how a command ends that cannot print; all other errors are crashes."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        return error
+    # what is still buffered must not fail again at exit
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return click.exceptions.Exit(BROKEN_PIPE)
+    return Failure(f"could not write the output: {error}.")
 
 
 def _refuse_parted_lengths(args: list[str]) -> None:

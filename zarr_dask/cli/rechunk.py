@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,11 +65,13 @@ def rechunk(src: str, dst: str, *, dry_run: bool, **options: Any) -> None:
     last, so readers never see an incomplete array.
     """
     run = {name: options.pop(name) for name in ("resume", "verify")}
-    with _planned(src, dst, **options) as (made, client):
+    overwrite = options.pop("overwrite")
+    again = overwrite or run["resume"]  # a job that has ended has made it visible
+    with _planned(src, dst, overwrite=again, **options) as (made, client):
         if dry_run:
             show_plan(made, None, None)
         else:
-            run_plan(made, client, **run)
+            run_plan(replace(made, overwrite=overwrite), client, **run)
 
 
 def run_plan(

@@ -145,6 +145,12 @@ class Group(NodeNames, MutableMapping[str, "Array | Group"]):
             hint = f"{error.hint} {beside}".strip()
             raise NodeKeyError(f"{self.where}/{path}", error.looked_for, hint) from None
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise TypeError(  # NumPy would make an array of the names
+            f"{self.where} is a group, which has no values: group[name][...] reads those of an "
+            "array in it."
+        )
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._metas(recursive=False))
 

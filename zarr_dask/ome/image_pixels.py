@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from zarr_dask._util.display import format_shape
 from zarr_dask.errors import GridError, MetadataError, ValidationProblem
 from zarr_dask.indexing.basic import parse_basic
@@ -46,6 +48,9 @@ class ImagePixels:
     def __repr__(self) -> str:
         shape = format_shape(self.shape, self.axes)
         return f"<zarr_dask.ome.ImagePixels {shape} {self.values.dtype}>"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype=dtype, copy=copy)
 
     def options(self) -> dict[str, Any]:
         """Return what `zarr_dask.ome.plan_write` is told of the pixels."""

@@ -461,7 +461,17 @@ def detect_version(attributes: Mapping[str, Any]) -> str | None:
     """Return the version of OME-Zarr metadata; None if there are none.
 
     Metadata below ``ome`` take precedence over metadata of older versions beside it.
+
+    Raises
+    ------
+    TypeError
+        If no attributes are given, but the location of an image.
     """
+    if not isinstance(attributes, Mapping):
+        raise TypeError(
+            f"attributes={attributes!r}: expected the attributes of a group, as those of "
+            "zarr_dask.open_group(url).attrs."
+        )
     ome = attributes.get("ome")
     if isinstance(ome, Mapping) and ("version" in ome or any(key in ome for key in KEYS)):
         version = ome.get("version", ABSENT)

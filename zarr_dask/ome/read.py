@@ -274,10 +274,10 @@ class Image:
         return self.axes.index(name)
 
     def __getitem__(self, key: Any) -> NoReturn:
-        raise TypeError(
-            "an image has several levels: image.level(0)[...] reads pixels, image.levels[0] is a "
-            "level with its scale."
-        )
+        raise TypeError(_SEVERAL_LEVELS)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise TypeError(_SEVERAL_LEVELS)  # NumPy would make an array of one object
 
     if not TYPE_CHECKING:  # a type checker knows which attributes there are
 
@@ -297,6 +297,10 @@ class Image:
 
 
 _SLACK = 1 + 1e-9
+_SEVERAL_LEVELS = (
+    "an image has several levels: image.level(0)[...] reads pixels, image.levels[0] is a level "
+    "with its scale."
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,14 @@ from xarray import conventions
 
 from zarr_dask.errors import DatasetMismatchError
 
-__all__ = ["check_kinds", "in_calendar", "in_range", "texts_in_length", "times_in_range"]
+__all__ = [
+    "check_kinds",
+    "in_calendar",
+    "in_range",
+    "texts_in_length",
+    "times_in_range",
+    "whole_numbers",
+]
 
 _NUMBERS, _TIMES, _TEXTS = "iufc", "mM", "UST"
 
@@ -48,6 +55,40 @@ def check_kinds(name: str, given: xr.Variable, stored: xr.Variable) -> None:
             f"{given.dtype} would lose its meaning there. Convert it with astype, write it under "
             "another name, or pass casting='unsafe'."
         )
+
+
+def whole_numbers(name: str, given: xr.Variable, stored: xr.Variable) -> xr.Variable:
+    """Return values that are checked for fractions if those that are stored are integers.
+
+    xarray rounds them. Values in memory are checked now, blocks of dask when they are computed.
+
+    Raises
+    ------
+    DatasetMismatchError
+        If a number in memory has a fraction.
+    """
+    if given.dtype.kind != "f" or stored.dtype.kind not in "iu":
+        return given
+    return _checked(given, _Whole(name, stored.dtype).check)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Type of integers that numbers are stored as."""
+
+    name: str
+    held: np.dtype[Any]
+
+    def check(self, values: np.ndarray) -> np.ndarray:
+        """Return values if all of them are whole; infinite and missing ones are not looked at."""
+        parted = values[np.isfinite(values) & (values != np.rint(values))]
+        if parted.size:
+            raise DatasetMismatchError(
+                f"variable {self.name!r} is stored as {self.held}, and its new values have "
+                f"fractions, such as {parted[0]}, which would be rounded. Round them (round), "
+                "write all of it anew (mode='w'), or pass casting='unsafe'."
+            )
+        return values
 
 
 def _checked(variable: xr.Variable, check: Callable[[np.ndarray], np.ndarray]) -> xr.Variable:

@@ -33,6 +33,7 @@ from zarr_dask.xarray.check_values import (
     in_range,
     texts_in_length,
     times_in_range,
+    whole_numbers,
 )
 from zarr_dask.xarray.elements import TAKES_FORMAT
 
@@ -123,6 +124,7 @@ def encode_dataset(
         if name in variables:
             if casting != "unsafe":
                 check_kinds(name, variables[name], variable)
+                variables[name] = whole_numbers(name, variables[name], variable)
             variables[name] = variables[name].copy(deep=False)
             variables[name].encoding = dict(variable.encoding)
     if casting != "unsafe":
