@@ -6,7 +6,8 @@ import os
 import pytest
 
 import zarr_dask as zd
-from zarr_dask.errors import AppendConflictError
+from tests.support.object_stores import s3_server
+from zarr_dask.errors import AppendConflictError, JournalError
 from zarr_dask.journal import claims
 from zarr_dask.stores.open import open_store
 from zarr_dask.stores.patience import is_foreground
@@ -40,6 +41,23 @@ def test_a_claim_with_endless_numbers_is_none_of_ours(where):
     document["crc32"] = claims._checksum({k: v for k, v in document.items() if k != "crc32"})
     found = claims.ClaimRecord.parsed(json.dumps(document).encode())
     assert found is None or found.ended is None
+
+
+def test_an_emptied_record_in_an_object_store_is_not_passed_over():
+    """A process that is killed leaves none: an object is put as a whole."""
+    with s3_server() as server:
+        store = open_store(f"{server.root}/a", server.options)
+        end = claims.end_of_array(store, "", "token", "job")
+        end.claim()
+        end.note_ended((6,), {})
+        text = end.store.get(f"{end.prefix}held")
+        assert claims.ended_append(store, "", "job", (6,), was_awaited=True)
+        for left in (b"", text[:20]):
+            end.store.set(f"{end.prefix}held", [left])
+            with pytest.raises(JournalError, match="held is not what an append leaves there"):
+                claims.ended_append(store, "", "job", (6,))
+        end.store.delete(f"{end.prefix}held")
+        assert claims.ended_append(store, "", "job", (6,)) is None
 
 
 def test_a_new_claim_cuts_no_file_off(tmp_path, monkeypatch):

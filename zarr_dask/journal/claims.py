@@ -832,8 +832,11 @@ def ended_append(
         text = end.store.get(f"{end.prefix}{HELD}")
     except StoreError:
         return None  # what lies beside may not be ours to read
+    if text is None:
+        return None
     found = ClaimRecord.parsed(text)
-    if found is None and not _is_begun(bytes(text or b"")):
+    # an object is put as a whole
+    if found is None and (is_remote(end.store) or not _is_begun(bytes(text))):
         raise JournalError(
             f"{end.store.url}/{end.prefix}{HELD} is not what an append leaves there: nobody knows "
             f"whether the same one has ended. Look at the end of {end.what}, and remove that file."
