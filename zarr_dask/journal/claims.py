@@ -44,7 +44,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from random import uniform
@@ -65,7 +64,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import where
 from zarr_dask.journal.journal import is_described, remove_empty_folders
-from zarr_dask.journal.leases import LEASES, Renewal, Watch
+from zarr_dask.journal.leases import LEASES, Renewal, now_in_utc, watched
 from zarr_dask.journal.location import (
     CLAIM,
     JOB,
@@ -124,7 +123,7 @@ OnConflict = Literal["wait", "error"]
 _PATIENCE = 600.0  # seconds for one claim to go that nobody can see the life of
 _LONGEST = 1.0  # seconds between two looks at it
 _ATTEMPTS = 5
-"""Times that a claim may be renewed while it is changed."""
+"""Times that a claim may change while a process tries to have it, or to change it."""
 _FORMAT = "zarr-dask claim 1"
 _START = f'{{"format": "{_FORMAT}", '.encode()
 """The first bytes of each record."""
@@ -139,11 +138,6 @@ _IN_JOURNAL = re.compile(f"(?:.*/)?{JOB}[0-9a-f]{{16}}/")
 _MEMORY_LOCK = threading.Lock()
 _LEFT: dict[tuple[str, str], tuple[int, ArrayEnd]] = {}
 """Ends of arrays that hold the record of an append which a process, by its number, has ended."""
-
-
-def now_in_utc() -> str:
-    """Return the time as records have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -207,13 +201,8 @@ class ClaimRecord:
 
     def is_same_elsewhere(self, job: str) -> bool:
         """Return True if another process works on the same resumable job, as far as is known."""
-        if not job or self.job != job or self.is_free or self.owner.is_this():
-            return False
-        if self.renewal.was_last:
-            return False
-        if self.owner.is_another_at_work():
-            return True
-        return self.owner.is_elsewhere() and self.renewal.is_recent
+        is_same = bool(job) and self.job == job and not self.is_free
+        return is_same and self.renewal.is_of_another_at_work()
 
     @property
     def renewal(self) -> Renewal:
@@ -366,8 +355,7 @@ class ArrayEnd:
         if self.lasts or not isinstance(self.store, FileStore):
             try:
                 renews &= bool(self.job) and is_remote(self.store)
-                claim = self._waited(partial(self._claim_object, renews=renews), on_conflict)
-                return self._renewed(claim) if renews and claim.is_new else claim
+                return self._waited(partial(self._claim_object, renews=renews), on_conflict)
             except StoreError as error:
                 if not holds_no_claims(self.store, error):
                     raise
@@ -607,11 +595,13 @@ class ArrayEnd:
 
     # --- object stores ----------------------------------------------------------------------------
 
-    def _renewed(self, claim: Claim) -> Claim:
-        """Return a claim that is renewed until it is closed."""
+    def _claim_of_object(self, *, is_new: bool, renews: bool) -> Claim:
+        """Return the claim that this append has in an object store, renewed until it is closed."""
+        if not renews:
+            return Claim(is_new=is_new)
         job, key = (self.store.url, self.job), self._key
         LEASES.begin(job, key, partial(renew_claim, self.store, key, self.token, self.job))
-        return Claim(partial(LEASES.end, job, key), is_new=claim.is_new)
+        return Claim(partial(LEASES.end, job, key), is_new=is_new)
 
     def _claim_object(self, *, renews: bool) -> Claim | AppendConflictError:
         tagged = cas_store_or_none(self.store, self._key)
@@ -619,21 +609,36 @@ class ArrayEnd:
             return Claim()
         renewed = now_in_utc() if renews else ""
         mine = [ClaimRecord((self.token,), self.job, renewed=renewed).to_json()]
-        if tagged.set_if(self._key, mine, None):
-            return Claim(is_new=True)
-        value, tag = tagged.get_tagged(self._key)
-        found = ClaimRecord.parsed(value)
-        if found is not None and found.tokens[-1:] == (self.token,):
-            return Claim()
+        found = None
+        for _ in range(_ATTEMPTS):  # others may come and go meanwhile
+            if tagged.set_if(self._key, mine, None):
+                return self._claim_of_object(is_new=True, renews=renews)
+            value, tag = tagged.get_tagged(self._key)
+            found = ClaimRecord.parsed(value)
+            if found is not None and found.tokens[-1:] == (self.token,):
+                return self._claim_of_object(is_new=False, renews=renews)
+            if value is None:
+                continue
+            if not self._may_be_taken(value, found):
+                break
+            if tagged.set_if(self._key, mine, tag):
+                return self._claim_of_object(is_new=True, renews=renews)
+        return self._conflict(found, lives=False)
+
+    def _may_be_taken(self, value: Buffer, found: ClaimRecord | None) -> bool:
+        """Return True if the claim of another append, as it is stored, is to be taken over.
+
+        Raises
+        ------
+        SameJobRunningError
+            If another process works on the same append.
+        """
         is_over = found is not None and found.is_free
         if isinstance(self.store, FileStore):  # empty: its maker, which had a lock, died over it
             is_over |= not value or (found is not None and found.owner.is_gone())
         if found is not None and is_remote(self.store):
             check_not_same(self.store, self._key, found, self.job, self.what)
-        same = found is not None and self.job and found.job == self.job
-        if (is_over or same) and tagged.set_if(self._key, mine, tag):
-            return Claim(is_new=True)
-        return self._conflict(found, lives=False)
+        return is_over or (found is not None and bool(self.job) and found.job == self.job)
 
     def _waited(
         self, claim: Callable[[], Claim | AppendConflictError], on_conflict: OnConflict
@@ -669,16 +674,13 @@ def check_not_same(store: Store, key: str, found: ClaimRecord, job: str, what: s
     SameJobRunningError
         If it is.
     """
-    watch = Watch()
 
-    def is_at_work() -> bool:
+    def look() -> Renewal | None:
         now = ClaimRecord.parsed(store.get(key))
-        if now is None or not now.is_same_elsewhere(job):
-            return False
-        return not (now.renewed and watch.has_expired(now.renewal))
+        return now.renewal if now is not None and now.is_same_elsewhere(job) else None
 
     if found.is_same_elsewhere(job):
-        raise SameJobRunningError(what, f"{store.url}/{key}", found, is_at_work)
+        raise SameJobRunningError(what, f"{store.url}/{key}", found, watched(look))
 
 
 def change_claim(

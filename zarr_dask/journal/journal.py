@@ -35,6 +35,7 @@ from typing import Any
 from zarr_dask._util.threads import run_concurrently
 from zarr_dask.errors import JobReplacedError, MetadataError, StoreError
 from zarr_dask.formats.base import Limits, load_json, read_documents, where
+from zarr_dask.journal.leases import LEASES, Renewal, now_in_utc, watched
 from zarr_dask.journal.lock import (
     HELD,
     LOOKS,
@@ -133,11 +134,14 @@ class JobRecord:
     process: str = ""
     """The only process that works on it (`Owner`), where no lock or claim tells; see
     `Journal.note_as_only`."""
+    renewed: str = ""
+    """Time at which it said so last (`zarr_dask.journal.leases`), in UTC."""
 
-    def is_elsewhere(self) -> bool:
-        """Return True if another process of this host says that it alone works on the job."""
+    @property
+    def renewal(self) -> Renewal | None:
+        """Return what tells if the only process that works on it lives; None if there is none."""
         owner = Owner.parse(self.process)
-        return owner is not None and owner.is_another_at_work()
+        return None if owner is None else Renewal.of(owner, self.renewed)
 
     def to_json(self) -> bytes:
         """Return the JSON that the journal stores."""
@@ -269,19 +273,21 @@ class Journal:
             If another process does so; `what` is written to.
         """
         key = f"{self.prefix}{_DOCUMENT}"
-        text = replace(job, process=Owner.here(locked=False).to_json().decode()).to_json()
+        process = Owner.here(locked=False).to_json().decode()
+        text = replace(job, process=process, renewed=now_in_utc()).to_json()
 
-        def is_at_work() -> bool:
+        def look() -> Renewal | None:
             now = self.job()
-            return now is not None and now.is_elsewhere()
+            return None if now is None else now.renewal
 
         def put(tags: dict[str, Hashable]) -> bool:
             tagged = as_cas_store(self.store)
             value, tags[key] = tagged.get_tagged(key)
             found = None if value is None else _parsed(self.store, key, bytes(value))
-            if found is not None and found.is_elsewhere():
-                owner = Owner.parse(found.process)
-                raise SameJobRunningError(what, f"{self.store.url}/{key}", owner, is_at_work)
+            other = None if found is None else found.renewal
+            if other is not None and other.is_of_another_at_work():
+                at = f"{self.store.url}/{key}"
+                raise SameJobRunningError(what, at, other.owner, watched(look))
             return tagged.set_if(key, [text], tags[key])
 
         tagged = cas_store_or_none(self.store, key)
@@ -290,9 +296,28 @@ class Journal:
         elif not tagged.set_if(key, [text], content_tag(None)):
             until_put(self.url, put)
         LOOKS.note(self.batch_key)
+        if tagged is not None:
+            LEASES.begin(self._lease, key, self._renew)
+
+    @property
+    def _lease(self) -> tuple[str, ...]:
+        return self.url, self.run_id
+
+    def _renew(self) -> bool:
+        """Say that this process works on the job; return False if it does no more."""
+        key = f"{self.prefix}{_DOCUMENT}"
+        tagged = as_cas_store(self.store)
+        value, tag = tagged.get_tagged(key)
+        job = None if value is None else _parsed(self.store, key, bytes(value))
+        found = None if job is None else job.renewal
+        if job is None or found is None or job.run_id != self.run_id or not found.owner.is_this():
+            return False
+        tagged.set_if(key, [replace(job, renewed=now_in_utc()).to_json()], tag)
+        return True
 
     def leave(self) -> None:
         """Say that this process works no more on a job that it was the only one to work on."""
+        LEASES.end(self._lease, f"{self.prefix}{_DOCUMENT}")
         with suppress(StoreError):  # the first error is what matters
             job = self.job()
             if job is not None and job.run_id == self.run_id and job.process:

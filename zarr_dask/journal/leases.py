@@ -16,14 +16,14 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from math import inf
 from time import monotonic, time
 
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import ZarrDaskError
 from zarr_dask.stores.process_identity import Owner
 
-__all__ = ["LEASES", "RENEWED_EVERY", "Leases", "Renewal", "Watch"]
+__all__ = ["LEASES", "RENEWED_EVERY", "Leases", "Renewal", "Watch", "now_in_utc", "watched"]
 
 RENEWED_EVERY = 10.0
 """Seconds between two renewals of a claim."""
@@ -93,7 +93,7 @@ class Leases:
 def _renewed(renew: Callable[[], bool]) -> bool:
     try:
         return renew()
-    except (StoreError, OSError, RuntimeError) as error:  # threads may not begin at the exit
+    except (ZarrDaskError, OSError, RuntimeError) as error:  # threads may not begin at the exit
         _LOG.debug("a claim could not be renewed, and will be tried again: %s", error)
         return True
 
@@ -102,6 +102,11 @@ LEASES = Leases()
 """The claims of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=LEASES.forget)
+
+
+def now_in_utc() -> str:
+    """Return the time as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -123,14 +128,17 @@ class Renewal:
         return Renewal(replace(owner, token=""), seconds)
 
     @property
-    def is_recent(self) -> bool:
-        """True if the process may be at work, by a clock that an hour is wrong at most."""
-        return self.at >= 0 and abs(time() - self.at) < _HOUR
-
-    @property
     def was_last(self) -> bool:
         """True if its process is taken for dead, since it has renewed no claim for so long."""
         return self.at <= _DEAD.get(self.owner, -inf) + _EXPIRES
+
+    def is_of_another_at_work(self) -> bool:
+        """Return True if its process is another one that is at work, as far as is known."""
+        if self.was_last or self.owner.is_this():
+            return False
+        if self.owner.is_another_at_work():
+            return True
+        return self.owner.is_elsewhere() and self.at >= 0 and abs(time() - self.at) < _HOUR
 
 
 class Watch:
@@ -155,3 +163,22 @@ class Watch:
         while len(_DEAD) > _MOST_DEAD:
             del _DEAD[next(iter(_DEAD))]
         return True
+
+
+def watched(look: Callable[[], Renewal | None]) -> Callable[[], bool]:
+    """Return a look that tells if another process is still at work, to be taken again and again.
+
+    Parameters
+    ----------
+    look
+        Reads its record; returns the last renewal, or None if it works no more.
+    """
+    watch = Watch()
+
+    def is_at_work() -> bool:
+        found = look()
+        if found is None or not found.is_of_another_at_work():
+            return False
+        return found.at < 0 or not watch.has_expired(found)
+
+    return is_at_work

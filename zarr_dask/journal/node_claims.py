@@ -58,10 +58,9 @@ from zarr_dask.journal.claims import (
     change_claim,
     check_not_same,
     holds_no_claims,
-    now_in_utc,
     renew_claim,
 )
-from zarr_dask.journal.leases import LEASES
+from zarr_dask.journal.leases import LEASES, now_in_utc
 from zarr_dask.journal.location import CLAIM, JOB, JournalLocation, default_place
 from zarr_dask.journal.lock import HELD, LOOKS, wait_out
 from zarr_dask.stores.base import Store, is_remote

@@ -125,6 +125,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "finished_with": (_is_texts, "texts"),
     "swap": (_is_swap, "16 hexadecimal digits, or ''"),
     "process": (_is_owner, "a process, or ''"),
+    "renewed": (lambda value: value == "" or _is_time(value), "a time in ISO 8601, or ''"),
     "session": (_is_session, "the branch of a job, zarr-dask.<16 hexadecimal digits>, or ''"),
 }
 

@@ -251,7 +251,9 @@ HOSTS = ("@one", "@two")
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("kind", ["arrays", "append", "replaced", "copy", "image", "appendframe"])
+@pytest.mark.parametrize(
+    "kind", ["arrays", "regions", "append", "replaced", "copy", "image", "appendframe"]
+)
 def test_callers_on_two_hosts_wait_for_each_other(kind: str, bucket: tuple[str, str]) -> None:
     root, endpoint = bucket
     first_ends(root, kind, endpoint, hosts=HOSTS)
@@ -259,7 +261,7 @@ def test_callers_on_two_hosts_wait_for_each_other(kind: str, bucket: tuple[str, 
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("kind", ["arrays", "append", "copy"])
+@pytest.mark.parametrize("kind", ["arrays", "regions", "append", "copy"])
 def test_a_caller_goes_on_when_that_of_another_host_renews_its_claim_no_more(
     kind: str, bucket: tuple[str, str]
 ) -> None:

@@ -298,6 +298,29 @@ def object_end(root: Path, token: str, job: str = "") -> claims.ArrayEnd:
     return claims.ArrayEnd(Objects(found.store), found.prefix, token, found.what, job)
 
 
+@pytest.mark.parametrize("then", ["ends", "goes on"])
+def test_a_record_in_an_object_store_that_changes_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    place(tmp_path, "local")
+    first, second = object_end(tmp_path, "1", "job"), object_end(tmp_path, "2", "job")
+    first.claim()
+    if then == "ends":
+        first.note_ended((2,), {})
+    looks = []
+
+    def get_tagged(store: Objects, key: str, get: Any = Objects.get_tagged) -> Any:
+        found = get(store, key)
+        looks.append(found)
+        if len(looks) == 1:
+            first.leave() if then == "ends" else store.set(key, [bytes(found[0]) + b" "])
+        return found
+
+    monkeypatch.setattr(Objects, "get_tagged", get_tagged)
+    assert second.claim().is_new
+    assert looks
+
+
 def test_a_record_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place(tmp_path, "local")
     first, second = object_end(tmp_path, "1", "job"), object_end(tmp_path, "2")
