@@ -402,7 +402,9 @@ class Reader:
             return
         except ChunkMissingError as error:
             raise self._located(error, self._part(out, coords, inside, whole, call)) from None
-        self._fill(self._part(out, coords, inside, whole, call))
+        if self._reading.absent_is_error:
+            raise self._absent(self._part(out, coords, inside, whole, call))
+        self._fill(bound, (ChunkRead(inside, out),), call)
 
     def _part(
         self,
@@ -546,7 +548,7 @@ class Reader:
         if not present and again:
             raise CorruptObjectError("it was removed while it was being read")
         if not present:
-            self._fill(wanted)
+            self._fill_all(wanted)
 
     def _fetch(self, wanted: _Object) -> Fetch[bool]:
         if self._check is not None:
@@ -567,13 +569,20 @@ class Reader:
         bound.decode_cuts(buffer, wanted.cuts, wanted.call.reading)
         return True
 
-    def _fill(self, wanted: _Object) -> None:
-        """Fill the parts of an absent object with the fill value."""
+    def _fill_all(self, wanted: _Object) -> None:
+        """Fill the parts of an absent object, if that is no error."""
         if self._reading.absent_is_error:
-            raise self._located(ChunkMissingError(self._meta.missing_chunks_hint), wanted)
-        wanted.call.found_absent = True
-        for _, out in wanted.cuts:
-            fill_missing_chunk(out, wanted.bound.spec, self._reading)
+            raise self._absent(wanted)
+        self._fill(wanted.bound, wanted.cuts, wanted.call)
+
+    def _fill(self, bound: BoundCodecChain, cuts: Sequence[ChunkRead], call: _Call) -> None:
+        """Fill parts of an absent object with the fill value."""
+        call.found_absent = True
+        for _, out in cuts:
+            fill_missing_chunk(out, bound.spec, self._reading)
+
+    def _absent(self, wanted: _Object) -> ChunkMissingError:
+        return self._located(ChunkMissingError(self._meta.missing_chunks_hint), wanted)
 
     def _located(self, error: ChunkMissingError, wanted: _Object) -> ChunkMissingError:
         return error if error.key else error.at(self._where, wanted.key, wanted.coords)
@@ -746,7 +755,7 @@ class Reader:
             if self._versions is not None:
                 self._versions.check(one.wanted.key, present=bool(stop.value), tag=one.tag)
             if not stop.value:
-                self._fill(one.wanted)
+                self._fill_all(one.wanted)
             return False
         except (CorruptObjectError, ObjectReplacedError):
             failed.append(one.wanted)

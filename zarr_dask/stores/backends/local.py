@@ -592,6 +592,8 @@ class LocalStore(FileStore):
         try:
             descriptor = os.open(path, READ_NO_LINK)
         except (FileNotFoundError, NotADirectoryError):
+            if not hides_names(self.root):
+                return None
             descriptor = self._look_again("open", key, lambda: os.open(path, READ_NO_LINK))
         except OSError as error:
             if error.errno not in _IS_LINK:
