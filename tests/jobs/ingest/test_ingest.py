@@ -450,6 +450,22 @@ def test_a_variable_that_a_file_lacks_is_refused_then_masked(tmp_path, name):
     np.testing.assert_array_equal(found[name].values[8:], parts[2][name].values)
 
 
+def test_complex_numbers_that_a_file_lacks_are_nan(tmp_path):
+    """Zero would be taken for a value; texts and bools have nothing else."""
+    given = {"c": np.array([1 + 2j, 3], "c8"), "b": np.array([True, True])}
+    stores = [f"{tmp_path}/{number}.zarr" for number in range(2)]
+    for number, store in enumerate(stores):
+        values = {"all": ("time", np.ones(2))}
+        if number == 0:
+            values |= {name: ("time", one) for name, one in given.items()}
+        xr.Dataset(values, {"time": np.arange(2) + 2 * number}).to_zarr(store, zarr_format=2)
+    settle = {"missing": "fill"}
+    zd.ingest(stores, f"{tmp_path}/out.zarr", concat="time", settle=settle, verify=True)
+    found = zd.open_dataset(f"{tmp_path}/out.zarr")
+    np.testing.assert_array_equal(found.c.values, [1 + 2j, 3, np.nan, np.nan])
+    np.testing.assert_array_equal(found.b.values, [True, True, False, False])
+
+
 def test_other_values_of_a_coordinate_are_refused(tmp_path):
     files = changed(tmp_path, 1, lambda ds: ds.assign_coords(y=ds.y + 1))
     target = tmp_path / "out.zarr"

@@ -710,7 +710,9 @@ class _Array:
             if mask is None and dtype.kind in "iu":
                 dtype = np.dtype("f8")
             missing = np.nan if mask is None or unpacks else mask
-            if dtype.kind not in "iuf":
+            if dtype.kind == "c":
+                missing = np.full((), complex(np.nan, np.nan), dtype)[()]
+            elif dtype.kind not in "iuf":
                 missing = np.zeros((), dtype)[()]
         if unpacks:
             dtype = np.result_type(*(unpacked_dtype(one) for one in files.values()))

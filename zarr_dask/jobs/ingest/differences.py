@@ -14,7 +14,10 @@ __all__ = ["CHOICES", "FileDifference", "checked_settle", "choice_for", "refuse"
 CHOICES: dict[str, dict[str, str]] = {
     "unreadable": {"skip": "leave the file out"},
     "unsupported": {"skip": "leave the variable out"},
-    "missing": {"fill": "masked values where a file lacks it", "skip": "leave the variable out"},
+    "missing": {
+        "fill": "masked values where a file lacks it; texts and bools have none: empty and False",
+        "skip": "leave the variable out",
+    },
     "dims": {"skip": "leave the variable out"},
     "shape": {"skip": "leave the variable out"},
     "dtype": {"promote": "a data type that holds all", "skip": "leave the variable out"},
