@@ -120,14 +120,19 @@ class Decoding:
 
 
 def unexpected(place):
-    """Chunks that each end within an element of three bytes, which the document does not say."""
+    """Chunks that end within an element of three bytes, which the document does not say.
+
+    One does not: that in the middle, which plans look at.
+    """
     made(place, [blosc(3)])
     values = (np.arange(np.prod(SHAPE)) // 1000 % 77).astype("f4").reshape(SHAPE)
     kvstore = {"driver": "file", "path": str(place)}
     ts.open({"driver": "zarr3", "kvstore": kvstore}).result().write(values).result()
     document = place / "zarr.json"
     document.write_text(document.read_text().replace('"typesize": 3', '"typesize": 4'))
-    return zd.open_array(LocalStore(str(place))), values
+    array = zd.open_array(LocalStore(str(place)), mode="r+")
+    array[128:256, 128:] = values[128:256, 128:]
+    return array, values
 
 
 @pytest.mark.slow
