@@ -361,3 +361,33 @@ def test_fields_of_unlike_pixels_are_no_mosaic(tmp_path):
     zd.ome.write_plate(wells, tmp_path / "p")
     with pytest.raises(GridError, match="pixels of one size"):
         zd.ome.open_plate(tmp_path / "p")["A/1"].mosaic()
+
+
+def test_wells_are_found_by_row_and_column_and_fields_by_number():
+    store, values = {}, pixels(8, 8)
+    zd.ome.write_plate({("A", 1): [values, values + 1], "B/2": values}, store, axes="yx")
+    plate = zd.ome.open_plate(store)
+    assert list(plate) == ["A/1", "B/2"]
+    assert ("A", 1) in plate
+    assert ("A", 2) not in plate
+    fields = [image.level(0)[0, 0] for image in plate["A", "1"]]
+    assert fields == [values[0, 0], values[0, 0] + 1]
+    assert plate["A/1"][-1].level(0)[0, 0] == fields[1]
+    with pytest.raises(IndexError, match="has 2"):
+        plate["A/1"][2]
+    with pytest.raises(KeyError, match="Did you mean 'A/1'"):
+        plate["A1"]
+    with pytest.raises(AttributeError, match="A plate is a mapping"):
+        _ = plate.wells
+    with pytest.raises(AttributeError, match="first image of a well"):
+        _ = plate["A/1"].images
+    with pytest.raises(MetadataError, match="each well once"):
+        zd.ome.write_plate({("A", 1): values, "A/1": values}, {}, axes="yx")
+
+
+def test_one_channel_takes_one_name():
+    store = {}
+    zd.ome.write(pixels(4, 4), store, axes="yx", channels="DAPI")
+    assert [one.label for one in zd.ome.open(store).metadata.omero.channels] == ["DAPI"]
+    with pytest.raises(MetadataError, match="2 names"):
+        zd.ome.write(pixels(2, 4, 4), {}, axes="cyx", channels="DAPI")

@@ -273,6 +273,8 @@ def omero_of(
         return None
     at = next((i for i, axis in enumerate(frame.axes) if axis.type == "channel"), None)
     count = 1 if at is None else shape[at]
+    if isinstance(channels, str) and count == 1:
+        channels = [channels]
     if isinstance(channels, str) or not isinstance(channels, Sequence) or len(channels) != count:
         raise MetadataError(
             where, [ValidationProblem("channels", channels, f"{count} names or channels")]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from zarr_dask._util.keywords import takes_habits
+from zarr_dask._util.keywords import did_you_mean, takes_habits
 from zarr_dask._util.threads import parallel_for
+from zarr_dask.array.common_names import no_attribute
 from zarr_dask.errors import (
     GridError,
     MetadataError,
@@ -33,7 +35,27 @@ from zarr_dask.stores.open import Location
 if TYPE_CHECKING:
     import dask.array as da
 
-__all__ = ["Plate", "Well", "open_plate"]
+__all__ = ["Plate", "Well", "open_plate", "well_path"]
+
+_IMAGES = "well[0] is the first image of a well, len(well) their number."
+_WELL_HINTS = {
+    **dict.fromkeys(("images", "image", "fields_of_view", "positions"), _IMAGES),
+    **dict.fromkeys(("levels", "shape", "axes", "to_dask"), _IMAGES),
+    **dict.fromkeys(("path", "name"), "well.group.path has it."),
+    **dict.fromkeys(("attrs", "attributes"), "well.group.attrs has them, well.fields parsed."),
+}
+_PLATE_HINTS = {
+    **dict.fromkeys(
+        ("wells", "well", "get_well"), "A plate is a mapping: plate['A/1'] is a well, list(plate)."
+    ),
+    **dict.fromkeys(("images", "image"), "plate['A/1'][0] is the first image of a well."),
+    **dict.fromkeys(("attrs", "attributes"), "plate.group.attrs has them, plate.layout parsed."),
+    "acquisitions": "plate.layout.acquisitions has them.",
+    "name": "plate.layout.name has it.",
+    "version": "plate.metadata.version has it.",
+    **dict.fromkeys(("plot", "show", "thumbnail"), "zarr_dask.ome.thumbnail(url) draws it."),
+}
+"""Attributes of wells and plates elsewhere, and what to write instead."""
 
 _MOST_FIELDS = 256
 """Maximum number of images of a well that are drawn."""
@@ -41,7 +63,7 @@ _MOST_FIELDS = 256
 
 @dataclass(frozen=True, eq=False)
 class Well:
-    """One well of a plate."""
+    """One well of a plate: a sequence of its images."""
 
     group: Group
     fields: WellFields
@@ -50,6 +72,16 @@ class Well:
 
     def __len__(self) -> int:
         return len(self.fields.images)
+
+    def __getitem__(self, number: int) -> Image:
+        """Return one image, by its number from 0, or from the end."""
+        at = operator.index(number)
+        return self.field(at + len(self) if at < 0 else at)
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute("ome.Well", name, _WELL_HINTS, dir(type(self)))
 
     def __repr__(self) -> str:
         return f"<zarr_dask.ome.Well {self.group.where} {pluralize(len(self), 'field')}>"
@@ -125,9 +157,22 @@ class Well:
         return picture_of_fields(shown, size=size, max_bytes=max_bytes)
 
 
+def well_path(key: Any) -> Any:
+    """Return the path of a well that is given as a pair of row and column; others as they are.
+
+    Examples
+    --------
+    >>> well_path(("A", 1)), well_path("A/1")
+    ('A/1', 'A/1')
+    """
+    if isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str):
+        return f"{key[0]}/{key[1]}"
+    return key
+
+
 @dataclass(frozen=True, eq=False)
 class Plate(Mapping[str, Well]):
-    """Wells of a plate, by their path such as ``"A/1"``; made by `zarr_dask.ome.open_plate`."""
+    """Wells of a plate by their path, or by row and column; made by `zarr_dask.ome.open_plate`."""
 
     group: Group
     metadata: Metadata
@@ -150,12 +195,13 @@ class Plate(Mapping[str, Well]):
         """Names of the columns."""
         return tuple(column.name for column in self.layout.columns)
 
-    def __getitem__(self, path: str) -> Well:
+    def __getitem__(self, path: str | tuple[str, str | int]) -> Well:
+        path = well_path(path)
         if path not in self.places:
             rows, columns = ", ".join(self.rows), ", ".join(self.columns)
             raise KeyError(
                 f"{self.group.where} has no well {path!r}: expected ROW/COLUMN, of the rows {rows} "
-                f"and the columns {columns}."
+                f"and the columns {columns}.{did_you_mean(str(path), self.places)}"
             )
         if path not in self._opened:
             node = node_named(self.group, path, "plate.wells")
@@ -167,6 +213,11 @@ class Plate(Mapping[str, Well]):
                 raise MetadataError(node.where, [problem])
             self._opened[path] = Well(node, found)
         return self._opened[path]
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute("ome.Plate", name, _PLATE_HINTS, dir(type(self)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)

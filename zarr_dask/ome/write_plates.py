@@ -35,6 +35,7 @@ from zarr_dask.ome.model import (
 )
 from zarr_dask.ome.pixel_source import checked_pixels
 from zarr_dask.ome.plan import ImageWritePlan
+from zarr_dask.ome.plates import well_path
 from zarr_dask.ome.write import plan_of, with_own_options
 from zarr_dask.stores.base import join
 from zarr_dask.stores.open import Location
@@ -99,10 +100,10 @@ def plan_write_plate(
     Parameters
     ----------
     wells
-        The images of each well by its path ``"row/column"``: one image, a list of images (its
-        fields), or a mapping from the id of an acquisition to either. Images are as for
-        `zarr_dask.ome.plan_write`. All have the same data type and the same shape, except along the
-        last two axes.
+        The images of each well by its path ``"row/column"``, or by the pair of row and column: one
+        image, a list of images (its fields), or a mapping from the id of an acquisition to either.
+        Images are as for `zarr_dask.ome.plan_write`. All have the same data type and the same
+        shape, except along the last two axes.
     url, path
         Location of the new group of the plate.
     rows, columns
@@ -171,6 +172,11 @@ def _images(wells: Any, at: str) -> Iterator[_Image]:
     if not isinstance(wells, Mapping) or not wells:
         problem = ValidationProblem("wells", wells, "a mapping of at least one well to its images")
         raise MetadataError(at, [problem])
+    named = {well_path(well): given for well, given in wells.items()}
+    if len(named) < len(wells):
+        problem = ValidationProblem("wells", list(wells), "each well once")
+        raise MetadataError(at, [problem])
+    wells = named
     wrong = [
         well for well in wells if not (isinstance(well, str) and _WELL.fullmatch(well) is not None)
     ]

@@ -1404,3 +1404,11 @@ def test_arrays_that_cannot_be_an_output(url, tmp_path):
         writer.write_step(0, {"u": np.zeros((0, 3), "f4"), "time": 1})
     assert zd.Writer.attach(url).publish(flush=True) == 1
     assert zd.open(url)["u"].shape == (1, 0, 3)
+
+
+def test_names_of_other_libraries_are_explained(tmp_path):
+    writer = zd.Writer.create(tmp_path / "a", {"u": {"shape": (2,), "dtype": "f4"}})
+    for name, instead in {"put": "write_step", "rewind": "from_step", "steps": "next_step"}.items():
+        with pytest.raises(AttributeError, match=instead):
+            getattr(writer, name)
+    assert not hasattr(writer, "_nothing")

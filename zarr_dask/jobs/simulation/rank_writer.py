@@ -23,13 +23,14 @@ from contextlib import ExitStack
 from functools import partial
 from secrets import randbits
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import finalize
 
 import numpy as np
 
 from zarr_dask._util.arguments import MadeBy, check_bools, check_choice, check_count
 from zarr_dask._util.keywords import takes_habits
+from zarr_dask.array.common_names import no_attribute
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import GridError, RankError, StepError
 from zarr_dask.grid.grid import Region
@@ -63,6 +64,26 @@ _FINISHED = -1
 """Said by a rank that has found a finished output: less than any random number."""
 _NO_STEP = 1 << 62
 """Next step of a rank that stores nothing: any other one goes before it."""
+
+
+_WRITE_STEP = "writer.write_step(step, {name: block}) puts the blocks of a step."
+_RESTART = "Writer.attach(url, rank=..., from_step=...) restarts from a checkpoint."
+_HINTS = {
+    **dict.fromkeys(("append", "put", "put_step", "step", "write", "write_block"), _WRITE_STEP),
+    **dict.fromkeys(("begin_step", "end_step"), _WRITE_STEP),
+    **dict.fromkeys(("checkpoint", "commit", "sync"), "writer.flush() stores all steps so far."),
+    **dict.fromkeys(("discard", "restart", "resume", "rewind", "rollback", "truncate"), _RESTART),
+    **dict.fromkeys(("last_step", "nsteps", "num_steps", "steps"), "writer.next_step comes next."),
+    **dict.fromkeys(
+        ("arrays", "open", "read", "variables"), "zarr_dask.open(url) reads the output."
+    ),
+    **dict.fromkeys(("decomposition", "owners"), "writer.region(name) is the block of this rank."),
+    **dict.fromkeys(
+        ("block", "local_shape", "shape"), "writer.region(name) is the block of this rank."
+    ),
+    "status": "writer.stored() is the number of steps that all ranks have stored.",
+}
+"""Names of other libraries, and what to write instead."""
 
 
 class Writer(MadeBy):
@@ -99,6 +120,11 @@ class Writer(MadeBy):
         "Writer.create(url, arrays, owners=...) makes an output, once, and "
         "Writer.attach(url, rank=...) opens it in each rank"
     )
+
+    if not TYPE_CHECKING:  # a type checker knows which attributes there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_attribute("Writer", name, _HINTS, dir(type(self)))
 
     def __init__(
         self,
