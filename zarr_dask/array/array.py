@@ -26,7 +26,7 @@ from zarr_dask.array.revalidate import Confirmation, Shown, Standing, continues
 from zarr_dask.dtypes import bits_of
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import AppendConflictError, DataTypeError, MetadataError, SelectionError
-from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, where
+from zarr_dask.formats.base import ArrayMeta, Format, ReadOptions, check_listed, where
 from zarr_dask.formats.parse_cache import pack, unpack
 from zarr_dask.grid.grid import Edges, Fixed, Grid, Region, Shape
 from zarr_dask.indexing.basic import (
@@ -1039,6 +1039,10 @@ _KEPT_INDICES = 1 << 26
 def object_sizes(array: Array) -> Iterator[int]:
     """Yield the size in bytes of each stored object that exists."""
     prefix = array.node_format.data_prefix(array.path)
+    listed = False
     for key, nbytes in list_sizes(array.store, prefix):
+        listed = True
         if array.meta.coords(key[len(prefix) :]) is not None:
             yield nbytes
+    if not listed:
+        check_listed(array.store, prefix, array.node_format.node_keys(array.path))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -24,7 +24,13 @@ from zarr_dask.codecs.base import ChunkSpec, DecodeOptions
 from zarr_dask.codecs.chain import BoundCodecChain, CodecChain
 from zarr_dask.codecs.index_codecs import DEFAULT_INDEX_CODECS
 from zarr_dask.dtypes import DataType, bits_of, full_of, is_full_of
-from zarr_dask.errors import GridError, StoreKeyError, UnknownCodecError, ValidationProblem
+from zarr_dask.errors import (
+    GridError,
+    StoreError,
+    StoreKeyError,
+    UnknownCodecError,
+    ValidationProblem,
+)
 from zarr_dask.formats.documents import (
     DEFAULT_LIMITS,
     FetchedDocuments,
@@ -54,6 +60,7 @@ __all__ = [
     "NodeReader",
     "ReadOptions",
     "ancestors",
+    "check_listed",
     "checked_attributes",
     "checked_documents",
     "child_prefixes",
@@ -616,7 +623,7 @@ class BesideData:
 
     def child_names(self, store: Store, path: str) -> list[str]:
         """See `Format.child_names`."""
-        names = child_prefixes(store, self.data_prefix(path))
+        names = child_prefixes(store, self.data_prefix(path), self.node_keys(path))
         return [name for name in names if self.is_node_name(name)]
 
     def is_node_name(self, name: str) -> bool:
@@ -628,9 +635,44 @@ class BesideData:
         return {}
 
 
-def child_prefixes(store: Store, prefix: str) -> list[str]:
-    """Return names directly below a prefix that have something below them."""
-    return [below[len(prefix) :].rstrip("/") for below in store.list_dir(prefix).prefixes]
+def child_prefixes(store: Store, prefix: str, documents: Iterable[str]) -> list[str]:
+    """Return names directly below a prefix that have something below them.
+
+    Parameters
+    ----------
+    store, prefix, documents
+        As for `check_listed`.
+    """
+    found = store.list_dir(prefix)
+    if not any(found):
+        check_listed(store, prefix, documents)
+    return [below[len(prefix) :].rstrip("/") for below in found.prefixes]
+
+
+def check_listed(store: Store, prefix: str, documents: Iterable[str]) -> None:
+    """Raise if nothing was listed below a prefix where metadata are.
+
+    A page of a gateway, with status 200, is an empty listing for the libraries of object stores.
+
+    Parameters
+    ----------
+    store, prefix
+        What was listed.
+    documents
+        Keys of metadata, which are looked for if they are below the prefix.
+
+    Raises
+    ------
+    StoreError
+        If one is there.
+    """
+    for key in documents:
+        if key.startswith(prefix) and store.get(key) is not None:
+            raise StoreError(
+                f"could not list {prefix!r} in {store.url}: nothing was listed, but {key!r} is "
+                "there. Another service than the store may have answered, such as a gateway. Try "
+                "again; if it remains so, look at what listings of that address return."
+            )
 
 
 # --- paths ----------------------------------------------------------------------------------------

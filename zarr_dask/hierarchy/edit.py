@@ -33,6 +33,7 @@ from zarr_dask.formats.base import (
     NodeMeta,
     ReadOptions,
     ancestors,
+    check_listed,
     load_json,
     read_documents,
     where,
@@ -784,6 +785,8 @@ def _keys_to_move(
             documents.update(reversed(list(keys)))  # the one that makes the node visible last
         for before, after in zip(node_format.prefixes(old), node_format.prefixes(new), strict=True):
             moves.update((key, after + key[len(before) :]) for key in store.list(before))
+        if not moves:
+            check_listed(store, node_format.data_prefix(old), node_format.node_keys(old))
     objects = [(key, target) for key, target in moves.items() if key not in documents]
     return list(documents.items()), objects
 

@@ -27,6 +27,7 @@ from zarr_dask.errors import (
     StoreUnavailableError,
     ValuesDifferError,
 )
+from zarr_dask.formats.base import check_listed
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.jobs.engine.array_job import ArrayJob, is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.cost_model import OVERHEAD
@@ -317,10 +318,14 @@ def objects_of(array: Array) -> Iterator[tuple[tuple[int, ...], int]]:
     """
     prefix = array.node_format.data_prefix(array.path)
     below = prefix + array.meta.chunk_key_encoding.folder(array.ndim)
+    listed = False
     for key, size in list_sizes(array.store, below):
+        listed = True
         coords = array.meta.coords(key[len(prefix) :])
         if coords is not None:
             yield coords, size
+    if not (listed or any(array.store.list_dir(prefix))):
+        check_listed(array.store, prefix, array.node_format.node_keys(array.path))
 
 
 # --- running --------------------------------------------------------------------------------------

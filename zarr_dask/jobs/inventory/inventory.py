@@ -31,6 +31,7 @@ from zarr_dask.formats.base import (
     NodeMeta,
     ReadOptions,
     ancestors,
+    check_listed,
     child_prefixes,
     prefix_of,
     read_documents,
@@ -295,7 +296,7 @@ class _AnyFormat:
         """See `Format.child_names`."""
         if len(self.formats) == 1:
             return self.formats[0].child_names(store, path)
-        names = child_prefixes(store, prefix_of(path))
+        names = child_prefixes(store, prefix_of(path), self.node_keys(path))
         return [name for name in names if any(one.is_node_name(name) for one in self.formats)]
 
     def read(
@@ -567,7 +568,9 @@ def _with_sizes(
     documents = {key for node in nodes for key in _document_keys(node)}
     others = _ObjectTotals()
     seen: set[str] = set()
+    listed = False
     for key, nbytes in list_sizes(store, prefix_of(path)):
+        listed = True
         if key in documents:
             seen.add(key)
             continue
@@ -575,6 +578,8 @@ def _with_sizes(
         node = None if prefix is None else arrays[prefix]
         if node is None or not node.count(key[len(prefix or "") :], nbytes):
             others.add(nbytes)
+    if not listed:
+        check_listed(store, prefix_of(path), sorted(documents))
     start = len(path) + 1 if path else 0
     mixed = _mixed(store, nodes, seen, options)
     surveys = (_counted(store, mixed.get(node.path, node), seen) for node in nodes)

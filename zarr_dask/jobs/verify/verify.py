@@ -38,7 +38,7 @@ from zarr_dask.errors import (
     MetadataError,
     NodeNotFoundError,
 )
-from zarr_dask.formats.base import Format, ReadOptions, where
+from zarr_dask.formats.base import Format, ReadOptions, check_listed, where
 from zarr_dask.formats.consolidated import consolidated_key, without_consolidated
 from zarr_dask.formats.detect import FORMATS
 from zarr_dask.hierarchy.group import Group
@@ -358,9 +358,15 @@ class _VerificationState:
         nodes = [*self.arrays] if self.node is None else [self.node, *self.arrays]
         formats = {one.node_format.name: one.node_format for one in nodes}
         prefixes = {p for one in formats.values() for p in one.prefixes(self.path)}
+        listed = False
         for prefix in sorted(prefixes):
             if not any(prefix != other and prefix.startswith(other) for other in prefixes):
-                yield from self.store.list(prefix)
+                for key in self.store.list(prefix):
+                    listed = True
+                    yield key
+        if not listed:
+            documents = (key for one in nodes for key in one.node_format.node_keys(one.path))
+            check_listed(self.store, min(prefixes, default=""), documents)
 
     def _place(self, key: str, which: int, present: numbers_of[int]) -> None:
         array = self.arrays[which]
