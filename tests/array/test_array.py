@@ -338,6 +338,18 @@ def test_fields_of_structured_elements_are_read_by_name():
     np.testing.assert_array_equal(array["a", [0, 2]], values["a"][[0, 2]])
     assert array[["b"]].dtype.names == ("b",)
     assert array[1, 2, "a"] == 5
+    np.testing.assert_array_equal(array.oindex["a", [0, 2], [1]], values["a"][[0, 2]][:, [1]])
+    np.testing.assert_array_equal(array.vindex[[0, 2], [1, 0], "b"], values["b"][[0, 2], [1, 0]])
+    np.testing.assert_array_equal(array.blocks["a", 1], values["a"][2:])
+    taken = array.get_orthogonal_selection(([0, 2], slice(None)), fields="a")
+    np.testing.assert_array_equal(taken, values["a"][[0, 2]])
+    assert array.get_basic_selection((1, 2), fields=["a"]).item() == (5,)
+    assert array.get_mask_selection(values["a"] > 9, fields="a").tolist() == [10, 11]
+    assert array.get_block_selection((1, 1), fields="a").tolist() == [[8], [11]]
+    with pytest.raises(SelectionError, match="'c' is no field"):
+        array.get_basic_selection(fields="c")
+    with pytest.raises(TypeError, match="the elements have none"):
+        zd.create_array({}, data=[1, 2]).get_basic_selection(fields="a")
     with pytest.raises(SelectionError, match=r"'aa' is no field of .* a, b\. Did you mean 'a'"):
         array["aa"]
     with pytest.raises(SelectionError, match="written whole, not by the field 'a'"):

@@ -539,6 +539,15 @@ def test_values_of_another_kind_are_refused(tmp_path, stored, given):
         zd.write_dataset(new, tmp_path / "a", mode="a")
 
 
+@pytest.mark.parametrize("format", [2, 3])
+def test_append_where_missing_values_are_nan(tmp_path, format):
+    ds = xr.Dataset({"a": ("x", [1.0, np.nan])}, {"x": [0, 1]})
+    ds["a"].encoding = {"_FillValue": np.nan, "missing_value": np.nan}
+    ds.to_zarr(tmp_path / "a", zarr_format=format)
+    zd.write_dataset(ds.assign_coords(x=[2, 3]), tmp_path / "a", append="x")
+    np.testing.assert_array_equal(xr.open_zarr(tmp_path / "a")["a"], [1.0, np.nan] * 2)
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize(
     "options", [{"append": "x"}, {"mode": "a"}, {"region": {"x": slice(0, 2)}}]

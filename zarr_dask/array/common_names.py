@@ -11,6 +11,7 @@ import numpy as np
 
 from zarr_dask._util.arguments import MadeBy
 from zarr_dask._util.keywords import did_you_mean, takes_habits
+from zarr_dask.indexing.basic import split_fields
 from zarr_dask.stores.base import Store
 
 if TYPE_CHECKING:
@@ -277,9 +278,14 @@ class ArrayNames(NodeNames):
         return facts_text(f"zarr_dask.Array {self.where}", self.facts())
 
     @takes_habits()
-    def get_basic_selection(self: Any, selection: Any = ..., *, out: Any = None) -> Any:
-        """Return elements, as ``array[selection]`` does; into `out` if it is given."""
-        return _into(out, self[selection])
+    def get_basic_selection(
+        self: Any, selection: Any = ..., *, out: Any = None, fields: Any = None
+    ) -> Any:
+        """Return elements, as ``array[selection]`` does; into `out` if it is given.
+
+        `fields` is the name of a field of structured elements, or a list of names.
+        """
+        return _into(out, _of_fields(self[selection], fields, self.dtype))
 
     @takes_habits()
     def set_basic_selection(self: Any, selection: Any, value: Any) -> None:
@@ -287,9 +293,11 @@ class ArrayNames(NodeNames):
         self[selection] = value
 
     @takes_habits()
-    def get_orthogonal_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
+    def get_orthogonal_selection(
+        self: Any, selection: Any, *, out: Any = None, fields: Any = None
+    ) -> Any:
         """Return elements, as ``array.oindex[selection]`` does."""
-        return _into(out, self.oindex[selection])
+        return _into(out, _of_fields(self.oindex[selection], fields, self.dtype))
 
     @takes_habits()
     def set_orthogonal_selection(self: Any, selection: Any, value: Any) -> None:
@@ -297,9 +305,11 @@ class ArrayNames(NodeNames):
         self.oindex[selection] = value
 
     @takes_habits(mask="selection")
-    def get_coordinate_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
+    def get_coordinate_selection(
+        self: Any, selection: Any, *, out: Any = None, fields: Any = None
+    ) -> Any:
         """Return points, as ``array.vindex[selection]`` does."""
-        return _into(out, self.vindex[selection])
+        return _into(out, _of_fields(self.vindex[selection], fields, self.dtype))
 
     @takes_habits(mask="selection")
     def set_coordinate_selection(self: Any, selection: Any, value: Any) -> None:
@@ -310,9 +320,11 @@ class ArrayNames(NodeNames):
     set_mask_selection = set_coordinate_selection
 
     @takes_habits()
-    def get_block_selection(self: Any, selection: Any, *, out: Any = None) -> Any:
+    def get_block_selection(
+        self: Any, selection: Any, *, out: Any = None, fields: Any = None
+    ) -> Any:
         """Return whole stored objects, as ``array.blocks[selection]`` does."""
-        return _into(out, self.blocks[selection])
+        return _into(out, _of_fields(self.blocks[selection], fields, self.dtype))
 
     def __delitem__(self, selection: object) -> NoReturn:
         """Raise: elements are overwritten, not deleted."""
@@ -332,6 +344,26 @@ class ArrayNames(NodeNames):
         def __getattr__(self, name: str) -> NoReturn:
             hints = {**values_hint(name), **_ARRAY_HINTS}
             no_attribute("Array", name, hints, dir(type(self)))
+
+
+def _of_fields(values: Any, fields: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the fields of elements that are named; all if none are.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such field.
+    TypeError
+        If the elements have no fields.
+    """
+    if fields is None:
+        return values
+    if dtype.names is None:
+        raise TypeError(
+            f"fields={fields!r}: the elements have none, their type is {dtype}; "
+            "array[...]['name'] is a field of structured elements."
+        )
+    return values[split_fields(fields, dtype.names)[0]]
 
 
 def _into(out: Any, values: Any) -> Any:

@@ -23,7 +23,7 @@ from zarr_dask.array.reader import ObjectSlice, Reader
 from zarr_dask.array.writer import OpenedArray, write_parts
 from zarr_dask.errors import DataTypeError, SelectionError
 from zarr_dask.grid.grid import Shape
-from zarr_dask.indexing.basic import assignable
+from zarr_dask.indexing.basic import assignable, split_fields
 from zarr_dask.indexing.plan import (
     ChunkSelection,
     SelectionPlan,
@@ -331,7 +331,11 @@ class IndexAccessor:
         return f"<zarr_dask.Selector, to be indexed, of {self.array!r}>"
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the selected elements; a scalar where NumPy returns one."""
+        """Return the selected elements, or fields of them; a scalar where NumPy returns one."""
+        if self.array.dtype.names is not None:
+            fields, rest = split_fields(key, self.array.dtype.names)
+            if fields:
+                return self[rest][fields]
         return read_selection(self.array, self.parse(key, self.array.shape))[()]
 
     def __setitem__(self, key: Any, value: Any) -> None:

@@ -167,7 +167,9 @@ def _same_units(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return bool(np.array_equal(np.asarray(one), np.asarray(other)))
+    a, b = np.asarray(one), np.asarray(other)
+    has_nan = a.dtype.kind == b.dtype.kind == "f"  # missing_value=NaN is that of many files
+    return bool(np.array_equal(a, b, equal_nan=has_nan))
 
 
 def check_equal(name: str, encoded: xr.Variable, stored: xr.Variable) -> None:
