@@ -552,9 +552,11 @@ def test_append_where_missing_values_are_nan(tmp_path, format):
 @pytest.mark.parametrize(
     "options", [{"append": "x"}, {"mode": "a"}, {"region": {"x": slice(0, 2)}}]
 )
-def test_fractions_are_not_rounded_to_stored_integers(tmp_path, options, in_memory):
+@pytest.mark.parametrize("masked", [False, True])
+def test_fractions_are_not_rounded_to_stored_integers(tmp_path, options, in_memory, masked):
     """xarray rounds them without a word."""
-    zd.write_dataset(xr.Dataset({"a": ("x", [1, 2])}), tmp_path / "a")
+    encoding = {"a": {"_FillValue": -9}} if masked else None
+    zd.write_dataset(xr.Dataset({"a": ("x", [1, 2])}), tmp_path / "a", encoding=encoding)
     new = xr.Dataset({"a": ("x", [1.5, 3.0])})
     whole = new.round()
     if not in_memory:

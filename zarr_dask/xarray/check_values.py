@@ -58,18 +58,21 @@ def check_kinds(name: str, given: xr.Variable, stored: xr.Variable) -> None:
 
 
 def whole_numbers(name: str, given: xr.Variable, stored: xr.Variable) -> xr.Variable:
-    """Return values that are checked for fractions if those that are stored are integers.
+    """Return values that are checked for fractions if those that are stored are plain integers.
 
-    xarray rounds them. Values in memory are checked now, blocks of dask when they are computed.
+    xarray rounds them, also where masks make floats of the integers that are read. Values in memory
+    are checked now, blocks of dask when they are computed.
 
     Raises
     ------
     DatasetMismatchError
         If a number in memory has a fraction.
     """
-    if given.dtype.kind != "f" or stored.dtype.kind not in "iu":
+    packed = any(stored.encoding.get(key) is not None for key in ("scale_factor", "add_offset"))
+    held = np.dtype(stored.encoding.get("dtype", stored.dtype))
+    if given.dtype.kind != "f" or held.kind not in "iu" or packed:
         return given
-    return _checked(given, _Whole(name, stored.dtype).check)
+    return _checked(given, _Whole(name, held).check)
 
 
 @dataclass(frozen=True)
