@@ -494,6 +494,24 @@ def repr_of(group):
     }
 
 
+@pytest.mark.parametrize("first", [b"", b"{"])
+def test_of_a_large_document_with_holes_a_walk_reads_the_start_only(first):
+    """A few bytes on disk would cost a read of 60 MB, and of twelve such documents a second."""
+    store = MemoryStore()
+    zd.create_group(store)
+    zd.create_group(store, "large", attributes={"text": "a" * 3_000_000})
+    store.set("holes/zarr.json", [first + bytes(3_000_000)])
+    recording = Recording(store)
+    group = zd.open_group(recording)
+    recording.clear()
+    nodes = dict(group.walk())
+    assert isinstance(nodes["holes"], MetadataError)
+    assert len(nodes["large"].attrs["text"]) == 3_000_000
+    assert recording.per_key() == {"holes/zarr.json": 1, "large/zarr.json": 2}
+    (asked,) = (one.range for one in recording.requests if one.key == "holes/zarr.json")
+    assert asked.stop <= 1 << 20
+
+
 @pytest.mark.parametrize(("format", "documents"), [("v2", 3), ("v3", 1)])
 def test_a_walk_costs_what_the_groups_cost(format, documents):
     recording = Recording(Folders(large(format).values))

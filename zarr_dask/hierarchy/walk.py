@@ -62,7 +62,9 @@ _Found = tuple[str, NodeOrError | None, dict[str, bytes]]
 """A path, its node if there is one, and its metadata by key."""
 _KEYS_PER_BATCH = 1024
 _BATCH_BYTES = 1 << 26
-"""Bytes that are read of all documents of a batch together: larger ones are read one by one."""
+_START_BYTES = 1 << 20
+"""Maximum bytes that are read of all documents of a batch together, and of each of them. Larger
+ones are read one by one, unless their start holds zeros, as that of a file with holes does."""
 _LISTINGS_AT_ONCE = 32
 _MOST_BROKEN = 10_000
 """Maximum number of nodes with wrong metadata in a walk. A hierarchy may have thousands of arrays
@@ -436,7 +438,7 @@ def _read_texts(
     for first in range(0, len(paths), step):
         batch = paths[first : first + step]
         asked = [key for path in batch for key in keys[path]]
-        most = min(part.stop or 0, _BATCH_BYTES // max(len(asked), 1))
+        most = min(part.stop or 0, _START_BYTES, _BATCH_BYTES // max(len(asked), 1))
         start = Range(0, most)
         values = dict(zip(asked, store.get_ranges([(key, start) for key in asked]), strict=True))
         for path in batch:
@@ -444,8 +446,9 @@ def _read_texts(
             try:
                 raw = {key: values.pop(key) for key in keys[path]}
                 for key, value in raw.items():
-                    if value is not None and len(value) == most < (part.stop or 0):
-                        (raw[key],) = store.get_ranges([(key, part)])  # it is a large one
+                    is_large = value is not None and len(value) == most < (part.stop or 0)
+                    if is_large and b"\0" not in bytes(value or b""):
+                        (raw[key],) = store.get_ranges([(key, part)])
                 found = checked_documents(store, raw, options.limits)
                 node: NodeOrError | None = node_format.read(store, path, options, found=found)
             except MetadataError as error:
