@@ -187,6 +187,17 @@ def test_deleting_an_array_leaves_whole_what_lies_below(format_name):
     assert zd.open_array(values, "a/b")[...].tolist() == [7] * 4
 
 
+@pytest.mark.parametrize("format_name", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("draft", ["v3draft", "v3draft-2022-05"])
+def test_an_array_of_a_draft_on_disk_is_found_by_other_formats(draft, format_name, tmp_path):
+    options = {"shape": 4, "dtype": "i2"}
+    zd.create_array(tmp_path, "a", **options, format=draft)[...] = 1
+    assert not (tmp_path / "a").exists()  # its document and its objects lie elsewhere
+    with pytest.raises(NodeExistsError):
+        zd.create_array(tmp_path, "a", **options, format=format_name)
+    assert zd.open_array(tmp_path, "a")[...].tolist() == [1] * 4
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_leftovers_of_a_killed_job_are_no_values(overwrite):
     values = {}

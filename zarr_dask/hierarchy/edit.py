@@ -141,7 +141,7 @@ def check_can_create(
     _check_surroundings(store, path)
     for above in ancestors(path):
         _check_above(store, path, above)
-    if overwrite or has_no_folder(store):
+    if overwrite or has_no_folder(store, path, node_format):
         return
     if not is_group and is_implied(store, path):
         raise NodeExistsError(
@@ -350,7 +350,7 @@ def make_room_for_node(
     """
     prefetched = prefetched or prefetch_location(store, path, below=overwrite or not is_group)
     check_can_create(prefetched.store, path, node_format, overwrite=overwrite, is_group=is_group)
-    if has_no_folder(store):
+    if has_no_folder(store, path, node_format):
         beside = default_place(store, path)
         reserved = ReservedLocation(frozenset(node_format.prefixes(path)), not is_bare(beside))
     else:

@@ -35,7 +35,8 @@ from zarr_dask.formats.base import (
 )
 from zarr_dask.formats.consolidated import without_consolidated
 from zarr_dask.formats.detect import DEFAULT_FORMAT, FORMATS, formats_at, nodes_around
-from zarr_dask.formats.v3draft_entry import ENTRY
+from zarr_dask.formats.documents import read_documents
+from zarr_dask.formats.v3draft_entry import ENTRY, may_be_entry
 from zarr_dask.stores.base import Range, Store, is_remote, join
 from zarr_dask.stores.listing import has_paged_listing
 from zarr_dask.stores.open import (
@@ -327,10 +328,20 @@ def _documents_above(path: str) -> list[tuple[str, Range]]:
     return [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
 
 
-def has_no_folder(store: Store) -> bool:
-    """True if a local store is not there yet: one look tells that there is nothing in it."""
-    place = local_path(store, "")
-    return place is not None and not os.path.lexists(place)
+def has_no_folder(store: Store, path: str, node_format: Format) -> bool:
+    """True if the folder of a local node is not there yet: one look tells that it holds nothing.
+
+    Nodes of the v3 draft are spread over folders, so that for them the store must not be there.
+    """
+    place = local_path(store, path)
+    if place is None or os.path.lexists(place):
+        return False
+    root = local_path(store, "")
+    if not path or root is None or not os.path.lexists(root):
+        return True
+    entry = read_documents(store, [ENTRY], DEFAULT_OPTIONS.limits)[ENTRY]
+    is_draft = entry is not None and may_be_entry(entry, DEFAULT_OPTIONS.limits)
+    return node_format in FORMATS and not is_draft
 
 
 def is_still_free(store: Store, path: str, node_format: Format) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from zarr_dask.stores.base import (
     WHOLE,
@@ -141,7 +142,8 @@ def unwrap(store: Store) -> Store:
 def forkable(store: Store) -> ForkableSession | None:
     """Return the store behind all wrappers if tasks write to forks that must be merged into it."""
     found = unwrap(store)
-    return found if isinstance(found, ForkableSession) else None
+    # of the class, which is remembered; an object would be looked through each time
+    return cast("ForkableSession", found) if issubclass(type(found), ForkableSession) else None
 
 
 def is_in_memory(store: Store) -> bool:

@@ -63,7 +63,8 @@ def adapt_store(candidate: Any) -> Store | None:
     """
     if not all(callable(getattr(candidate, name, None)) for name in _METHODS):
         return None
-    if all(hasattr(candidate, name) for name in _REST):  # by delegation, perhaps
+    kind = type(candidate)  # looked at first: a property may take its time
+    if all(hasattr(kind, name) or hasattr(candidate, name) for name in _REST):  # by delegation
         store: Store = candidate
         return store
     return StoreAdapter(candidate)
