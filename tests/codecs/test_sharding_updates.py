@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -84,6 +86,31 @@ def test_only_chunks_that_change_in_part_are_decoded():
     assert thread_decoded_nbytes() - before == 4 * 8
     array[8:12] = 7.0
     assert thread_decoded_nbytes() - before == 4 * 8
+
+
+def test_a_shard_that_the_end_of_the_array_cuts_is_not_decoded_where_all_of_it_is_written():
+    array = zd.create_array({}, shape=(7, 40), dtype="f8", chunks=(7, 4), shards=(21, 64))
+    array[...] = 1.0
+    before = thread_decoded_nbytes()
+    array[...] = np.arange(280.0).reshape(7, 40)
+    assert thread_decoded_nbytes() == before
+    np.testing.assert_array_equal(array[...], np.arange(280.0).reshape(7, 40))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_of_a_new_shard_only_the_chunks_that_the_array_has_are_made(threads):
+    """A shard of 1 GiB, of which the array has 3 MiB."""
+    options = {"shape": 400_000, "dtype": "f8", "chunks": 1 << 17, "shards": 1 << 27}
+    array = zd.create_array({}, codecs=["zstd"], **options)
+    values = np.arange(400_000.0)
+    tracemalloc.start()
+    try:
+        array.write(..., values, threads=threads)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    np.testing.assert_array_equal(array[...], values)
 
 
 def test_a_shard_whose_chunks_all_become_fill_values_is_removed():

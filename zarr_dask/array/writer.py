@@ -259,7 +259,7 @@ def write_object_part(
     stored = None if part.whole else _stored(array.store, key, bound)
     if stored is None and not part.whole and confirm is not None:
         confirm()
-    pieces = None if stored is None else updated(array, part, elements, stored)
+    pieces = updated(array, part, elements, stored, threads)
     if pieces is not None:
         put_stream(array.store, key, pieces, note, waiting, fence)
         return True
@@ -408,7 +408,7 @@ def _changed(
     array: WrittenArray, part: Part, own: np.ndarray, stored: Buffer | None
 ) -> list[Buffer] | None:
     """Return the bytes of an object after a part has changed; None if nothing is to be stored."""
-    pieces = None if stored is None else updated(array, part, own, stored)
+    pieces = updated(array, part, own, stored)
     if pieces is not None:
         with SegmentedBuffer() as gathered:
             for piece in pieces:
@@ -423,11 +423,15 @@ def _changed(
 
 
 def updated(
-    array: WrittenArray, part: Part, elements: np.ndarray, stored: Buffer
+    array: WrittenArray,
+    part: Part,
+    elements: np.ndarray,
+    stored: Buffer | None,
+    threads: int | None = 1,
 ) -> Iterator[Buffer] | None:
     """Return the bytes of an object after a part of it has changed; None if all must be decoded.
 
-    Chunks of a shard outside the part are not decoded: their bytes are copied.
+    Chunks of a shard outside the part are neither decoded nor made: their bytes are copied.
 
     Parameters
     ----------
@@ -438,7 +442,9 @@ def updated(
     elements
         New elements of the part.
     stored
-        Bytes of the object as it is.
+        Bytes of the object as it is; None if it is not stored, or nothing of it stays.
+    threads
+        As for `write_object_part`.
 
     Raises
     ------
@@ -452,8 +458,9 @@ def updated(
     key, coords = array.key(part.coords), tuple(part.coords)
     try:
         bound = array.meta.bound(coords)
-        bound.check_length(len(stored))
-        pieces = bound.updated(stored, part.inside, elements)
+        if stored is not None:
+            bound.check_length(len(stored))
+        pieces = bound.updated(stored, part.inside, elements, threads)
     except CorruptObjectError as error:
         raise error.at(array.where, key, coords) from error
     return None if pieces is None else _located(pieces, array.where, key, coords)

@@ -409,20 +409,23 @@ class BoundSerializer(ABC):
 
     def updated(
         self,
-        buffer: Buffer,  # noqa: ARG002  (only what holds chunks of its own can keep some)
+        buffer: Buffer | None,  # noqa: ARG002  (only what holds chunks of its own can keep some)
         region: Region,  # noqa: ARG002
         elements: np.ndarray,  # noqa: ARG002
+        threads: int | None = 1,  # noqa: ARG002
     ) -> Iterator[Buffer] | None:
         """Return the bytes after some elements have changed, without decoding what stays.
 
         Parameters
         ----------
         buffer
-            All bytes of the chunk as it is.
+            All bytes of the chunk as it is; None if it is not stored, or nothing of it stays.
         region
             Region of the chunk that changes.
         elements
             New elements of the region.
+        threads
+            As for `pieces`.
 
         Returns
         -------

@@ -295,12 +295,16 @@ class BoundCodecChain:
         return self._compressed(array) if self._bytes else self._serializer.pieces(array, threads)
 
     def updated(
-        self, buffer: Buffer, region: Region, elements: np.ndarray
+        self,
+        buffer: Buffer | None,
+        region: Region,
+        elements: np.ndarray,
+        threads: int | None = 1,
     ) -> Iterator[Buffer] | None:
         """See `BoundSerializer.updated`; array codecs would have to encode parts of a chunk."""
         if not self.partial or self._stages:
             return None
-        return self._serializer.updated(buffer, region, elements)
+        return self._serializer.updated(buffer, region, elements, threads)
 
     def _changed(self, array: np.ndarray) -> np.ndarray:
         """Return a chunk after the array codecs."""

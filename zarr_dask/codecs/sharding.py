@@ -7,7 +7,7 @@ region of it is fetched in two rounds: the index, and then the chunks that the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -236,8 +236,12 @@ class _BoundSharding(BoundSerializer):
         return gathered.buffers()
 
     def pieces(self, array: np.ndarray, threads: int | None = 1) -> Iterator[Buffer]:
-        index = np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
+        index = self._no_chunks()
         return self._with_index(self._chunks(array, index, threads), index)
+
+    def _no_chunks(self) -> np.ndarray:
+        """Return the index of a shard without chunks."""
+        return np.full(self._index_spec.shape, _ABSENT, _INDEX_DTYPE)
 
     def _with_index(self, chunks: Iterator[Buffer], index: np.ndarray) -> Iterator[Buffer]:
         """Yield the bytes of chunks and of their index, which is complete when they are."""
@@ -290,8 +294,7 @@ class _BoundSharding(BoundSerializer):
         self, runs: Iterator[np.ndarray], threads: int | None
     ) -> Iterator[tuple[int, _EncodedChunks]]:
         """Yield the numbers of chunks of runs, and those that are stored; some runs at a time."""
-        count = min(threads or cpu_count(), cpu_count())
-        count *= max(1, _ABREAST // max(self._inner.spec.nbytes, LARGEST_RUN))
+        count = _abreast(threads, max(self._inner.spec.nbytes, LARGEST_RUN))
         while taken := list(islice(runs, count)):
             found: list[_EncodedChunks] = [()] * len(taken)
             parallel_for(partial(self._encode_run, taken, found), range(len(taken)), threads)
@@ -317,48 +320,59 @@ class _BoundSharding(BoundSerializer):
     # --- changing some chunks -------------------------------------------------------------------
 
     def updated(
-        self, buffer: Buffer, region: Region, elements: np.ndarray
+        self,
+        buffer: Buffer | None,
+        region: Region,
+        elements: np.ndarray,
+        threads: int | None = 1,
     ) -> Iterator[Buffer] | None:
         """See `BoundSerializer.updated`: the bytes of chunks outside the region stay as they are.
 
-        None if there are no such chunks, or the index does not place them within the shard.
+        None if nothing may be left to store, if the index places chunks outside the shard, or for a
+        new shard of which most is written: runs of chunks are encoded sooner than one by one.
         """
-        shard = memoryview(buffer)
-        index = self._decode_index(self._cut_index(shard))
+        if buffer is None and 2 * self._grid.count_parts(region) > self._grid.ncells:
+            return None
+        shard = memoryview(b"" if buffer is None else buffer)
+        index = self._no_chunks() if buffer is None else self._decode_index(self._cut_index(shard))
         parts = {self._grid.number_of(part.coords): part for part in self._grid.parts(region)}
         changed, places = [*parts], index.reshape(-1, 2)
         old = dict(zip(changed, places[changed].tolist(), strict=True))
         places[changed] = _ABSENT
         kept = _KeptChunks.of(places, changed)
-        if not kept.numbers.size or not kept.lie_within(len(shard)):
+        if kept.numbers.size:
+            if not kept.lie_within(len(shard)):
+                return None
+        elif self.spec.fill_value is not None and is_full_of(elements, self.spec.fill_value):
             return None
-        return self._with_index(
-            self._updated_chunks(shard, kept, parts, old, elements, places), index
-        )
+        one = partial(self._changed_chunk, shard, old, parts, elements)
+        if self._worth_encoding_abreast(elements, threads):
+            chunks = self._changed_abreast(one, changed, threads)
+        else:
+            chunks = map(one, changed)
+        return self._with_index(self._updated_chunks(shard, kept, changed, chunks, places), index)
 
     def _updated_chunks(
         self,
         shard: memoryview,
         kept: _KeptChunks,
-        parts: Mapping[int, Part],
-        old: Mapping[int, Sequence[int]],
-        elements: np.ndarray,
+        changed: Sequence[int],
+        chunks: Iterable[Iterable[Buffer] | None],
         places: np.ndarray,
     ) -> Iterator[Buffer]:
         """Yield the bytes of all chunks in their order, kept and changed, and note their places.
 
         The changed chunks, by their numbers, have gaps between them that hold the others.
         """
-        ranges: list[list[tuple[int, int]]] = [[] for _ in range(len(parts) + 1)]
+        ranges: list[list[tuple[int, int]]] = [[] for _ in range(len(changed) + 1)]
         for gap, first, stop in kept.joined_ranges():
             ranges[gap].append((first, stop))
         offset, written = self._first_byte, [self._first_byte]
-        for before, (number, part) in zip(ranges, parts.items(), strict=False):
+        for before, number, pieces in zip(ranges, changed, chunks, strict=False):
             for first, stop in before:
                 offset += stop - first
                 yield shard[first:stop]
             start = offset
-            pieces = self._changed_chunk(shard, old[number], part, elements)
             if pieces is not None:
                 for piece in pieces:
                     offset += len(piece)
@@ -369,10 +383,35 @@ class _BoundSharding(BoundSerializer):
             yield shard[first:stop]
         places[kept.numbers, 0] = kept.offsets_after(written)
 
+    def _changed_abreast(
+        self,
+        one: Callable[[int], Iterable[Buffer] | None],
+        changed: Sequence[int],
+        threads: int | None,
+    ) -> Iterator[Iterable[Buffer] | None]:
+        """Yield the bytes of changed chunks, which several threads encode; some at a time."""
+        found: dict[int, list[Buffer] | None] = {}
+
+        def encode(number: int) -> None:
+            pieces = one(number)
+            found[number] = None if pieces is None else list(pieces)
+
+        step = _abreast(threads, self._inner.spec.nbytes)
+        for first in range(0, len(changed), step):
+            taken = changed[first : first + step]
+            parallel_for(encode, taken, threads)
+            yield from map(found.pop, taken)
+
     def _changed_chunk(
-        self, shard: memoryview, place: Sequence[int], part: Part, elements: np.ndarray
+        self,
+        shard: memoryview,
+        places: Mapping[int, Sequence[int]],
+        parts: Mapping[int, Part],
+        elements: np.ndarray,
+        number: int,
     ) -> Iterable[Buffer] | None:
         """Return the bytes of one chunk after a part of it has changed; None if it is all fill."""
+        place, part = places[number], parts[number]
         spec, chunk = self._inner.spec, view_region(elements, part.out)
         if chunk.shape != spec.shape:
             new, found = chunk, self._checked_place(part.coords, place)
@@ -676,6 +715,11 @@ _ABREAST = 1 << 21
 """Bytes of elements that each thread encodes before what is encoded is written."""
 
 
+def _abreast(threads: int | None, nbytes: int) -> int:
+    """Return how many pieces of so many bytes threads encode before what is encoded is written."""
+    return min(threads or cpu_count(), cpu_count()) * max(1, _ABREAST // nbytes)
+
+
 class _Chunk(NamedTuple):
     """A stored chunk and its wanted parts."""
 
@@ -726,6 +770,8 @@ class _KeptChunks(NamedTuple):
     def joined_ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield gaps and ranges of bytes in order; those of neighbours in a gap are one."""
         offsets, gaps, stops = self.offsets, self.gaps, self.offsets + self.lengths
+        if not len(gaps):
+            return iter(())
         borders = np.flatnonzero((offsets[1:] != stops[:-1]) | (gaps[1:] != gaps[:-1]))
         firsts, lasts = np.append(0, borders + 1), np.append(borders, len(gaps) - 1)
         return zip(
