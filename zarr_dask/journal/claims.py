@@ -18,7 +18,8 @@ file is not locked, and those who lock are seen by their records where locks are
 
 An append with ``resume=`` leaves the record when it ends, with its report (`EndedAppend`): its
 process may be killed after the journal has gone, and the same call must not append once more then.
-The record goes with the next change of the length, and when its process ends in good order.
+The record goes with the next change of the length, and when its process ends in good order,
+unless an equal call of another process is waiting (`zarr_dask.journal.lock.taking_turns`).
 
 Object stores create the record on the condition that there is none. It stays until the append has
 ended, by success or by an error, or goes on (``resume=``), or until it is removed, by hand or by
@@ -79,6 +80,8 @@ from zarr_dask.journal.lock import (
     SameJobRunningError,
     check_not_locked,
     is_locked,
+    is_wanted,
+    own_turns,
     pauses,
 )
 from zarr_dask.stores.backends.posix_io import close_read, fsync_names, read_at
@@ -323,6 +326,8 @@ class ArrayEnd:
     """Is appended to, for messages."""
     job: str = ""
     """Tells what is appended (`JobRecord.content_token`), if the job can be resumed."""
+    turns: str = ""
+    """The folder in which equal calls take turns, if the append has ended there."""
 
     @property
     def lasts(self) -> bool:
@@ -411,11 +416,14 @@ class ArrayEnd:
         self._change(lambda record: replace(record, ended=ended))
         if not _LEFT:
             atexit.register(_acknowledge)
-        _LEFT[self.store.identity, self._key] = (os.getpid(), self)
+        _LEFT[self.store.identity, self._key] = (os.getpid(), replace(self, turns=own_turns()))
 
     def acknowledge(self) -> None:
-        """Say that the caller of an append that has ended knows of it, and does not repeat it."""
-        if not self.lasts:
+        """Say that the caller of an append that has ended knows of it, and does not repeat it.
+
+        On local files the record goes, unless an equal call waits.
+        """
+        if not (self.lasts or (self.turns and is_wanted(self.turns))):
             self.leave()
             return
         self._change(

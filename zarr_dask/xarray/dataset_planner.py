@@ -21,6 +21,7 @@ from zarr_dask.errors import (
 )
 from zarr_dask.formats.base import Format, GroupMeta, ReadOptions, where
 from zarr_dask.formats.detect import find_node, format_for_new, format_named, formats_at
+from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.locate import (
@@ -83,13 +84,24 @@ class Planner:
         Arguments of the user.
     is_claimed
         True if the caller keeps other appends to the group away.
+    awaited
+        By path, the shapes that an append was to make arrays (`ResumeOptions.until`).
     """
 
-    def __init__(self, store: Store, path: str, call: Call, *, is_claimed: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        call: Call,
+        *,
+        is_claimed: bool = False,
+        awaited: Mapping[str, Shape] | None = None,
+    ) -> None:
         self.store = store
         self.path = path
         self.call = call
         self._is_claimed = is_claimed
+        self._awaited = awaited or {}
 
     @cached_property
     def free(self) -> PrefetchedLocation | None:
@@ -143,13 +155,24 @@ class Planner:
             self._plan_node(work, join(self.path, below), dataset, encoding, node_format)
         plan = self._planned(work, node_format)
         if call.resume.resume:
-            other = Planner(self.store, self.path, call, is_claimed=self._is_claimed)
-            plan = replace(plan, anew=bound(other.plan, nodes))
+            plan = replace(plan, anew=bound(self._awaiting(plan, present).plan, nodes))
         if present is not None and plan.has_ended:
             return plan.without_commit()
         if call.resume.resume and not plan.joint.is_resumed:
             self._check_free(node_format, exists=present is not None)
         return plan
+
+    def _awaiting(self, plan: DatasetPlan, present: StoredGroup | None) -> Planner:
+        """Return the planner for a plan made after another process has worked on the same job.
+
+        Labels tell what was appended already; an append without labels is not made twice either.
+        """
+        awaited = dict(self._awaited)
+        if present is not None and str(self.call.append) not in present.raw:
+            growing = (one for one in plan.joint.plans if one.before is not None)
+            awaited |= {one.target.path: one.target.shape for one in growing}
+        call, is_claimed = self.call, self._is_claimed
+        return Planner(self.store, self.path, call, is_claimed=is_claimed, awaited=awaited)
 
     @cached_property
     def _outermost(self) -> StoredGroup | None:
@@ -325,6 +348,7 @@ class Planner:
             region=piece.region,
             append=piece.append,
             overlap=piece.overlap,
+            until=self._awaited.get(join(path, piece.name)),
             partial=self.partial if piece.region is not None else "refuse",
         )
         if piece.partial is not None:
