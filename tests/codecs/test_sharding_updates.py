@@ -78,6 +78,63 @@ def test_writes_of_parts_give_what_a_write_of_all_gives(chain, location, writes)
     assert stored == same
 
 
+@st.composite
+def lists(draw, length):
+    return draw(st.lists(st.integers(0, length - 1), min_size=1, max_size=9))
+
+
+@st.composite
+def listed(draw):
+    """The name of an accessor, and a key for it."""
+    kind = draw(st.sampled_from(["oindex", "vindex", "plain"]))
+    sides = [slice(draw(st.integers(0, n // 2)), n, draw(st.integers(1, 2))) for n in LONG]
+    if kind == "oindex":
+        for dim in draw(st.sets(st.integers(0, 2), min_size=1)):
+            sides[dim] = draw(lists(LONG[dim]))
+    else:
+        count = draw(st.integers(1, 30))
+        for dim in draw(st.sets(st.integers(0, 2), min_size=1)):
+            places = st.integers(0, LONG[dim] - 1)
+            sides[dim] = draw(st.lists(places, min_size=count, max_size=count))
+        if kind == "vindex" and any(isinstance(side, slice) for side in sides):
+            kind = "plain"
+    return kind, tuple(sides)
+
+
+LONG = (13, 10, 7)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@given(
+    keys=st.lists(listed(), min_size=1, max_size=4),
+    first=st.booleans(),
+    threads=st.sampled_from([None, 1, 2]),
+)
+def test_lists_of_elements_give_what_numpy_gives(chain, keys, first, threads):
+    options = layout(CHAINS[chain], "end", 0) | {"shape": LONG, "chunks": (8, 6, 4)}
+    inner = options["codecs"][0]["configuration"]
+    inner["chunk_shape"] = [4, 2, 2]
+    if chain == "nested":
+        inner["codecs"] = [{**NESTED[0], "configuration": dict(NESTED[0]["configuration"])}]
+        inner["codecs"][0]["configuration"]["chunk_shape"] = [2, 1, 2]
+    array = zd.create_array({}, **options)
+    expected = np.zeros(LONG, "int32")
+    if first:
+        array[...] = expected[...] = np.arange(910).reshape(LONG) + 1
+    for number, (kind, key) in enumerate(keys):
+        places = np.arange(910).reshape(LONG)
+        at = np.ix_(*(np.arange(n)[k] for k, n in zip(key, LONG, strict=True)))
+        chosen = places[at] if kind == "oindex" else places[key]
+        values = np.arange(chosen.size, dtype="int32").reshape(chosen.shape) + 1000 * number
+        flat = expected.reshape(-1)
+        # of elements that are named more than once the last value counts, as in the library
+        for place, value in zip(chosen.ravel(), values.ravel(), strict=True):
+            flat[place] = value
+        target = array if kind == "plain" else getattr(array, kind)
+        target[key] = values
+    np.testing.assert_array_equal(array[...], expected)
+
+
 def test_only_chunks_that_change_in_part_are_decoded():
     array = zd.create_array({}, shape=64, dtype="f8", chunks=4, shards=64, codecs=["zstd"])
     array[...] = np.arange(64) + 1.0
@@ -88,6 +145,8 @@ def test_only_chunks_that_change_in_part_are_decoded():
     assert thread_decoded_nbytes() - before == 4 * 8
     array[1:64:16] = 7.0
     assert thread_decoded_nbytes() - before == 5 * 4 * 8
+    array[[60, 2, 3]] = 7.0
+    assert thread_decoded_nbytes() - before == 7 * 4 * 8
 
 
 def test_a_shard_that_the_end_of_the_array_cuts_is_not_decoded_where_all_of_it_is_written():

@@ -451,8 +451,6 @@ def updated(
     CorruptObjectError
         If an index, or a chunk that changes in part, does not decode; while pieces are taken, too.
     """
-    if {type(s) for s in part.inside} - {slice}:
-        return None  # elements that are selected one by one
     key, coords = array.key(part.coords), tuple(part.coords)
     try:
         bound = array.meta.bound(coords)

@@ -421,7 +421,8 @@ class BoundSerializer(ABC):
         buffer
             All bytes of the chunk as it is; None if it is not stored, or nothing of it stays.
         region
-            Region of the chunk that changes.
+            Region of the chunk that changes; along some dimensions there may be indices, which
+            NumPy broadcasts.
         elements
             New elements of the region.
         threads

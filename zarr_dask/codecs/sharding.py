@@ -266,7 +266,7 @@ class _BoundSharding(BoundSerializer):
         """Yield the bytes of the stored chunks in order, and note their positions in the index."""
         places, offset = index.reshape(-1, 2), self._first_byte
         runs = iter_chunk_batches(array, self._inner.spec.shape)
-        if self._worth_encoding_abreast(array, threads):
+        if self._worth_encoding_abreast(array.nbytes, threads):
             encoded = self._encoded_abreast(runs, threads)
         else:
             encoded = ((len(run), self._encoded(run)) for run in runs)
@@ -280,9 +280,9 @@ class _BoundSharding(BoundSerializer):
                 places[first + number] = start, offset - start
             first += count
 
-    def _worth_encoding_abreast(self, array: np.ndarray, threads: int | None) -> bool:
-        """True if several threads encode a shard, whose bytes are then in memory of their own."""
-        large = array.nbytes >= _WORTH_THREADS and self._inner.encodes_from_memory
+    def _worth_encoding_abreast(self, nbytes: int, threads: int | None) -> bool:
+        """True if several threads encode chunks, whose bytes are then in memory of their own."""
+        large = nbytes >= _WORTH_THREADS and self._inner.encodes_from_memory
         if threads == 1 or not large or is_pool_thread():
             return False
         if threads is not None:
@@ -328,14 +328,14 @@ class _BoundSharding(BoundSerializer):
     ) -> Iterator[Buffer] | None:
         """See `BoundSerializer.updated`: the bytes of chunks outside the region stay as they are.
 
-        None if nothing may be left to store, if the index places chunks outside the shard, or for a
-        new shard of which most is written: runs of chunks are encoded sooner than one by one.
+        None also if nothing may be left to store, or the index places chunks outside the shard.
         """
-        if buffer is None and 2 * self._grid.count_parts(region) > self._grid.ncells:
+        found = self._changed_parts(region, elements, is_new=buffer is None)
+        if found is None:
             return None
+        elements, parts = found
         shard = memoryview(b"" if buffer is None else buffer)
         index = self._no_chunks() if buffer is None else self._decode_index(self._cut_index(shard))
-        parts = {self._grid.number_of(part.coords): part for part in self._grid.parts(region)}
         changed, places = [*parts], index.reshape(-1, 2)
         old = dict(zip(changed, places[changed].tolist(), strict=True))
         places[changed] = _ABSENT
@@ -346,11 +346,33 @@ class _BoundSharding(BoundSerializer):
         elif self.spec.fill_value is not None and is_full_of(elements, self.spec.fill_value):
             return None
         one = partial(self._changed_chunk, shard, old, parts, elements)
-        if self._worth_encoding_abreast(elements, threads):
+        if self._worth_encoding_abreast(len(changed) * self._inner.spec.nbytes, threads):
             chunks = self._changed_abreast(one, changed, threads)
         else:
             chunks = map(one, changed)
         return self._with_index(self._updated_chunks(shard, kept, changed, chunks, places), index)
+
+    def _changed_parts(
+        self, region: Region, elements: np.ndarray, *, is_new: bool
+    ) -> tuple[np.ndarray, dict[int, Part]] | None:
+        """Return elements, and the parts of them that go to each chunk, by the chunks' numbers.
+
+        None for a new shard of which most is written, since runs of chunks are encoded sooner than
+        one by one, and if finding the parts of lists takes more memory than the shard.
+        """
+        lists = sum(not isinstance(side, slice) for side in region)
+        if not lists:
+            if is_new and 2 * self._grid.count_parts(region) > self._grid.ncells:
+                return None
+            parts = self._grid.parts(region)
+        else:
+            if lists > 1 and 8 * (len(region) + 1) * elements.size > self.spec.nbytes:
+                return None
+            from zarr_dask.indexing.plan import split_assignment
+
+            elements, parts = split_assignment(region, elements, self._grid)
+        found = {self._grid.number_of(part.coords): part for part in parts}
+        return elements, dict(sorted(found.items())) if lists else found
 
     def _updated_chunks(
         self,
@@ -413,7 +435,7 @@ class _BoundSharding(BoundSerializer):
         """Return the bytes of one chunk after a part of it has changed; None if it is all fill."""
         place, part = places[number], parts[number]
         spec, chunk = self._inner.spec, view_region(elements, part.out)
-        if chunk.shape != spec.shape:
+        if chunk.shape != spec.shape or not all(isinstance(side, slice) for side in part.inside):
             new, found = chunk, self._checked_place(part.coords, place)
             chunk = np.empty(spec.shape, spec.dtype)
             if found is None:

@@ -36,6 +36,7 @@ from zarr_dask.indexing.transform import (
     IndexTransform,
     StridedMap,
     axes_of,
+    parse_numpy,
     positions_of,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "WholeChunkSelection",
     "blocks_of_selection_grid",
     "output_index",
+    "split_assignment",
 ]
 
 
@@ -379,6 +381,29 @@ class SelectionPlan:
         maps = [self.transform.maps[dim] for dim in group.dims]
         shape = self.transform.shape
         return [_stretched(positions_of(one, shape), axes_of(one), group) for one in maps]
+
+
+def split_assignment(
+    index: tuple[Any, ...], values: np.ndarray, grid: Grid
+) -> tuple[np.ndarray, Iterator[Part]]:
+    """Split ``array[index] = values`` by the cells of a grid that covers the array.
+
+    Returns
+    -------
+    values : array
+        The values, as parts refer to them.
+    parts : iterator of Part
+        The cells and what is assigned to them; see `SelectionPlan.assignments`.
+
+    Examples
+    --------
+    >>> grid = Grid.regular((6, 4), (3, 4))
+    >>> values, parts = split_assignment(([5, 0], slice(0, 2)), np.ones((2, 2)), grid)
+    >>> [part.coords for part in parts]
+    [(0, 0), (1, 0)]
+    """
+    plan = SelectionPlan(parse_numpy(index, grid.shape))
+    return plan.gathered(values), plan.assignments(grid)
 
 
 def output_index(places: Sequence[slice | np.ndarray], shape: Shape) -> tuple[Any, ...]:
