@@ -36,6 +36,7 @@ from zarr_dask.stores.compare_and_swap import (
     keeping_lock,
     pause_before,
 )
+from zarr_dask.stores.no_follow import keeping_folder
 from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, puts_wait, remove
 
 __all__ = [
@@ -149,7 +150,7 @@ def write_parts(
         threads = 1
     # nobody waits long for a lock that is kept while a small chunk is encoded
     keeping = keeping_lock() if hurries else nullcontext(_nothing)
-    with concurrent_puts(array.store), keeping as let_go:
+    with concurrent_puts(array.store), keeping as let_go, keeping_folder():
         parallel_for(write, parts(), threads)
     confirm.check_written(
         lambda: (

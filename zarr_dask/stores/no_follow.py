@@ -6,15 +6,18 @@ in the one above it, which refuses links. All that follows is done in the open f
 takes its name meanwhile. The root, and what lies above it, may be links: a user has named it.
 
 Folders that were reached so are remembered, by what the system tells them apart by: a folder that
-is still the same one is opened by one call.
+is still the same one is opened by one call. A thread that puts many files in a row keeps the folder
+of the last one open (`keeping_folder`).
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from typing import TypeVar
 
 from zarr_dask.errors import LinkError
@@ -23,8 +26,11 @@ from zarr_dask.stores.backends.posix_io import CLOEXEC, MOST_REMOVED, close_read
 __all__ = [
     "check_no_link",
     "create_in",
+    "create_in_kept",
     "folder_in",
     "forget_reached",
+    "keeping_folder",
+    "leave_folder",
     "link_error",
     "open_in",
     "remove_empty",
@@ -125,6 +131,83 @@ def _create_once(root: str, path: str, name: str, *, make: bool) -> tuple[int, i
     except BaseException:
         close_read(folder)
         raise
+
+
+class _FolderKeeper:
+    """Keeps the folder open in which one thread has put a file last."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self._place: tuple[str, str] | None = None
+        self._descriptor = -1
+
+    def taken(self, root: str, path: str) -> int | None:
+        """Return the folder, which is the caller's now; None if another one is kept."""
+        if self._place != (root, path):
+            return None
+        self._place = None
+        return self._descriptor
+
+    def keep(self, root: str, path: str, folder: int) -> None:
+        """Keep an open folder, instead of the one before."""
+        self.let_go()
+        self._place, self._descriptor = (root, path), folder
+
+    def let_go(self) -> None:
+        """Close the folder, if there is one."""
+        if self._place is not None:
+            self._place = None
+            close_read(self._descriptor)
+
+
+_KEEPER: ContextVar[_FolderKeeper | None] = ContextVar("zarr_dask_folder_keeper", default=None)
+
+
+@contextmanager
+def keeping_folder() -> Iterator[None]:
+    """Keep the folder that this thread puts files in open, for the next file in it.
+
+    It may get another name meanwhile, or a link may take its place. So a put looks whether its file
+    is where it is to be (`create_in_kept`).
+    """
+    keeper = _FolderKeeper()
+    token = _KEEPER.set(keeper)
+    try:
+        yield
+    finally:
+        _KEEPER.reset(token)
+        keeper.let_go()
+
+
+def _keeper_here() -> _FolderKeeper | None:
+    """Return the keeper of this thread: others may have got its context."""
+    keeper = _KEEPER.get()
+    return keeper if keeper is not None and keeper.thread == threading.get_ident() else None
+
+
+def create_in_kept(root: str, path: str, name: str) -> tuple[int, int] | None:
+    """As `create_in`, in the folder that this thread keeps open; None if that is not the one.
+
+    The folder may have another path by now. The caller passes it to `leave_folder`.
+    """
+    keeper = _keeper_here()
+    folder = None if keeper is None else keeper.taken(root, path)
+    if folder is None:
+        return None
+    try:
+        return folder, os.open(name, _CREATE, 0o666, dir_fd=folder)
+    except OSError:  # it was removed; what else is wrong is found out where it is opened again
+        close_read(folder)
+        return None
+
+
+def leave_folder(root: str, path: str, folder: int) -> None:
+    """Close a folder in which a file was put, or keep it for the next one; nothing if it is -1."""
+    keeper = _keeper_here()
+    if keeper is not None and folder >= 0:
+        keeper.keep(root, path, folder)
+    elif folder >= 0:
+        close_read(folder)
 
 
 def check_no_link(root: str, path: str, folder: int) -> None:

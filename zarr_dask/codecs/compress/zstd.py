@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, cast
@@ -162,6 +162,7 @@ _SHORT_MATCHES = 4 << 17  # a table for matches of three bytes
 _CONTEXT, _OPTIMAL_PARSER = 1 << 16, 3 << 17  # the latter from the first level with trees on
 
 
+@lru_cache(maxsize=256)  # asked for each small chunk
 def zstd_tables(level: int, nbytes: int) -> int:
     """Return the most bytes of a context and its tables, in which Zstandard looks for repetitions.
 

@@ -56,8 +56,10 @@ from zarr_dask.stores.mounts import hides_names
 from zarr_dask.stores.no_follow import (
     check_no_link,
     create_in,
+    create_in_kept,
     folder_in,
     forget_reached,
+    leave_folder,
     open_in,
 )
 
@@ -261,14 +263,18 @@ class LocalStore(FileStore):
         around = descriptor = -1
         try:
             try:
-                around, descriptor = create_in(self.root, path, temporary, make=make)
+                kept = create_in_kept(self.root, path, temporary)
+                around, descriptor = kept or create_in(self.root, path, temporary, make=make)
                 fill(descriptor)
                 if durable:
                     os.fsync(descriptor)
                 closing, descriptor = descriptor, -1
                 os.close(closing)  # which may fail where the disk is full
-                # by its path, so that it fails where the folder has another name by now
-                os.replace(f"{folder}/{temporary}", name, dst_dir_fd=around)
+                try:
+                    # by its path, so that it fails where the folder has another name by now
+                    os.replace(f"{folder}/{temporary}", name, dst_dir_fd=around)
+                except FileNotFoundError:
+                    self._move(temporary, key, kept, make=make)
                 if durable:
                     (fsync_names if at_once else fsync_names_in_time)(folder, self.root)
             except BaseException:
@@ -279,14 +285,27 @@ class LocalStore(FileStore):
                         os.unlink(temporary, dir_fd=around)
                 raise
             finally:
-                if around >= 0:
-                    close_read(around)
+                leave_folder(self.root, path, around)
         except StoreError:
             raise
         except OSError as error:
             if not make and isinstance(error, FileNotFoundError):
                 raise
             raise self.failed("write", key, error) from error
+
+    def _move(self, temporary: str, key: str, kept: tuple[int, int] | None, *, make: bool) -> None:
+        """Move a file from a kept folder that has another path by now to what has its path.
+
+        Raises
+        ------
+        FileNotFoundError
+            If its folder was not a kept one.
+        """
+        path, _, name = key.rpartition("/")
+        if kept is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        with folder_in(self.root, path, make=make) as folder:
+            os.replace(temporary, name, src_dir_fd=kept[0], dst_dir_fd=folder)
 
     def check_conditional(self, key: str) -> None:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""

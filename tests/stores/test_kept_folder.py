@@ -1,0 +1,101 @@
+"""The folder that a thread keeps open between puts, when others move or remove it meanwhile."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zarr_dask as zd
+from zarr_dask.errors import LinkError
+from zarr_dask.stores import LocalStore
+from zarr_dask.stores.no_follow import create_in_kept, keeping_folder
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store in which a put has kept the folder of `c/0`."""
+    store = LocalStore(str(tmp_path / "a"))
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with keeping_folder():
+        store.set("c/0", [b"zero"])
+        yield store
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_folder_is_kept_by_its_thread_alone(store):
+    with ThreadPoolExecutor(1) as threads:
+        context = copy_context()
+        assert threads.submit(context.run, create_in_kept, store.root, "c", "x").result() is None
+    store.set("c/1", [b"one"])
+    assert files(Path(store.root)) == ["c/0", "c/1"]
+
+
+def test_a_put_into_a_removed_folder_makes_it_again(store):
+    shutil.rmtree(f"{store.root}/c")
+    store.set("c/1", [b"one"])
+    assert store.get("c/1") == b"one"
+    assert files(Path(store.root)) == ["c/1"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_put_goes_where_its_key_leads_by_now(store, tmp_path, is_replaced):
+    Path(store.root, "c").rename(tmp_path / "moved")
+    if is_replaced:
+        Path(store.root, "c").mkdir()
+    store.set("c/1", [b"one"])
+    store.set_pieces("c/2", iter([b"t", b"wo"]))
+    assert (store.get("c/1"), store.get("c/2")) == (b"one", b"two")
+    assert files(tmp_path) == ["a/c/1", "a/c/2", "moved/0"]
+
+
+def test_no_link_in_the_place_of_the_folder_is_followed(store, tmp_path):
+    Path(store.root, "c").rename(tmp_path / "moved")
+    (tmp_path / "victim").mkdir()
+    Path(store.root, "c").symlink_to(tmp_path / "victim")
+    with pytest.raises(LinkError):
+        store.set("c/1", [b"one"])
+    assert files(tmp_path) == ["moved/0"]
+
+
+def test_a_put_that_is_filled_by_other_puts_keeps_its_folder(store):
+    def pieces():
+        store.set("d/0", [b"other"])
+        store.set("c/2", [b"two"])
+        yield b"one"
+
+    store.set_pieces("c/1", pieces())
+    assert [store.get(key) for key in ("c/0", "c/1", "c/2", "d/0")] == [
+        *(b"zero", b"one", b"two", b"other")
+    ]
+    assert files(Path(store.root)) == ["c/0", "c/1", "c/2", "d/0"]
+
+
+def test_a_put_that_fails_leaves_nothing(store):
+    def pieces():
+        yield b"half"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError):
+        store.set_pieces("c/1", pieces())
+    store.set("c/2", [b"two"])
+    assert files(Path(store.root)) == ["c/0", "c/2"]
+
+
+def test_a_region_of_small_chunks_opens_their_folder_once(tmp_path, monkeypatch):
+    a = zd.create_array(tmp_path / "a", shape=64, dtype="i4", chunks=1)
+    opened = []
+    reached = zd.stores.no_follow._reached
+    monkeypatch.setattr(
+        "zarr_dask.stores.no_follow._reached",
+        lambda *place, **options: (opened.append(place), reached(*place, **options))[1],
+    )
+    a[...] = np.arange(1, 65)
+    assert len(opened) == 1
+    assert a[...].tolist() == [*range(1, 65)]
