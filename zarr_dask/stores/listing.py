@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zarr_dask.errors import StoreError
-from zarr_dask.stores.base import Buffer, Listing, Range, Store
+from zarr_dask.stores.base import Buffer, Listing, Range, Store, join
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.wrapper import StoreWrapper, unwrap
 
@@ -26,8 +26,12 @@ __all__ = [
 ]
 
 
+_MOST_EMPTY = 256
+"""Pages without a key in a row: a service may send some where keys were deleted."""
+
+
 class PagesSeen:
-    """Pages of one listing, to find a service that sends the same ones again without an end.
+    """Pages of one listing, to find a service that sends no end, or something else than asked for.
 
     Parameters
     ----------
@@ -35,26 +39,68 @@ class PagesSeen:
         What is listed.
     url
         Place of the store, for messages.
+    root
+        Path of the store in its bucket.
     """
 
-    def __init__(self, prefix: str, url: str) -> None:
+    def __init__(self, prefix: str, url: str, root: str) -> None:
         self._said = f"{prefix!r} in {url}"
+        folder = join(root, prefix.rstrip("/"))
+        self._folder = f"{folder}/" if folder else ""
+        self._start = len(root) + 1 if root else 0
         self._first: set[str] = set()
+        self._tokens: set[str] = set()
+        self._empty = 0
 
     def see(self, page: Sequence[str]) -> None:
-        """Note the keys of the next page, or the token that asks for it.
+        """Note the keys, or the keys and prefixes, of the next page.
 
         Raises
         ------
         StoreError
-            If it holds what another page has begun with.
+            If it holds a key twice, or what another page has begun with, or if no page holds any.
         """
-        if not self._first.isdisjoint(page) or any(one == page[0] for one in page[1:]):
-            raise StoreError(
-                f"could not list {self._said}: the service sends the same page again. "
-                "Try again; if it remains so, only those who run the service can mend it."
-            )
+        self._empty = 0 if page else self._empty + 1
+        is_twice = len(set(page)) < len(page)
+        if is_twice or not self._first.isdisjoint(page) or self._empty > _MOST_EMPTY:
+            raise self._endless()
         self._first.update(page[:1])
+
+    def see_token(self, token: str) -> None:
+        """Note the token that asks for the next page.
+
+        Raises
+        ------
+        StoreError
+            If another page was asked for by it.
+        """
+        if token in self._tokens:
+            raise self._endless()
+        self._tokens.add(token)
+
+    def below(self, paths: Sequence[str]) -> list[str]:
+        """Return what a page lists as keys, or prefixes, of the store.
+
+        Raises
+        ------
+        StoreError
+            If one of them does not lie below what was asked for.
+        """
+        folder, start = self._folder, self._start
+        for path in paths:
+            if not path.startswith(folder):
+                raise StoreError(
+                    f"could not list {self._said}: the service lists {path[:200]!r}, which does "
+                    "not lie there. Try again; if it remains so, only those who run the service "
+                    "can mend it."
+                )
+        return [path[start:] for path in paths]
+
+    def _endless(self) -> StoreError:
+        return StoreError(
+            f"could not list {self._said}: the service sends the same page again. "
+            "Try again; if it remains so, only those who run the service can mend it."
+        )
 
 
 ListingTree = dict[str, set[str]]

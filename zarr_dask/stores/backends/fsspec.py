@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -50,6 +51,7 @@ from zarr_dask.stores.backends.fsspec_open_file import (
     reads_through_files,
 )
 from zarr_dask.stores.backends.fsspec_s3 import (
+    LARGEST_SIZE,
     Page,
     abort_upload,
     is_s3,
@@ -636,7 +638,7 @@ class FsspecStore(HoldsCredentials):
             self._do("list", prefix, lambda: _files_below(fs, folder, detail=False)) or ()
         )
         self._check_emptiness(prefix, found)
-        return (path[len(root) :].lstrip("/") for path in found)
+        return (self._key_of(path, root, prefix) for path in found if path != folder)
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`."""
@@ -648,8 +650,30 @@ class FsspecStore(HoldsCredentials):
             self._do("list", prefix, lambda: _files_below(fs, folder, detail=True)) or ()
         )
         self._check_emptiness(prefix, found)
-        sizes = ((path[len(root) :].lstrip("/"), size) for path, size in found)
-        return ((key, self.size(key) or 0 if size is None else int(size)) for key, size in sizes)
+        sizes = ((self._key_of(p, root, prefix), size) for p, size in found if p != folder)
+        return ((key, self._size_of(key, size)) for key, size in sizes)
+
+    def _key_of(self, path: str, root: str, prefix: str) -> str:
+        """Return the key of a file that is listed."""
+        key = path[len(root) :].lstrip("/")
+        if not path.startswith(root) or not key.startswith(prefix):
+            raise StoreError(
+                f"could not list {prefix!r} in {self.url}: {path[:200]!r} is listed, which does "
+                "not lie there. Try again; if it remains so, only those who run the service can "
+                "mend it."
+            )
+        return key
+
+    def _size_of(self, key: str, listed: Any) -> int:
+        """Return the bytes of a file, as they are listed or, if they are not, as it says itself."""
+        size = self.size(key) or 0 if listed is None else listed
+        with suppress(ValueError, TypeError, OverflowError):
+            if 0 <= int(size) <= LARGEST_SIZE:
+                return int(size)
+        raise StoreError(
+            f"could not list {key!r} in {self.url}: {str(size)[:40]!r} is no number of bytes. Try "
+            "again; if it remains so, only those who run the service can mend it."
+        )
 
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
@@ -677,23 +701,31 @@ class FsspecStore(HoldsCredentials):
         """Yield the pages of S3's listing below a prefix, with keys of this store."""
         fs, root = self._file_system()
         folder = join(root, prefix.rstrip("/"))
-        start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
         token: str | None = None
-        pages_seen = PagesSeen(prefix, self.url)
+        pages_seen = PagesSeen(prefix, self.url, fs.split_path(f"{root}/")[1].strip("/"))
         while True:
-            found = self._do("list", prefix, partial(self._page, folder, token, deep=deep))
+            found = self._do("list", prefix, partial(self._page, prefix, folder, token, deep=deep))
             if found is None:
                 return
-            entries = [(key[start:], size) for key, size in found.entries if key[-1] != "/"]
-            yield Page(entries, [one[start:] for one in found.prefixes], found.token)
+            pages_seen.see([*(key for key, _ in found.entries), *found.prefixes])
+            entries = {key: size for key, size in found.entries if not key.endswith("/")}
+            keys = pages_seen.below([*entries])
+            sizes = zip(keys, entries.values(), strict=True)
+            yield Page([*sizes], pages_seen.below(found.prefixes), found.token)
             token = found.token
             if token is None:
                 return
-            pages_seen.see([token])
+            pages_seen.see_token(token)
 
-    def _page(self, folder: str, token: str | None, *, deep: bool) -> Page:
+    def _page(self, prefix: str, folder: str, token: str | None, *, deep: bool) -> Page:
         fs = self.file_system()
-        page: Page = run_async(fs, list_page(fs, folder, token, deep=deep))
+        try:
+            page: Page = run_async(fs, list_page(fs, folder, token, deep=deep))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoreError(
+                f"could not list {prefix!r} in {self.url}: the service answers with something that "
+                f"is no listing ({type(error).__name__}: {str(error)[:200]}). Check its address."
+            ) from None
         return page
 
     def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:

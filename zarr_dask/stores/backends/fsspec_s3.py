@@ -27,6 +27,7 @@ from zarr_dask.stores.base import Range, TaggedBytes
 from zarr_dask.stores.error_mapping import codes_of, statuses_of
 
 __all__ = [
+    "LARGEST_SIZE",
     "Page",
     "S3Request",
     "abort_upload",
@@ -142,6 +143,10 @@ def _span(answer: Any, nbytes: int) -> ContentRange | None:
     return parse_content_range(told) if told else ContentRange(0, length, length)
 
 
+LARGEST_SIZE = (1 << 63) - 1
+"""Bytes of a stored object at most."""
+
+
 class Page(NamedTuple):
     """A page of a listing."""
 
@@ -161,8 +166,13 @@ async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> P
     if token:
         asked["ContinuationToken"] = token
     found = await fs._call_s3("list_objects_v2", **asked)  # noqa: SLF001
+    sizes = [int(one["Size"]) for one in found.get("Contents", ())]
+    if any(size < 0 or size > LARGEST_SIZE for size in sizes):
+        raise ValueError(
+            f"an object of {next(n for n in sizes if not 0 <= n <= LARGEST_SIZE)} bytes"
+        )
     return Page(
-        [(one["Key"], int(one["Size"])) for one in found.get("Contents", ())],
+        [(one["Key"], size) for one, size in zip(found.get("Contents", ()), sizes, strict=True)],
         [one["Prefix"] for one in found.get("CommonPrefixes", ())],
         found["NextContinuationToken"] if found.get("IsTruncated") else None,
     )

@@ -355,7 +355,7 @@ class ObstoreRequests(ConditionalGetMixin):
         root = place_of(self.url).path
         pages: Iterator[Any] | None = None
         last: str | None = None
-        pages_seen = PagesSeen(prefix, self.url)
+        pages_seen = PagesSeen(prefix, self.url, root)
 
         def next_page() -> Sequence[Any] | None:
             nonlocal pages
@@ -370,10 +370,10 @@ class ObstoreRequests(ConditionalGetMixin):
                 raise
 
         while (page := self._do("list", prefix, next_page)) is not None:
+            page = _without_marker(page, join(root, prefix.rstrip("/")))
             keys = [found["path"] for found in page]
             pages_seen.see(keys)
-            for key, found in zip(keys, page, strict=True):
-                yield _below(root, key), found
+            yield from zip(pages_seen.below(keys), page, strict=True)
             last = keys[-1] if keys else last
 
     def list_dir(self, prefix: str = "") -> Listing:
@@ -384,9 +384,13 @@ class ObstoreRequests(ConditionalGetMixin):
             return obs.list_with_delimiter(client, join(root, prefix.rstrip("/")) or None), root
 
         found, root = self._do("list", prefix, ask)
-        keys = [_below(root, one["path"]) for one in found["objects"]]
-        prefixes = [f"{_below(root, one)}/" for one in found["common_prefixes"]]
-        return Listing(sorted(keys), sorted(prefixes))
+        pages_seen = PagesSeen(prefix, self.url, root)
+        objects = _without_marker(found["objects"], join(root, prefix.rstrip("/")))
+        listed = ([one["path"] for one in objects], found["common_prefixes"])
+        for page in listed:
+            pages_seen.see(page)
+        keys, prefixes = map(pages_seen.below, listed)
+        return Listing(sorted(keys), sorted(f"{one}/" for one in prefixes))
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -608,6 +612,11 @@ def _shortly_before(key: str) -> str | None:
     if last.isalnum() and last != "0" and ord(last) < 128:
         return f"{rest}{chr(ord(last) - 1)}~"
     return rest.rstrip("/") or None
+
+
+def _without_marker(page: Sequence[Any], folder: str) -> Sequence[Any]:
+    """Return a page of a listing without the object with a "/" that some tools make of a folder."""
+    return [one for one in page if one["path"] != folder]
 
 
 def _below(root: str, path: str) -> str:

@@ -1,0 +1,156 @@
+"""Services whose listings say what cannot be: a typed error at once, and nothing is believed."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from time import process_time
+from typing import ClassVar
+from urllib.parse import parse_qs, urlsplit
+from xml.sax.saxutils import escape
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import register_implementation
+
+import zarr_dask as zd
+from tests.support.http_server import Files, serving
+from zarr_dask.errors import StoreError
+from zarr_dask.stores.open import open_store
+
+pytest.importorskip("s3fs")
+pytest.importorskip("obstore")
+
+GROUP = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}).encode()
+VALUES = {"bucket/g/zarr.json": GROUP, "bucket/g/a/zarr.json": GROUP, "bucket/g/a/c/0": b"value"}
+SIZES = {
+    "negative": "-5",
+    "large": str(1 << 63),
+    "long": "9" * 5000,
+    "no number": "NaN",
+    "none": "",
+}
+OUTSIDE = {"beside": "gg/b/zarr.json", "above": "zarr.json", "at the root": "/g/b/zarr.json"}
+PAGES = ("one token", "new tokens", "no token", "empty", "repeated")
+OF_S3FS = ("large", "no token", "empty", "at the root")
+"""Lies that the library behind obstore takes in, or hides."""
+ENDLESS, OF_FOLDERS = ("one token", "new tokens"), ("list_dir", "members", "tree")
+CALLS = {
+    "list": lambda store: list(store.list()),
+    "list_sizes": lambda store: list(store.list_sizes()),
+    "list_dir": lambda store: store.list_dir(),
+    "members": lambda store: list(zd.open_group(store)),
+    "tree": lambda store: str(zd.open_group(store).tree()),
+    "delete": lambda store: store.delete_prefix(""),
+}
+
+
+class Lying(Files):
+    """A bucket whose listings lie."""
+
+    lie = ""
+    numbers = count()
+
+    def do_GET(self):  # noqa: N802
+        asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        if "list-type" not in asked:
+            super().do_GET()
+            return
+        self.seen.append(("LIST", self.path, None))
+        body = self.page(*(asked.get(name, [""])[0] for name in ("prefix", "delimiter")))
+        self.answer(200, body.encode(), [("Content-Type", "application/xml")])
+
+    def page(self, prefix, delimiter):
+        lie, keys = self.lie, [key.removeprefix("bucket/") for key in self.values]
+        keys = [key for key in keys if key.startswith(prefix)]
+        names = [key.removeprefix(prefix) for key in keys]
+        folders = {f"{prefix}{name.partition('/')[0]}/" for name in names if "/" in name}
+        if delimiter:
+            keys = [key for key in keys if "/" not in key.removeprefix(prefix)]
+        if lie == "a folder's object":
+            keys = [prefix, *keys]
+        if lie in OUTSIDE:
+            keys.append(OUTSIDE[lie])
+        new = f"{next(self.numbers)}"
+        token = {"one token": "a", "new tokens": new, "empty": new}.get(lie)
+        if lie == "empty":
+            keys, folders = [], set()
+        if lie == "repeated":
+            keys += [f"{prefix}x"] * 1000
+        more = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+        is_cut = "true" if token or lie == "no token" else "false"
+        told = [f"<IsTruncated>{is_cut}</IsTruncated>{more}"]
+        size = SIZES.get(lie, "5")
+        told += [f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size>{REST}" for key in keys]
+        if delimiter:
+            told += [f"<CommonPrefixes><Prefix>{one}</Prefix></CommonPrefixes>" for one in folders]
+        return f"<ListBucketResult>{''.join(told)}</ListBucketResult>"
+
+
+REST = "<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>1</ETag></Contents>"
+
+
+@pytest.fixture(params=["fsspec", "obstore"])
+def backend(request):
+    return request.param
+
+
+def opened(endpoint, backend):
+    client = {"endpoint_url": endpoint.rstrip("/"), "region_name": "us-east-1"}
+    retry = {"attempts": 2, "wait": 0.01}
+    given = {"key": "k", "secret": "s", "client_kwargs": client, "backend": backend}
+    return open_store("s3://bucket/g", {**given, "retry": retry})
+
+
+class LyingFiles(MemoryFileSystem):
+    """A file system of another kind whose listings lie."""
+
+    protocol = "lying"
+    store: ClassVar[dict[str, object]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    told: ClassVar[dict[str, object]] = {}
+
+    def find(self, path, maxdepth=None, withdirs=False, detail=False, **_):
+        return self.told if detail else list(self.told)
+
+
+@pytest.mark.parametrize("size", [-5, 1 << 63, "9" * 5000, "many", float("nan"), float("inf"), []])
+def test_sizes_of_other_file_systems_are_checked(size, monkeypatch):
+    register_implementation("lying", LyingFiles, clobber=True)
+    store = open_store("lying://g", {"backend": "fsspec"})
+    store.set("a", [b"value"])
+    _, root = store._file_system()
+    monkeypatch.setattr(LyingFiles, "told", {f"{root}/a": {"size": size, "type": "file"}})
+    with pytest.raises(StoreError, match="is no number of bytes"):
+        list(store.list_sizes())
+    monkeypatch.setattr(LyingFiles, "told", {f"{root}/a": {"size": 5, "type": "file"}})
+    assert list(store.list_sizes()) == [("a", 5)]
+    monkeypatch.setattr(LyingFiles, "told", {f"elsewhere{root}/a": {"size": 5, "type": "file"}})
+    for call in (store.list, store.list_sizes):
+        with pytest.raises(StoreError, match="does not lie there"):
+            list(call())
+
+
+@pytest.mark.parametrize("lie", [*SIZES, *OUTSIDE, *PAGES])
+def test_a_listing_that_lies_is_a_typed_error(backend, lie):
+    if backend == "obstore" and lie in OF_S3FS:
+        pytest.skip("the library says nothing of it")
+    with serving(type("Handler", (Lying,), {"lie": lie}), VALUES) as (endpoint, seen):
+        store = opened(endpoint, backend)
+        for name, call in CALLS.items():
+            if backend == "obstore" and lie in ENDLESS and name in OF_FOLDERS:
+                continue  # the library gathers all pages before it gives any away
+            since = process_time()
+            with pytest.raises(StoreError, match="could not list"):
+                call(store)
+            assert process_time() - since < 5
+        assert {method for method, *_ in seen} <= {"GET", "HEAD", "LIST"}
+
+
+def test_an_object_that_some_tools_make_of_a_folder_is_none(backend):
+    handler = type("Handler", (Lying,), {"lie": "a folder's object"})
+    with serving(handler, VALUES) as (endpoint, _):
+        store = opened(endpoint, backend)
+        assert sorted(store.list()) == ["a/c/0", "a/zarr.json", "zarr.json"]
+        assert store.list_dir() == (["zarr.json"], ["a/"])
+        assert list(zd.open_group(store)) == ["a"]
