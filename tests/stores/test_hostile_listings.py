@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import count
-from time import process_time
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
@@ -34,6 +33,8 @@ OUTSIDE = {"beside": "gg/b/zarr.json", "above": "zarr.json", "at the root": "/g/
 PAGES = ("one token", "new tokens", "no token", "empty", "repeated")
 OF_S3FS = ("large", "no token", "empty", "at the root")
 """Lies that the library behind obstore takes in, or hides."""
+MOST_REQUESTS = 1000
+"""Requests of one call: of pages that are empty 256 are taken, and obstore gathers 1,000 keys."""
 ENDLESS, OF_FOLDERS = ("one token", "new tokens"), ("list_dir", "members", "tree")
 CALLS = {
     "list": lambda store: list(store.list()),
@@ -140,10 +141,10 @@ def test_a_listing_that_lies_is_a_typed_error(backend, lie):
         for name, call in CALLS.items():
             if backend == "obstore" and lie in ENDLESS and name in OF_FOLDERS:
                 continue  # the library gathers all pages before it gives any away
-            since = process_time()
+            before = len(seen)
             with pytest.raises(StoreError, match="could not list"):
                 call(store)
-            assert process_time() - since < 5
+            assert len(seen) - before <= MOST_REQUESTS
         assert {method for method, *_ in seen} <= {"GET", "HEAD", "LIST"}
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 
@@ -18,11 +19,20 @@ from zarr_dask.stores.no_follow import create_in_kept, keeping_folder
 def store(tmp_path):
     """A store in which a put has kept the folder of `c/0`."""
     store = LocalStore(str(tmp_path / "a"))
-    before = len([*Path("/proc/self/fd").iterdir()])
     with keeping_folder():
         store.set("c/0", [b"zero"])
+        assert open_below(tmp_path)
         yield store
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert open_below(tmp_path) == []
+
+
+def open_below(folder):
+    """Files and folders below a folder that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.append(descriptor.readlink())
+    return [path for path in found if path.is_relative_to(folder)]
 
 
 def files(folder):
