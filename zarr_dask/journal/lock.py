@@ -230,15 +230,20 @@ def taking_turns(folder: str) -> Iterator[None]:
         yield
     finally:
         _TURNS.reset(token)
-        if record is not None:
-            record.remove()
-        for path in _records(f"{folder}/{_WANTED}"):
-            owner = owner_of(path)
-            if owner is not None and owner.is_gone() and not os.path.islink(folder):  # noqa: PTH114
-                with suppress(OSError):
-                    os.unlink(path)  # noqa: PTH108
+        with suppress(OSError):  # what stays is known by its process, and removed later
+            if record is not None:
+                record.remove()
+            _remove_gone(folder)
         with suppress(OSError):  # another process waits in it, and removes it later
             os.rmdir(folder)  # noqa: PTH106
+
+
+def _remove_gone(folder: str) -> None:
+    """Remove the records of processes that have gone."""
+    for path in _records(f"{folder}/{_WANTED}"):
+        owner = owner_of(path)
+        if owner is not None and owner.is_gone() and not os.path.islink(folder):  # noqa: PTH114
+            os.unlink(path)  # noqa: PTH108
 
 
 def _made_in(folder: str) -> Record:
@@ -250,8 +255,11 @@ def _made_in(folder: str) -> Record:
 
 
 def is_wanted(folder: str) -> bool:
-    """True if another process takes turns in a folder, as far as is known."""
-    owners = map(owner_of, _records(f"{folder}/{_WANTED}"))
+    """True if another process takes turns in a folder, or that cannot be told."""
+    try:
+        owners = [*map(owner_of, _records(f"{folder}/{_WANTED}"))]
+    except OSError:
+        return True
     return any(not (one is None or one.is_gone() or one.is_this()) for one in owners)
 
 
