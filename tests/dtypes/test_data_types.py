@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 
+import dask.array as da
 import ml_dtypes
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from zarr_dask.errors import (
     DataTypeError,
     MetadataError,
     MissingDependencyError,
+    NodeExistsError,
     UnknownDataTypeError,
 )
 from zarr_dask.formats.v3 import V3
@@ -704,6 +706,41 @@ def test_fill_values_that_users_give(dtype, fill, value):
     got = array.fill_value
     got = got.item() if isinstance(got, np.void) else got
     assert got == value or (got != got and value != value)  # noqa: PLR0124  (NaT)
+
+
+@pytest.mark.parametrize("format", ["v1", "v2", "v3", "v3draft", "v3draft-2022-05"])
+@pytest.mark.parametrize("dtype", ["M8[ns]", "m8[ms]", ">M8[25s]"])
+def test_times_that_were_never_written_are_not_1970(dtype, format):
+    """As in zarr-python, and in xarray, where NaT is what is missing."""
+    array = zd.create_array({}, shape=4, dtype=dtype, chunks=2, format=format)
+    array[0] = np.array(0, array.dtype)
+    array.append(array[:1])
+    assert np.isnat(array.fill_value)
+    assert np.isnat(array[:]).tolist() == [False, True, True, True, False]
+    given = zd.create_array({}, shape=1, dtype=dtype, format=format, fill_value=0)
+    assert not np.isnat([given[0], given.fill_value]).any()
+
+
+def test_all_ways_to_make_an_array_fill_times_with_nat():
+    group = zd.create_group({})
+    zd.to_zarr(da.zeros(2, dtype="M8[s]", chunks=1), group, "graph")
+    zd.rechunk(da.zeros(2, dtype="M8[s]", chunks=1), rechunked := {}, chunks=2)
+    group.create_array("made", shape=2, dtype="M8[s]")
+    group.require_array("found", shape=2, dtype="M8[s]")
+    arrays = [*dict(group.arrays()).values(), zd.open_array(rechunked)]
+    arrays += [zd.empty(2, dtype="M8[s]"), zd.empty_like(group["made"])]
+    assert len(arrays) == 6
+    assert all(np.isnat(array.fill_value) for array in arrays)
+    assert zd.zeros(1, dtype="M8[s]")[0] == zd.zeros_like(group["made"])[0] == np.datetime64(0, "s")
+
+
+def test_a_fill_value_given_for_an_array_that_exists_is_refused():
+    group = zd.create_group({})
+    values = da.zeros(2, dtype="M8[s]", chunks=1)
+    zd.to_zarr(values, group, "a")
+    zd.to_zarr(values, group, "a", mode="r+")
+    with pytest.raises(NodeExistsError, match=r"\['fill_value'\] describe a new array"):
+        zd.to_zarr(values, group, "a", mode="r+", fill_value="NaT")
 
 
 @pytest.mark.parametrize(

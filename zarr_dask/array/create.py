@@ -35,6 +35,7 @@ from zarr_dask.codecs.compress.blosc import Blosc
 from zarr_dask.codecs.objects.object_arrays import ObjectSerializer
 from zarr_dask.codecs.sharding import Sharding
 from zarr_dask.dtypes import DataType, data_type_of
+from zarr_dask.dtypes.base import DefaultFill
 from zarr_dask.dtypes.bits import bits_of
 from zarr_dask.dtypes.variable import data_type_of_objects
 from zarr_dask.errors import (
@@ -74,7 +75,7 @@ class ArraySpec:
     chunks: Any = "auto"
     shards: Any = None
     codecs: Any = None
-    fill_value: Any = 0
+    fill_value: Any = DefaultFill.OF_DTYPE
     dimension_names: Sequence[str | None] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
     format: str | None = None
@@ -589,12 +590,15 @@ def _fill(value: Any, data_type: DataType, node_format: Format, at: str) -> np.n
             )
         return None
     try:
-        if type(value) is int and value == 0:  # the default: the zero of any data type
+        if value is DefaultFill.OF_DTYPE:
+            return data_type.default_fill
+        if type(value) is int and value == 0:  # the zero of any data type
             return data_type.zero
         return data_type.scalar(value)
     except (ValueError, TypeError, OverflowError) as error:
+        shown = 0 if value is DefaultFill.OF_DTYPE else value
         raise DataTypeError(
-            f"{at}: fill_value={value!r} is not a value of {data_type.label} ({error})."
+            f"{at}: fill_value={shown!r} is not a value of {data_type.label} ({error})."
         ) from error
 
 

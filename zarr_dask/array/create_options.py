@@ -17,6 +17,7 @@ __all__ = [
     "takes_codec_steps",
 ]
 
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -85,7 +85,9 @@ Examples:
 @click.option("--chunks", type=GridType(), help="Chunks: 512,32,32, 64 for all, 10MB, or auto.")
 @click.option("--shards", type=GridType(), help="Shards of several chunks, in the same form.")
 @click.option("--codecs", type=CodecsType(), help="Codecs: names, as in zstd, or a JSON list.")
-@click.option("--fill-value", metavar="VALUE", help="Value of what is not written; 0 by default.")
+@click.option(
+    "--fill-value", metavar="VALUE", help="Value of what is not written; 0 or NaT by default."
+)
 @click.option("--dims", metavar="NAMES", help="Names of the dimensions: time,lat,lon.")
 @click.option(
     "--attribute",

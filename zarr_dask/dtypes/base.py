@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal
 
 import numpy as np
 
 from zarr_dask._util.json_fields import FieldReader
 
-__all__ = ["LARGEST_ITEM", "VARIABLE_BYTES", "Casting", "DataType"]
+__all__ = ["LARGEST_ITEM", "VARIABLE_BYTES", "Casting", "DataType", "DefaultFill"]
 
 Casting = Literal["safe", "same_kind", "unsafe"]
 """Casts that are allowed when values are written to an array, in NumPy's words."""
@@ -24,6 +25,16 @@ LARGEST_ITEM = 1 << 22
 
 _TYPICAL_BYTES = 64
 """Bytes of a short Python text, and the reference to it."""
+
+
+class DefaultFill(Enum):
+    """The value of `fill_value` if none is given; None and 0 have meanings of their own."""
+
+    OF_DTYPE = "the default of the data type"
+
+    def __repr__(self) -> str:
+        """Return what signatures in the help show."""
+        return f"<{self.value}>"
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,17 @@ class DataType(ABC):
             If the data type has no zero.
         """
         return np.zeros((), self.dtype)
+
+    @property
+    def default_fill(self) -> np.ndarray:
+        """The fill value of a new array for which none is given: zero, or NaT for times.
+
+        Raises
+        ------
+        ValueError
+            If the data type has no zero.
+        """
+        return self.zero
 
     def fill_or_zero(self, fill: np.ndarray | None) -> np.ndarray:
         """Return the value of elements that were never written: the fill value, or else zero."""

@@ -28,6 +28,11 @@ class Time(DataType):
     """Points in time or differences of them: 64-bit counts of a multiple of a unit."""
 
     @property
+    def default_fill(self) -> np.ndarray:
+        """See `DataType.default_fill`: a time that was not written is none, and not 1970."""
+        return np.full((), "NaT", self.dtype)
+
+    @property
     def label(self) -> str:
         """See `DataType.label`."""
         return self.dtype.name

@@ -19,6 +19,7 @@ from zarr_dask.array.create_options import (
     takes_codec_steps,
 )
 from zarr_dask.array.revalidate import Shown
+from zarr_dask.dtypes.base import DefaultFill
 from zarr_dask.errors import NodeExistsError, ZarrDaskError
 from zarr_dask.formats.base import Format, GroupMeta, checked_attributes, where
 from zarr_dask.formats.detect import format_for_new, looking_once
@@ -56,7 +57,7 @@ def create_array(
     chunks: Any = "auto",
     shards: Any = None,
     codecs: Any = None,
-    fill_value: Any = 0,
+    fill_value: Any = DefaultFill.OF_DTYPE,
     dimension_names: Any = None,
     attributes: Mapping[str, Any] | None = None,
     format: str | None = None,
@@ -104,8 +105,9 @@ def create_array(
         lzma). For the drafts either form, if they have the codecs. By default blosc (zstd, level 1,
         shuffled), or zstd for elements of one byte or of variable length, and crc32c for v3.
     fill_value
-        Value of elements that are not written; None (v1 and v2) leaves it undefined. 0 is the zero
-        of any data type: an empty text, a record of zeros.
+        Value of elements that are not written; None (v1 and v2) leaves it undefined. By default 0,
+        and ``NaT`` for times. 0 is the zero of any data type: an empty text, a record of zeros, the
+        first moment of 1970.
     dimension_names
         A name or None per dimension.
     attributes

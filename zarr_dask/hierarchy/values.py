@@ -14,6 +14,7 @@ from zarr_dask._util.keywords import explained_by, takes_habits
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import given_values
 from zarr_dask.array.create_options import CreateOptions, LayoutOptions, takes_codec_steps
+from zarr_dask.dtypes.base import DefaultFill
 from zarr_dask.errors import NodeExistsError
 from zarr_dask.formats.base import ReadOptions
 from zarr_dask.hierarchy.create_node import create_array
@@ -202,7 +203,7 @@ def empty(
     dtype: Any = "f8",
     **options: Unpack[PlaceOptions],
 ) -> Array:
-    """Create an array to be written: the same as `zeros`, because no element is undefined.
+    """Create an array to be written: zeros until then, or ``NaT``, as no element is undefined.
 
     Examples
     --------
@@ -210,7 +211,7 @@ def empty(
     >>> zd.empty((2, 3), dtype="i4").shape
     (2, 3)
     """
-    return full(shape, 0, url, dtype=dtype, **options)
+    return full(shape, DefaultFill.OF_DTYPE, url, dtype=dtype, **options)
 
 
 @_shape_first
@@ -299,8 +300,8 @@ def zeros_like(
 def empty_like(
     other: Any, url: Location | Group | None = None, **options: Unpack[ZerosOptions]
 ) -> Array:
-    """Create an array like another one, to be written; the same as `zeros_like`."""
-    return full_like(other, 0, url, **options)
+    """Create an array like another one, to be written, as `empty` does."""
+    return full_like(other, DefaultFill.OF_DTYPE, url, **options)
 
 
 @takes_codec_steps

@@ -14,8 +14,7 @@ import numpy as np
 
 from zarr_dask._util.display import format_dtype
 from zarr_dask.array.array import Array
-from zarr_dask.array.create import ArraySpec
-from zarr_dask.dtypes.base import Casting
+from zarr_dask.dtypes.base import Casting, DefaultFill
 from zarr_dask.errors import (
     DataTypeError,
     GridError,
@@ -68,9 +67,9 @@ def check_existing(target: Array, request: WriteRequest) -> None:
     named = [name for name, value in given.items() if value is not None]
     said = {"compressor", "compressors"}  # None has a meaning for them: no compressor
     named += [key for key, value in request.keywords.items() if value is not None or key in said]
-    default = ArraySpec(shape=None, dtype=None)  # default arguments
     is_number = isinstance(wanted.fill_value, Number | np.bool_)  # others may not compare
-    if not is_number or wanted.fill_value != default.fill_value:
+    is_zero = is_number and wanted.fill_value == 0  # the default of zarr-python 2
+    if not is_zero and wanted.fill_value is not DefaultFill.OF_DTYPE:
         named.append("fill_value")
     if wanted.format not in (None, target.format):
         named.append("format")

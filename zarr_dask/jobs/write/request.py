@@ -14,7 +14,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.array.cells import CHUNK_BYTES, auto_chunks
 from zarr_dask.array.create import ArraySpec, given_values
 from zarr_dask.array.view import View
-from zarr_dask.dtypes.base import Casting
+from zarr_dask.dtypes.base import Casting, DefaultFill
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.create_node import create_array
 from zarr_dask.hierarchy.edit import REPLACE
@@ -121,7 +121,7 @@ class WriteOptions:
     chunks: Any = None
     shards: Any = None
     codecs: Any = None
-    fill_value: Any = 0
+    fill_value: Any = DefaultFill.OF_DTYPE
     dimension_names: Any = None
     attributes: Mapping[str, Any] | None = None
     format: str | None = None
