@@ -31,6 +31,21 @@ class Far(MemoryStore):
         self.wanted, self.fails = wanted, fails
         self.changed = threading.Condition()
         self.now = self.most = self.nbytes = self.most_bytes = self.begun = 0
+        self.reading = self.most_read = self.reads_wanted = 0
+
+    def get_ranges(self, requests):
+        if not self.reads_wanted or "c/" not in requests[0][0]:
+            return super().get_ranges(requests)
+        with self.changed:
+            self.reading += 1
+            self.most_read = max(self.most_read, self.reading)
+            self.changed.notify_all()
+            if not self.changed.wait_for(lambda: self.most_read >= self.reads_wanted, timeout=5):
+                self.reads_wanted = 0  # the others need not wait as well
+            self.reading -= 1
+        return super().get_ranges(requests)
+
+    get_start = None
 
     def set(self, key, buffers):
         if "c/" not in key:
@@ -90,6 +105,30 @@ def test_many_puts_are_in_flight_on_two_threads(how):
     assert store.most >= WANTED
     assert store.now == 0
     assert np.array_equal(zd.open_array(store)[...], VALUES)
+
+
+def assigned_in_part(store):
+    array = zd.open_array(store, mode="r+")
+    array[:, 3:5] = -VALUES[:, 3:5]
+
+
+def region_in_part(store):
+    x = da.from_array(-VALUES[:, 3:5], chunks=(32, 2))
+    zd.to_zarr(x, store, region=(slice(None), slice(3, 5)), partial="own")
+
+
+@pytest.mark.parametrize("how", [assigned_in_part, region_in_part])
+def test_many_objects_are_read_and_changed_at_a_time(how):
+    store = Far(wanted=1)
+    zd.create_array(store, shape=VALUES.shape, dtype="i4", chunks=(1, 8))[...] = VALUES
+    store.reads_wanted = WANTED
+    with dask.config.set(scheduler="threads", num_workers=2):
+        how(store)
+    assert store.most_read >= WANTED
+    assert store.now == 0
+    wanted = VALUES.copy()
+    wanted[:, 3:5] *= -1
+    assert np.array_equal(zd.open_array(store)[...], wanted)
 
 
 @pytest.mark.parametrize("how", [assigned, written, rechunked])

@@ -28,7 +28,7 @@ from zarr_dask.codecs.throughput import speeds_of
 from zarr_dask.errors import ConditionalWriteError, CorruptObjectError, StoreError
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Part, view_region
-from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, get_start
+from zarr_dask.stores.base import WHOLE, Buffer, Range, Store, get_start, is_remote
 from zarr_dask.stores.compare_and_swap import (
     Refusals,
     as_cas_store,
@@ -37,7 +37,14 @@ from zarr_dask.stores.compare_and_swap import (
     pause_before,
 )
 from zarr_dask.stores.no_follow import keeping_folder
-from zarr_dask.stores.streaming_put import concurrent_puts, put_later, put_stream, puts_wait, remove
+from zarr_dask.stores.streaming_put import (
+    MOST_WAITING,
+    concurrent_puts,
+    put_later,
+    put_stream,
+    puts_wait,
+    remove,
+)
 
 __all__ = [
     "OpenedArray",
@@ -46,6 +53,7 @@ __all__ = [
     "is_shared",
     "swap_object",
     "updated",
+    "write_later",
     "write_object",
     "write_object_part",
     "write_parts",
@@ -56,6 +64,10 @@ _ATTEMPTS = 1000
 """Maximum number of attempts. Each failure means that another writer has succeeded, so at most this
 many may share an object.
 """
+
+
+_MOST_READ_LATER = MOST_WAITING // 4
+"""Bytes of all elements of an object that is read, changed and put while others are."""
 
 
 class WrittenArray(Protocol):
@@ -132,9 +144,9 @@ def write_parts(
     def write(part: Part) -> None:
         if is_shared(array, part.coords, seen):
             put_later(view_region(values, part.out).nbytes, partial(put, part, shared=True))
-        else:
-            let_go()
-            put(part)
+            return
+        let_go()
+        write_later(array, part, partial(put, part))
 
     def put(part: Part, *, shared: bool = False) -> None:
         nonlocal has_emptied
@@ -158,6 +170,20 @@ def write_parts(
             or any(array.store.size(array.key(part.coords)) is not None for part in parts())
         )
     )
+
+
+def write_later(array: WrittenArray, part: Part, write: Callable[[], object]) -> None:
+    """Call what writes a part; see `zarr_dask.stores.streaming_put.concurrent_puts`.
+
+    A small object of a remote store that is read and changed is waited for twice, so all of it is
+    left to a thread that waits, while others are read.
+    """
+    if not part.whole and is_remote(array.store):
+        nbytes = prod(array.meta.bound(part.coords).spec.shape) * array.meta.dtype.itemsize
+        if nbytes <= _MOST_READ_LATER:
+            put_later(nbytes, write)
+            return
+    write()
 
 
 def _nothing() -> None:

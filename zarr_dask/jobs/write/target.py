@@ -20,7 +20,7 @@ from zarr_dask._util.display import InWords
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.array.array import Array, object_sizes
 from zarr_dask.array.revalidate import Confirmation, this_process
-from zarr_dask.array.writer import is_shared, write_object_part
+from zarr_dask.array.writer import is_shared, write_later, write_object_part
 from zarr_dask.dtypes.base import Casting
 from zarr_dask.errors import (
     CommitConflictError,
@@ -337,9 +337,7 @@ class ArrayTarget:
 
     def _written(self, values: np.ndarray, region: tuple[slice, ...]) -> WriteReport:
         array = self.array
-        written: list[StoredObject] = []
-        empty: list[str] = []
-        stored = 0
+        found: dict[int, StoredObject | str] = {}
         confirm = array.confirmation()
         with malloc_keep_freed(), counting_retries() as retries, noting_tags() as tags:
             parts = array.meta.grid.parts(checked_region(region, array.shape))
@@ -347,18 +345,20 @@ class ArrayTarget:
             # a single object is waited for as it is, without a copy of its bytes
             waits = len(first) > 1 and not self.confirms
             with concurrent_puts(array.store, self.waiting if waits else 0) as puts:
-                for part in chain(first, parts):
-                    found = self._put(part, values, confirm, tags, lends=puts is None)
-                    if isinstance(found, str):
-                        empty.append(found)
-                        continue
-                    written.append(found)
-                    stored += found.nbytes
+
+                def put(number: int, part: Part) -> None:
+                    found[number] = self._put(part, values, confirm, tags, lends=puts is None)
+
+                for number, part in enumerate(chain(first, parts)):
+                    write_later(array, part, partial(put, number, part))
                 if puts is not None:
                     with release_compute_slot(array.store, values.nbytes):
                         puts.wait()
             if self.verifies:
                 check_read_back(array, values, checked_region(region, array.shape))
+        ordered = [found[number] for number in range(len(found))]
+        written = [one for one in ordered if isinstance(one, StoredObject)]
+        empty = [one for one in ordered if isinstance(one, str)]
         if self.records is not None and self.records.receipts:
             journal = self.records.journal
             prefix = array.node_format.data_prefix(array.path)
@@ -368,7 +368,7 @@ class ArrayTarget:
             len(written),
             len(empty),
             values.nbytes,
-            stored,
+            sum(one.nbytes for one in written),
             retries.count,
             waited=retries.seconds,
             requests=dict(retries.requests),
