@@ -89,6 +89,32 @@ def test_objects_that_wind_through_many_blocks(axes, shape, blocks, neighbours, 
     same_objects(found, components(values, touching)[0])
 
 
+@pytest.mark.parametrize("overlap", [0, {"x": 3}])
+@pytest.mark.parametrize("connectivity", [1, 2, 3])
+def test_objects_that_touch_at_corners_across_borders(connectivity, overlap):
+    """As within a block, where the function decides it."""
+    structure = generate_binary_structure(3, connectivity)
+    values = (np.random.default_rng(5).random((9, 10, 11)) < 0.2).astype("u1")
+    zd.ome.write(values, store := {}, axes="zyx", chunks=(9, 10, 11))
+    zd.ome.label(
+        store,
+        lambda pixels: components(pixels, structure)[0],
+        "cells",
+        blocks={"z": 3, "y": 4, "x": 5},
+        overlap=overlap,
+        connectivity=connectivity,
+    )
+    found = zd.ome.open(store).labels["cells"].level(0)[...]
+    same_objects(found, components(values, structure)[0])
+
+
+@pytest.mark.parametrize("connectivity", [0, 3, True, 1.5, "full"])
+def test_what_is_no_connectivity(connectivity):
+    zd.ome.write(np.zeros((4, 4), "u1"), store := {}, axes="yx")
+    with pytest.raises(MetadataError, match=r"connectivity: got .*expected a number from 1 to 2"):
+        zd.ome.label(store, bright, connectivity=connectivity)
+
+
 def test_what_a_killed_process_has_left_is_named_and_removed(tmp_path):
     url, other = tmp_path / "image", tmp_path / "other"
     values = blobs(40, 50)

@@ -7,9 +7,10 @@ object get one id. The label image is then written from the array between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ class _Blocks:
     """Pixels of the margin along each axis."""
     single: Shape
     """Axes along which blocks have one element, and are not compared."""
+    connectivity: int = 1
+    """Axes along which two touching pixels of one object may differ in place."""
 
     @property
     def cell(self) -> Shape:
@@ -87,11 +90,29 @@ class _Blocks:
             for i, size, s, own in zip(coords, self.cell, region, self.seen(coords), strict=True)
         )
 
-    def neighbours(self, coords: Shape) -> Iterator[tuple[int, Shape]]:
-        """Yield axis and position of each next block."""
-        for axis, count in enumerate(self.grid.counts):
-            if axis not in self.single and coords[axis] + 1 < count:
-                yield axis, (*coords[:axis], coords[axis] + 1, *coords[axis + 1 :])
+    def neighbours(self, coords: Shape) -> Iterator[tuple[Shape, Shape]]:
+        """Yield step and position of each next block, past a corner where only pixels touch.
+
+        Blocks past a corner that have seen the same pixels are compared with those between them.
+        """
+        axes = [i for i in range(self.grid.ndim) if i not in self.single]
+        for step in product(*((-1, 0, 1) if i in axes else (0,) for i in range(self.grid.ndim))):
+            moved = [i for i in axes if step[i]]
+            other = tuple(at + by for at, by in zip(coords, step, strict=True))
+            if not moved or step[moved[0]] < 0:  # the other block comes to this one
+                continue
+            if len(moved) > 1 and any(self.overlap[i] for i in moved):
+                continue
+            is_there = all(0 <= at < n for at, n in zip(other, self.grid.counts, strict=True))
+            if len(moved) <= self.connectivity and is_there:
+                yield step, other
+
+    def shifts(self, step: Shape) -> Iterator[Shape]:
+        """Yield the ways along the border to pixels that touch, for a step to the next block."""
+        free = [not (by or i in self.single) for i, by in enumerate(step)]
+        for shift in product(*((-1, 0, 1) if one else (0,) for one in free)):
+            if np.count_nonzero(step) + np.count_nonzero(shift) <= self.connectivity:
+                yield shift
 
 
 @dataclass(frozen=True)
@@ -180,25 +201,31 @@ class _MatchTask:
     def __call__(self, number: int) -> list[tuple[int, int, np.ndarray]]:
         coords = self.blocks.coords(number)
         found = []
-        for axis, other in self.blocks.neighbours(coords):
-            ours, theirs = self._shared(coords, other, axis)
+        for step, other in self.blocks.neighbours(coords):
+            axis = next(i for i, by in enumerate(step) if by)
+            ours, theirs = self._shared(coords, other, step)
             a = self.between[self.blocks.kept(coords, ours)]
             b = self.between[self.blocks.kept(other, theirs)]
-            border = self.blocks.grid.region_of(other)[axis].start - ours[axis].start
-            pairs = _same(a, b, axis, border if self.blocks.overlap[axis] else None)
+            if self.blocks.overlap[axis]:
+                border = self.blocks.grid.region_of(other)[axis].start - ours[axis].start
+                pairs = _same(a, b, axis, border)
+            else:
+                pairs = _touching(a, b, self.blocks.shifts(step))
             if len(pairs):
                 neighbour = int(np.ravel_multi_index(other, self.blocks.grid.counts))
                 found.append((number, neighbour, pairs))
         return found
 
-    def _shared(self, coords: Shape, other: Shape, axis: int) -> tuple[Region, Region]:
+    def _shared(self, coords: Shape, other: Shape, step: Shape) -> tuple[Region, Region]:
         """Return the pixels that both blocks have seen, or else those at their border."""
         both = list(map(_common, self.blocks.seen(coords), self.blocks.seen(other)))
-        if self.blocks.overlap[axis]:
-            return tuple(both), tuple(both)
-        border = self.blocks.grid.region_of(other)[axis].start
         ours, theirs = list(both), list(both)
-        ours[axis], theirs[axis] = slice(border - 1, border, 1), slice(border, border + 1, 1)
+        cores = self.blocks.grid.region_of(coords), self.blocks.grid.region_of(other)
+        for axis, by in enumerate(step):
+            if by and not self.blocks.overlap[axis]:
+                border = max(core[axis].start for core in cores)
+                low, high = slice(border - 1, border, 1), slice(border, border + 1, 1)
+                ours[axis], theirs[axis] = (low, high) if by > 0 else (high, low)
         return tuple(ours), tuple(theirs)
 
 
@@ -206,7 +233,27 @@ def _common(one: slice, other: slice) -> slice:
     return slice(max(one.start, other.start), min(one.stop, other.stop), 1)
 
 
-def _same(a: np.ndarray, b: np.ndarray, axis: int, border: int | None) -> np.ndarray:
+def _touching(a: np.ndarray, b: np.ndarray, shifts: Iterable[Shape]) -> np.ndarray:
+    """Return pairs of labels that touch across a border, which no pixel of both blocks covers.
+
+    Examples
+    --------
+    >>> _touching(np.array([[7], [0]]), np.array([[0], [5]]), [(0, 0), (1, 0)]).tolist()
+    [[7, 5]]
+    """
+    found = [np.empty((0, 2), a.dtype)]
+    for shift in shifts:
+        one = tuple(
+            slice(max(-by, 0), n - max(by, 0)) for by, n in zip(shift, a.shape, strict=True)
+        )
+        other = tuple(
+            slice(max(by, 0), n - max(-by, 0)) for by, n in zip(shift, b.shape, strict=True)
+        )
+        found.append(_overlapping(a[one], b[other])[0])
+    return np.unique(np.concatenate(found), axis=0)
+
+
+def _same(a: np.ndarray, b: np.ndarray, axis: int, border: int) -> np.ndarray:
     """Return pairs of labels of one object: more than half of the smaller one is in the other.
 
     Of an object that winds, each block joins other parts. So connected pieces of labels are
@@ -217,10 +264,10 @@ def _same(a: np.ndarray, b: np.ndarray, axis: int, border: int | None) -> np.nda
     a, b
         Labels of two blocks for the pixels that both have seen.
     axis, border
-        Place of the border; None if no pixel was seen twice: then labels that touch are one object.
+        Place of the border.
     """
     pairs, is_same = _overlapping(a, b)
-    if border is None or is_same.all():
+    if is_same.all():
         return pairs
     pieces_a, labels_a = _pieces(np.where(np.isin(a, pairs[~is_same, 0]), a, 0))
     pieces_b, labels_b = _pieces(np.where(np.isin(b, pairs[~is_same, 1]), b, 0))
@@ -330,6 +377,7 @@ def label(
     path: str = "",
     *,
     overlap: int | Mapping[str, int] = 0,
+    connectivity: int = 1,
     channel: int | str | None = None,
     blocks: Mapping[str, int] | None = None,
     method: Any = "mode",
@@ -362,7 +410,11 @@ def label(
         Pixels that a block takes of its neighbours on each side, for all axes of space or by name.
         Labels of two blocks are one object if more than half of the smaller one, among the pixels
         that both have seen, is in the other, or of a connected piece of it at their border. With 0
-        labels are one object if they touch.
+        labels are one object if they touch, as `connectivity` says.
+    connectivity
+        Pixels that touch across a border without overlap: 1 for those that share a side, as
+        ``scipy.ndimage.label`` has it; 2 or more for those that touch at a corner as well, as
+        ``skimage.measure.label`` does by default. The number of axes of space is all of them.
     channel
         Number or label of one channel.
     blocks
@@ -424,7 +476,7 @@ def label(
             "max_mem": max_mem,
             "client": client,
         }
-        job = _LabelJob.of(image, function, channel, overlap, blocks)
+        job = _LabelJob.of(image, function, channel, overlap, blocks, connectivity)
         plan_write_labels(image.group, job.blank(), name, overwrite=overwrite, **options)
         base, prefix = temporary_base(job.source, temp)
         base = open_store({}) if base is None else base
@@ -451,6 +503,7 @@ class _LabelJob:
         channel: int | str | None,
         overlap: int | Mapping[str, int],
         blocks: Mapping[str, int] | None,
+        connectivity: int,
     ) -> _LabelJob:
         source = image.levels[0].array
         axes = image.multiscale.axes
@@ -461,6 +514,7 @@ class _LabelJob:
         where = image.group.where
         margins = _by_axis(overlap, space, "overlap", where, least=0)
         lengths = _by_axis(blocks or {}, space, "blocks", where, least=1)
+        _check_connectivity(connectivity, space, where)
         number = _channel(image, channel)
         own = tuple(source.write_chunks[i] for i in kept)
         depth = source.nbytes // max(source.size, 1)
@@ -480,7 +534,12 @@ class _LabelJob:
             source,
             tuple(kept.index(i) if i in kept else None for i in range(source.ndim)),
             number,
-            _Blocks(grid, margin, tuple(i for i, name in enumerate(names) if name not in space)),
+            _Blocks(
+                grid,
+                margin,
+                tuple(i for i, name in enumerate(names) if name not in space),
+                connectivity,
+            ),
         )
 
     def blank(self) -> da.Array:
@@ -553,6 +612,13 @@ def _by_axis(
         expected = f"integers from {least}, for axes of space, which are {list(space)}"
         raise MetadataError(where, [ValidationProblem(what, wrong, expected)])
     return numbers
+
+
+def _check_connectivity(connectivity: Any, space: Sequence[str], where: str) -> None:
+    is_number = isinstance(connectivity, int) and not isinstance(connectivity, bool)
+    if not (is_number and 1 <= connectivity <= len(space)):
+        expected = f"a number from 1 to {len(space)}, the number of axes of space"
+        raise MetadataError(where, [ValidationProblem("connectivity", connectivity, expected)])
 
 
 def _channel(image: Image, channel: int | str | None) -> int | None:
