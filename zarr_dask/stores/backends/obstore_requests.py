@@ -85,6 +85,9 @@ _S3 = {"s3", "s3a"}
 """Schemes of services that begin a listing after a given key, and may want tags without quotes."""
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_BODY = re.compile(r"(?:<\?xml[^>]*>\s*)?<Error\b.*<Code>\w+</Code>.*</Error>", re.DOTALL)
+_MESSAGE = re.compile(r"<Message>([^<\n]*)")
+"""The first line: that of Azure is followed by numbers for its support."""
 _QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 _NO_SUCH_RANGE = ("416 Range Not Satisfiable", "non-partial response", "Wanted range starting at")
 _CAUSE = re.compile(r'(?:message|error): "([^"]{1,200})"')
@@ -661,14 +664,23 @@ def _errors(name: str) -> type[Exception]:
     return found
 
 
-def _words(error: BaseException) -> str:
-    """Return the service's message, without the library's debug text and query strings."""
+def _text(error: BaseException) -> str:
+    """Return the library's message, without its debug text and query strings."""
     return _QUERY.sub(r"\1", str(error).partition("\n\nDebug source")[0]).strip()
+
+
+def _words(error: BaseException) -> str:
+    """Return the library's message, with the code and the words of a body of XML in its place."""
+
+    def told(body: re.Match[str]) -> str:
+        return ": ".join(_CODE.findall(body[0])[:1] + _MESSAGE.findall(body[0])[:1])
+
+    return _BODY.sub(told, _text(error))
 
 
 def _public(error: Exception) -> Exception:
     """Return an error without the queries of URLs, which may be secrets."""
-    return type(error)(_words(error))
+    return type(error)(_text(error))
 
 
 def _failed(what: str, error: Exception) -> StoreError:
@@ -691,6 +703,13 @@ def _failed(what: str, error: Exception) -> StoreError:
         )
     if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
         return denied_error(f"{what}: {_words(error)}", codes)
+    if codes & _LOST_CODES:
+        reason = " ".join(_MESSAGE.findall(said)[:1]) or " ".join(codes & _LOST_CODES)
+        reason = reason.rstrip(".")
+        return StoreError(
+            f"{what}: there is no such bucket ({reason}). Buckets and containers are made by the "
+            "tools of the service; check the name, and the endpoint."
+        )
     if codes & EXPIRED_CODES:
         return denied_error(f"{what}: {_words(error)}", codes)
     if (cut or BARE_REDIRECT in said) and (reason := permanent_reason(said)):
