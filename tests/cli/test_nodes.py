@@ -231,3 +231,16 @@ HABITS = {
 def test_other_words_for_commands_and_options_are_answered(line, run_zarr):
     said = run(*line.format(a=run_zarr).split(), code=2).stderr
     assert HABITS[line] in " ".join(said.split())
+
+
+def test_a_repeated_option_with_two_values_is_refused(run_zarr, tmp_path):
+    """The last value would win, without a word."""
+    settle = ["--settle", "units=convert", "--settle", "units=first"]
+    said = run("ingest", run_zarr, tmp_path / "b", *settle, code=2).stderr
+    assert "'units' has two values, 'convert' and 'first'" in said
+    words = ["--attribute", "units=m", "--attribute", "units=km"]
+    said = run("create", tmp_path / "c", *words, code=2).stderr
+    assert "'units' has two values, 'm' and 'km'" in said
+    run("create", tmp_path / "c", "--attribute", "units=m", "--attribute", "units=m")
+    said = run("ingest", run_zarr, tmp_path / "b", "--settle", "units=a", code=2).stderr
+    assert "--settle units=a: for 'units' expected 'convert'" in said

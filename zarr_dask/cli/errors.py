@@ -513,7 +513,7 @@ def as_options(message: str) -> str:
         named,
     )
     named = re.sub(r"open\('([^']+)', path='([^']+)'\)", r"URL and PATH are \1 and \2", named)
-    named = re.sub(r"settle=\{'([^']+)': \.\.\.\}", r"--settle \1=...", named)
+    named = re.sub(r"settle=\{'([^']+)': '?([^'}]+)'?\}", r"--settle \1=\2", named)
     named = re.sub(r"(?<![\w/-])max_mem\b=?", "--max-mem", named)
     named = re.sub(
         r"(?<![\w/.-])(target_options|storage_options)\b(?! *\[)",

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from zarr_dask.cli.cluster import cluster, cluster_options
+from zarr_dask.cli.errors import as_options
 from zarr_dask.cli.files import check_outside
 from zarr_dask.cli.options import (
     FORMAT,
@@ -15,6 +16,7 @@ from zarr_dask.cli.options import (
     GridType,
     SizeType,
     TargetType,
+    once_each,
     run_options,
 )
 from zarr_dask.cli.output import answer, echo, say_report, terminal_safe, write_output
@@ -41,7 +43,7 @@ class _Settle(click.ParamType[Any]):
         try:
             checked_settle({kind: choice})
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            self.fail(as_options(str(error)), param, ctx)
         return kind, choice
 
 
@@ -73,6 +75,7 @@ The same command with more files appends these.
     "--settle",
     type=_Settle(),
     multiple=True,
+    callback=once_each,
     help="Choice for differences of one kind, such as units=convert, dtype=promote, "
     "packing=unpack, missing=fill, values=first, unreadable=skip, broken=fill; for those of one "
     "variable as in units:pressure=first. By default all are listed, and nothing is written.",
@@ -108,7 +111,7 @@ def ingest(
     files: tuple[str, ...],
     dst: str,
     *,
-    settle: tuple[tuple[str, str], ...],
+    settle: dict[str, str],
     variables: tuple[str, ...],
     scheduler: str | None,
     scheduler_file: str | None,
@@ -133,7 +136,7 @@ def ingest(
         plan = plan_ingest(
             list(files),
             dst,
-            settle=dict(settle),
+            settle=settle,
             variables=variables or None,
             resume=resume,
             client=client,

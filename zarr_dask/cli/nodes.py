@@ -13,7 +13,7 @@ import numpy as np
 import zarr_dask as zd
 from zarr_dask.cli.cluster import cluster, cluster_options
 from zarr_dask.cli.info import layout_line, name_of, node_facts
-from zarr_dask.cli.options import FORMAT, CodecsType, GridType, RegionType
+from zarr_dask.cli.options import FORMAT, CodecsType, GridType, RegionType, once_each
 from zarr_dask.cli.output import answer, echo, terminal_safe
 from zarr_dask.cli.settings import settings, storage_options
 from zarr_dask.cli.signals import handle_signals
@@ -94,6 +94,7 @@ Examples:
     "attributes",
     type=_AttributeType(),
     multiple=True,
+    callback=once_each,
     help="An attribute, as text or JSON; may be repeated.",
 )
 @click.option("--format", type=FORMAT, help="Format; that of the group around it, or v3.")
@@ -106,7 +107,7 @@ def create(
     dtype: str | None,
     fill_value: str | None,
     dims: str | None,
-    attributes: tuple[tuple[str, Any], ...],
+    attributes: dict[str, Any],
     **options: Any,
 ) -> None:
     """Create an empty array or a group.
@@ -118,7 +119,7 @@ def create(
     common: dict[str, Any] = {
         name: of_array.pop(name) for name in ("format", "overwrite") if name in of_array
     }
-    common |= {"attributes": dict(attributes), "storage_options": storage_options(url)}
+    common |= {"attributes": attributes, "storage_options": storage_options(url)}
     if fill_value is not None:
         special = fill_value.strip("+-").casefold() in {"nan", "inf", "infinity"}
         of_array["fill_value"] = float(fill_value) if special else _json_or_text(fill_value)

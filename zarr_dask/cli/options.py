@@ -28,6 +28,7 @@ __all__ = [
     "array_options",
     "encoding_options",
     "job_options",
+    "once_each",
     "run_options",
     "selected",
 ]
@@ -250,6 +251,25 @@ class TargetType(click.ParamType[Any]):
                 ctx,
             )
         return str(value)
+
+
+def once_each(
+    ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, Any], ...]
+) -> dict[str, Any]:
+    """Return the values of a repeated option ``KEY=VALUE`` by key, as its callback.
+
+    Raises
+    ------
+    click.BadParameter
+        If a key has two values, of which one would be lost.
+    """
+    found: dict[str, Any] = {}
+    for key, one in value:
+        if found.setdefault(key, one) != one:
+            raise click.BadParameter(
+                f"{key!r} has two values, {found[key]!r} and {one!r}; give one.", ctx, param
+            )
+    return found
 
 
 _JOB_OPTIONS = [

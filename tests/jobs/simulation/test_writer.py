@@ -528,6 +528,16 @@ def test_shared_objects_are_refused_with_what_would_fit(url, tmp_path):
         ({"u": {"shape": (6, 8)}}, TypeError, "needs dtype"),
         ({"u": {"shape": (6, 8), "dtype": "f4", "colour": 1}}, TypeError, "colour"),
         ({"u": {"shape": (6, 8), "dtype": "f4", "axis": 3}}, GridError, "axis=3"),
+        (
+            {"u": {"shape": (6, 8), "dtype": "f4", "chunks": (3, 4)}},
+            GridError,
+            r"'u': chunks=\(3, 4\) has 2 lengths; expected 3, .* as in chunks=\(1, 3, 4\)",
+        ),
+        (
+            {"u": {"shape": (6, 8), "dtype": "f4", "shards": [6], "axis": 1}},
+            GridError,
+            r"at position 1, as in shards=\(6, 1, 8\)",
+        ),
         ({"u": {"shape": (6, 8), "dtype": "nonsense"}}, DataTypeError, "nonsense"),
         ({"y": {"values": [1, 2]}}, GridError, "no array of the output grows"),
         ({"u": {"shape": (6, 8), "dtype": "f4", "chunks": ((1, 2), 3, 4)}}, GridError, "capacity"),

@@ -611,6 +611,7 @@ def _growing(
             f"array {place.name!r} has steps of shape {step}, the owners are for steps of shape "
             f"{found.shape}; owners= also takes a dict, with a map for each array."
         )
+    _check_steps_are_counted(place.name, rest, step, axis)
     names = rest.get("dimension_names")
     if isinstance(names, Collection) and not isinstance(names, str | AbstractSet):
         names = tuple(names)
@@ -626,6 +627,19 @@ def _growing(
     array = place.array(rest)
     series = OutputArray(place.name, array, axis, found)
     return PlannedArray(_resized(array, series.shape_with(0)), series, None)
+
+
+def _check_steps_are_counted(name: str, spec: Mapping[str, Any], step: Shape, axis: int) -> None:
+    """Refuse grids that lack the number of steps in a stored object, and say where it belongs."""
+    for what in ("chunks", "shards"):
+        cells = spec.get(what)
+        if isinstance(cells, list | tuple) and len(cells) != len(step) + 1:
+            of_step = tuple(cells) if len(cells) == len(step) else step
+            raise GridError(
+                f"array {name!r}: {what}={cells!r} has {len(cells)} lengths; expected "
+                f"{len(step) + 1}, with the number of steps in a stored object at position {axis}, "
+                f"as in {what}={_with(of_step, axis, 1)}."
+            )
 
 
 def _check_unbounded(name: str, spec: Mapping[str, Any], axis: int) -> None:
