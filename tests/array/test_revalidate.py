@@ -432,3 +432,27 @@ def test_an_array_that_the_client_does_not_see(folders, client):
         zd.to_zarr(da.ones((8, 8), dtype="i4", chunks=2), str(HERE / "t.zarr"))
     assert (unseen / "t.zarr" / "zarr.json").exists()
     assert not (seen / "t.zarr" / "zarr.json").exists()
+
+
+def _failing(block):
+    raise RuntimeError("no such calibration")
+
+
+def test_an_array_that_a_failed_job_has_removed_is_not_read_as_fill_values(tmp_path):
+    """Consolidated metadata still name it: they are written anew when a job has succeeded."""
+    zd.create_group(tmp_path / "g")
+    zd.to_zarr(da.ones(6, chunks=2), tmp_path / "g" / "a")
+    zd.consolidate(tmp_path / "g")
+    assert zd.open(tmp_path / "g")["a"].shown == Shown("")
+    values = da.ones(6, chunks=2).map_blocks(_failing, dtype="f8", meta=np.empty(0))
+    with (
+        pytest.raises(RuntimeError, match="calibration"),
+        pytest.warns(zd.errors.ConsolidatedMetadataWarning),
+    ):
+        zd.to_zarr(values, tmp_path / "g" / "a", mode="w")
+    for read in (
+        lambda: zd.open(tmp_path / "g")["a"][...],
+        zd.open(tmp_path / "g")["a"].to_dask().compute,
+    ):
+        with pytest.raises(NodeNotFoundError, match="began to create it"):
+            read()

@@ -1316,3 +1316,49 @@ def test_a_journal_that_is_lost_before_the_end_is_no_success(tmp_path, monkeypat
     monkeypatch.setattr(GroupCommit, "show", losing)
     zd.write_dataset(one, place, append="t", resume=True)
     assert zd.open_array(place, "a").shape == zd.open_array(place, "b").shape == (12,)
+
+
+@pytest.mark.parametrize("values", [np.arange(3), np.ones(3, bool)])
+def test_packings_that_xarray_cannot_apply_are_typed_errors(values):
+    """NumPy's error names neither the variable nor its encoding."""
+    dataset = xr.Dataset({"v": ("x", values)})
+    with pytest.raises(DataTypeError, match=r"'v' of .* cannot be encoded: .*\{'scale_factor': 2"):
+        zd.write_dataset(dataset, store := {}, encoding={"v": {"scale_factor": 2}})
+    assert not store
+
+
+@pytest.mark.parametrize("values", [np.array(["ab", "x"]), np.array([b"ab", b"x"])])
+def test_missing_values_with_which_xarray_cannot_open_the_dataset_are_refused(values):
+    dataset = xr.Dataset({"v": ("x", values)})
+    encoding = {"v": {"_FillValue": values[1]}}
+    with pytest.raises(DataTypeError, match=r"'v' is stored as .* xarray cannot read in v3"):
+        zd.write_dataset(dataset, store := {}, encoding=encoding)
+    assert not store
+    zd.write_dataset(dataset, store, encoding=encoding, format="v2")
+    assert zd.open_array(store, "v")[0] == values[0]
+
+
+def _failing(block):
+    if block.max() > 1:
+        raise RuntimeError("no such calibration")
+    return block
+
+
+@pytest.mark.parametrize("is_array", [False, True])
+def test_an_error_says_that_what_is_replaced_has_gone(tmp_path, is_array):
+    values = da.arange(4, chunks=1).map_blocks(_failing, dtype="i8", meta=np.empty(0, "i8"))
+    old, new = (xr.Dataset({"v": ("x", one)}) for one in (da.zeros(4, "i8", chunks=1), values))
+    place = tmp_path / "a.zarr"
+    zd.write_dataset(old, place, consolidated=False)
+    write = (
+        (lambda **keywords: zd.to_zarr(values, place / "v", **keywords))
+        if is_array
+        else lambda **keywords: zd.write_dataset(new, place, **keywords)
+    )
+    with pytest.raises(RuntimeError, match="calibration") as caught:
+        write(mode="w")
+    (note,) = caught.value.__notes__
+    assert f"{place}{'/v' if is_array else ''} before" in note
+    with pytest.raises(RuntimeError, match="calibration") as caught:
+        zd.write_dataset(new, tmp_path / "b.zarr")
+    assert not hasattr(caught.value, "__notes__")

@@ -131,6 +131,17 @@ class Standing:
             keys = self.node_format.node_keys(self.path)[:1]
             raise NodeNotFoundError(where(self.store, self.path), keys, _gone())
         self._compare(present)
+        self._check_not_replaced()
+
+    def _check_not_replaced(self) -> None:
+        """Raise if a job has removed the array, which outdated consolidated metadata still name."""
+        from zarr_dask.journal import explain_incomplete
+
+        keys = self.node_format.node_keys(self.path)[:1]
+        absent = NodeNotFoundError(where(self.store, self.path), keys)
+        told = explain_incomplete(absent, self.store, self.path)
+        if told is not absent:
+            raise told
 
     def _compare(self, present: NodeMeta | None) -> None:
         if not isinstance(present, ArrayMeta) or not continues(self.meta, present):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,6 +161,15 @@ def _encoded(name: str, variable: xr.Variable, options: Mapping[str, Any]) -> xr
         raise DatasetMismatchError(
             f"the variable {name!r} cannot be encoded: {words.rstrip('.')}. Its encoding is "
             f"{dict(variable.encoding)}."
+        ) from error
+    except TypeError as error:  # xarray scales integers in place, for one
+        packing = [variable.encoding.get(key) for key in ("scale_factor", "add_offset")]
+        is_packed = any(isinstance(number, Number) for number in packing)
+        is_whole = variable.dtype.kind in "biu"
+        hint = " Convert it first: astype(float)." if is_packed and is_whole else ""
+        raise DataTypeError(
+            f"the variable {name!r} of {variable.dtype} cannot be encoded: "
+            f"{str(error).rstrip('.')}. Its encoding is {dict(variable.encoding)}.{hint}"
         ) from error
     return encoded
 
@@ -328,6 +338,7 @@ def _fill_value(
         fill = np.nan
     masked = attributes.pop("_FillValue", None)
     if masked is not None:
+        _check_can_be_masked(name, variable, masked)
         try:
             attributes["_FillValue"] = FillValueCoder.encode(masked, variable.dtype)
         except (TypeError, ValueError) as error:
@@ -337,6 +348,15 @@ def _fill_value(
                 "this type."
             ) from error
     return 0 if fill is None else fill
+
+
+def _check_can_be_masked(name: str, variable: xr.Variable, masked: Any) -> None:
+    """Raise if xarray would write a ``_FillValue`` with which it cannot open the dataset."""
+    if variable.dtype.kind in "US":
+        raise DataTypeError(
+            f"the variable {name!r} is stored as {variable.dtype}, whose _FillValue {masked!r} "
+            "xarray cannot read in v3. Leave it out of the encoding, or pass format='v2'."
+        )
 
 
 def _fitting(

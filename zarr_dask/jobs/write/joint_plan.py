@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords
 from zarr_dask._util.lazy_names import hides
+from zarr_dask.formats.base import where
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
 from zarr_dask.jobs.engine.plan import LISTED, add_requests, format_bytes, more_line
 from zarr_dask.jobs.engine.prices import Priced
@@ -19,7 +20,13 @@ from zarr_dask.jobs.engine.zip_targets import check_archive_open, closes_zip_tar
 from zarr_dask.jobs.write.commit import GroupCommit
 from zarr_dask.jobs.write.plot import plot_writes
 from zarr_dask.jobs.write.regroup import held_together
-from zarr_dask.jobs.write.running import WritePlan, make_finalizer, run_alone, run_plans
+from zarr_dask.jobs.write.running import (
+    WritePlan,
+    make_finalizer,
+    noting_removal,
+    run_alone,
+    run_plans,
+)
 from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
@@ -179,7 +186,9 @@ class JointWritePlan(Priced, InWords):
         try:
             with fenced_deletes(None if group is None else group.fence):
                 commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)
-            yield plans, group
+            gone = [where(commit.store, commit.path)] if commit.overwrite else []
+            with noting_removal(() if self.is_resumed else gone, plans):
+                yield plans, group
         except BaseException:
             if group is not None:
                 resumes = any(plan.resume.options.resume for plan in self.plans)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from zarr_dask.graph import WriteCollection
 
-__all__ = ["WritePlan", "make_finalizer", "run_alone", "run_plans"]
+__all__ = ["WritePlan", "make_finalizer", "noting_removal", "run_alone", "run_plans"]
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -314,7 +314,8 @@ def run_plans(
     """Write one array or several, and end their jobs; `commit` and `group` as `make_finalizer`."""
     with counting_requests() as besides:
         begun: list[StartedWrite] = []
-        with _leaving_no_journal(begun):
+        gone = [] if commit is not None else [one.target.where for one in plans if _removes(one)]
+        with _leaving_no_journal(begun), noting_removal(gone, begun):
             reports = _run(begun, plans, client, progress, window, commit, group)
     return (reports[0].with_waits(besides), *reports[1:]) if reports else reports
 
@@ -327,6 +328,27 @@ def _leaving_no_journal(begun: Sequence[StartedWrite]) -> Iterator[None]:
     except JobReplacedError:
         for one in begun:
             one.remove_replaced()
+        raise
+
+
+def _removes(plan: PlannedWrite) -> bool:
+    """True if the location of a new array is freed before its first value is written."""
+    is_in_place = plan.swap is None and not plan.is_between
+    return plan.overwrite and is_in_place and plan.resume.resumed is None
+
+
+@contextmanager
+def noting_removal(gone: Sequence[str], begun: Sequence[object]) -> Iterator[None]:
+    """Note at the error of a job that has begun that what it replaces has been removed."""
+    try:
+        yield
+    except Exception as error:
+        if begun and gone:
+            error.add_note(
+                f"What was at {', '.join(gone)} before, if anything, was removed when the job "
+                "began: mode='w' frees the location first. Write to another location to keep the "
+                "old values until the new ones are whole."
+            )
         raise
 
 
