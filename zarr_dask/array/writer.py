@@ -36,7 +36,6 @@ from zarr_dask.stores.compare_and_swap import (
     keeping_lock,
     pause_before,
 )
-from zarr_dask.stores.no_follow import keeping_folder
 from zarr_dask.stores.streaming_put import (
     MOST_WAITING,
     concurrent_puts,
@@ -162,7 +161,7 @@ def write_parts(
         threads = 1
     # nobody waits long for a lock that is kept while a small chunk is encoded
     keeping = keeping_lock() if hurries else nullcontext(_nothing)
-    with concurrent_puts(array.store), keeping as let_go, keeping_folder():
+    with concurrent_puts(array.store), keeping as let_go:
         parallel_for(write, parts(), threads)
     confirm.check_written(
         lambda: (

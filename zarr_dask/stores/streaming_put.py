@@ -32,6 +32,7 @@ from zarr_dask.stores.backends.posix_io import fsync_names, names_later
 from zarr_dask.stores.base import Buffer, Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.file_backed import is_behind_network
+from zarr_dask.stores.no_follow import keeping_folder
 from zarr_dask.stores.wrapper import unwrap
 
 __all__ = [
@@ -316,9 +317,9 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
     Parameters
     ----------
     store
-        Store that is written to. Nothing changes where its puts have no latency: those of remote
+        Store that is written to. Puts wait as ever where they have no latency: those of remote
         stores have, and those that end when the disk has the value, of which a disk takes many
-        in the time of one.
+        in the time of one. Where they wait, the thread keeps the folder of the last file open.
     most
         Bytes that may wait in this process.
 
@@ -333,7 +334,8 @@ def concurrent_puts(store: Store, most: int = MOST_WAITING) -> Iterator[PutQueue
         The error of the first request that has failed.
     """
     if most <= 0 or not (is_remote(store) or _waits_for_disk(store)):
-        yield None
+        with keeping_folder():
+            yield None
         return
     queue = PutQueue(most)
     token = _QUEUE.set(queue)
