@@ -144,8 +144,9 @@ def write_parts(
         if is_shared(array, part.coords, seen):
             put_later(view_region(values, part.out).nbytes, partial(put, part, shared=True))
             return
-        let_go()
         write_later(array, part, partial(put, part))
+        if keeper is not None:
+            keeper.count()
 
     def put(part: Part, *, shared: bool = False) -> None:
         nonlocal has_emptied
@@ -160,8 +161,8 @@ def write_parts(
     if hurries:
         threads = 1
     # nobody waits long for a lock that is kept while a small chunk is encoded
-    keeping = keeping_lock() if hurries else nullcontext(_nothing)
-    with concurrent_puts(array.store), keeping as let_go:
+    keeping = keeping_lock() if hurries else nullcontext()
+    with concurrent_puts(array.store), keeping as keeper:
         parallel_for(write, parts(), threads)
     confirm.check_written(
         lambda: (
@@ -183,10 +184,6 @@ def write_later(array: WrittenArray, part: Part, write: Callable[[], object]) ->
             put_later(nbytes, write)
             return
     write()
-
-
-def _nothing() -> None:
-    """Let go of nothing, where no lock is kept."""
 
 
 def _hurries(array: WrittenArray) -> bool:

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from random import uniform
 from time import sleep
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from zarr_dask.errors import ConditionalWriteError
 from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RECORD_OF_FOLDER",
     "ConditionalStore",
+    "LockKeeper",
     "Refusals",
     "as_cas_store",
     "cas_store_or_none",
@@ -41,6 +42,7 @@ __all__ = [
     "folder_lock",
     "is_at",
     "keeping_lock",
+    "lock_keeper",
     "one_by_one",
     "pause_before",
     "until_put",
@@ -62,6 +64,16 @@ _MOST_KEPT = 64
 """Times that one lock is used before others get it."""
 _HELD: ContextVar[Mapping[object, Record]] = ContextVar("_HELD", default=MappingProxyType({}))
 """Records of the folders that are locked by whoever runs, who may lock them once more."""
+
+
+class _Lock(NamedTuple):
+    """The lock of a folder."""
+
+    descriptor: int | None
+    """The folder, open and locked; None where no lock can be trusted."""
+    record: Record
+    name: object
+    """Tells the folder from others."""
 
 
 class ConditionalStore(Protocol):
@@ -262,13 +274,17 @@ def content_tag(value: Buffer | None) -> bytes | None:
 
 
 @contextmanager
-def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
+def folder_lock(
+    folder: str, check: Callable[[], object] = lambda: None
+) -> Iterator[Callable[[], None]]:
     """Hold the lock of a folder, which is made if it is not there; wait until nobody else does.
 
     Parameters
     ----------
     folder
         Its path.
+    check
+        Called before the folder is locked, unless its lock was kept (`keeping_lock`).
 
     Yields
     ------
@@ -288,42 +304,49 @@ def folder_lock(folder: str) -> Iterator[Callable[[], None]]:
     if mine is not None and mine.pid == os.getpid():
         yield lambda: _check_kept(mine)
         return
-    keeper = _keeper_here()
-    kept = None if keeper is None else keeper.taken(folder)
-    descriptor, record = _locked(folder) if kept is None else kept
-    token = _HELD.set({**held, _name(folder if descriptor is None else descriptor): record})
+    keeper = lock_keeper()
+    lock = None if keeper is None else keeper.taken(folder)
+    if lock is None:
+        check()
+        lock = _locked(folder)
+    token = _HELD.set({**held, lock.name: lock.record})
     try:
-        yield lambda: _check_kept(record)
+        yield lambda: _check_kept(lock.record)
     finally:
         _HELD.reset(token)
         if keeper is None:
-            _unlock(descriptor, record)
+            _unlock(lock)
         else:
-            keeper.keep(folder, descriptor, record)
+            keeper.keep(folder, lock)
 
 
-class _LastLock:
+class LockKeeper:
     """Keeps the lock that one thread has used last, and counts how often that was used."""
 
     def __init__(self) -> None:
         self.thread, self.pid = threading.get_ident(), os.getpid()
-        self._kept: tuple[str, int | None, Record] | None = None
+        self._kept: tuple[str, _Lock] | None = None
         self._uses = 0
+        self._read: tuple[str, Hashable] | None = None
 
-    def taken(self, folder: str) -> tuple[int | None, Record] | None:
+    def taken(self, folder: str) -> _Lock | None:
         """Return the lock if it is that of a folder; any other one is let go."""
         if self._kept is None:
             return None
-        kept, descriptor, record = self._kept
-        if kept != folder or not _stands(folder, descriptor, record):
+        kept, lock = self._kept
+        if kept != folder or not _stands(folder, lock):
             self.let_go()
             return None
         self._kept = None
-        return descriptor, record
+        return lock
 
-    def keep(self, folder: str, descriptor: int | None, record: Record) -> None:
+    def keep(self, folder: str, lock: _Lock) -> None:
         """Keep a lock, unless others have waited for it for long."""
-        self._kept = folder, descriptor, record
+        self._kept = folder, lock
+        self.count()
+
+    def count(self) -> None:
+        """Count something that others wait for while a lock is kept."""
         self._uses += 1
         if self._uses >= _MOST_KEPT:
             self.let_go()
@@ -332,15 +355,31 @@ class _LastLock:
         """Let go of the lock, if there is one; a forked process, or another thread, has none."""
         if threading.get_ident() != self.thread:
             return
-        kept, self._kept, self._uses = self._kept, None, 0
+        kept, self._kept, self._uses, self._read = self._kept, None, 0, None
         if kept is not None and self.pid == os.getpid():
-            _unlock(*kept[1:])
+            _unlock(kept[1])
+
+    def lock_ahead(self, folder: str, check: Callable[[], object]) -> bool:
+        """Lock a folder before a value in it is read; True if that lock is kept."""
+        if self._kept is None or self._kept[0] != folder:
+            with folder_lock(folder, check):
+                pass
+        return self._kept is not None
+
+    def note_read(self, path: str, tag: Hashable) -> None:
+        """Note the tag of a value that was read since its folder was locked."""
+        self._read = path, tag
+
+    def take_read(self, path: str, tag: Hashable) -> bool:
+        """True, once, if a value has this tag because its folder has been locked since."""
+        read, self._read = self._read, None
+        return read is not None and read[0] == path and read[1] is tag
 
 
-_KEEPER: ContextVar[_LastLock | None] = ContextVar("_KEEPER", default=None)
+_KEEPER: ContextVar[LockKeeper | None] = ContextVar("_KEEPER", default=None)
 
 
-def _keeper_here() -> _LastLock | None:
+def lock_keeper() -> LockKeeper | None:
     """Return the keeper of this thread: others may have got its context."""
     keeper = _KEEPER.get()
     if keeper is None or keeper.thread != threading.get_ident() or keeper.pid != os.getpid():
@@ -349,36 +388,41 @@ def _keeper_here() -> _LastLock | None:
 
 
 @contextmanager
-def keeping_lock() -> Iterator[Callable[[], None]]:
+def keeping_lock() -> Iterator[LockKeeper]:
     """Keep the last `folder_lock` of this thread: objects of one folder are changed in a row.
 
-    It goes when another folder is locked, and after some uses, so that others get it.
+    It goes when another folder is locked, and after some uses, so that others get it. A value is
+    read when its folder is locked, so that it need not be read again before it is put.
 
     Yields
     ------
-    callable
-        Lets go of it; to be called before anything is done that takes its time.
+    LockKeeper
+        To be told of what else is done meanwhile (`count`, `let_go`).
     """
-    keeper = _LastLock()
+    outer, keeper = lock_keeper(), LockKeeper()
+    if outer is not None:  # of a call that writes while it is asked to put: it must not wait
+        outer.let_go()
     token = _KEEPER.set(keeper)
     try:
-        yield keeper.let_go
+        yield keeper
     finally:
         _KEEPER.reset(token)
         keeper.let_go()
 
 
-def _stands(folder: str, descriptor: int | None, record: Record) -> bool:
+def _stands(folder: str, lock: _Lock) -> bool:
     """True if a kept lock is still that of its folder, which others may have removed."""
-    return record.is_ours() if descriptor is None else is_at(descriptor, folder)
+    if lock.descriptor is None:
+        return lock.record.is_ours()
+    return _name(folder) == lock.name
 
 
-def _unlock(descriptor: int | None, record: Record) -> None:
+def _unlock(lock: _Lock) -> None:
     try:
-        record.remove()
+        lock.record.remove()
     finally:
-        if descriptor is not None:
-            _let_go(descriptor)
+        if lock.descriptor is not None:
+            _let_go(lock.descriptor)
 
 
 def _name(folder: str | int) -> object:
@@ -398,7 +442,7 @@ def _check_kept(record: Record) -> None:
         )
 
 
-def _locked(folder: str) -> tuple[int | None, Record]:
+def _locked(folder: str) -> _Lock:
     """The lock of a folder, where there is one to be trusted, and its record."""
     from zarr_dask.stores.file_lock import RecordTakenError, make_record
 
@@ -410,8 +454,11 @@ def _locked(folder: str) -> tuple[int | None, Record]:
             continue
         try:
             if descriptor is None or is_at(descriptor, folder):
-                path = f"{folder}/{RECORD_OF_FOLDER}"
-                return descriptor, make_record(path, locked=descriptor is not None, wait=True)
+                path, is_locked = f"{folder}/{RECORD_OF_FOLDER}", descriptor is not None
+                record = make_record(path, locked=is_locked, wait=True)
+                return _Lock(
+                    descriptor, record, _name(folder if descriptor is None else descriptor)
+                )
         except BaseException as error:
             if descriptor is not None:
                 _let_go(descriptor)

@@ -24,7 +24,13 @@ import pytest
 
 import zarr_dask as zd
 from tests.support.scripts import Script
-from zarr_dask.errors import ConditionalWriteError, PartialWriteError, ReadOnlyError, StoreError
+from zarr_dask.errors import (
+    ConditionalWriteError,
+    LinkError,
+    PartialWriteError,
+    ReadOnlyError,
+    StoreError,
+)
 from zarr_dask.stores import (
     HookStore,
     LocalStore,
@@ -122,24 +128,73 @@ def is_free(folder: Path) -> bool:
 
 def test_a_lock_that_is_kept_for_the_next_object(tmp_path):
     store, one, other = LocalStore(str(tmp_path)), tmp_path / "c" / "0", tmp_path / "c" / "1"
-    with keeping_lock() as let_go:
+    with keeping_lock() as keeper:
         assert store.set_if("c/0/0", [b"1"], None)
         assert not is_free(one)
         assert store.set_if("c/0/1", [b"2"], None)
         assert store.set_if("c/1/0", [b"3"], None)
         assert is_free(one)
         assert not is_free(other)
-        let_go()
+        keeper.let_go()
         assert is_free(other)
         store.set_if("c/0/0", [b"4"], b"1")
         shutil.rmtree(one)  # with the record: the lock is one of nothing
         assert store.set_if("c/0/0", [b"5"], None)
         with ThreadPoolExecutor(1) as threads:
-            threads.submit(copy_context().run, let_go).result()  # which is not that thread's
+            threads.submit(copy_context().run, keeper.let_go).result()  # which is not that thread's
         assert not is_free(one)
     assert is_free(one)
     store.set_if("c/0/1", [b"6"], None)
     assert is_free(one)
+
+
+def test_a_value_is_compared_again_when_its_lock_was_let_go(tmp_path):
+    store, other = LocalStore(str(tmp_path)), LocalStore(str(tmp_path))
+    store.set("c/0", [b"1"])
+    with keeping_lock() as keeper:
+        value, tag = store.get_tagged("c/0")
+        assert not is_free(tmp_path / "c")
+        keeper.let_go()
+        assert other.set_if("c/0", [b"2"], value)
+        assert not store.set_if("c/0", [b"3"], tag)
+        value, tag = store.get_tagged("c/0")
+        assert store.set_if("c/0", [b"4"], tag)
+        assert not store.set_if("c/0", [b"5"], tag)
+        _, tag = store.get_tagged("c/0")
+        store.get_tagged("c/1")
+        store.set("c/0", [b"6"])
+        assert not store.set_if("c/0", [b"7"], tag)
+    assert store.get("c/0") == b"6"
+
+
+def test_no_lock_is_taken_ahead_where_there_is_no_folder(tmp_path):
+    store = LocalStore(str(tmp_path / "a"))
+    with keeping_lock():
+        assert store.get_tagged("c/0") == (None, None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_lock_is_taken_ahead_behind_a_link(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "c").symlink_to(tmp_path / "b")
+    with keeping_lock(), pytest.raises(LinkError):
+        LocalStore(str(tmp_path / "a")).get_tagged("c/0")
+    assert not list((tmp_path / "b").iterdir())
+
+
+def test_an_object_that_the_end_cuts_is_opened_once_to_read_and_once_to_write(
+    tmp_path, monkeypatch
+):
+    array = zd.create_array(tmp_path / "a", shape=(4, 128), dtype="f8", chunks=8)
+    array[...] = 1
+    opened, do_open = [], os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, *rest, **how: opened.append(path) or do_open(path, *rest, **how)
+    )
+    array[...] = 2
+    once = 4  # the folder is checked and locked with a record, and opened for the first put
+    assert len(opened) == once + 2 * 16
 
 
 def test_a_kept_lock_is_handed_on(tmp_path):

@@ -50,7 +50,7 @@ from zarr_dask.stores.base import (
     coalesce,
     slice_coalesced,
 )
-from zarr_dask.stores.compare_and_swap import content_tag, folder_lock
+from zarr_dask.stores.compare_and_swap import LockKeeper, content_tag, folder_lock, lock_keeper
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.mounts import hides_names
 from zarr_dask.stores.no_follow import (
@@ -317,6 +317,7 @@ class LocalStore(FileStore):
         FUSE opens a file that replaces another one just then with the size of the old one, and so
         gives what neither of them holds. There, the value is what two reads in a row agree on.
         """
+        keeper = self._lock_ahead(key)
         (value,) = self.get_ranges([(key, wanted)])
         tag = content_tag(value)
         for _ in range(_MORE_LOOKS if hides_names(self.root) else 0):
@@ -324,30 +325,51 @@ class LocalStore(FileStore):
             tag = content_tag(value)
             if tag == before:
                 break
+        if keeper is not None:
+            keeper.note_read(f"{self.root}/{key}", tag)
         return value, tag
+
+    def _lock_ahead(self, key: str) -> LockKeeper | None:
+        """Lock the folder of a value that is to be changed, if it is there and its lock is kept."""
+        keeper = lock_keeper()
+        if keeper is None:
+            return None
+        folder, check = self._folder_of(key, make=False)
+        with self._reporting("write", key):
+            try:
+                return keeper if keeper.lock_ahead(folder, check) else None
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def _folder_of(self, key: str, *, make: bool) -> tuple[str, Callable[[], object]]:
+        """Return the path of a value's folder, and the check that it is behind no link."""
+        above = key.rpartition("/")[0]
+        folder = f"{self.root}/{above}" if above else self.root
+
+        def check() -> None:
+            with folder_in(self.root, above, make=make):
+                pass
+
+        return folder, check
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         check_key(key)
-        above = key.rpartition("/")[0]
-        folder = f"{self.root}/{above}" if above else self.root
         make = tag is None
+        folder, check = self._folder_of(key, make=make)
+        keeper = lock_keeper()
         with self._reporting("write", key):
             try:
-                with folder_in(self.root, above, make=make):
-                    pass  # which is behind no link
+                with folder_lock(folder, check) as check_kept:
+                    is_read = keeper is not None and keeper.take_read(f"{self.root}/{key}", tag)
+                    if not (is_read or self._has(key, tag)):
+                        return False
+                    check_kept()
+                    self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
             except (FileNotFoundError, NotADirectoryError):
                 if make:
                     raise
                 return False  # a folder that was deleted or renamed is not made again
-            with folder_lock(folder) as check_kept:
-                if not self._has(key, tag):
-                    return False
-                check_kept()
-                try:
-                    self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
-                except FileNotFoundError:
-                    return False
         return True
 
     def _has(self, key: str, tag: Hashable) -> bool:
