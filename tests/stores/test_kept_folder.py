@@ -11,8 +11,8 @@ import pytest
 
 import zarr_dask as zd
 from zarr_dask.errors import LinkError
-from zarr_dask.stores import LocalStore
-from zarr_dask.stores.no_follow import create_in_kept, keeping_folder
+from zarr_dask.stores import LocalStore, no_follow
+from zarr_dask.stores.no_follow import create_in_kept, folder_in, keeping_folder
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="looks at what is open as Linux shows it"
@@ -113,3 +113,27 @@ def test_a_region_of_small_chunks_opens_their_folder_once(tmp_path, monkeypatch)
     a[...] = np.arange(1, 65)
     assert len(opened) == 1
     assert a[...].tolist() == [*range(1, 65)]
+
+
+class Unsearched(dict):
+    """A dict that nothing goes through from end to end."""
+
+    def __iter__(self):
+        raise AssertionError("it is searched")
+
+    keys = values = items = __iter__
+
+
+def test_a_removed_folder_is_forgotten_by_its_number_alone(tmp_path, monkeypatch):
+    """Each appended row removes folders, and remembers another one."""
+    reached = Unsearched()
+    monkeypatch.setattr(no_follow, "_REACHED", reached)
+    monkeypatch.setattr(no_follow, "_PLACES", {})
+    root, above = str(tmp_path / "a"), str(tmp_path)
+    for place in ((root, "c/0"), (above, "a/c/0"), (root, "c/1")):
+        with folder_in(*place, make=True):
+            pass
+    with folder_in(root, "c") as around:
+        no_follow.remove_empty("0", around)
+    kept = [place in reached for place in ((root, "c/0"), (above, "a/c/0"), (root, "c/1"))]
+    assert kept == [False, False, True]

@@ -40,9 +40,10 @@ T = TypeVar("T")
 _OPEN = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 _MOST_REACHED = 1 << 16
-_MOST_COMPARED = 1 << 10
 _REACHED: dict[tuple[str, str], tuple[int, int]] = {}
 """Folders that no link below their root leads to: device and inode, by root and path."""
+_PLACES: dict[tuple[int, int], list[tuple[str, str]]] = {}
+"""Roots and paths that each of them was reached by."""
 
 
 @contextmanager
@@ -244,16 +245,14 @@ def remove_empty(name: str, around: int) -> None:
     """
     status = os.stat(name, dir_fd=around, follow_symlinks=False)
     os.rmdir(name, dir_fd=around)
-    if len(_REACHED) > _MOST_COMPARED:
-        _REACHED.clear()
-    removed = status.st_dev, status.st_ino
-    for place in [place for place, known in list(_REACHED.items()) if known == removed]:
+    for place in _PLACES.pop((status.st_dev, status.st_ino), ()):
         _REACHED.pop(place, None)
 
 
 def forget_reached() -> None:
     """Folders were removed or renamed: others may get the same inode."""
     _REACHED.clear()
+    _PLACES.clear()
 
 
 def _reached(root: str, path: str, *, make: bool) -> int:
@@ -268,9 +267,11 @@ def _reached(root: str, path: str, *, make: bool) -> int:
                 return descriptor
             close_read(descriptor)
     descriptor = _opened_by_names(root, path, make=make)
-    if len(_REACHED) >= _MOST_REACHED:
-        _REACHED.clear()
-    _REACHED[root, path] = _identity(descriptor)
+    if max(len(_REACHED), len(_PLACES)) >= _MOST_REACHED:
+        forget_reached()
+    known = _identity(descriptor)
+    _PLACES.setdefault(known, []).append((root, path))
+    _REACHED[root, path] = known
     return descriptor
 
 
