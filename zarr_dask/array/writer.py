@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 
+_PLAIN = DecodeOptions()
 _ATTEMPTS = 1000
 """Maximum number of attempts. Each failure means that another writer has succeeded, so at most this
 many may share an object.
@@ -437,8 +438,7 @@ def _changed(
             for piece in pieces:
                 gathered.add(piece)
         return gathered.buffers()
-    key = array.key(part.coords)
-    chunk = decoded(array.meta, part.coords, stored, array.where, key)
+    chunk = decoded(array.meta, part.coords, stored, array.where, array.key(part.coords))
     chunk[part.inside] = own
     if stored is None and array.meta.is_all_fill(chunk):
         return None
@@ -474,15 +474,15 @@ def updated(
     CorruptObjectError
         If an index, or a chunk that changes in part, does not decode; while pieces are taken, too.
     """
-    key, coords = array.key(part.coords), tuple(part.coords)
+    coords = tuple(part.coords)
     try:
         bound = array.meta.bound(coords)
         if stored is not None:
             bound.check_length(len(stored))
         pieces = bound.updated(stored, part.inside, elements, threads)
     except CorruptObjectError as error:
-        raise error.at(array.where, key, coords) from error
-    return None if pieces is None else _located(pieces, array.where, key, coords)
+        raise error.at(array.where, array.key(coords), coords) from error
+    return None if pieces is None else _located(pieces, array.where, array.key(coords), coords)
 
 
 def _located(
@@ -520,7 +520,7 @@ def decoded(
         return meta.full_of_fill(bound.spec.shape)
     chunk = np.empty(bound.spec.shape, meta.dtype)
     try:
-        bound.decode(stored, None, chunk, DecodeOptions())
+        bound.decode(stored, None, chunk, _PLAIN)
     except CorruptObjectError as error:
         raise error.at(where, key, tuple(coords)) from error
     return chunk

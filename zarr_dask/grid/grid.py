@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise, product
 from math import prod
-from operator import eq
+from operator import eq, lt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zarr_dask.errors import GridError
@@ -283,7 +283,7 @@ class Grid:
 
     def has_cell(self, coords: Sequence[int]) -> bool:
         """True if there is a cell at the given non-negative coordinates."""
-        return all(at < count for at, count in zip(coords, self.counts, strict=True))
+        return len(coords) == self.ndim and all(map(lt, coords, self.counts))
 
     def coords_of(self, number: int) -> tuple[int, ...]:
         """Return the coordinates of the cell with a number, in C order.

@@ -366,14 +366,16 @@ class LockKeeper:
                 pass
         return self._kept is not None
 
-    def note_read(self, path: str, tag: Hashable) -> None:
+    def note_read(self, key: str, tag: Hashable) -> None:
         """Note the tag of a value that was read since its folder was locked."""
-        self._read = path, tag
+        self._read = key, tag
 
-    def take_read(self, path: str, tag: Hashable) -> bool:
+    def take_read(self, folder: str, key: str, tag: Hashable) -> bool:
         """True, once, if a value has this tag because its folder has been locked since."""
         read, self._read = self._read, None
-        return read is not None and read[0] == path and read[1] is tag
+        is_same = read is not None and read[0] == key and read[1] is tag
+        kept = self._kept
+        return is_same and kept is not None and kept[0] == folder and _stands(*kept)
 
 
 _KEEPER: ContextVar[LockKeeper | None] = ContextVar("_KEEPER", default=None)

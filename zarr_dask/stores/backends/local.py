@@ -326,7 +326,7 @@ class LocalStore(FileStore):
             if tag == before:
                 break
         if keeper is not None:
-            keeper.note_read(f"{self.root}/{key}", tag)
+            keeper.note_read(key, tag)
         return value, tag
 
     def _lock_ahead(self, key: str) -> LockKeeper | None:
@@ -360,9 +360,12 @@ class LocalStore(FileStore):
         keeper = lock_keeper()
         with self._reporting("write", key):
             try:
+                if keeper is not None and keeper.take_read(folder, key, tag):
+                    self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
+                    keeper.count()
+                    return True
                 with folder_lock(folder, check) as check_kept:
-                    is_read = keeper is not None and keeper.take_read(f"{self.root}/{key}", tag)
-                    if not (is_read or self._has(key, tag)):
+                    if not self._has(key, tag):
                         return False
                     check_kept()
                     self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
