@@ -9,6 +9,7 @@ import zarr_dask as zd
 from zarr_dask.errors import CorruptObjectError
 
 STEPS = np.arange(1 << 16).reshape(256, 256)
+NOISE = np.random.default_rng(1).random((2, 256, 256))
 KINDS = {
     "field": (np.sin(STEPS / 300) + STEPS % 7 / 1e4).astype("f4"),
     "coordinates": np.linspace(-180, 180, 1 << 16).reshape(256, 256),
@@ -18,6 +19,9 @@ KINDS = {
     "mask": STEPS % 256 > STEPS // 256,
     "picture": (STEPS * STEPS // 97 % 251).astype("u1"),
     "complex": np.exp(1j * STEPS / 50).astype("c8"),
+    "sparse": np.where(NOISE[0] < 0.05, NOISE[1], 0).astype("f4"),
+    "sparser": np.where(NOISE[0] < 0.02, NOISE[1], 0),
+    "rare counts": np.where(NOISE[0] < 0.02, NOISE[1] * 9, 0).astype("u4"),
 }
 
 
@@ -66,3 +70,21 @@ def test_formats_without_a_checksum_are_given_none(tmp_path):
     assert [codec.name for codec in copied.codecs] == ["bytes", "blosc"]
     spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{tmp_path}/b/"}}
     assert ts.open(spec).result().read().result().tolist() == list(range(8))
+
+
+def test_each_chunk_is_shuffled_or_not_and_is_read_in_part():
+    """Metadata say that chunks are shuffled; a frame of blosc says whether it is."""
+    values = np.concatenate([KINDS["sparse"], KINDS["field"]])
+    array = zd.create_array(store := {}, data=np.tile(values, (1, 8)), chunks=(256, 2048))
+    assert [bool(store[key][2] & 1) for key in ("c/0/0", "c/1/0")] == [False, True]
+    assert array[3:5, 1030:1035].tolist() == values[3:5, 6:11].tolist()
+    assert array[::31, ::97].tolist() == np.tile(values, (1, 8))[::31, ::97].tolist()
+    whole = dict(store)
+    array[...] = array[...]
+    assert store == whole
+
+
+def test_a_shuffle_that_is_asked_for_is_kept():
+    codec = {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 3, "shuffle": "shuffle"}}
+    zd.create_array(store := {}, data=KINDS["sparse"], chunks=256, codecs=[codec])
+    assert store["c/0/0"][2] & 1

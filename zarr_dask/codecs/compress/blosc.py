@@ -234,10 +234,19 @@ class Blosc(Compressor):
             )
         shuffle, typesize = self._shuffle(itemsize)
         items, cname = _items(buffer, typesize), self.cname.encode()
+        if self._is_default and shuffle == "shuffle" and _is_smaller_as_it_is(items):
+            shuffle = "noshuffle"  # which the frame says of itself
         number = BLOSC_SHUFFLES.index(shuffle)
         return cast(
             "bytes", blosc_library().compress(items, cname, self.clevel, number, self.blocksize)
         )
+
+    @property
+    def _is_default(self) -> bool:
+        """True for the codec of new arrays, which may leave single chunks unshuffled."""
+        default = DEFAULT_BLOSC
+        own = (self.cname, self.clevel, self.blocksize)
+        return own == (default.cname, default.clevel, default.blocksize)
 
     def decode(self, buffer: Buffer, size: EncodedSize) -> Buffer:
         """See `BytesCodec.decode`."""
@@ -321,6 +330,35 @@ def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
         return raw
     return raw if itemsize == 1 else raw.view(_UNITS.get(itemsize) or f"V{itemsize}")
 
+
+def _is_smaller_as_it_is(items: np.ndarray) -> bool:
+    """True if a sample of elements, many of which repeat the one before, is smaller unshuffled.
+
+    Shuffling tears repeated elements apart, such as the zeros of a sparse array.
+    """
+    if items.dtype.kind != "u" or items.dtype.itemsize == 1:
+        return False
+    step = items.size // _COMPARED + 1
+    before, behind = items[:-1:step], items[1::step]
+    if np.count_nonzero(before == behind) * _FEW < before.size:
+        return False
+    strip = min(_STRIP // items.dtype.itemsize, items.size)
+    starts = np.linspace(0, items.size - strip, min(items.nbytes // _STRIP // 8 + 2, 32), dtype=int)
+    sample = np.concatenate([items[start : start + strip] for start in starts])
+    of_default = DEFAULT_BLOSC.cname.encode(), DEFAULT_BLOSC.clevel
+    shuffled, as_it_is = (
+        len(blosc_library().compress(sample, *of_default, shuffle, DEFAULT_BLOSC.blocksize))
+        for shuffle in (1, 0)
+    )
+    return as_it_is <= shuffled
+
+
+_COMPARED = 4096
+"""Maximum number of elements that are compared with the next one."""
+_FEW = 4
+"""If fewer than one element in so many repeats the one before, chunks are shuffled."""
+_STRIP = 1 << 11
+"""Bytes of a strip of the sample, which has an eighth of the chunk at most, and 64 KiB."""
 
 _UNITS = {size: np.dtype(f"u{size}") for size in (2, 4, 8)}
 
