@@ -380,6 +380,54 @@ def test_other_units_of_time_are_refused_then_converted(tmp_path):
     assert zd.open(as_numbers)["time"].dtype == np.int64
 
 
+@pytest.mark.parametrize("second", ["days since 2000-01-02", "seconds since 2000-01-01"])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"dtype": "i4", "_FillValue": np.int32(-9999)},
+        {"dtype": "f8", "_FillValue": -9999.0},
+        {"dtype": "f8", "_FillValue": -9999.0, "scale_factor": 0.5},
+    ],
+)
+def test_missing_times_stay_missing_in_other_units(tmp_path, encoding, second):
+    """The number that stands for them is no time, which would be some day of 1972."""
+    times = np.array(["2000-01-03", "NaT", "2000-01-05"], "M8[ns]")
+    for name, units in (("a.nc", "hours since 2000-01-01"), ("b.nc", second)):
+        one = xr.Dataset({"v": ("x", times)})
+        one.to_netcdf(tmp_path / name, encoding={"v": {"units": units, **encoding}})
+    target = str(tmp_path / "out.zarr")
+    zd.ingest(str(tmp_path / "*.nc"), target, concat="x", settle={"units": "convert"}, verify=True)
+    np.testing.assert_array_equal(zd.open_dataset(target)["v"].to_numpy(), np.tile(times, 2))
+
+
+def test_lengths_of_time_are_converted(tmp_path):
+    """xarray takes the largest unit that holds all values of a file: those of files differ."""
+    values = (
+        np.array([1, 2], "m8[D]").astype("m8[ns]"),
+        np.array([5, 7200], "m8[s]").astype("m8[ns]"),
+    )
+    files = [str(tmp_path / name) for name in ("a.nc", "b.nc")]
+    for file, one in zip(files, values, strict=True):
+        xr.Dataset({"v": ("x", one)}).to_netcdf(file)
+    target = str(tmp_path / "out.zarr")
+    with pytest.raises(IngestError, match=r"'seconds', but 'days' in .*\n.*'convert'"):
+        zd.ingest(files, target, concat="x")
+    with pytest.raises(IngestError, match="'convert'"):
+        zd.ingest(files, target, concat="x", settle={"units": "first"})
+    zd.ingest(files[::-1], target, concat="x", settle={"units": "convert"})
+    found = zd.open_dataset(target, decode_timedelta=True)["v"].to_numpy()
+    np.testing.assert_array_equal(found, np.concatenate(values[::-1]))
+
+
+def test_a_time_that_would_become_the_missing_one_is_refused(tmp_path):
+    for name, units in (("a.nc", "hours since 2000-01-01"), ("b.nc", "days since 2000-01-01")):
+        one = xr.Dataset({"v": ("x", np.array([1, 3], "i4"), {"units": units})})
+        one["v"].attrs["_FillValue"] = np.int32(72)
+        one.to_netcdf(tmp_path / name)
+    with pytest.raises(IngestError, match=r"v in .*b.nc has values that become \[72\]"):
+        zd.ingest(str(tmp_path / "*.nc"), tmp_path / "o", concat="x", settle={"units": "convert"})
+
+
 def test_times_and_other_units_are_settled_each_by_its_own_choice(tmp_path):
     """One choice for both would give wrong dates, since only times can be converted."""
 

@@ -25,7 +25,7 @@ from zarr_dask.jobs.ingest.header import (
     encoded,
     plain,
 )
-from zarr_dask.jobs.ingest.time_units import between_units, is_time
+from zarr_dask.jobs.ingest.time_units import between_lengths, between_units, is_time
 from zarr_dask.stores.base import check_key
 
 __all__ = [
@@ -431,10 +431,18 @@ _SPARSE, _LARGE = 100, 10**9
 
 
 def _time_change(one: Variable, reference: Variable) -> tuple[Fraction, Fraction] | None:
-    """Return the change of units from one time to another; None if they are equal, or no times."""
+    """Return the change of units from one time to another, or from one length of time.
+
+    None if they are equal, or no such units.
+    """
     (units, calendar), (wanted, wanted_calendar) = _units_of(one), _units_of(reference)
     equal = (units, calendar) == (wanted, wanted_calendar)
-    if equal or units is None or wanted is None or not (is_time(units) and is_time(wanted)):
+    if equal or units is None or wanted is None:
+        return None
+    factor = between_lengths(units, wanted)
+    if factor is not None:
+        return factor, Fraction(0)
+    if not (is_time(units) and is_time(wanted)):
         return None
     return between_units(units, calendar, wanted, wanted_calendar)
 
@@ -619,7 +627,8 @@ class _Array:
             return change
         found = _time_change(one, reference)
         # the numbers of times are other times, while a user may have chosen for temperatures
-        by_name = ("first",) if is_time(ours[0]) or is_time(theirs[0]) else ()
+        of_time = is_time(ours[0]) or is_time(theirs[0]) or found is not None
+        by_name = ("first",) if of_time else ()
         text = f"has the units {_named(ours)}, but {_named(theirs)} in {self.files[0].url}"
         if found is not None:
             converted = replace(change, scale=found[0], offset=found[1])
@@ -697,6 +706,8 @@ class _Array:
             else np.dtype(usual.dtype)
         )
         unpacks = len({_told(one) for one in files.values()}) > 1
+        if any(changes.values()):  # what is converted are the values, and not their packed numbers
+            unpacks = unpacks or not _SCALES.isdisjoint(reference.attrs)
         exact = all(
             one is None or one.scale.denominator == one.offset.denominator == 1
             for one in changes.values()
@@ -734,7 +745,7 @@ class _Array:
             packing = tuple(_packing(one).items())
             return replace(change or Conversion(), packing=packing, target=served.dtype)
         if change is not None or _kind(one.dtype) != _kind(served.dtype):
-            return replace(change or Conversion(), target=served.dtype)
+            return replace(change or Conversion(), masks=_masks(one), target=served.dtype)
         return None
 
 
@@ -762,6 +773,13 @@ def _told(one: Variable) -> str:
 
 
 _MASKS = ("_FillValue", "missing_value")
+_SCALES = {"scale_factor", "add_offset", "_Unsigned"}
+
+
+def _masks(one: Variable) -> tuple[float, ...]:
+    """Return the numbers that stand for missing values."""
+    given = [np.atleast_1d(decoded(one.attrs[name])) for name in _MASKS if name in one.attrs]
+    return tuple(number for each in given if each.dtype.kind in "iuf" for number in each.tolist())
 
 
 def _other_values(one: Variable, reference: Variable, at: str) -> str:

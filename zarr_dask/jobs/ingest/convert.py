@@ -27,6 +27,8 @@ class Conversion:
     """Exact change of units: ``scale * value + offset``."""
     packing: tuple[tuple[str, Any], ...] | None = None
     """Attributes of packed values to unpack, in the form of `encoded`; None to leave them."""
+    masks: tuple[float, ...] = ()
+    """Numbers that stand for missing values, and stay, if values are not unpacked."""
     target: str = ""
     """Type string of the result."""
 
@@ -46,7 +48,7 @@ class Conversion:
         if self.packing is not None:
             values = _unpacked(values, dict(self.packing), np.dtype(self.target))
         if self.changes_units:
-            values = self._rescaled(values)
+            values = self._rescaled(values, what)
         wanted = np.dtype(self.target)
         if values.dtype.kind == "O" or values.dtype == wanted:
             return values
@@ -56,11 +58,21 @@ class Conversion:
             raise IngestError(f"{what} has values that {wanted} cannot hold.")
         return made
 
-    def _rescaled(self, values: np.ndarray) -> np.ndarray:
+    def _rescaled(self, values: np.ndarray, what: str) -> np.ndarray:
         exact = self.scale.denominator == self.offset.denominator == 1
         if exact and values.dtype.kind in "iu":
-            return values.astype("i8") * int(self.scale) + int(self.offset)
-        return values.astype("f8") * float(self.scale) + float(self.offset)
+            made = values.astype("i8") * int(self.scale) + int(self.offset)
+        else:
+            made = values.astype("f8") * float(self.scale) + float(self.offset)
+        is_missing = np.isin(values, self.masks)
+        if not is_missing.any() and not np.isin(made, self.masks).any():
+            return made
+        if (np.isin(made, self.masks) & ~is_missing).any():
+            raise IngestError(
+                f"{what} has values that become {list(self.masks)} in the units of the first file, "
+                "which stand for missing values there."
+            )
+        return np.where(is_missing, values, made)
 
 
 def _unpacked(values: np.ndarray, packing: Mapping[str, Any], dtype: np.dtype[Any]) -> np.ndarray:

@@ -22,7 +22,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "shape": {"skip": "leave the variable out"},
     "dtype": {"promote": "a data type that holds all", "skip": "leave the variable out"},
     "units": {
-        "convert": "times in the units of the first file",
+        "convert": "times and lengths of time in the units of the first file",
         "first": "keep the numbers, with the units of the first file",
         "skip": "leave the variable out",
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-__all__ = ["between_units", "is_time"]
+__all__ = ["between_lengths", "between_units", "is_time"]
 
 _SECONDS = {
     **dict.fromkeys(("day", "days", "d"), Fraction(86400)),
@@ -37,6 +37,18 @@ def is_time(units: object) -> bool:
     (True, False, False)
     """
     return isinstance(units, str) and " since " in units
+
+
+def between_lengths(units: str, wanted: str) -> Fraction | None:
+    """Return the factor that brings lengths of time from one unit to another; None for others.
+
+    Examples
+    --------
+    >>> between_lengths("days", "seconds"), between_lengths("days", "K")
+    (Fraction(86400, 1), None)
+    """
+    one, other = (_SECONDS.get(text.strip().lower()) for text in (units, wanted))
+    return None if one is None or other is None else one / other
 
 
 def between_units(
