@@ -5,18 +5,29 @@ from collections.abc import Callable, Iterator
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 
 import zarr_dask as zd
 from zarr_dask.errors import StoreError
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.base import Listing, Store
+from zarr_dask.stores.base import Listing, ReadPolicy, Store
+from zarr_dask.stores.open import substore
 from zarr_dask.stores.wrapper import StoreWrapper
 
 VALUES = np.arange(12)
 
 
+class Far(MemoryStore):
+    """A store each request to which takes its time."""
+
+    coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=8)
+
+
 class NothingListed(StoreWrapper):
-    """A store that lists nothing."""
+    """A store that lists nothing, and therefore deletes nothing below a prefix."""
+
+    def delete_prefix(self, prefix: str) -> None:
+        pass
 
     def list(self, prefix: str = "") -> Iterator[str]:
         return iter(())
@@ -53,3 +64,69 @@ def test_an_empty_listing_is_not_believed_where_metadata_are(format, call):
     assert {key: bytes(values[key]) for key in values} == before
     assert list(zd.open_group(store, "empty")) == []
     np.testing.assert_array_equal(zd.open_array(store, "a")[...], VALUES)
+
+
+CHANGES: dict[str, Callable[[Store], object]] = {
+    "delete": lambda store: zd.delete(store, "a"),
+    "delete of all": zd.delete,
+    "new array": lambda store: zd.create_array(store, "a", shape=9, dtype="i1", overwrite=True),
+    "new group": lambda store: zd.create_group(store, "a", overwrite=True),
+    "new hierarchy": lambda store: zd.create_group(store, overwrite=True),
+    "write": lambda store: zd.to_zarr(da.zeros(4, "i8"), store, "a", mode="w"),
+    "copy": lambda store: zd.copy(MADE, store, overwrite=True),
+    "rechunk": lambda store: zd.rechunk(MADE["a"], substore(store, "a"), chunks=3, overwrite=True),
+}
+NEW: dict[str, Callable[[Store], object]] = {
+    "write": lambda store: zd.to_zarr(da.zeros(12, "i8", chunks=4), store, "a", mode="w-"),
+    "copy": lambda store: zd.copy(MADE, store),
+    "dataset": lambda store: xr.Dataset({"a": ("x", -VALUES)}).zd.to_zarr(store, mode="w-"),
+}
+MADE = zd.create_group({})
+zd.create_array(MADE, "a", data=-VALUES, chunks=4)
+
+
+def filled(store: Store, format: str) -> dict[str, bytes]:
+    zd.create_group(store, format=format)
+    zd.create_array(store, "a", data=VALUES, chunks=4, format=format)
+    return stored(store)
+
+
+def stored(store: Store) -> dict[str, bytes]:
+    return {key: bytes(store.get(key) or b"") for key in store.list()}
+
+
+@pytest.mark.parametrize("format", ["v3", "v2"])
+@pytest.mark.parametrize("kind", [MemoryStore, Far])
+@pytest.mark.parametrize("call", CHANGES)
+def test_nothing_is_removed_where_a_listing_denies_what_is_there(call, kind, format):
+    """The stored objects would stay, and be values of the next array there."""
+    store = kind({})
+    before = filled(store, format)
+    with pytest.raises(StoreError, match=r"could not list .* nothing was listed, but .* is there"):
+        CHANGES[call](NothingListed(store))
+    assert stored(store) == before
+
+
+@pytest.mark.parametrize("format", ["v3", "v2"])
+@pytest.mark.parametrize("call", NEW)
+def test_nothing_is_written_over_what_a_listing_denies(call, format):
+    store = Far({})
+    before = filled(store, format)
+    with pytest.raises(StoreError, match=r"could not list .* nothing was listed, but .* is there"):
+        NEW[call](NothingListed(store))
+    assert stored(store) == before
+
+
+@pytest.mark.parametrize("format", ["v3", "v2"])
+@pytest.mark.parametrize("call", CHANGES)
+def test_what_a_deletion_has_left_is_told(call, format):
+    """The listing by which all is deleted is empty; the ones before were not."""
+
+    class Kept(StoreWrapper):
+        def delete_prefix(self, prefix: str) -> None:
+            pass
+
+    store = Far({})
+    filled(store, format)
+    with pytest.raises(StoreError, match=r"could not remove all .* is still there"):
+        CHANGES[call](Kept(store))

@@ -14,6 +14,7 @@ from fsspec.registry import register_implementation
 
 import zarr_dask as zd
 from tests.support.http_server import Files, serving
+from tests.support.object_stores import AZURE_ACCOUNT, connection_string
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.open import open_store
 
@@ -155,3 +156,134 @@ def test_an_object_that_some_tools_make_of_a_folder_is_none(backend):
         assert sorted(store.list()) == ["a/c/0", "a/zarr.json", "zarr.json"]
         assert store.list_dir() == (["zarr.json"], ["a/"])
         assert list(zd.open_group(store)) == ["a"]
+
+
+UPLOADS = {
+    "one marker": ("a", "a"),
+    "new markers": ("a", "{new}"),
+    "no marker": (None, None),
+    "empty": ("{new}", "{new}"),
+    "no time": (None, None),
+    "beside": (None, None),
+}
+"""By lie, the markers that a page of unfinished uploads names."""
+
+
+class LyingUploads(Lying):
+    """A bucket whose listings of unfinished uploads lie."""
+
+    def page(self, prefix, delimiter):
+        new, lie = f"{next(self.numbers)}", self.lie
+        key, upload = (text and text.format(new=new) for text in UPLOADS.get(lie, (None, None)))
+        told = f"<NextKeyMarker>{key}</NextKeyMarker>" if key else ""
+        told += f"<NextUploadIdMarker>{upload}</NextUploadIdMarker>" if upload else ""
+        is_cut = "true" if key or lie == "no marker" else "false"
+        time = "soon" if lie == "no time" else "2026-01-01T00:00:00.000Z"
+        at = "gg/c/0" if lie == "beside" else f"{prefix}c/0"
+        one = f"<Key>{at}</Key><UploadId>u</UploadId><Initiated>{time}</Initiated>"
+        one = "" if lie == "empty" else f"<Upload>{one}</Upload>"
+        told += f"<IsTruncated>{is_cut}</IsTruncated>{one}"
+        return f"<ListMultipartUploadsResult>{told}</ListMultipartUploadsResult>"
+
+    def do_GET(self):  # noqa: N802
+        asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        if "uploads" not in asked:
+            super().do_GET()
+            return
+        self.seen.append(("LIST", self.path, None))
+        body = self.page(asked.get("prefix", [""])[0], "")
+        self.answer(200, body.encode(), [("Content-Type", "application/xml")])
+
+
+@pytest.mark.parametrize("lie", [*UPLOADS, ""])
+def test_a_listing_of_unfinished_uploads_that_lies_is_a_typed_error(backend, lie):
+    with serving(type("Handler", (LyingUploads,), {"lie": lie}), VALUES) as (endpoint, seen):
+        store = opened(endpoint, backend)
+        if not lie:
+            ((key, upload, _),) = store.list_uploads("")
+            assert (key, upload) == ("c/0", "u")
+            return
+        with pytest.raises(StoreError, match="could not list"):
+            store.list_uploads("")
+        assert len(seen) <= MOST_REQUESTS
+
+
+AZURE_SIZES = {"long": "9" * 5000, "float": "5.5", "no number": "NaN", "negative": "-5"}
+AZURE_KEYS = {
+    "dots": ["g/../other/zarr.json"],
+    "repeated": ["g/x", "g/x"],
+    "beside": ["gg/x"],
+}
+AZURE_ANSWERS = {"html": b"<html>Welcome</html>", "no text": b"\xff\xfe{"}
+
+
+class LyingAzure(Files):
+    """A container whose listings lie, and which takes note of what is deleted."""
+
+    lie = ""
+
+    def do_GET(self):  # noqa: N802
+        asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        if asked.get("comp") != ["list"]:
+            super().do_GET()
+            return
+        given = (asked.get(name, [""])[0] for name in ("prefix", "delimiter"))
+        body = AZURE_ANSWERS.get(self.lie) or self.page(*given).encode()
+        self.answer(200, body, [("Content-Type", "application/xml")])
+
+    def do_DELETE(self):  # noqa: N802
+        self.seen.append((self.command, self.path, None))
+        self.answer(202)
+
+    def page(self, prefix, delimiter):
+        keys = [*(key.removeprefix("bucket/") for key in VALUES), *AZURE_KEYS.get(self.lie, ())]
+        keys = [key for key in keys if key.startswith(prefix) or self.lie == "beside"]
+        names = [key.removeprefix(prefix) for key in keys]
+        folders = {f"{prefix}{name.partition('/')[0]}/" for name in names if "/" in name}
+        if delimiter:
+            keys = [key for key in keys if "/" not in key.removeprefix(prefix)]
+        size = AZURE_SIZES.get(self.lie, "5")
+        time = "Thu, 01 Jan 2026 00:00:00 GMT"
+        told = [
+            f"<Blob><Name>{escape(key)}</Name><Properties><Creation-Time>{time}</Creation-Time>"
+            f"<Last-Modified>{time}</Last-Modified><Etag>1</Etag><Content-Length>{size}"
+            "</Content-Length><BlobType>BlockBlob</BlobType></Properties></Blob>"
+            for key in keys
+        ]
+        if delimiter:
+            told += [f"<BlobPrefix><Name>{one}</Name></BlobPrefix>" for one in folders]
+        return (
+            f'<EnumerationResults ServiceEndpoint="http://x/" ContainerName="bucket"><Prefix>'
+            f"{prefix}</Prefix><Blobs>{''.join(told)}</Blobs><NextMarker/></EnumerationResults>"
+        )
+
+
+def opened_azure(endpoint, backend, path="/g"):
+    if backend == "fsspec":
+        pytest.importorskip("adlfs")
+    told = connection_string(f"{endpoint}/{AZURE_ACCOUNT}")
+    given = {"connection_string": told, "backend": backend}
+    return open_store(f"az://bucket{path}", {**given, "retry": {"attempts": 2, "wait": 0.01}})
+
+
+@pytest.mark.parametrize("lie", [*AZURE_SIZES, *AZURE_KEYS, *AZURE_ANSWERS])
+def test_what_a_listing_of_azure_must_not_say_is_a_typed_error(backend, lie):
+    """Its library drops what lies beside a folder, takes a name once, and any number."""
+    with serving(type("Handler", (LyingAzure,), {"lie": lie}), {}) as (endpoint, seen):
+        store = opened_azure(endpoint, backend)
+        if backend == "fsspec" and lie in {"beside", "repeated", "negative"}:
+            assert set(store.list()) <= {"a/c/0", "a/zarr.json", "x", "zarr.json"}
+        else:
+            for call in ("list", "list_sizes", "delete"):
+                with pytest.raises(StoreError, match="could not list"):
+                    CALLS[call](store)
+        assert not [one for one in seen if one[0] == "DELETE"]
+
+
+@pytest.mark.parametrize("path", ["", "/g"])
+def test_all_that_is_deleted_from_azure_are_objects_that_are_listed(path):
+    """Its library would delete the container as well, or an object that is named as the folder."""
+    with serving(LyingAzure, {}) as (endpoint, seen):
+        opened_azure(endpoint, "fsspec", path).delete_prefix("")
+        deleted = {at.partition("?")[0] for method, at, _ in seen if method == "DELETE"}
+    assert deleted == {f"/{AZURE_ACCOUNT}/{key}" for key in VALUES}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
 
@@ -78,7 +79,7 @@ from zarr_dask.stores.open import contains_or_equal
 from zarr_dask.stores.real_location import blocking_file
 from zarr_dask.stores.sessions import job_session
 from zarr_dask.stores.wrapper import forkable
-from zarr_dask.stores.wrappers.prefetched import is_empty
+from zarr_dask.stores.wrappers.prefetched import asking_anew, is_empty
 
 __all__ = [
     "REPLACE",
@@ -525,24 +526,29 @@ def remove_node(store: Store, path: str, *, is_claimed: bool = False) -> None:
     before each request whether it still has (`fenced_deletes`).
     """
     present = formats_at(store, path)
+    listed = _listed_below(store, path, [candidate for candidate, _ in present])
     if not is_claimed:
         discard_journals(store, path)
     for candidate, _ in present:
         _remove_documents(store, path, candidate)
     if is_claimed:  # with the claim: who has it next finds no node
         discard_journals(store, path, is_claimed=True)
-    _remove_rest(store, path, present)
+    _remove_rest(store, path, present, listed)
 
 
 def _remove_rest(
-    store: Store, path: str, present: Iterable[tuple[Format, NodeMeta | None]]
+    store: Store,
+    path: str,
+    present: Iterable[tuple[Format, NodeMeta | None]],
+    listed: Mapping[str, str],
 ) -> None:
     """Delete what lies at and below a node whose metadata are gone."""
     for candidate, meta in present:
         if isinstance(meta, ArrayMeta):
-            _remove_objects(store, path, candidate, meta)
+            _remove_objects(store, path, candidate, meta, listed)
         else:
-            _remove_below(store, path, candidate)
+            for prefix in candidate.prefixes(path):
+                _remove_below(store, prefix, listed)
 
 
 def _reserve(prefetched: PrefetchedLocation, path: str, *, has_journals: bool) -> ReservedLocation:
@@ -567,12 +573,34 @@ def _remove_all(
     present = [candidate for candidate, _ in found]
     prefixes = {prefix for candidate in present for prefix in candidate.prefixes(path)}
     present += implicit_group_formats(store, path, present, prefixes)
+    listed = _listed_below(asking_anew(store), path, present)
     for candidate in present:
         _remove_documents(store, path, candidate)
     prefixes |= {prefix for candidate in present for prefix in candidate.prefixes(path)}
     for prefix in sorted(prefixes):
-        store.delete_prefix(prefix)
+        _remove_below(store, prefix, listed)
     return frozenset(prefixes)
+
+
+def _listed_below(store: Store, path: str, present: Iterable[Format]) -> dict[str, str]:
+    """Return a key that is no metadata of a node for each of its prefixes that has one.
+
+    Folders of this machine are not asked: they tell of all that they hold.
+
+    Raises
+    ------
+    StoreError
+        If nothing is listed. It would stay, and be read as values of the next node there.
+    """
+    found: dict[str, str] = {}
+    for candidate in () if isinstance(store, FileStore) else present:
+        documents = candidate.node_keys(path)
+        for prefix in candidate.prefixes(path):
+            some = [*islice(store.list(prefix), len(documents) + 1)]
+            if not some:
+                check_listed(store, prefix, documents)
+            found.update((prefix, key) for key in some if key not in documents)
+    return found
 
 
 def _remove_documents(store: Store, path: str, node_format: Format) -> None:
@@ -581,19 +609,35 @@ def _remove_documents(store: Store, path: str, node_format: Format) -> None:
         store.delete(key)
 
 
-def _remove_below(store: Store, path: str, node_format: Format) -> None:
-    for prefix in node_format.prefixes(path):
-        store.delete_prefix(prefix)
+def _remove_below(store: Store, prefix: str, listed: Mapping[str, str]) -> None:
+    """Delete everything below a prefix, and look for a key that a service has listed there.
+
+    Raises
+    ------
+    StoreError
+        If its value is still there.
+    """
+    store.delete_prefix(prefix)
+    key = listed.get(prefix)
+    if key is not None and is_remote(store) and store.size(key) is not None:
+        raise StoreError(
+            f"could not remove all below {prefix!r} in {store.url}: {key!r} is still there, either "
+            "because another process has put it just now, or because the service has not listed "
+            "it again. The metadata of the node are gone. Remove what is left, or create a node "
+            "there with overwrite=True, which removes stored objects."
+        )
 
 
-def _remove_objects(store: Store, path: str, node_format: Format, meta: ArrayMeta) -> None:
+def _remove_objects(
+    store: Store, path: str, node_format: Format, meta: ArrayMeta, listed: Mapping[str, str]
+) -> None:
     """Delete the stored objects of an array, but no nodes below it."""
     data = node_format.data_prefix(path)
     others = [prefix for prefix in node_format.prefixes(path) if prefix != data]
     if any(next(iter(store.list(prefix)), None) is not None for prefix in others):
         remove_leftovers(store, data, meta)
     else:
-        store.delete_prefix(data)
+        _remove_below(store, data, listed)
 
 
 def _check_still_there(
@@ -611,7 +655,7 @@ def _check_still_there(
         return
     if claims.claims:
         with fenced_deletes(claims.fence):
-            _remove_rest(store, path, present)
+            _remove_rest(store, path, present, {})
     _refuse_nothing(store, path)
 
 

@@ -29,6 +29,7 @@ from zarr_dask.formats.base import (
     NodeMeta,
     ReadOptions,
     ancestors,
+    check_listed,
     document_range,
     normalise_path,
     prefix_of,
@@ -258,6 +259,11 @@ def prefetch_location(
         all of it, it is left to the checks, which need it only if there are no metadata.
     own
         The keys of the caller's claims beside the hierarchy, if there are any.
+
+    Raises
+    ------
+    StoreError
+        If nothing is listed where metadata are.
     """
     from zarr_dask.journal import no_open_journals
     from zarr_dask.stores.wrappers.prefetched import prefetching
@@ -265,10 +271,8 @@ def prefetch_location(
     if not is_remote(store):
         return PrefetchedLocation(store)
     asked = prefetching(store)
-    part = document_range(DEFAULT_OPTIONS.limits)
-    nodes = [path, *ancestors(path)]
-    keys = [key for one in nodes for candidate in FORMATS for key in candidate.node_keys(one)]
-    documents = [(key, part) for key in dict.fromkeys([*keys, ENTRY])]
+    entry = (ENTRY, document_range(DEFAULT_OPTIONS.limits))
+    documents = list(dict.fromkeys([*_documents_of(path), *_documents_above(path), entry]))
     prefixes: set[str] = set()
     if below and has_paged_listing(store):
         prefixes.update(prefix for candidate in FORMATS for prefix in candidate.prefixes(path))
@@ -277,6 +281,7 @@ def prefetch_location(
         partial(asked.ask, documents),
         *(partial(asked.ask_below, prefix) for prefix in prefixes),
     )
+    _check_emptiness(store, asked.denied())
     return PrefetchedLocation(asked, free_beside)
 
 
@@ -285,6 +290,11 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
 
     It answers the checks of all nodes below. None if something is there, or if requests cost
     nothing.
+
+    Raises
+    ------
+    StoreError
+        If nothing is listed where metadata are.
     """
     from zarr_dask.journal import no_open_journals
     from zarr_dask.stores.wrappers.prefetched import prefetching
@@ -292,13 +302,20 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
     if not (is_remote(store) and has_paged_listing(store)):
         return None
     asked = prefetching(store)
-    documents = _documents_above(path)
+    documents = [*_documents_of(path), *_documents_above(path)]
     free_beside, is_free, _ = run_concurrently(
         partial(no_open_journals, store, path),
         partial(asked.ask_below, prefix_of(path)),
         partial(asked.ask, documents),
     )
+    _check_emptiness(store, asked.denied())
     return PrefetchedLocation(asked, free_beside) if is_free else None
+
+
+def _check_emptiness(store: Store, denied: Mapping[str, Iterable[str]]) -> None:
+    """Raise if nothing was listed where metadata are: their node would be overwritten."""
+    for prefix, keys in denied.items():
+        check_listed(store, prefix, keys)
 
 
 def find_replaced_location(store: Store, path: str) -> PrefetchedLocation | None:
@@ -319,13 +336,17 @@ def find_replaced_location(store: Store, path: str) -> PrefetchedLocation | None
     return PrefetchedLocation(asked.emptied(prefix_of(path)), True) if free_beside else None
 
 
+def _documents_of(path: str) -> list[tuple[str, Range]]:
+    """Return what is asked for of a node of any format."""
+    part = document_range(DEFAULT_OPTIONS.limits)
+    keys = (key for candidate in FORMATS for key in candidate.node_keys(path))
+    return [(key, part) for key in dict.fromkeys(keys)]
+
+
 def _documents_above(path: str) -> list[tuple[str, Range]]:
     """Return what is asked for of the nodes above a new one."""
-    part = document_range(DEFAULT_OPTIONS.limits)
-    keys = [
-        key for one in ancestors(path) for candidate in FORMATS for key in candidate.node_keys(one)
-    ]
-    return [(key, part) for key in dict.fromkeys([*keys, *([ENTRY] if path else [])])]
+    entry = [(ENTRY, document_range(DEFAULT_OPTIONS.limits))] if path else []
+    return [*(one for above in ancestors(path) for one in _documents_of(above)), *entry]
 
 
 def has_no_folder(store: Store, path: str, node_format: Format) -> bool:

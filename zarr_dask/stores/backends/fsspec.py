@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -39,6 +39,7 @@ from zarr_dask.stores.backends.fsspec_file_system import (
     call_in_turn,
     call_method,
     file_system_at,
+    has_no_folders,
     is_async,
     run_async,
     with_renewal,
@@ -53,6 +54,7 @@ from zarr_dask.stores.backends.fsspec_open_file import (
 from zarr_dask.stores.backends.fsspec_s3 import (
     LARGEST_SIZE,
     Page,
+    UploadsPage,
     abort_upload,
     is_s3,
     list_page,
@@ -120,6 +122,15 @@ _MULTIPART = 1 << 25  # size from which values may be sent in parts
 _NO_INDEX = {403, 405}  # from nginx and others for the listing of a folder
 _PART_RETRIES = 4
 _PARTS_AT_ONCE = 4
+# of libraries, for answers that are no listing; of Azure's, for pages without an end
+_NO_LISTING = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 _BATCH = 1000  # keys deleted in one request
 
 _Asked = TypeVar("_Asked")
@@ -591,12 +602,17 @@ class FsspecStore(HoldsCredentials):
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
         fs, root = self._writable(prefix)
-        if not is_s3(fs):
+        if not has_no_folders(fs):
             folder = join(root, prefix.rstrip("/"))
             check_may_delete()
             self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
             return
         paths = [join(root, key) for key in self.list(prefix)]
+        if not is_s3(fs):  # whose `rm` may take the bucket, too, and what is named as the folder
+            map_waiting(
+                lambda path: self._do("delete", path, lambda: self._delete_one(path)), paths
+            )
+            return
         for first in range(0, len(paths), _BATCH):
             some = paths[first : first + _BATCH]
             self._do("delete", prefix, partial(self._delete_several, some))
@@ -635,10 +651,11 @@ class FsspecStore(HoldsCredentials):
             return (key for key, _ in self.list_sizes(prefix))
         folder = join(root, prefix.rstrip("/"))
         found: Collection[str] = (
-            self._do("list", prefix, lambda: _files_below(fs, folder, detail=False)) or ()
+            self._do("list", prefix, lambda: self._below(prefix, folder, detail=False)) or ()
         )
         self._check_emptiness(prefix, found)
-        return (self._key_of(path, root, prefix) for path in found if path != folder)
+        self._check_listed_once(prefix, found)
+        return (self._key_of(path, root, prefix) for path in found if not _is_of(folder, path))
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`."""
@@ -647,16 +664,30 @@ class FsspecStore(HoldsCredentials):
             return (entry for page in self._pages(prefix, deep=True) for entry in page.entries)
         folder = join(root, prefix.rstrip("/"))
         found: Collection[tuple[str, int | None]] = (
-            self._do("list", prefix, lambda: _files_below(fs, folder, detail=True)) or ()
+            self._do("list", prefix, lambda: self._below(prefix, folder, detail=True)) or ()
         )
         self._check_emptiness(prefix, found)
-        sizes = ((self._key_of(p, root, prefix), size) for p, size in found if p != folder)
+        self._check_listed_once(prefix, [path for path, _ in found])
+        files = ((path, size) for path, size in found if not _is_of(folder, path))
+        sizes = ((self._key_of(path, root, prefix), size) for path, size in files)
         return ((key, self._size_of(key, size)) for key, size in sizes)
+
+    def _below(self, prefix: str, folder: str, *, detail: bool) -> Any:
+        with self._checking_answer(prefix):
+            return _files_below(self.file_system(), folder, detail=detail)
+
+    def _check_listed_once(self, prefix: str, paths: Iterable[str]) -> None:
+        """Raise if an object store lists the same path twice."""
+        fs, root = self._file_system()
+        if has_no_folders(fs):
+            PagesSeen(prefix, self.url, root).see([*paths])
 
     def _key_of(self, path: str, root: str, prefix: str) -> str:
         """Return the key of a file that is listed."""
-        key = path[len(root) :].lstrip("/")
-        if not path.startswith(root) or not key.startswith(prefix):
+        folder = f"{root.rstrip('/')}/" if root else ""
+        key = path.removeprefix(folder).removeprefix("/")
+        is_below = path.startswith(folder) and key.startswith(prefix)
+        if not is_below or not {"", ".", ".."}.isdisjoint(key.split("/")):
             raise StoreError(
                 f"could not list {prefix!r} in {self.url}: {path[:200]!r} is listed, which does "
                 "not lie there. Try again; if it remains so, only those who run the service can "
@@ -683,14 +714,26 @@ class FsspecStore(HoldsCredentials):
             keys = [key for page in pages for key, _ in page.entries]
             return Listing(sorted(keys), sorted(one for page in pages for one in page.prefixes))
         folder = join(root, prefix.rstrip("/"))
-        entries = self._do(
-            "list", prefix, lambda: call_in_turn(fs, "ls", folder, detail=True, refresh=True)
-        )
+
+        def ask() -> Any:
+            with self._checking_answer(prefix):
+                return call_in_turn(fs, "ls", folder, detail=True, refresh=True)
+
+        entries = self._do("list", prefix, ask)
         if urlsplit(self.url).scheme in WEB:
             self._check_emptiness(prefix, entries or ())
         keys, prefixes = [], []
+        if has_no_folders(fs):
+            entries = [entry for entry in entries or () if entry["name"].rstrip("/") != folder]
+            names = [entry["name"].rstrip("/") for entry in entries]
+            self._check_listed_once(prefix, names)
+            for name in names:
+                self._key_of(name, root, prefix)
         for entry in entries or ():
-            name = f"{prefix}{entry['name'].rstrip('/').rsplit('/', 1)[-1]}"
+            last = entry["name"].rstrip("/").rpartition("/")[2]
+            if last in {"", ".", ".."}:  # links of an index
+                continue
+            name = f"{prefix}{last}"
             if entry["type"] == "directory":
                 prefixes.append(f"{name}/")
             else:
@@ -718,25 +761,51 @@ class FsspecStore(HoldsCredentials):
             pages_seen.see_token(token)
 
     def _page(self, prefix: str, folder: str, token: str | None, *, deep: bool) -> Page:
-        fs = self.file_system()
-        try:
+        with self._checking_answer(prefix):
+            fs = self.file_system()
             page: Page = run_async(fs, list_page(fs, folder, token, deep=deep))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return page
+
+    @contextmanager
+    def _checking_answer(self, prefix: str) -> Iterator[None]:
+        """Raise if the answer to a request for a listing is none."""
+        try:
+            yield
+        except _NO_LISTING as error:
             raise StoreError(
                 f"could not list {prefix!r} in {self.url}: the service answers with something that "
                 f"is no listing ({type(error).__name__}: {str(error)[:200]}). Check its address."
             ) from None
-        return page
 
     def list_uploads(self, prefix: str) -> Sequence[UnfinishedUpload]:
         """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`; only S3 keeps them."""
+        return [*self._uploads(prefix)] if is_s3(self._file_system()[0]) else []
+
+    def _uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
         fs, root = self._file_system()
-        if not is_s3(fs):
-            return []
         folder = join(root, prefix.rstrip("/"))
-        start = len(fs.split_path(f"{root}/")[1].lstrip("/"))
-        found = self._do("list", prefix, lambda: run_async(fs, list_uploads(fs, folder)))
-        return [UnfinishedUpload(key[start:], *more) for key, *more in found or ()]
+        markers: tuple[str, str] | None = None
+        pages_seen = PagesSeen(prefix, self.url, fs.split_path(f"{root}/")[1].strip("/"))
+        while True:
+            found = self._do("list", prefix, partial(self._uploads_page, prefix, folder, markers))
+            if found is None:
+                return
+            pages_seen.see([f"{key}\n{upload}" for key, upload, _ in found.entries])
+            keys = pages_seen.below([key for key, *_ in found.entries])
+            for key, (_, upload, begun) in zip(keys, found.entries, strict=True):
+                yield UnfinishedUpload(key, upload, begun)
+            markers = found.markers
+            if markers is None:
+                return
+            pages_seen.see_token("\n".join(markers))
+
+    def _uploads_page(
+        self, prefix: str, folder: str, markers: tuple[str, str] | None
+    ) -> UploadsPage:
+        with self._checking_answer(prefix):
+            fs = self.file_system()
+            page: UploadsPage = run_async(fs, list_uploads(fs, folder, markers))
+        return page
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """See `zarr_dask.stores.unfinished_uploads.SupportsUploads`."""
@@ -865,6 +934,11 @@ def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
     if tag is None and changed is None:
         return None
     return str(tag), str(changed), int(status["size"]), str(status.get("ino", ""))
+
+
+def _is_of(folder: str, path: str) -> bool:
+    """True if a path is that of a folder, or of an object that some tools make of one."""
+    return path == folder or path.endswith("/")
 
 
 def _files_below(fs: Any, folder: str, *, detail: bool) -> Any:

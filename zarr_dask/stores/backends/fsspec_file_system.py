@@ -47,6 +47,7 @@ __all__ = [
     "call_in_turn",
     "call_method",
     "file_system_at",
+    "has_no_folders",
     "is_async",
     "run_async",
     "with_renewal",
@@ -56,6 +57,7 @@ REQUEST_SECONDS = 900.0
 """Seconds for any request: a file system may have no timeout of its own."""
 _INSIDE_FILES = {"libarchive", "reference", "tar", "zip"}
 """Schemes of what lies in one file, which is named by an option or after ``::``."""
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "obs", "cos", "tos"}
 _LAYOUT_SECONDS = 0.5  # for retries of a request that gcsfs does without, if need be
 _REFUSED = "Bad Request: "  # gcsfs's word for an answer with "invalid" in it, in a ValueError
 _MOST_SERVICES = 16  # file systems, with their clients, that a process keeps
@@ -214,6 +216,12 @@ def call_in_turn(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
     """Call a method of a file system, alone where it takes one question at a time."""
     with turn_of(fs):
         return getattr(fs, method)(*args, **kwargs)
+
+
+def has_no_folders(fs: Any) -> bool:
+    """True if a file system is an object store's, whose folders are but the starts of keys."""
+    protocols = fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)
+    return not _OBJECT_STORES.isdisjoint(protocols)
 
 
 def is_async(fs: Any) -> bool:

@@ -30,6 +30,7 @@ __all__ = [
     "LARGEST_SIZE",
     "Page",
     "S3Request",
+    "UploadsPage",
     "abort_upload",
     "check_known",
     "config_for",
@@ -178,21 +179,30 @@ async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> P
     )
 
 
-async def list_uploads(fs: Any, folder: str) -> list[tuple[str, str, float]]:
-    """Return keys, ids and times of the unfinished uploads below a folder."""
+class UploadsPage(NamedTuple):
+    """A page of a listing of unfinished uploads."""
+
+    entries: list[tuple[str, str, float]]
+    """Keys in the bucket, ids and times of the uploads."""
+    markers: tuple[str, str] | None
+    """Key and id that the next page begins behind; None for the last page."""
+
+
+async def list_uploads(fs: Any, folder: str, markers: tuple[str, str] | None) -> UploadsPage:
+    """Return a page of the unfinished uploads below a folder."""
     bucket, key, _ = fs.split_path(f"{folder}/")
-    found: list[tuple[str, str, float]] = []
     asked: dict[str, Any] = {"Bucket": bucket, "Prefix": key.lstrip("/")}
-    while True:
-        page = await fs._call_s3("list_multipart_uploads", **asked)  # noqa: SLF001
-        found += [
-            (one["Key"], one["UploadId"], one["Initiated"].timestamp())
-            for one in page.get("Uploads", ())
-        ]
-        if not page.get("IsTruncated"):
-            return found
-        asked["KeyMarker"] = page["NextKeyMarker"]
-        asked["UploadIdMarker"] = page["NextUploadIdMarker"]
+    if markers is not None:
+        asked["KeyMarker"], asked["UploadIdMarker"] = markers
+    page = await fs._call_s3("list_multipart_uploads", **asked)  # noqa: SLF001
+    entries = [
+        (one["Key"], one["UploadId"], one["Initiated"].timestamp())
+        for one in page.get("Uploads", ())
+    ]
+    is_last = not page.get("IsTruncated")
+    return UploadsPage(
+        entries, None if is_last else (page["NextKeyMarker"], page["NextUploadIdMarker"])
+    )
 
 
 async def abort_upload(fs: Any, path: str, upload_id: str) -> None:

@@ -16,7 +16,7 @@ from zarr_dask.errors import StoreError
 from zarr_dask.stores.base import Buffer, Listing, Range, Store
 from zarr_dask.stores.wrapper import StoreWrapper
 
-__all__ = ["PrefetchedStore", "is_empty", "prefetching"]
+__all__ = ["PrefetchedStore", "asking_anew", "is_empty", "prefetching"]
 
 
 def is_empty(store: Store, prefix: str) -> bool:
@@ -27,6 +27,11 @@ def is_empty(store: Store, prefix: str) -> bool:
 def prefetching(store: Store) -> PrefetchedStore:
     """Return a store that answers from what was fetched before."""
     return PrefetchedStore(store)
+
+
+def asking_anew(store: Store) -> Store:
+    """Return the store behind one that answers from what was fetched before."""
+    return store.store if isinstance(store, PrefetchedStore) else store
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,14 @@ class PrefetchedStore(StoreWrapper):
         with suppress(StoreError):
             return is_empty(self, prefix)
         return False
+
+    def denied(self) -> dict[str, list[str]]:
+        """Return the keys of prefetched values below prefixes that were listed as empty."""
+        found = [key for (key, _), value in self._values.items() if value is not None]
+        denied = {
+            prefix: [key for key in found if key.startswith(prefix)] for prefix in self._empty
+        }
+        return {prefix: keys for prefix, keys in denied.items() if keys}
 
     def get(self, key: str) -> Buffer | None:
         """See `zarr_dask.stores.base.Store.get`."""
