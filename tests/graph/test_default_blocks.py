@@ -71,8 +71,23 @@ def test_one_object_per_block(made, chunks):
 
 
 def test_few_objects_are_not_merged():
-    assert zd.from_zarr(declared(Far(), (31,), 1)).numblocks == (31,)
-    assert zd.from_zarr(declared(Far(), (32,), 1)).numblocks == (16,)
+    assert zd.from_zarr(declared(Far(), (7,), 1)).numblocks == (7,)
+    assert zd.from_zarr(declared(Far(), (8,), 1)).numblocks == (4,)
+    large = declared(Far(), (31 * MIB,), MIB, dtype="u1")
+    assert zd.from_zarr(large).numblocks == (16,)
+    assert zd.from_zarr(declared(Far(), (31 * 2 * MIB,), 2 * MIB, dtype="u1")).numblocks == (31,)
+
+
+def test_blocks_of_small_objects_have_as_many_as_two_tasks_ask_for_at_a_time():
+    x = zd.from_zarr(declared(Far(), (140,), 1))
+    assert x.chunks == ((16,) * 8 + (12,),)
+
+
+def test_objects_count_as_far_as_they_lie_in_the_array():
+    store = Far()
+    array = declared(store, (8, 1000), (1, 1_000_000), shards=(4, 40_000_000))
+    assert zd.from_zarr(store).numblocks == (2, 1)
+    assert array.lazy[:, 5].to_dask().numblocks == (2,)
 
 
 def test_names_are_the_same_each_time():

@@ -17,6 +17,7 @@ from zarr_dask.grid.dask_blocks import (
     FEWEST_BLOCKS,
     bounded_blocks,
     check_count,
+    elements_inside,
     merged_blocks,
     one_block_per_chunk,
     one_block_per_object,
@@ -29,6 +30,12 @@ __all__ = ["blocks_of_selection", "normalize_blocks", "splits_objects"]
 
 _MERGED_BYTES = 1 << 24
 """Maximum bytes of a block of small stored objects: two tasks request 64 of 512 kB at a time."""
+
+_AT_A_TIME = 16
+"""Objects of a block, so that two tasks have enough requests in flight."""
+_SMALL_BYTES, _FEWEST_SMALL = 1 << 21, 4
+"""Bytes of a block that is decoded in less time than a request takes, and the number of such blocks
+that merging leaves at least."""
 
 
 def normalize_blocks(
@@ -80,7 +87,7 @@ def splits_objects(chunks: Any, grid: Grid, chunk_shape: Shape, itemsize: int) -
     """
     if chunks is not None or grid.largest_cell == chunk_shape:
         return False
-    return prod(grid.largest_cell) * itemsize > _bytes_of_auto()
+    return elements_inside(grid) * itemsize > _bytes_of_auto()
 
 
 def blocks_of_selection(
@@ -113,7 +120,7 @@ def blocks_of_selection(
         If the selection cannot be divided into these blocks.
     """
     if chunks is None:
-        if prod(grid.largest_cell) * itemsize > _bytes_of_auto():
+        if elements_inside(grid) * itemsize > _bytes_of_auto():
             blocks = normalize_blocks(None, grid, chunk_shape, itemsize, ())
             grid = Grid.of(grid.shape, blocks)
         blocks = blocks_of_selection_grid(transform, grid)
@@ -137,8 +144,10 @@ def _merged(grid: Grid, itemsize: int) -> Blocks | None:
     if not itemsize:
         return None
     limit = min(_bytes_of_auto(), _MERGED_BYTES) // itemsize
-    budget = min(limit, prod(grid.shape) // FEWEST_BLOCKS)
-    if 2 * prod(grid.largest_cell) > budget:
+    elements, of_one = prod(grid.shape), elements_inside(grid)
+    small = min(_SMALL_BYTES // itemsize, elements // _FEWEST_SMALL, _AT_A_TIME * of_one)
+    budget = min(limit, max(elements // FEWEST_BLOCKS, small))
+    if 2 * of_one > budget:
         return None
     return tuple(merged_blocks(grid, dict(enumerate(grid.shape)), budget).values())
 

@@ -18,6 +18,7 @@ __all__ = [
     "MOST_BLOCKS",
     "bounded_blocks",
     "check_count",
+    "elements_inside",
     "merged_blocks",
     "merged_sides",
     "one_block_per_chunk",
@@ -75,8 +76,7 @@ def bounded_blocks(grid: Grid, chunk_shape: Shape, itemsize: int, limit: int) ->
     >>> bounded_blocks(Grid.regular((8, 8), (8, 8)), (2, 2), itemsize=1, limit=8)
     ((2, 2, 2, 2), (4, 4))
     """
-    cell = grid.largest_cell
-    if prod(cell) * itemsize <= limit or cell == chunk_shape:
+    if elements_inside(grid) * itemsize <= limit or grid.largest_cell == chunk_shape:
         return one_block_per_object(grid)
     block = list(chunk_shape)
     for axis in reversed(range(grid.ndim)):
@@ -84,6 +84,17 @@ def bounded_blocks(grid: Grid, chunk_shape: Shape, itemsize: int, limit: int) ->
         count = grid.common_cell[axis] // chunk_shape[axis]
         block[axis] *= max(n for n in range(1, min(count, room) + 1) if count % n == 0)
     return tuple(map(_pieces, grid.dimensions, block))
+
+
+def elements_inside(grid: Grid) -> int:
+    """Return the elements of the largest stored object, as far as it lies in the array.
+
+    Examples
+    --------
+    >>> elements_inside(Grid.regular((10, 4), (6, 1000)))
+    24
+    """
+    return prod(map(min, grid.largest_cell, grid.shape))
 
 
 def merged_blocks(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[int, tuple[int, ...]]:

@@ -33,12 +33,13 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 
-MOST_SENDING = 14
+MOST_SENDING = 24
 """Maximum number of tasks in a pool that have lent their slots, however little they hold.
 
 Each has encoded its block in a thread of its own, in which malloc keeps the tables of the codec:
-some megabytes if it compresses well. Some of a process's concurrent requests
-(`zarr_dask._util.threads.MAX_CONCURRENT_REQUESTS`) are left for tasks that read their input.
+of a large block some megabytes, so that their bytes are limited, too. Some of a process's
+concurrent requests (`zarr_dask._util.threads.MAX_CONCURRENT_REQUESTS`) are left for tasks that
+read their input.
 """
 _MOST_BYTES = 14 << 20
 """Decoded bytes of their blocks; the store's library may hold each of them twice more."""
