@@ -456,3 +456,21 @@ def test_an_array_that_a_failed_job_has_removed_is_not_read_as_fill_values(tmp_p
     ):
         with pytest.raises(NodeNotFoundError, match="began to create it"):
             read()
+
+
+@pytest.mark.parametrize("format", ["v2", "v3"])
+@pytest.mark.parametrize(
+    "change", [zd.delete, lambda url, path: zd.open(url, mode="r+").rename(path, "b")]
+)
+def test_an_array_that_was_removed_is_not_read_as_fill_values(tmp_path, format, change):
+    """Whatever outdated consolidated metadata say, of which a warning tells who removes it."""
+    zd.create_group(tmp_path, format=format)
+    zd.create_array(tmp_path, "a", data=[1, 2, 3])
+    zd.consolidate(tmp_path)
+    with pytest.warns(zd.errors.ConsolidatedMetadataWarning):
+        change(tmp_path, "a")
+    array = zd.open(tmp_path)["a"]
+    assert array.shown == Shown("")
+    for read in (lambda: array[...], array.to_dask().compute):
+        with pytest.raises(NodeNotFoundError, match="not even a folder"):
+            read()

@@ -134,11 +134,18 @@ class Standing:
         self._check_not_replaced()
 
     def _check_not_replaced(self) -> None:
-        """Raise if a job has removed the array, which outdated consolidated metadata still name."""
+        """Raise if the array was removed, which outdated consolidated metadata still name."""
         from zarr_dask.journal import explain_incomplete
 
         keys = self.node_format.node_keys(self.path)[:1]
         absent = NodeNotFoundError(where(self.store, self.path), keys)
+        folder = local_path(self.store, self._key.rpartition("/")[0])
+        if folder is not None and not os.path.isdir(folder):  # noqa: PTH112  (as fast as it is)
+            hint = (
+                "Consolidated metadata name it, but there is not even a folder: it was deleted or "
+                "moved. zarr_dask.consolidate(url) brings them up to date."
+            )
+            raise NodeNotFoundError(absent.where, keys, hint)
         told = explain_incomplete(absent, self.store, self.path)
         if told is not absent:
             raise told
