@@ -12,18 +12,20 @@ way. All writers of an object must take part: a plain ``set`` asks nobody.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from random import uniform
 from time import sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from zarr_dask.errors import ConditionalWriteError
-from zarr_dask.stores.backends.posix_io import MOST_REMOVED, close_read, make_folder
+from zarr_dask.stores.backends.posix_io import LIST, MOST_REMOVED, close_read, make_folder
 from zarr_dask.stores.base import WHOLE, Buffer, Range, Store
 from zarr_dask.stores.capabilities import capabilities_of
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RECORD_OF_FOLDER",
     "ConditionalStore",
+    "FolderLock",
     "LockKeeper",
     "Refusals",
     "as_cas_store",
@@ -62,11 +65,9 @@ _SHORTEST, _LONGEST = 0.001, 1.0  # seconds, of the longest pause before another
 
 _MOST_KEPT = 64
 """Times that one lock is used before others get it."""
-_HELD: ContextVar[Mapping[object, Record]] = ContextVar("_HELD", default=MappingProxyType({}))
-"""Records of the folders that are locked by whoever runs, who may lock them once more."""
 
 
-class _Lock(NamedTuple):
+class FolderLock(NamedTuple):
     """The lock of a folder."""
 
     descriptor: int | None
@@ -74,6 +75,25 @@ class _Lock(NamedTuple):
     record: Record
     name: object
     """Tells the folder from others."""
+
+    def check(self) -> None:
+        """Raise if the lock was lost; to be called right before something is put.
+
+        Raises
+        ------
+        ConditionalWriteError
+            If it was.
+        """
+        if not (self.record.owner.locked or self.record.is_ours()):
+            raise ConditionalWriteError(
+                f"{self.record.path}, the record that lets this process alone change objects "
+                "beside it, was removed or replaced while it was at work. Nothing was put; run "
+                "the job again."
+            )
+
+
+_HELD: ContextVar[Mapping[object, FolderLock]] = ContextVar("_HELD", default=MappingProxyType({}))
+"""The folders that are locked by whoever runs, who may lock them once more."""
 
 
 class ConditionalStore(Protocol):
@@ -274,44 +294,36 @@ def content_tag(value: Buffer | None) -> bytes | None:
 
 
 @contextmanager
-def folder_lock(
-    folder: str, check: Callable[[], object] = lambda: None
-) -> Iterator[Callable[[], None]]:
-    """Hold the lock of a folder, which is made if it is not there; wait until nobody else does.
+def folder_lock(folder: str, opened: Callable[[], int] | None = None) -> Iterator[FolderLock]:
+    """Hold the lock of a folder; wait until nobody else does.
 
     Parameters
     ----------
     folder
         Its path.
-    check
-        Called before the folder is locked, unless its lock was kept (`keeping_lock`).
-
-    Yields
-    ------
-    callable
-        To be called right before something is put: raises `ConditionalWriteError` if the lock was
-        lost meanwhile.
+    opened
+        Opens the folder, to be locked. By default it is opened by its path, whatever links lead
+        there, and made if it is not there.
 
     Raises
     ------
     ConditionalWriteError
         If it is held by a process that does not let go, or that may have died on another host.
     OSError
-        If the folder does not exist and cannot be created.
+        If the folder cannot be opened or created.
     """
     held = _HELD.get()
     mine = held.get(_name(folder)) if held else None
-    if mine is not None and mine.pid == os.getpid():
-        yield lambda: _check_kept(mine)
+    if mine is not None and mine.record.pid == os.getpid():
+        yield mine
         return
     keeper = lock_keeper()
     lock = None if keeper is None else keeper.taken(folder)
     if lock is None:
-        check()
-        lock = _locked(folder)
-    token = _HELD.set({**held, lock.name: lock.record})
+        lock = _locked(folder, opened or partial(_opened, folder))
+    token = _HELD.set({**held, lock.name: lock})
     try:
-        yield lambda: _check_kept(lock.record)
+        yield lock
     finally:
         _HELD.reset(token)
         if keeper is None:
@@ -325,11 +337,11 @@ class LockKeeper:
 
     def __init__(self) -> None:
         self.thread, self.pid = threading.get_ident(), os.getpid()
-        self._kept: tuple[str, _Lock] | None = None
+        self._kept: tuple[str, FolderLock] | None = None
         self._uses = 0
         self._read: tuple[str, Hashable] | None = None
 
-    def taken(self, folder: str) -> _Lock | None:
+    def taken(self, folder: str) -> FolderLock | None:
         """Return the lock if it is that of a folder; any other one is let go."""
         if self._kept is None:
             return None
@@ -340,7 +352,7 @@ class LockKeeper:
         self._kept = None
         return lock
 
-    def keep(self, folder: str, lock: _Lock) -> None:
+    def keep(self, folder: str, lock: FolderLock) -> None:
         """Keep a lock, unless others have waited for it for long."""
         self._kept = folder, lock
         self.count()
@@ -359,10 +371,10 @@ class LockKeeper:
         if kept is not None and self.pid == os.getpid():
             _unlock(kept[1])
 
-    def lock_ahead(self, folder: str, check: Callable[[], object]) -> bool:
+    def lock_ahead(self, folder: str, opened: Callable[[], int]) -> bool:
         """Lock a folder before a value in it is read; True if that lock is kept."""
         if self._kept is None or self._kept[0] != folder:
-            with folder_lock(folder, check):
+            with folder_lock(folder, opened):
                 pass
         return self._kept is not None
 
@@ -370,12 +382,13 @@ class LockKeeper:
         """Note the tag of a value that was read since its folder was locked."""
         self._read = key, tag
 
-    def take_read(self, folder: str, key: str, tag: Hashable) -> bool:
-        """True, once, if a value has this tag because its folder has been locked since."""
+    def take_read(self, folder: str, key: str, tag: Hashable) -> FolderLock | None:
+        """Return the lock, once, under which a value in the folder was read with this tag."""
         read, self._read = self._read, None
         is_same = read is not None and read[0] == key and read[1] is tag
         kept = self._kept
-        return is_same and kept is not None and kept[0] == folder and _stands(*kept)
+        stands = is_same and kept is not None and kept[0] == folder and _stands(*kept)
+        return kept[1] if stands and kept is not None else None
 
 
 _KEEPER: ContextVar[LockKeeper | None] = ContextVar("_KEEPER", default=None)
@@ -412,14 +425,14 @@ def keeping_lock() -> Iterator[LockKeeper]:
         keeper.let_go()
 
 
-def _stands(folder: str, lock: _Lock) -> bool:
+def _stands(folder: str, lock: FolderLock) -> bool:
     """True if a kept lock is still that of its folder, which others may have removed."""
     if lock.descriptor is None:
         return lock.record.is_ours()
     return _name(folder) == lock.name
 
 
-def _unlock(lock: _Lock) -> None:
+def _unlock(lock: FolderLock) -> None:
     try:
         lock.record.remove()
     finally:
@@ -436,31 +449,26 @@ def _name(folder: str | int) -> object:
     return found.st_dev, found.st_ino
 
 
-def _check_kept(record: Record) -> None:
-    if not (record.owner.locked or record.is_ours()):
-        raise ConditionalWriteError(
-            f"{record.path}, the record that lets this process alone change objects beside it, was "
-            "removed or replaced while it was at work. Nothing was put; run the job again."
-        )
+def _opened(folder: str) -> int:
+    """Open a folder, which is made if it is not there."""
+    for _ in range(MOST_REMOVED):
+        with suppress(FileNotFoundError):
+            return os.open(folder, LIST)
+        make_folder(folder)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
 
 
-def _locked(folder: str) -> _Lock:
+def _locked(folder: str, opened: Callable[[], int]) -> FolderLock:
     """The lock of a folder, where there is one to be trusted, and its record."""
     from zarr_dask.stores.file_lock import RecordTakenError, make_record
 
     for _ in range(MOST_REMOVED):
+        descriptor = _trusted_lock(opened())
         try:
-            descriptor = _folder_descriptor(folder)
-        except FileNotFoundError:
-            make_folder(folder)
-            continue
-        try:
-            if descriptor is None or is_at(descriptor, folder):
+            name = _name(folder if descriptor is None else descriptor)
+            if descriptor is None or name == _name(folder):
                 path, is_locked = f"{folder}/{RECORD_OF_FOLDER}", descriptor is not None
-                record = make_record(path, locked=is_locked, wait=True)
-                return _Lock(
-                    descriptor, record, _name(folder if descriptor is None else descriptor)
-                )
+                return FolderLock(descriptor, make_record(path, locked=is_locked, wait=True), name)
         except BaseException as error:
             if descriptor is not None:
                 _let_go(descriptor)
@@ -469,20 +477,16 @@ def _locked(folder: str) -> _Lock:
                     f"objects in {folder} cannot be changed together with others now: {error}"
                 ) from error
             if isinstance(error, FileNotFoundError):
-                make_folder(folder)
                 continue
             raise
         _let_go(descriptor)  # it was removed while this waited: the lock is one of nothing
     raise ConditionalWriteError(f"{folder} is removed again and again while objects are put in it.")
 
 
-def _folder_descriptor(folder: str) -> int | None:
-    """A folder, open and locked; None where no lock can be trusted."""
+def _trusted_lock(descriptor: int) -> int | None:
+    """Lock an open folder; None where no lock can be trusted, and it is closed."""
     from zarr_dask.stores.file_lock import NO_LOCKS, has_shared_locks, lock
 
-    if not hasattr(os, "O_DIRECTORY"):
-        return None
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if has_shared_locks(descriptor) and lock(descriptor, wait=True):
             return descriptor

@@ -21,7 +21,13 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from zarr_dask.errors import LinkError
-from zarr_dask.stores.backends.posix_io import CLOEXEC, MOST_REMOVED, close_read, make_folder
+from zarr_dask.stores.backends.posix_io import (
+    CLOEXEC,
+    LIST,
+    MOST_REMOVED,
+    close_read,
+    make_folder,
+)
 
 __all__ = [
     "check_no_link",
@@ -32,6 +38,7 @@ __all__ = [
     "keeping_folder",
     "leave_folder",
     "link_error",
+    "open_folder",
     "open_in",
     "remove_empty",
 ]
@@ -69,6 +76,11 @@ def folder_in(root: str, path: str, *, make: bool = False) -> Iterator[int]:
         yield descriptor
     finally:
         close_read(descriptor)
+
+
+def open_folder(root: str, path: str, *, make: bool) -> int:
+    """Open a folder as `folder_in`, to list, to sync or to lock it; the caller closes it."""
+    return _until_kept(root, path, lambda: _reached(root, path, make=make, flags=LIST), make=make)
 
 
 def open_in(root: str, key: str, flags: int) -> int:
@@ -186,13 +198,18 @@ def _keeper_here() -> _FolderKeeper | None:
     return keeper if keeper is not None and keeper.thread == threading.get_ident() else None
 
 
-def create_in_kept(root: str, path: str, name: str) -> tuple[int, int] | None:
+def create_in_kept(
+    root: str, path: str, name: str, locked: int | None = None
+) -> tuple[int, int] | None:
     """As `create_in`, in the folder that this thread keeps open; None if that is not the one.
 
-    The folder may have another path by now. The caller passes it to `leave_folder`.
+    The folder may have another path by now. The caller passes it to `leave_folder`. One that is
+    open because it is locked is used instead, as a copy of its descriptor.
     """
     keeper = _keeper_here()
     folder = None if keeper is None else keeper.taken(root, path)
+    if folder is None and locked is not None:
+        folder = os.dup(locked)
     if folder is None:
         return None
     try:
@@ -255,11 +272,11 @@ def forget_reached() -> None:
     _PLACES.clear()
 
 
-def _reached(root: str, path: str, *, make: bool) -> int:
+def _reached(root: str, path: str, *, make: bool, flags: int = _OPEN) -> int:
     known = _REACHED.get((root, path))
     if known is not None:
         try:
-            descriptor = os.open(f"{root}/{path}", _OPEN)
+            descriptor = os.open(f"{root}/{path}", flags)
         except OSError:
             descriptor = -1  # it has gone, or something else is there
         if descriptor >= 0:
@@ -272,7 +289,12 @@ def _reached(root: str, path: str, *, make: bool) -> int:
     known = _identity(descriptor)
     _PLACES.setdefault(known, []).append((root, path))
     _REACHED[root, path] = known
-    return descriptor
+    if flags == _OPEN:
+        return descriptor
+    try:
+        return os.open(".", flags, dir_fd=descriptor)
+    finally:
+        close_read(descriptor)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -193,7 +193,7 @@ def test_an_object_that_the_end_cuts_is_opened_once_to_read_and_once_to_write(
         os, "open", lambda path, *rest, **how: opened.append(path) or do_open(path, *rest, **how)
     )
     array[...] = 2
-    once = 4  # the folder is checked and locked with a record, and opened for the first put
+    once = 2  # the folder, which is locked, and its record
     assert len(opened) == once + 2 * 16
 
 

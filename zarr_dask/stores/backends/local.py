@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import ClassVar, Self, TypeVar
 
@@ -60,6 +60,7 @@ from zarr_dask.stores.no_follow import (
     folder_in,
     forget_reached,
     leave_folder,
+    open_folder,
     open_in,
 )
 
@@ -244,8 +245,17 @@ class LocalStore(FileStore):
         """See `zarr_dask.stores.streaming_put.SupportsStreamingPut`."""
         self._put(key, lambda descriptor: write_pieces(descriptor, pieces))
 
-    def _put(self, key: str, fill: Callable[[int], None], *, make: bool = True) -> None:
+    def _put(
+        self,
+        key: str,
+        fill: Callable[[int], None],
+        *,
+        make: bool = True,
+        locked: int | None = None,
+    ) -> None:
         """Give a value its name when its file has been filled; in a new folder, if that is made.
+
+        Its folder may be open already because this thread has locked it.
 
         Raises
         ------
@@ -263,7 +273,7 @@ class LocalStore(FileStore):
         around = descriptor = -1
         try:
             try:
-                kept = create_in_kept(self.root, path, temporary)
+                kept = create_in_kept(self.root, path, temporary, locked)
                 around, descriptor = kept or create_in(self.root, path, temporary, make=make)
                 fill(descriptor)
                 if durable:
@@ -334,41 +344,37 @@ class LocalStore(FileStore):
         keeper = lock_keeper()
         if keeper is None:
             return None
-        folder, check = self._folder_of(key, make=False)
+        folder, opened = self._folder_of(key, make=False)
         with self._reporting("write", key):
             try:
-                return keeper if keeper.lock_ahead(folder, check) else None
+                return keeper if keeper.lock_ahead(folder, opened) else None
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def _folder_of(self, key: str, *, make: bool) -> tuple[str, Callable[[], object]]:
-        """Return the path of a value's folder, and the check that it is behind no link."""
+    def _folder_of(self, key: str, *, make: bool) -> tuple[str, Callable[[], int]]:
+        """Return the path of a value's folder, and what opens it, behind no link."""
         above = key.rpartition("/")[0]
         folder = f"{self.root}/{above}" if above else self.root
-
-        def check() -> None:
-            with folder_in(self.root, above, make=make):
-                pass
-
-        return folder, check
+        return folder, partial(open_folder, self.root, above, make=make)
 
     def set_if(self, key: str, buffers: Sequence[Buffer], tag: Hashable) -> bool:
         """See `zarr_dask.stores.compare_and_swap.ConditionalStore`."""
         check_key(key)
         make = tag is None
-        folder, check = self._folder_of(key, make=make)
-        keeper = lock_keeper()
+        folder, opened = self._folder_of(key, make=make)
+        keeper, fill = lock_keeper(), lambda descriptor: write(descriptor, buffers)
         with self._reporting("write", key):
             try:
-                if keeper is not None and keeper.take_read(folder, key, tag):
-                    self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
+                lock = None if keeper is None else keeper.take_read(folder, key, tag)
+                if keeper is not None and lock is not None:
+                    self._put(key, fill, make=make, locked=lock.descriptor)
                     keeper.count()
                     return True
-                with folder_lock(folder, check) as check_kept:
+                with folder_lock(folder, opened) as lock:
                     if not self._has(key, tag):
                         return False
-                    check_kept()
-                    self._put(key, lambda descriptor: write(descriptor, buffers), make=make)
+                    lock.check()
+                    self._put(key, fill, make=make, locked=lock.descriptor)
             except (FileNotFoundError, NotADirectoryError):
                 if make:
                     raise

@@ -28,6 +28,7 @@ from zarr_dask.stores.base import Buffer
 __all__ = [
     "CLOEXEC",
     "IS_COMPLETE",
+    "LIST",
     "MOST_REMOVED",
     "READ",
     "READ_NO_LINK",
@@ -53,6 +54,8 @@ CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 READ = os.O_RDONLY | CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # a pipe must not block a reader
 READ_NO_LINK = READ | getattr(os, "O_NOFOLLOW", 0)
 """Fails for links; where the system says that there is no file, there is no link either."""
+LIST = os.O_RDONLY | CLOEXEC | getattr(os, "O_DIRECTORY", 0)
+"""Opens a folder to list, to sync or to lock it."""
 IS_COMPLETE = hasattr(os, "pread") and hasattr(os, "O_DIRECTORY") and os.open in os.supports_dir_fd
 """True if the system has the calls by which local files are read and written."""
 MOST_REMOVED = 10_000
