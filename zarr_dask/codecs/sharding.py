@@ -337,9 +337,10 @@ class _BoundSharding(BoundSerializer):
         shard = memoryview(b"" if buffer is None else buffer)
         index = self._no_chunks() if buffer is None else self._decode_index(self._cut_index(shard))
         changed, places = [*parts], index.reshape(-1, 2)
-        old = dict(zip(changed, places[changed].tolist(), strict=True))
-        places[changed] = _ABSENT
-        kept = _KeptChunks.of(places, changed)
+        numbers = np.array(changed, np.intp)
+        old = dict(zip(changed, places[numbers].tolist(), strict=True))
+        places[numbers] = _ABSENT
+        kept = _KeptChunks.of(places, numbers)
         if kept.numbers.size:
             if not kept.lie_within(len(shard)):
                 return None
@@ -403,7 +404,8 @@ class _BoundSharding(BoundSerializer):
             written.append(written[-1] + offset - start)
         for first, stop in ranges[-1]:
             yield shard[first:stop]
-        places[kept.numbers, 0] = kept.offsets_after(written)
+        if kept.numbers.size:
+            places[kept.numbers, 0] = kept.offsets_after(written)
 
     def _changed_abreast(
         self,
@@ -774,11 +776,11 @@ class _KeptChunks(NamedTuple):
     """Number of changing chunks that lie before each of them."""
 
     @classmethod
-    def of(cls, places: np.ndarray, changed: Sequence[int]) -> _KeptChunks:
+    def of(cls, places: np.ndarray, changed: np.ndarray) -> _KeptChunks:
         """Return the chunks that have places in an index; those that change are absent in it."""
         offsets, lengths = places.T
-        numbers = np.flatnonzero((offsets != _ABSENT) | (lengths != _ABSENT))
-        return cls(numbers, offsets[numbers], lengths[numbers], np.searchsorted(changed, numbers))
+        (numbers,) = ((offsets != _ABSENT) | (lengths != _ABSENT)).nonzero()
+        return cls(numbers, offsets[numbers], lengths[numbers], changed.searchsorted(numbers))
 
     def lie_within(self, nbytes: int) -> bool:
         """True if they lie within a shard, and are not longer than it all together.
@@ -794,8 +796,9 @@ class _KeptChunks(NamedTuple):
         offsets, gaps, stops = self.offsets, self.gaps, self.offsets + self.lengths
         if not len(gaps):
             return iter(())
-        borders = np.flatnonzero((offsets[1:] != stops[:-1]) | (gaps[1:] != gaps[:-1]))
-        firsts, lasts = np.append(0, borders + 1), np.append(borders, len(gaps) - 1)
+        (borders,) = ((offsets[1:] != stops[:-1]) | (gaps[1:] != gaps[:-1])).nonzero()
+        edges = np.concatenate(((-1,), borders, (len(gaps) - 1,)))
+        firsts, lasts = edges[:-1] + 1, edges[1:]
         return zip(
             gaps[firsts].tolist(), offsets[firsts].tolist(), stops[lasts].tolist(), strict=True
         )
@@ -803,7 +806,7 @@ class _KeptChunks(NamedTuple):
     def offsets_after(self, written: Sequence[int]) -> np.ndarray:
         """Return their new offsets, given the bytes before each gap that are not theirs."""
         found: np.ndarray = np.array(written, _INDEX_DTYPE)[self.gaps]
-        found += np.cumsum(self.lengths) - self.lengths
+        found += self.lengths.cumsum() - self.lengths
         return found
 
 
