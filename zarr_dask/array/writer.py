@@ -145,7 +145,7 @@ def write_parts(
         if is_shared(array, part.coords, seen):
             put_later(view_region(values, part.out).nbytes, partial(put, part, shared=True))
             return
-        write_later(array, part, partial(put, part))
+        write_later(array, part, put)
         if keeper is not None:
             keeper.count()
 
@@ -173,7 +173,7 @@ def write_parts(
     )
 
 
-def write_later(array: WrittenArray, part: Part, write: Callable[[], object]) -> None:
+def write_later(array: WrittenArray, part: Part, write: Callable[[Part], object]) -> None:
     """Call what writes a part; see `zarr_dask.stores.streaming_put.concurrent_puts`.
 
     A small object of a remote store that is read and changed is waited for twice, so all of it is
@@ -182,9 +182,9 @@ def write_later(array: WrittenArray, part: Part, write: Callable[[], object]) ->
     if not part.whole and is_remote(array.store):
         nbytes = prod(array.meta.bound(part.coords).spec.shape) * array.meta.dtype.itemsize
         if nbytes <= _MOST_READ_LATER:
-            put_later(nbytes, write)
+            put_later(nbytes, partial(write, part))
             return
-    write()
+    write(part)
 
 
 def _hurries(array: WrittenArray) -> bool:

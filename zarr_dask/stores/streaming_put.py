@@ -148,7 +148,7 @@ _MOST_TAKEN = 1 << 22
 
 
 def _any_large(pieces: Iterable[Buffer]) -> bool:
-    return any(len(piece) > _LARGE for piece in pieces)
+    return max(map(len, pieces), default=0) > _LARGE
 
 
 def _together(pieces: Iterable[Buffer]) -> Iterator[Buffer]:

@@ -350,7 +350,7 @@ class ArrayTarget:
                     found[number] = self._put(part, values, confirm, tags, lends=puts is None)
 
                 for number, part in enumerate(chain(first, parts)):
-                    write_later(array, part, partial(put, number, part))
+                    write_later(array, part, partial(put, number))
                 if puts is not None:
                     with release_compute_slot(array.store, values.nbytes):
                         puts.wait()
