@@ -114,3 +114,13 @@ def test_regions_of_more_objects_than_can_be_listed():
     group.create_array("t", shape=(10**12,), dtype="f4", chunks=1, dimension_names=["x"])
     with pytest.raises(GridError, match="rechunk"):
         zd.regions(group, 5)
+
+
+@pytest.mark.parametrize("labels", [{"lat": [10, 30]}, {"lat": {}}, None, "lat=10"], ids=repr)
+def test_labels_that_are_no_region_are_typed_errors(labels):
+    """pandas has an exception of its own for them."""
+    zd.write_dataset(globe().isel(time=[0]), store := {})
+    with pytest.raises(TypeError, match="labels.*expected a"):
+        zd.find_region(store, labels)
+    one = globe()["lat"][1]
+    assert zd.find_region(store, {"lat": one}) == {"lat": slice(1, 2)}

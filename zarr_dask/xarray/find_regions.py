@@ -52,6 +52,8 @@ def find_region(
         If a dimension has no labels, or they are in no order.
     LabelNotFoundError
         If there is no such label, or none in the range.
+    TypeError
+        If labels are lists, which are no region.
 
     Examples
     --------
@@ -67,8 +69,9 @@ def find_region(
     >>> zd.open_dataset(target)["lat"].values.tolist()
     [50, 60, 70, 80, 90]
     """
+    given = {dim: _one_label(dim, one) for dim, one in _checked(labels).items()}
     stored = _stored(url, group, storage_options, read)
-    return {dim: _found(stored, dim, one) for dim, one in labels.items()}
+    return {dim: _found(stored, dim, one) for dim, one in given.items()}
 
 
 @takes_habits()
@@ -147,6 +150,26 @@ def _stored(
 ) -> StoredGroup:
     path = normalise_path(group)
     return StoredGroup(open_group(url, path, "r", None, storage_options, read))
+
+
+def _checked(labels: Any) -> Mapping[str, Any]:
+    if not isinstance(labels, Mapping):
+        raise TypeError(
+            f"labels={labels!r}: expected a mapping, as {{'time': slice('2000', None)}}."
+        )
+    return labels
+
+
+def _one_label(dim: str, wanted: Any) -> Any:
+    """Return a slice of labels or one label, which may be an array without dimensions."""
+    if isinstance(wanted, slice):
+        return wanted
+    if isinstance(wanted, Mapping) or np.ndim(wanted):
+        raise TypeError(
+            f"labels[{dim!r}]={wanted!r}: expected a slice of labels or one label; several labels "
+            "are no region. dataset.sel(...) reads them."
+        )
+    return np.asarray(wanted)[()] if hasattr(wanted, "ndim") else wanted
 
 
 def _borders(stored: StoredGroup, name: str, dim: Hashable) -> np.ndarray[Any, Any]:
