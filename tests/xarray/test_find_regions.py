@@ -120,7 +120,7 @@ def test_regions_of_more_objects_than_can_be_listed():
 def test_labels_that_are_no_region_are_typed_errors(labels):
     """pandas has an exception of its own for them."""
     zd.write_dataset(globe().isel(time=[0]), store := {})
-    with pytest.raises(TypeError, match="labels.*expected a"):
+    with pytest.raises(TypeError, match=r"labels.*expected a"):
         zd.find_region(store, labels)
     one = globe()["lat"][1]
     assert zd.find_region(store, {"lat": one}) == {"lat": slice(1, 2)}

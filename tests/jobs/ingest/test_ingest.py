@@ -400,6 +400,13 @@ def test_missing_times_stay_missing_in_other_units(tmp_path, encoding, second):
     np.testing.assert_array_equal(zd.open_dataset(target)["v"].to_numpy(), np.tile(times, 2))
 
 
+@pytest.mark.parametrize("ingest", [zd.ingest, zd.plan_ingest, zd.reference])
+def test_a_dataset_is_no_list_of_files(tmp_path, ingest):
+    """It would be taken as the list of its variables, or as an empty one."""
+    with pytest.raises(TypeError, match="files is a Dataset: expected paths"):
+        ingest(xr.Dataset(), tmp_path / "o")
+
+
 def test_lengths_of_time_are_converted(tmp_path):
     """xarray takes the largest unit that holds all values of a file: those of files differ."""
     values = (

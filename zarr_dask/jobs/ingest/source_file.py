@@ -267,6 +267,11 @@ def find_files(files: Any, options: Mapping[str, Any] | None = None) -> list[str
     ...
     zarr_dask.errors.IngestError: 'no-such-folder/*.nc' matches no file. ...
     """
+    if isinstance(files, Mapping):
+        raise TypeError(
+            f"files is a {type(files).__name__}: expected paths, URLs or patterns; "
+            "zarr_dask.write_dataset(dataset, url) writes a dataset of xarray."
+        )
     items: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
     found: list[str] = []
     for item in items:
