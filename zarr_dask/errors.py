@@ -585,6 +585,9 @@ class JournalError(ZarrDaskError, ValueError):
 class JobReplacedError(ResumeError):
     """A job that goes on after its journal was removed, or became that of another job."""
 
+    is_same_job: bool = False
+    """True if another process goes on with the same job, to which the journal belongs now."""
+
 
 class JobRunningError(ZarrDaskError, RuntimeError):
     """A running job writes to the data to be replaced or removed, or makes a node above them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import dask.array as da
@@ -14,8 +15,11 @@ from tests.support.object_stores import S3Server, s3_server
 from tests.support.running import Stopped, running
 from zarr_dask.errors import JobReplacedError, ListingError
 from zarr_dask.journal import Journal, lock
+from zarr_dask.journal.claims import ClaimRecord
+from zarr_dask.journal.lock import HELD
 from zarr_dask.stores import MemoryStore
 from zarr_dask.stores.base import Buffer, Listing, ReadPolicy
+from zarr_dask.stores.open import open_store
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,21 @@ def rechunk(url: str, stopped: Stopped, **options: Any) -> None:
     plan = zd.plan_rechunk(source, url, chunks=(1, 3), **to)
     source.store.stops = stopped
     plan.run()
+
+
+def rechunk_resumably(url: str, stopped: Stopped, **options: Any) -> None:
+    source = stored_ones()
+    plan = zd.plan_rechunk(source, url, chunks=(1, 3), target_options=options["storage_options"])
+    source.store.stops = stopped
+    plan.run(resume=True)
+
+
+def append_resumably(url: str, stopped: Stopped, **options: Any) -> None:
+    zd.create_array(url, shape=(0, 6), dtype="f8", chunks=(1, 6), **options)
+    zd.to_zarr(ones(), url, append=0, resume="ones", progress=stopped, **options)
+
+
+RESUMABLE = {"append_resumably": append_resumably, "rechunk_resumably": rechunk_resumably}
 
 
 def copy(url: str, stopped: Stopped, **options: Any) -> None:
@@ -144,3 +163,30 @@ def test_a_store_that_cannot_list_is_written_to() -> None:
     store = UnlistedStore()
     zd.to_zarr(ones(), store)
     np.testing.assert_array_equal(zd.open_array(store)[...], np.ones((8, 6)))
+
+
+@pytest.mark.parametrize("kind", ["write_resumably", "append_resumably", "rechunk_resumably"])
+def test_a_process_that_was_taken_for_dead_puts_nothing_beside_the_one_that_goes_on(
+    kind: str, server: S3Server, stop_for: Callable[[float], None]
+) -> None:
+    """An equal call of another process goes on with the journal of this one."""
+    name = f"dead-{kind}.zarr"
+    url, options = f"s3://bucket/{name}", {"storage_options": server.options}
+    store = open_store("s3://bucket", server.options)
+    jobs = {**JOBS, **RESUMABLE}
+    with running(lambda stopped: jobs[kind](url, stopped, **options)) as raised:
+        (key,) = (one for one in store.list(f"{name}.zarr-dask/") if one.endswith(HELD))
+        found = ClaimRecord.parsed(store.get(key))
+        assert found is not None
+        tokens = ("another",) if kind == "append_resumably" else found.tokens
+        owner = replace(found.owner, host="another")
+        claim = replace(found, owner=owner, tokens=tokens).to_json()
+        store.set(key, [claim])
+        before = sorted(store.list(f"{name}/"))
+        stop_for(30)
+    (error,) = raised
+    assert isinstance(error, JobReplacedError)
+    assert error.is_same_job
+    assert bytes(store.get(key) or b"") == claim
+    assert sorted(store.list(f"{name}/")) == before
+    assert any(key.endswith("job.json") for key in store.list(f"{name}.zarr-dask/"))

@@ -57,6 +57,7 @@ from zarr_dask.errors import (
     AccessDeniedError,
     AppendConflictError,
     ConditionalWriteError,
+    JobReplacedError,
     JournalError,
     LinkError,
     ReadOnlyError,
@@ -76,6 +77,7 @@ from zarr_dask.journal.location import (
 )
 from zarr_dask.journal.lock import (
     HELD,
+    LOOKS,
     JobLock,
     SameJobRunningError,
     check_not_locked,
@@ -337,6 +339,14 @@ class ArrayEnd:
         return not is_in_memory(self.store)
 
     @property
+    def stays(self) -> bool:
+        """True if the claim is the append's until its process leaves it, as far as is known.
+
+        That of a resumable one in an object store is taken over if it is not renewed.
+        """
+        return self.lasts and not (self.job and is_remote(self.store))
+
+    @property
     def _key(self) -> str:
         return f"{self.prefix}{HELD}"
 
@@ -401,11 +411,37 @@ class ArrayEnd:
             remove_empty_folders(self.store, self.prefix)
 
     def _has(self) -> bool:
-        """True if the claim is this append's, as far as that is to be asked."""
-        if is_remote(self.store):
+        """True if the claim is this append's, as far as that is to be asked.
+
+        Of those in object stores, an equal call may have taken over that of a resumable one.
+        """
+        if is_remote(self.store) and not self.job:
             return True
         found = ClaimRecord.parsed(self.store.get(self._key))
         return found is None or found.tokens[-1:] == (self.token,)
+
+    def fence(self) -> None:
+        """Look whether an equal call of another process has taken the claim over, now and then.
+
+        Raises
+        ------
+        JobReplacedError
+            If one has: this process could not renew its claim for too long.
+        """
+        if self.job and is_remote(self.store):
+            LOOKS.now_and_then((self.store.url, self._key, self.token), self._check_kept)
+
+    def _check_kept(self) -> None:
+        found = ClaimRecord.parsed(self.store.get(self._key))
+        if found is None or found.job != self.job or found.tokens[-1:] == (self.token,):
+            return
+        error = JobReplacedError(
+            f"an equal call of another process ({found}) goes on with this append to {self.what}, "
+            f"as {self.store.url}/{self._key} says: this process had not renewed its claim for too "
+            "long. It stops. Wait for the other one."
+        )
+        error.is_same_job = True
+        raise error
 
     def note_ended(self, shape: tuple[int, ...], report: Mapping[str, Any]) -> None:
         """Record that the append has ended, in the place of its claim, which is free from then on.

@@ -66,6 +66,7 @@ from zarr_dask.journal.lock import HELD, LOOKS, wait_out
 from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.capabilities import capabilities_of
 from zarr_dask.stores.compare_and_swap import as_cas_store, cas_store_or_none
+from zarr_dask.stores.process_identity import Owner
 from zarr_dask.stores.wrapper import forkable
 
 __all__ = [
@@ -98,6 +99,9 @@ class NodeClaim:
     job: str = field(default="", compare=False)
     """Tells the job from others (`JobRecord.token`), if this process alone runs all of it, and may
     resume it."""
+    owner: Owner | None = field(default=None, compare=False)
+    """This process, if it alone runs all of the job: an equal call of another one that goes on with
+    the job has the same run id."""
     was_others: bool = field(default=False, compare=False)
     """True if another job has had it since the last that succeeded. A put of that job which was on
     its way for longer than this one has waited may land among its objects."""
@@ -198,8 +202,8 @@ class NodeClaim:
             if has_taken_over:
                 raise self._replaced(found)
             if tagged.set_if(self.key, [self.text()], tag):
-                has_taken_over = not self._is_mine(found)
-                if found is None or not (found.is_free or self._is_mine(found)):
+                has_taken_over = not self._has_stopped(found)
+                if has_taken_over and not (found and found.is_free):
                     wait_out()
         raise StoreError(
             f"{self.what} could not be claimed: {self.store.url}/{self.key} has changed "
@@ -212,7 +216,15 @@ class NodeClaim:
         return found.given_up or (bool(self.job) and is_elsewhere)
 
     def _is_mine(self, found: ClaimRecord | None) -> bool:
-        return found is not None and found.tokens[-1:] == (self.token,)
+        if found is None or found.tokens[-1:] != (self.token,):
+            return False
+        return self.owner is None or _without_token(found.owner) == self.owner
+
+    def _has_stopped(self, found: ClaimRecord | None) -> bool:
+        """Return True if a claim is of the same job, and no other process works on it any more."""
+        if found is None or found.tokens[-1:] != (self.token,):
+            return False
+        return self.owner is None or self._is_mine(found) or found.is_free or found.owner.is_gone()
 
     def _found(self) -> ClaimRecord | None:
         return ClaimRecord.parsed(self.store.get(self.key))
@@ -234,6 +246,14 @@ class NodeClaim:
         LOOKS.now_and_then(self._name, self.check)
 
     def _replaced(self, found: ClaimRecord | None) -> JobReplacedError:
+        if found is not None and found.tokens[-1:] == (self.token,):
+            error = JobReplacedError(
+                f"{self.what} is being made by an equal call of another process ({found}), which "
+                f"goes on with this job, as its claim {self.store.url}/{self.key} says: this "
+                "process had not renewed it for too long. It stops. Wait for the other one."
+            )
+            error.is_same_job = True
+            return error
         who = "is gone" if found is None else f"is that of another one ({found})"
         return JobReplacedError(
             f"{self.what} is being made, or was made, by a later job than this one: the claim to "
@@ -266,10 +286,18 @@ class NodeClaim:
         with suppress(StoreError):  # the first error is what matters; whoever comes next waits
             if tasks_run or leaves_journal:
                 how: dict[str, Any] = {"job": ""} if tasks_run else {"given_up": True}
-                left = partial(replace, **how)
+
+                def left(found: ClaimRecord) -> ClaimRecord:
+                    return replace(found, **how) if self._is_mine(found) else found
+
                 change_claim(as_cas_store(self.store), self.key, self.token, left)
             elif self._is_mine(self._found()):
                 self.store.delete(self.key)
+
+
+def _without_token(owner: Owner) -> Owner:
+    """Return a process without what tells its records apart."""
+    return replace(owner, token="", locked=False)
 
 
 def _new_claim(store: Store, path: str, token: str, job: str = "") -> NodeClaim | None:
@@ -279,7 +307,9 @@ def _new_claim(store: Store, path: str, token: str, job: str = "") -> NodeClaim 
     place = default_place(store, path)
     if place is None:
         return None
-    claim = NodeClaim(place.store, f"{place.prefix}{CLAIM}{HELD}", token, where(store, path), job)
+    owner = _without_token(Owner.here(locked=False)) if job else None
+    key = f"{place.prefix}{CLAIM}{HELD}"
+    claim = NodeClaim(place.store, key, token, where(store, path), job, owner)
     return None if cas_store_or_none(claim.store, claim.key) is None else claim
 
 

@@ -306,8 +306,9 @@ def job_lock(journal: Journal | None) -> Iterator[None]:
     with closing(journal.lock()):
         try:
             yield
-        except JobReplacedError:
-            journal.remove_replaced()
+        except JobReplacedError as error:
+            if not error.is_same_job:
+                journal.remove_replaced()
             raise
         except BaseException:
             journal.flush_after_failure()

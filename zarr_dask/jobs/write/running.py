@@ -325,8 +325,8 @@ def _leaving_no_journal(begun: Sequence[StartedWrite]) -> Iterator[None]:
     """Remove the journals of writes that have begun if a later job replaces them."""
     try:
         yield
-    except JobReplacedError:
-        for one in begun:
+    except JobReplacedError as error:
+        for one in () if error.is_same_job else begun:
             one.remove_replaced()
         raise
 

@@ -513,7 +513,7 @@ class _WriteStart:
             None if plan.swap is None else plan.target,
             self.token,
             counts=creates and is_elsewhere,
-            end=None if end is not None and end.lasts and self.held else end,
+            end=None if end is not None and self.held and end.stays else end,
             leaves=not self.held,
             deferred=plan.deferred,
             confirms=options.confirm,

@@ -318,6 +318,8 @@ class ArrayTarget:
     def _claim(self) -> Claim:
         """Claim the end of an array that grows, as long as this task runs."""
         if self.end is None or self.token in _CLAIMED:
+            if self.end is not None:
+                self.end.fence()
             return Claim()
         claim = self.end.claim()
         try:
@@ -477,6 +479,8 @@ class ArrayTarget:
             )
 
     def _check_ours(self) -> None:
+        if self.end is not None:
+            self.end.fence()
         if self.records is not None and not self.records.journal.is_ours():
             self._check_ended(self.records.journal)
 
