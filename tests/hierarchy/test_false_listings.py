@@ -10,7 +10,7 @@ import xarray as xr
 import zarr_dask as zd
 from zarr_dask.errors import StoreError
 from zarr_dask.stores import MemoryStore
-from zarr_dask.stores.base import Listing, ReadPolicy, Store
+from zarr_dask.stores.base import Buffer, Listing, ReadPolicy, Store
 from zarr_dask.stores.open import substore
 from zarr_dask.stores.wrapper import StoreWrapper
 
@@ -130,3 +130,17 @@ def test_what_a_deletion_has_left_is_told(call, format):
     filled(store, format)
     with pytest.raises(StoreError, match=r"could not remove all .* is still there"):
         CHANGES[call](Kept(store))
+
+
+def test_a_rename_loses_no_object_that_the_store_denies():
+    """Else the chunk would be fill values at the new path, and nothing at the old one."""
+
+    class Denying(StoreWrapper):
+        def get(self, key: str) -> Buffer | None:
+            return None if key == "a/c/1" else self.store.get(key)
+
+    store = Far({})
+    before = filled(store, "v3")
+    with pytest.raises(StoreError, match="is listed, but the store says that it is not there"):
+        zd.open_group(Denying(store), mode="r+").rename("a", "z")
+    assert stored(store) == before

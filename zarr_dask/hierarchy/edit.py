@@ -759,15 +759,20 @@ def _copy_node(
     documents, objects = _keys_to_move(store, old, new, formats)
     done: list[str] = []
 
-    def copy(pair: tuple[str, str]) -> None:
+    def copy(pair: tuple[str, str]) -> bool:
         value = store.get(pair[0])
         if value is not None:
             fence()
             done.append(pair[1])
             store.set(pair[1], [value])
+        return value is not None
+
+    def copy_listed(pair: tuple[str, str]) -> None:
+        if not copy(pair):
+            _check_gone(store, pair[0])
 
     try:
-        parallel_for(copy, objects, None)
+        parallel_for(copy_listed, objects, None)
         for pair in documents:
             copy(pair)
     except JobReplacedError:
@@ -777,6 +782,16 @@ def _copy_node(
             for key in reversed(done):
                 store.delete(key)
         raise
+
+
+def _check_gone(store: Store, key: str) -> None:
+    """Raise if a store that has no value at a key lists the key: what is there would be lost."""
+    if key in store.list_dir(key[: key.rfind("/") + 1]).keys:
+        raise StoreError(
+            f"could not read {key!r} from {store.url}: it is listed, but the store says that it is "
+            "not there; nothing was renamed. Try again; if it remains so, remove the object, if "
+            "its values are not needed."
+        )
 
 
 def _leftovers_of(
