@@ -438,18 +438,7 @@ def plan_ingest(
     if store is not None:
         store.set(kept, [found.to_json()])
     refuse(combination.differences)
-    fills = settled.get("broken") == "fill"
-    if fills and store is None:
-        raise IngestError(
-            "settle={'broken': 'fill'} lists what it fills beside the survey: give survey=, the "
-            "location of a file."
-        )
-    broken = BrokenList(store, f"{kept}.broken/") if fills and store is not None else None
-    source = DatasetStore.of(combination, storage_options, broken)
-    if store is not None and broken is None:
-        with suppress(StoreError):  # a store in memory has no name
-            facts = described((store, kept), combination, settled, variables)
-            source = replace(source, described=facts)
+    source = _source_of(combination, storage_options, store, kept, settled, variables)
     there = None if overwrite else _existing(url, path, target_options)
     if there is not None:
         finish_commit(there.store, there.path, there.node_format)
@@ -464,14 +453,7 @@ def plan_ingest(
             return append
     workers = find_workers(client) if threads is None else Workers(None, threads, threads)
     budget = memory_budget(max_mem, workers)
-    besides = held_of_files(combination) + loaded_by_worker(combination, workers)
-    besides += held_besides(combination, decodes=fills) * workers.threads_per_process
-    if budget <= besides:
-        raise MemoryBudgetError(
-            f"{format_bytes(budget)} of memory per process are too little: libraries that a "
-            "worker loads, what is known of the files, and values that are cut or converted on "
-            f"the way need {format_bytes(besides)}. Give more as max_mem=, or workers more memory."
-        )
+    besides = _reserved_memory(combination, workers, budget, fills=_fills(settled))
     plan = plan_copy(
         open_node(source),
         url,
@@ -502,6 +484,62 @@ def plan_ingest(
         append=None,
         target=(plan.store, plan.path),
     )
+
+
+def _fills(settled: Mapping[str, str]) -> bool:
+    """True if files that turn out broken are filled."""
+    return settled.get("broken") == "fill"
+
+
+def _source_of(
+    combination: Combination,
+    storage_options: Mapping[str, Any] | None,
+    store: Store | None,
+    kept: str,
+    settled: Mapping[str, str],
+    variables: Sequence[str] | None,
+) -> DatasetStore:
+    """Return the files as one hierarchy, which names the survey kept in a store, if there is one.
+
+    Raises
+    ------
+    IngestError
+        If broken files are filled, and there is no store to list them in.
+    """
+    if _fills(settled):
+        if store is None:
+            raise IngestError(
+                "settle={'broken': 'fill'} lists what it fills beside the survey: give survey=, "
+                "the location of a file."
+            )
+        return DatasetStore.of(combination, storage_options, BrokenList(store, f"{kept}.broken/"))
+    source = DatasetStore.of(combination, storage_options, None)
+    if store is not None:
+        with suppress(StoreError):  # a store in memory has no name
+            facts = described((store, kept), combination, settled, variables)
+            source = replace(source, described=facts)
+    return source
+
+
+def _reserved_memory(
+    combination: Combination, workers: Workers, budget: int, *, fills: bool
+) -> int:
+    """Return the bytes that a process holds besides what its tasks copy.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If they leave nothing of the budget.
+    """
+    besides = held_of_files(combination) + loaded_by_worker(combination, workers)
+    besides += held_besides(combination, decodes=fills) * workers.threads_per_process
+    if budget <= besides:
+        raise MemoryBudgetError(
+            f"{format_bytes(budget)} of memory per process are too little: libraries that a "
+            "worker loads, what is known of the files, and values that are cut or converted on "
+            f"the way need {format_bytes(besides)}. Give more as max_mem=, or workers more memory."
+        )
+    return besides
 
 
 def _urls(
