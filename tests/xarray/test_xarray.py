@@ -26,6 +26,8 @@ from hypothesis import strategies as st
 import zarr_dask as zd
 from tests.support.paths import ROOT
 from zarr_dask.errors import ChunkMissingError, MetadataError, NodeNotFoundError
+from zarr_dask.stores import MemoryStore
+from zarr_dask.stores.base import ReadPolicy
 from zarr_dask.stores.wrappers.base import Recording
 from zarr_dask.xarray import EarlyZarrBackend, ZarrDaskBackend
 
@@ -609,6 +611,16 @@ def test_large_shards_are_divided_by_default(tmp_path, monkeypatch):
         assert ds["t"].data.chunksize == shape
     monkeypatch.setattr("zarr_dask.xarray.is_remote", lambda _: True)
     assert zd.open_dataset(tmp_path)["t"].data.chunksize == shape
+
+
+def test_small_objects_of_a_remote_store_are_read_16_at_a_time():
+    class Far(MemoryStore):
+        coalescing = ReadPolicy(gap=0, largest=1 << 20, max_concurrent_requests=32)
+
+    for store, blocks in ((Far(), (16,) * 6 + (4,)), (MemoryStore(), (6,) * 16 + (4,))):
+        options = {"shape": (100, 8), "chunks": (1, 8), "dtype": "f4"}
+        zd.create_array(store, "t", **options, dimension_names=["time", "x"])
+        assert zd.open_dataset(store)["t"].chunks == (blocks, (8,))
 
 
 PEAK = """

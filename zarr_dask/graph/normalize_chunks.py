@@ -14,7 +14,7 @@ from dask.utils import parse_bytes
 
 from zarr_dask.errors import GridError
 from zarr_dask.grid.dask_blocks import (
-    FEWEST_BLOCKS,
+    block_budget,
     bounded_blocks,
     check_count,
     elements_inside,
@@ -30,12 +30,6 @@ __all__ = ["blocks_of_selection", "normalize_blocks", "splits_objects"]
 
 _MERGED_BYTES = 1 << 24
 """Maximum bytes of a block of small stored objects: two tasks request 64 of 512 kB at a time."""
-
-_AT_A_TIME = 16
-"""Objects of a block, so that two tasks have enough requests in flight."""
-_SMALL_BYTES, _FEWEST_SMALL = 1 << 21, 4
-"""Bytes of a block that is decoded in less time than a request takes, and the number of such blocks
-that merging leaves at least."""
 
 
 def normalize_blocks(
@@ -143,11 +137,9 @@ def _merged(grid: Grid, itemsize: int) -> Blocks | None:
     """Return blocks of several stored objects each; None if objects are large, or few."""
     if not itemsize:
         return None
-    limit = min(_bytes_of_auto(), _MERGED_BYTES) // itemsize
-    elements, of_one = prod(grid.shape), elements_inside(grid)
-    small = min(_SMALL_BYTES // itemsize, elements // _FEWEST_SMALL, _AT_A_TIME * of_one)
-    budget = min(limit, max(elements // FEWEST_BLOCKS, small))
-    if 2 * of_one > budget:
+    limit = min(_bytes_of_auto(), _MERGED_BYTES)
+    budget = block_budget(grid, itemsize, limit, remote=True)
+    if 2 * elements_inside(grid) > budget:
         return None
     return tuple(merged_blocks(grid, dict(enumerate(grid.shape)), budget).values())
 

@@ -14,8 +14,8 @@ from zarr_dask.errors import GridError
 from zarr_dask.grid.grid import Blocks, Dimension, Fixed, Grid, Shape
 
 __all__ = [
-    "FEWEST_BLOCKS",
     "MOST_BLOCKS",
+    "block_budget",
     "bounded_blocks",
     "check_count",
     "elements_inside",
@@ -25,8 +25,13 @@ __all__ = [
     "one_block_per_object",
 ]
 
-FEWEST_BLOCKS = 16
+_FEWEST_BLOCKS = 16
 """Number of blocks that merging leaves at least, because tasks also compute concurrently."""
+_AT_A_TIME = 16
+"""Objects of a block, so that two tasks have enough requests in flight."""
+_SMALL_BYTES, _FEWEST_SMALL = 1 << 21, 4
+"""Bytes of a block that is decoded in less time than a request takes, and the number of such blocks
+that merging leaves at least."""
 MOST_BLOCKS = 1 << 21
 """At most this many blocks along a dimension: dask takes about a second to add up their sizes."""
 
@@ -95,6 +100,34 @@ def elements_inside(grid: Grid) -> int:
     24
     """
     return prod(map(min, grid.largest_cell, grid.shape))
+
+
+def block_budget(grid: Grid, itemsize: int, limit: int, *, remote: bool) -> int:
+    """Return the elements of a block of several stored objects, at most.
+
+    Parameters
+    ----------
+    grid
+        The stored objects.
+    itemsize
+        Bytes of an element.
+    limit
+        Bytes of a block, at most.
+    remote
+        True if requests take their time, so that a block should have some of them in flight.
+
+    Examples
+    --------
+    >>> block_budget(Grid.regular((100,), (1,)), itemsize=1, limit=1000, remote=True)
+    16
+    >>> block_budget(Grid.regular((100,), (1,)), itemsize=1, limit=1000, remote=False)
+    6
+    """
+    elements, small = prod(grid.shape), 0
+    if remote:
+        of_some = _AT_A_TIME * elements_inside(grid)
+        small = min(_SMALL_BYTES // itemsize, elements // _FEWEST_SMALL, of_some)
+    return min(limit // itemsize, max(elements // _FEWEST_BLOCKS, small))
 
 
 def merged_blocks(grid: Grid, limits: Mapping[int, int], budget: int) -> dict[int, tuple[int, ...]]:

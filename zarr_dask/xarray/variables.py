@@ -26,8 +26,9 @@ from zarr_dask.formats.v2_document import (
     numcodecs_steps,
     stored_dtype,
 )
-from zarr_dask.grid.dask_blocks import FEWEST_BLOCKS, MOST_BLOCKS, merged_sides
+from zarr_dask.grid.dask_blocks import MOST_BLOCKS, block_budget, merged_sides
 from zarr_dask.grid.grid import Fixed, Grid
+from zarr_dask.stores.base import is_remote
 from zarr_dask.xarray.elements import OBJECTS, StoredArray, dtype_of
 
 __all__ = ["is_of_netcdf", "shared_blocks", "variable"]
@@ -132,7 +133,7 @@ def shared_blocks(arrays: Mapping[str, Array], largest: int) -> dict[str, tuple[
         keys = list(zip(names, grid.largest_cell, strict=True))
         size = max(array.meta.data_type.typical_itemsize, 1)
         sides = {axis: shared[key] for axis, key in enumerate(keys) if key in shared}
-        budget = min(largest // size, math.prod(grid.shape) // FEWEST_BLOCKS)
+        budget = block_budget(grid, size, largest, remote=is_remote(array.store))
         free = {axis: n for axis, n in enumerate(grid.shape) if axis not in sides}
         sides |= merged_sides(grid, free, budget // max(math.prod(sides.values()), 1))
         if math.prod(sides.values()) * size > largest:  # of two others, or one object is so large

@@ -90,6 +90,20 @@ def test_a_copy_reads_and_writes_many_at_a_time(server, proxy, options):
     assert np.array_equal(copied[...], np.arange(256))
 
 
+def test_parts_of_many_objects_are_read_and_put_at_a_time(server, proxy, options):
+    url = shards(server, 96)
+    array = zd.open_array(url, "a", mode="r+", storage_options=options)
+    proxy.faults.counted()
+    proxy.faults.most.clear()
+    array[1:-1:4] = -1
+    assert proxy.faults.most["GET"] >= AT_ONCE
+    seen = [one.method for one in proxy.faults.counted() if "/a/c/" in one.path]
+    assert seen.count("GET") == seen.count("PUT") == 96
+    wanted = np.arange(384)
+    wanted[1:-1:4] = -1
+    assert np.array_equal(zd.open_array(url, "a", storage_options=server.options)[...], wanted)
+
+
 def test_a_copy_looks_at_its_place_once_before_each_step(server, proxy, options):
     """What lies there is asked for at once: round trips do not add up."""
     url = shards(server, 1)
