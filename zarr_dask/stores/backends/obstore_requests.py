@@ -704,8 +704,8 @@ def _failed(what: str, error: Exception) -> StoreError:
     if any(isinstance(error, _errors(name)) for name in _DENIED) or status in {401, 403}:
         return denied_error(f"{what}: {_words(error)}", codes)
     if codes & _LOST_CODES:
-        reason = " ".join(_MESSAGE.findall(said)[:1]) or " ".join(codes & _LOST_CODES)
-        reason = reason.rstrip(".")
+        parts = [f"{status} {' '.join(codes & _LOST_CODES)}", *_MESSAGE.findall(said)[:1]]
+        reason = ": ".join(parts).rstrip(".")
         return StoreError(
             f"{what}: there is no such bucket ({reason}). Buckets and containers are made by the "
             "tools of the service; check the name, and the endpoint."
