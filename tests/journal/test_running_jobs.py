@@ -119,6 +119,7 @@ def test_who_waits_is_seen_and_what_a_dead_one_has_left_is_removed(tmp_path: Pat
     with taking_turns(str(turns)):
         (turns / "wanted-dead").write_bytes(dead)
         (turns / "wanted-damaged").write_bytes(b"[" * 9)
+        (turns / "wanted-killed").touch()
         assert not is_wanted(str(turns))  # by another process
         (turns / "wanted-living").write_bytes(living)
         assert is_wanted(str(turns))

@@ -40,6 +40,7 @@ from zarr_dask.stores.file_lock import (
     Record,
     RecordTakenError,
     has_shared_locks,
+    is_left,
     lock,
     make_record,
     owner_of,
@@ -241,9 +242,9 @@ def taking_turns(folder: str) -> Iterator[None]:
 def _remove_gone(folder: str) -> None:
     """Remove the records of processes that have gone."""
     for path in _records(f"{folder}/{_WANTED}"):
-        owner = owner_of(path)
-        if owner is not None and owner.is_gone() and not os.path.islink(folder):  # noqa: PTH114
-            os.unlink(path)  # noqa: PTH108
+        if not os.path.islink(folder) and is_left(path):  # noqa: PTH114
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108
 
 
 def _made_in(folder: str) -> Record:
