@@ -637,6 +637,9 @@ def test_core_types_do_not_load_ml_dtypes():
 # --- what users give ------------------------------------------------------------------------------
 
 
+_NAT = -(1 << 63)
+
+
 @pytest.mark.parametrize(
     ("given", "written", "fill"),
     [
@@ -655,8 +658,8 @@ def test_core_types_do_not_load_ml_dtypes():
         ("S3", named("null_terminated_bytes", length_bytes=3), ""),
         ("V3", named("raw_bytes", length_bytes=3), "AAAA"),
         ("r24", "r24", [0, 0, 0]),
-        ("M8[ns]", named("numpy.datetime64", unit="ns", scale_factor=1), 0),
-        ("m8[5m]", named("numpy.timedelta64", unit="m", scale_factor=5), 0),
+        ("M8[ns]", named("numpy.datetime64", unit="ns", scale_factor=1), _NAT),
+        ("m8[5m]", named("numpy.timedelta64", unit="m", scale_factor=5), _NAT),
         ("int4", "int4", 0),
         (ml_dtypes.bfloat16, "bfloat16", 0.0),
         ("complex_bfloat16", "complex_bfloat16", [0.0, 0.0]),

@@ -76,10 +76,12 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "copy": lambda store: zd.copy(MADE, store, overwrite=True),
     "rechunk": lambda store: zd.rechunk(MADE["a"], substore(store, "a"), chunks=3, overwrite=True),
 }
-NEW: dict[str, Callable[[Store], object]] = {
-    "write": lambda store: zd.to_zarr(da.zeros(12, "i8", chunks=4), store, "a", mode="w-"),
-    "copy": lambda store: zd.copy(MADE, store),
-    "dataset": lambda store: xr.Dataset({"a": ("x", -VALUES)}).zd.to_zarr(store, mode="w-"),
+NEW: dict[str, Callable[[Store, str], object]] = {
+    "write": lambda store, _: zd.to_zarr(da.zeros(12, "i8", chunks=4), store, "a", mode="w-"),
+    "copy": lambda store, _: zd.copy(MADE, store),
+    "dataset": lambda store, name: zd.write_dataset(
+        xr.Dataset({"a": ("x", -VALUES)}), store, format=name
+    ),
 }
 MADE = zd.create_group({})
 zd.create_array(MADE, "a", data=-VALUES, chunks=4)
@@ -113,7 +115,7 @@ def test_nothing_is_written_over_what_a_listing_denies(call, format):
     store = Far({})
     before = filled(store, format)
     with pytest.raises(StoreError, match=r"could not list .* nothing was listed, but .* is there"):
-        NEW[call](NothingListed(store))
+        NEW[call](NothingListed(store), format)
     assert stored(store) == before
 
 

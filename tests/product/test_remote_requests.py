@@ -180,7 +180,8 @@ def test_a_new_array_is_asked_for_once(place, counted):
 def test_a_call_that_makes_a_node_claims_its_place_in_few_requests(place, counted):
     """A put, a removal, a look for a claim to each node above; to those below, for what replaces.
 
-    A group that replaces nothing has no claim.
+    A group that replaces nothing has no claim. After a removal, an object that was listed before is
+    looked for once: a listing that is falsely empty would leave it.
     """
     url, options = place
     root = f"{url}/made-{options['backend']}.zarr"
@@ -199,9 +200,9 @@ def test_a_call_that_makes_a_node_claims_its_place_in_few_requests(place, counte
     replaced = counts(lambda: zd.create_array(root, "a", overwrite=True, **given))
     deleted = counts(lambda: zd.delete(root, "a", storage_options=options))
     if options["backend"] == "obstore":
-        assert (made, deeper, replaced, deleted) == ((24, 3), (40, 5), (27, 4), (43, 4))
+        assert (made, deeper, replaced, deleted) == ((24, 3), (40, 5), (28, 4), (44, 4))
     else:  # asks before it removes
-        assert (made, deeper, replaced, deleted) == ((25, 4), (41, 6), (29, 4), (45, 4))
+        assert (made, deeper, replaced, deleted) == ((25, 4), (41, 6), (30, 4), (46, 4))
 
 
 def test_a_write_into_an_array_asks_for_its_document_once(place, counted):
@@ -307,7 +308,8 @@ def test_a_dataset_takes_the_place_of_another_in_few_requests(place, counted):
     zd.write_dataset(ds + 1, root, mode="w", **given)
     replaced = counted()
     assert replaced["0"] == new["0"] == 6
-    assert replaced.total() <= new.total() + 24  # documents at two places, listings, removals
+    # documents at two places, listings, removals, and a look for what was listed
+    assert replaced.total() <= new.total() + 25
     xr.testing.assert_identical(zd.open_zarr(root, **given).load(), ds + 1)
     zd.write_dataset(ds[["v0"]], root, mode="w", **given)
     assert list(zd.open_group(root, **given)) == ["v0"]

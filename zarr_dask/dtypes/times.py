@@ -30,7 +30,7 @@ class Time(DataType):
     @property
     def default_fill(self) -> np.ndarray:
         """See `DataType.default_fill`: a time that was not written is none, and not 1970."""
-        return np.full((), "NaT", self.dtype)
+        return np.full((), np.iinfo("i8").min, "i8").view(self.dtype)  # also without a unit
 
     @property
     def label(self) -> str:

@@ -26,6 +26,7 @@ from zarr_dask.formats.base import (
     DEFAULT_OPTIONS,
     ArrayMeta,
     Format,
+    GroupMeta,
     NodeMeta,
     ReadOptions,
     ancestors,
@@ -285,7 +286,7 @@ def prefetch_location(
     return PrefetchedLocation(asked, free_beside)
 
 
-def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
+def find_free_location(store: Store, path: str, node_format: Format) -> PrefetchedLocation | None:
     """Return the location of a new hierarchy, if one listing tells that nothing is stored there.
 
     It answers the checks of all nodes below. None if something is there, or if requests cost
@@ -294,7 +295,7 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
     Raises
     ------
     StoreError
-        If nothing is listed where metadata are.
+        If nothing is listed where a group of the format is, which would be written over.
     """
     from zarr_dask.journal import no_open_journals
     from zarr_dask.stores.wrappers.prefetched import prefetching
@@ -302,7 +303,8 @@ def find_free_location(store: Store, path: str) -> PrefetchedLocation | None:
     if not (is_remote(store) and has_paged_listing(store)):
         return None
     asked = prefetching(store)
-    documents = [*_documents_of(path), *_documents_above(path)]
+    shown = [*node_format.documents(GroupMeta(), path)][-1]
+    documents = [(shown, document_range(DEFAULT_OPTIONS.limits)), *_documents_above(path)]
     free_beside, is_free, _ = run_concurrently(
         partial(no_open_journals, store, path),
         partial(asked.ask_below, prefix_of(path)),

@@ -20,7 +20,13 @@ from zarr_dask.errors import (
     NodeTypeError,
 )
 from zarr_dask.formats.base import Format, GroupMeta, ReadOptions, where
-from zarr_dask.formats.detect import find_node, format_for_new, format_named, formats_at
+from zarr_dask.formats.detect import (
+    DEFAULT_FORMAT,
+    find_node,
+    format_for_new,
+    format_named,
+    formats_at,
+)
 from zarr_dask.grid.grid import Shape
 from zarr_dask.hierarchy.edit import check_can_create
 from zarr_dask.hierarchy.group import Group
@@ -111,7 +117,8 @@ class Planner:
             return None
         if call.mode == "w" and not call.resume.resume:
             return find_replaced_location(self.store, self.path)
-        return find_free_location(self.store, self.path)
+        node_format = format_named(call.format or DEFAULT_FORMAT.name)
+        return find_free_location(self.store, self.path, node_format)
 
     @cached_property
     def _asked(self) -> Store:
