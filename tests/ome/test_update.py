@@ -195,11 +195,16 @@ def test_killed_many_times(tmp_path):
     draw, values = random.Random(seed), pixels(1000, 1000)
     options = {"axes": "yx", "chunks": (64, 64), "levels": 4}
     zd.ome.write(values, tmp_path / "image", **options)
+    with Script(UPDATE, tmp_path / "image", 0) as script:  # how long it takes here
+        assert script.stdout.readline() == "begun\n"
+        begun = time.monotonic()
+        assert script.stdout.readline() == "done\n"
+        lasts = time.monotonic() - begun
     killed = 0
     for number in range(50):
         with Script(UPDATE, tmp_path / "image", number) as script:
             assert script.stdout.readline() == "begun\n"
-            time.sleep(draw.random() * 0.6)
+            time.sleep(draw.random() * lasts)
             script.kill()
             killed += script.stdout.readline() != "done\n"
         values[100:800, 50:950] = number

@@ -17,7 +17,6 @@ __all__ = [
     "takes_codec_steps",
 ]
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
