@@ -25,11 +25,12 @@ from zarr_dask.errors import (
     NodeExistsError,
     NodeNotFoundError,
     ResumeError,
+    StoreError,
     StoreOutOfReachError,
 )
 from zarr_dask.journal import Journal, default_place, open_journals
 from zarr_dask.stores import LocalStore, MemoryStore
-from zarr_dask.stores.wrappers.base import Recording
+from zarr_dask.stores.wrappers.base import HookStore, Recording
 
 BLOCKS = SHAPE[0] * (SHAPE[1] // BLOCK[1]) * (SHAPE[2] // BLOCK[2])
 
@@ -235,6 +236,28 @@ def test_a_job_that_is_begun_anew(tmp_path):
     assert not journals(url)
     stored = {path.relative_to(url).as_posix() for path in url.rglob("c/*/*")}
     assert len(stored) == 4 * 10 + 2 * 5
+
+
+def test_an_image_without_its_document_is_not_read_as_a_group(tmp_path):
+    """The documents of its levels come before that of the image."""
+
+    def fault(verb, key):
+        if verb in {"set", "set_if"} and key == "image/zarr.json":
+            raise StoreError("stopped")
+
+    store = HookStore(LocalStore(str(tmp_path)), fault)
+    given = {"path": "image", "axes": "yx", "chunks": 8, "levels": 2, "resume": True}
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(StoreError, match="stopped"):
+            zd.ome.write(pixels(16, 16), store, **given)
+        assert (tmp_path / "image" / "0" / "zarr.json").exists()
+        for path in (tmp_path / "image", tmp_path):
+            with pytest.raises(NodeNotFoundError, match="resume=True"):
+                zd.open_group(path, "" if path.name == "image" else "image")
+        zd.ome.write(pixels(16, 16), tmp_path, **given)
+    np.testing.assert_array_equal(
+        zd.ome.open(tmp_path / "image").level(0).array[...], pixels(16, 16)
+    )
 
 
 def test_resume_needs_a_place():

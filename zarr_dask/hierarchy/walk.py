@@ -178,15 +178,19 @@ def read_node_or_implicit_group(
     Raises
     ------
     NodeNotFoundError
-        If there is neither a node nor such a prefix.
+        If there is neither a node nor such a prefix, or a job is making a group there.
     MetadataError
         If the metadata are wrong.
     """
     try:
         return find_node(store, path, format, options, consolidated=consolidated)
     except NodeNotFoundError:
+        from zarr_dask.journal import jobs_creating
+
         candidates = FORMATS if format is None else (format_named(format),)
         for candidate in _implied(store, path, candidates, options):
+            if next(jobs_creating(store, path), None) is not None:
+                raise  # a job has not come to the document of its group, which it puts last
             _warn_of_missing(store, path)
             return FoundNode(candidate, GroupMeta(implicit=True), {})
         raise
