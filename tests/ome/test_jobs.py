@@ -20,8 +20,6 @@ from tests.support.kill_roles import PATIENCE, kill, start, until
 from tests.support.ome_levels import check_levels, pixels
 from tests.support.ome_roles import BLOCK, OPTIONS, SHAPE, WORK, expected, source, write_image
 from zarr_dask.errors import (
-    MetadataError,
-    MissingGroupWarning,
     NodeExistsError,
     NodeNotFoundError,
     ResumeError,
@@ -214,7 +212,7 @@ def test_a_job_that_died_at_its_end(tmp_path):
     with pytest.raises(FailedError):
         zd.ome.write(values, Dying(LocalStore(str(url))), **options)
     assert (url / "labels" / "a" / "zarr.json").exists()
-    with pytest.warns(MissingGroupWarning), pytest.raises(MetadataError):
+    with pytest.raises(NodeNotFoundError, match="resume=True"):
         zd.ome.open(url)
     recording = Recording(LocalStore(str(url)))
     zd.ome.write(values, recording, **options)
