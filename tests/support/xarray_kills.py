@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -22,6 +23,7 @@ GIVEN = {
     "region": {"region": "auto"},
     "swap": {},
     "replace": {"resume": True, "mode": "w"},
+    "swap all": {"resume": True, "mode": "swap"},
 }
 
 
@@ -109,6 +111,8 @@ def _survives_a_kill(place, what, moment, options, last, cluster, takes_worker):
         assert read(place, options, consolidated).identical(after)
     assert after["time"].to_index().is_unique
     assert zd.verify(place, storage_options=options).ok
+    if what == "swap all":
+        assert not list(Path(place).parent.glob(f".{Path(place).name}.*"))
 
 
 def _look(place, what, options, before, after, was_new):
@@ -123,6 +127,9 @@ def _look(place, what, options, before, after, was_new):
         if what == "swap" and not found.identical(before) and not found.identical(after):
             assert is_half_way(found, before, after)  # it was exchanged while it was being read
             found = read(place, options, consolidated=True)
+            assert found.identical(after)
+        if what == "swap all" and not found.identical(before) and not found.identical(after):
+            found = read(place, options)  # it was exchanged while it was being read
             assert found.identical(after)
         if what == "replace" and not was_new:
             if found is not None and not found.identical(before) and not found.identical(after):

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Object at .*zarr-dask-"),  # what zarr-python does not know
     pytest.mark.timeout(1800),
 ]
-JOBS = ["create", "append", "region", "swap"]
+JOBS = ["create", "append", "region", "swap", "swap all"]
 
 
 @pytest.fixture

@@ -1,17 +1,17 @@
-"""Replacing a local array at once: the new one is written beside it and swapped in at the end.
+"""Replacing a local array or group at once: the new one is written beside it, and swapped in.
 
-Until then the old array stays whole, so it may be the source. At the end the two folders are
+Until then the old one stays whole, so it may be the source. At the end the two folders are
 exchanged in one system call (``renameat2`` on Linux, ``renamex_np`` on macOS). A reader that opens
-the array finds the old one or the new one, also after a crash at any moment. A file system without
-such a call gets two renames; a crash right between them leaves both arrays beside the location, and
+it finds the old one or the new one, also after a crash at any moment. A file system without
+such a call gets two renames; a crash right between them leaves both beside the location, and
 nothing at it.
 
 A job that is killed leaves a folder beside the root of the hierarchy,
-``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new array, the mark, tells what it is: it
-says which process writes the array and which journal knows of it, and is locked by that process for
+``.<name>.zarr-dask-<16 hex digits>.swap``. A file in the new node, the mark, tells what it is: it
+says which process writes the node and which journal knows of it, and is locked by that process for
 as long as it lives, where locks can be trusted (`stores.file_lock`). The mark goes with the
-array to its place, and is removed when the job has ended; a folder without a mark holds the old
-array, after the two have changed places.
+node to its place, and is removed when the job has ended; a folder without a mark holds the old
+node, after the two have changed places.
 
 A job with a journal (``resume=``) finds its folder again, and continues there. Other folders are
 removed by the next such job and by ``zarr_dask.verify(sweep=True)``, once it is certain that they
@@ -57,24 +57,30 @@ _PART, _SUFFIX, _MAKING, _AWAY = ".zarr-dask-", ".swap", ".new", ".old"
 
 @dataclass(frozen=True)
 class AtomicReplace:
-    """The folder of an array, and the folder that replaces it."""
+    """The folder of an array or a group, and the folder that replaces it."""
 
     place: str
-    """Location of the old array, as an absolute path without links."""
+    """Location of the old node, as an absolute path without links."""
     root: str
-    """First part of the path of the new array's folder, beside the root of the hierarchy."""
+    """First part of the path of the new node's folder, beside the root of the hierarchy."""
+    path: str
+    """Path of the node in its store."""
     token: str
     fsync: bool
 
     @property
     def beside(self) -> str:
-        """The folder of the new array, until the end."""
+        """The folder of the new node, until the end."""
         return f"{self.root}{_PART}{self.token}{_SUFFIX}"
 
     @property
     def store(self) -> FileStore:
-        """The store of the new array, which lies at its root."""
+        """The store of the new node, which lies at its root."""
         return folder_store(self.beside, fsync=self.fsync)
+
+    def path_beside(self, path: str) -> str:
+        """Return the path in `store` of the node, or of one below it, until the end."""
+        return path[len(prefix_of(self.path)) :]
 
     @property
     def is_done(self) -> bool:
@@ -89,19 +95,19 @@ class AtomicReplace:
             return _has_mark(self.place, self.token)
         except OSError as error:
             raise StoreError(
-                f"could not look for {_mark(self.token)} in {self.place}, which tells the new "
-                f"array from the one that it replaces: {error.strerror or error}."
+                f"could not look for {_mark(self.token)} in {self.place}, which tells what is "
+                f"new from what it replaces: {error.strerror or error}."
             ) from error
 
     @property
     def is_begun(self) -> bool:
-        """True if the new array is being written, or has taken the place of the old one."""
+        """True if the new node is being written, or has taken the place of the old one."""
         return Path(self.beside, _mark(self.token)).exists() or self.is_done
 
     def begin(
         self, *, held: bool, journal: Journal | None = None, resumed: bool = False
     ) -> BinaryIO | None:
-        """Make the folder of the new array, or continue in it; remove what killed jobs have left.
+        """Make the folder of the new node, or continue in it; remove what killed jobs have left.
 
         Parameters
         ----------
@@ -134,7 +140,7 @@ class AtomicReplace:
             return self._make(says, held=held)
         except OSError as error:
             raise StoreError(
-                f"could not make {self.beside} for the array that is to take the place of "
+                f"could not make {self.beside} for what is to take the place of "
                 f"{self.place}: {error.strerror}. Check the permissions of the folder around it, "
                 "or write to another place."
             ) from error
@@ -165,14 +171,14 @@ class AtomicReplace:
         return None
 
     def end(self) -> None:
-        """Exchange the folders, and remove the old array; the mark stays.
+        """Exchange the folders, and remove the old node; the mark stays.
 
         May be called again after a crash at any moment, and after the end.
 
         Raises
         ------
         StoreError
-            If the folders cannot be exchanged; the old array is then where it was.
+            If the folders cannot be exchanged; the old node is then where it was.
         """
         try:
             if _has_mark(self.beside, self.token):
@@ -180,12 +186,12 @@ class AtomicReplace:
                 for one in (self.beside, self.place):
                     forget_folders(one)
                 forget_reached()
-            for one in (self.beside, self.place):  # before the old array goes
+            for one in (self.beside, self.place):  # before the old node goes
                 fsync_folder(str(Path(one).parent))
         except OSError as error:
             raise StoreError(
                 f"{self.beside} could not take the place of {self.place}: "
-                f"{error.strerror or error}. Both arrays are whole."
+                f"{error.strerror or error}. Both are whole."
             ) from error
         self.remove()
 
@@ -194,8 +200,8 @@ class AtomicReplace:
         Path(self.place, _mark(self.token)).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove what lies beside: the old array after the end, else the new one."""
-        if Path(self.place).exists():  # else these are the only arrays that there are
+        """Remove what lies beside: the old node after the end, else the new one."""
+        if Path(self.place).exists():  # else these are the only ones that there are
             _remove(f"{self.beside}{_AWAY}")
             _remove(self.beside)
 
@@ -245,7 +251,7 @@ def _state(folder: str, token: str, maker: str | None) -> State:
     if Path(folder).is_symlink() or not Path(folder).is_dir():
         return "unknown"  # no job makes such
     if os.path.lexists(f"{folder}{_AWAY}"):
-        return "unknown"  # a crash between two renames: these are the only arrays that there are
+        return "unknown"  # a crash between two renames: these are the only ones that there are
     try:
         descriptor = open_in(folder, _mark(token), os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb", buffering=0) as mark:
@@ -293,12 +299,12 @@ def _trusts(mark: BinaryIO) -> bool:
 
 
 def _has_mark(folder: str, token: str) -> bool:
-    """True if a folder, which is no link, holds the new array of a job.
+    """True if a folder, which is no link, holds the new node of a job.
 
     Raises
     ------
     OSError
-        If that cannot be told: the new array would be taken for the old one, and removed.
+        If that cannot be told: the new node would be taken for the old one, and removed.
     """
     if Path(folder).is_symlink():
         return False
@@ -332,7 +338,7 @@ def _is_free(mark: BinaryIO) -> bool:
 
 
 def _mark(token: str) -> str:
-    """Return the name of the mark, which no listing shows and only the new array's folder has."""
+    """Return the name of the mark, which no listing shows and only the new node's folder has."""
     return f".zarr-dask-{token}.tmp"
 
 
@@ -340,30 +346,30 @@ def _mark(token: str) -> str:
 
 
 def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
-    """Plan the swap of an array; nothing is written.
+    """Plan the swap of an array or a group; nothing is written.
 
     Parameters
     ----------
     store, path
-        Store and path of the array.
+        Store and path of the node.
     formats
-        Formats of the old array and of the new one.
+        Formats of the old node and of the new one.
 
     Raises
     ------
     StoreError
-        If the store is not a local one, or the array not in one folder that can be renamed.
+        If the store is not a local one, or the node not in one folder that can be renamed.
     LinkError
-        If a link stands in the place of the array, or leads to it.
+        If a link stands in the place of the node, or leads to it.
     """
     if not isinstance(store, FileStore):
         raise StoreError(
             f"{where(store, path)} cannot be replaced at once: mode='swap' renames folders of "
-            "local files. Write to another place, and replace the array by it afterwards."
+            "local files. Write to another place, and let readers open that one afterwards."
         )
     if any(node_format.prefixes(path) != (prefix_of(path),) for node_format in formats):
         raise StoreError(
-            f"{where(store, path)} does not lie in one folder, as arrays of the formats v1, v2 and "
+            f"{where(store, path)} does not lie in one folder, as nodes of the formats v1, v2 and "
             "v3 do, so that it cannot be replaced at once."
         )
     check_no_link(store, path)
@@ -372,10 +378,10 @@ def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
     token = token_hex(8)
     if not name or _device(place) != Path(around).stat().st_dev:
         raise StoreError(
-            f"{place} is on another file system than {around}, where the new array would be "
+            f"{place} is on another file system than {around}, where its replacement would be "
             "written, so that it cannot be renamed. Write to another place."
         )
-    return AtomicReplace(place, f"{around}/.{name}", token, store.fsync)
+    return AtomicReplace(place, f"{around}/.{name}", path, token, store.fsync)
 
 
 def _device(place: str) -> int:
@@ -387,7 +393,7 @@ def _device(place: str) -> int:
 
 
 def is_halfway(store: Store) -> bool:
-    """True if a job was killed right between two renames, in any array of a hierarchy."""
+    """True if a job was killed right between two renames, in any node of a hierarchy."""
     if not isinstance(store, FileStore):
         return False
     around, name = os.path.split(os.path.realpath(store.root))

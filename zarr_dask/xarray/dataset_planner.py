@@ -43,6 +43,7 @@ from zarr_dask.jobs.write.request import WriteRequest
 from zarr_dask.jobs.write.target_array import new_array
 from zarr_dask.jobs.write.write import plan_several
 from zarr_dask.journal import no_open_journals
+from zarr_dask.journal.swap import AtomicReplace, is_halfway, plan_swap
 from zarr_dask.stores.base import Store, is_remote, join
 from zarr_dask.stores.compare_and_swap import as_cas_store
 from zarr_dask.stores.wrappers.base import check_writable
@@ -113,7 +114,7 @@ class Planner:
     def free(self) -> PrefetchedLocation | None:
         """Return the location of the group, if nothing is stored there, or will be before it."""
         call = self.call
-        if call.append is not None or call.region is not None or call.mode == "r+":
+        if call.append is not None or call.region is not None or call.mode in {"r+", "swap"}:
             return None
         if call.mode == "w" and not call.resume.resume:
             return find_replaced_location(self.store, self.path)
@@ -152,7 +153,7 @@ class Planner:
             raise ValueError(f"unexpected encoding group names: {unknown}")
         _check_names(call, nodes)
         present = self._present(self.path)
-        if present is None or call.mode == "w":
+        if present is None or call.mode in {"w", "swap"}:
             node_format = format_for_new(self._asked, self.around, self.path)
         else:
             node_format = present.group.node_format
@@ -185,6 +186,18 @@ class Planner:
     def _outermost(self) -> StoredGroup | None:
         return self._found(self.path)
 
+    @cached_property
+    def swap(self) -> AtomicReplace | None:
+        """Return the swap that replaces the group at once; None if there is no group yet."""
+        if self.call.mode != "swap":
+            return None
+        present, formats = self._outermost, [format_for_new(self._asked, self.around, self.path)]
+        if present is not None:
+            formats.append(present.group.node_format)
+        elif not is_halfway(self.store):
+            return None
+        return plan_swap(self.store, self.path, *formats)
+
     def _present(self, path: str) -> StoredGroup | None:
         """Return the group at a path, unless it is to be replaced."""
         return self._outermost if path == self.path else self._found(path)
@@ -205,7 +218,7 @@ class Planner:
 
     def _check_place(self, node_format: Format, *, exists: bool) -> None:
         call = self.call
-        if call.format is not None and exists and call.mode not in {"w", "w-"}:
+        if call.format is not None and exists and call.mode not in {"w", "w-", "swap"}:
             wanted = format_named(call.format)
             if wanted.name != node_format.name:
                 raise DatasetMismatchError(
@@ -225,12 +238,12 @@ class Planner:
 
     def _check_free(self, node_format: Format, *, exists: bool) -> None:
         """Refuse to make a group where something is."""
-        if self.call.mode in {"w", "w-"} or not exists:
+        if self.call.mode in {"w", "w-", "swap"} or not exists:
             check_can_create(
                 self._asked,
                 self.path,
                 node_format,
-                overwrite=self.call.mode == "w",
+                overwrite=self.call.mode == "w" or self.swap is not None,
                 is_group=True,
                 advice="Pass mode='w' to replace it, mode='a' to write its variables, or append= "
                 "a dimension.",
@@ -247,7 +260,7 @@ class Planner:
         node_format: Format,
     ) -> None:
         call = self.call
-        present = None if call.mode in {"w", "w-"} else self._present(path)
+        present = None if call.mode in {"w", "w-", "swap"} else self._present(path)
         if present is not None and call.region is not None:
             for piece in region_pieces(dataset, call.region, present, call.casting):
                 work.writes.append(self._write_piece(path, piece, present))
@@ -382,6 +395,7 @@ class Planner:
             max_mem=call.max_mem,
             temp=call.temp,
             prefetched=self.free,
+            swap=self.swap,
         )
 
     # --- the plan ---------------------------------------------------------------------------------
@@ -402,6 +416,7 @@ class Planner:
             groups=tuple(work.groups),
             bare=tuple(work.bare),
             overwrite=call.mode == "w",
+            swap=self.swap,
             appends=call.append is not None and not self._is_claimed,
             job=call.job,
             consolidated=makes_root if call.consolidated is None else call.consolidated,

@@ -152,6 +152,8 @@ class DatasetPlan(Priced, InWords):
             lines.append(f"  stored already: {', '.join(self.kept)}")
         if commit is not None:
             lines.append("  visible together, when all of it is written")
+        if commit is not None and commit.swap is not None:
+            lines.append("  written beside the old group, whose place it takes at the end")
         return "\n".join([*lines, self.joint.explain()])
 
     def _repr_html_(self) -> str:

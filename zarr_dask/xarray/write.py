@@ -9,7 +9,7 @@ anything is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from os import PathLike
@@ -34,7 +34,7 @@ from zarr_dask.jobs.write.plan import Partial
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.zarr_python_kwargs import target_of
 from zarr_dask.journal import OnConflict, claimed
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.open import Location
 from zarr_dask.stores.patience import in_job
 from zarr_dask.xarray.call import Call
@@ -95,8 +95,9 @@ def plan_dataset(
     mode
         ``"w"`` replaces the group with all below it, ``"w-"`` makes it only if nothing is there.
         ``"a"`` adds variables and writes over those that are there, ``"r+"`` only the latter;
-        ``"a-"``, with `append`, leaves others alone. The default is ``"a"`` for an append,
-        ``"r+"`` for a region, else ``"w-"``.
+        ``"a-"``, with `append`, leaves others alone. ``"swap"`` replaces a group in local files in
+        one step when the new one is whole, which may be computed from the old one. The default is
+        ``"a"`` for an append, ``"r+"`` for a region, else ``"w-"``.
     append, append_dim
         A dimension along which all variables that have it grow; the second is xarray's word.
     region
@@ -190,9 +191,12 @@ def plan_dataset(
     )
     _check_dataset(dataset)
     store, path = _place(url, group, storage_options, call)
-    if call.append is not None and has_unfinished_commit(store, path):
-        raise _unfinished(store, path)
     nodes = _nodes(dataset, inherits=write_inherited_coords)
+    for unfinished in _unfinished(store, path, call, nodes):
+        raise ResumeError(
+            f"an append to {where(store, unfinished)} died while it made its values visible. "
+            "zarr_dask.write_dataset with the same arguments does what is left of it first."
+        )
     return Planner(store, path, _told(call, nodes)).plan(nodes)
 
 
@@ -312,10 +316,10 @@ def write_dataset(
     store, path = _place(url, group, storage_options, call)
     nodes = _nodes(dataset, inherits=write_inherited_coords)
     call = _told(call, nodes)
-    if call.append is not None and has_unfinished_commit(store, path):
-        node_format = _format_at(store, path)
+    for unfinished in _unfinished(store, path, call, nodes):
+        node_format = _format_at(store, unfinished)
         if node_format is not None:
-            finish_commit(store, path, node_format, on_conflict, call.job)
+            finish_commit(store, unfinished, node_format, on_conflict, call.job)
     if not compute:
         return _later(Planner(store, path, call), nodes)
     if call.append is None or on_conflict == "error":
@@ -472,7 +476,7 @@ def _run(
 def _later(planner: Planner, nodes: Mapping[str, xr.Dataset]) -> Any:
     """Return tasks that write; new arrays are made now, as xarray does."""
     store, path, call = planner.store, planner.path, planner.call
-    if call.append is not None or call.region is not None:
+    if call.append is not None or call.region is not None or planner.swap is not None:
         return planner.plan(nodes).collection()
     Planner(store, path, replace(call, bare=True)).plan(nodes).run()
     later = {
@@ -488,11 +492,15 @@ def _format_at(store: Store, path: str) -> Format | None:
     return found[0] if found else None
 
 
-def _unfinished(store: Store, path: str) -> Exception:
-    return ResumeError(
-        f"an append to {where(store, path)} died while it made its values visible. "
-        "zarr_dask.write_dataset with append= does what is left of it first."
-    )
+def _unfinished(store: Store, path: str, call: Call, nodes: Iterable[str]) -> list[str]:
+    """Return groups to append to, or to swap, where an append died while it became visible.
+
+    Its record would count for the group that takes the place.
+    """
+    if call.append is None and call.mode != "swap":
+        return []
+    paths = (join(path, below) for below in nodes)
+    return [one for one in paths if has_unfinished_commit(store, one)]
 
 
 def _nodes(dataset: Any, *, inherits: bool = False) -> dict[str, xr.Dataset]:

@@ -200,10 +200,7 @@ class ResumePlan:
         JobRunningError
             If a running process holds a job whose work this one overwrites.
         """
-        for old in self.replaced:
-            old.check_not_locked("what this job writes over")
-        for old in self.replaced:
-            old.remove()
+        self.remove_replaced()
         if self.resumed is not None:
             journal, job = self.resumed
             described = replace(self.job, run_id=job.run_id, begun=job.begun, swap=job.swap)
@@ -230,6 +227,19 @@ class ResumePlan:
             journal.begin(job)
             return journal
         return None
+
+    def remove_replaced(self) -> None:
+        """Remove the journals of jobs whose work this one overwrites.
+
+        Raises
+        ------
+        JobRunningError
+            If a running process holds one of them.
+        """
+        for old in self.replaced:
+            old.check_not_locked("what this job writes over")
+        for old in self.replaced:
+            old.remove()
 
     def receipts(self, target: Array) -> Receipts | None:
         """Return the valid receipts of the job so far; None for a new job."""
@@ -295,8 +305,7 @@ def plan_resume(
         _check_outside(target, manifest)
         check_file(manifest.store, manifest.key, "manifest=")
     place = _place(target, options.journal, required=required)
-    token = "" if swap is None else swap.token
-    job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=token)
+    job = _job(values, target, region, creates=creates, grows=grows, resume=resume, swap=swap)
     job = replace(job, append_committed=grown)  # it may be killed once more before it ends
     present = _open_at(target, place, needed=required, free_beside=free_beside)
     others = [pair for pair in present if _in_the_way(pair[1], job)]
@@ -452,7 +461,7 @@ def _job(
     creates: bool,
     grows: bool,
     resume: Resume,
-    swap: str = "",
+    swap: AtomicReplace | None = None,
 ) -> JobRecord:
     documents = target.node_format.documents(target.meta, target.path)
     prefix = target.node_format.data_prefix(target.path)
@@ -484,13 +493,20 @@ def _job(
             "dtype": str(values.dtype),
             "shape": shape,
             "grows": grows,
-            "swaps": bool(swap),
+            "swaps": _swapped(target, swap),
         },
-        swap=swap,
+        swap="" if swap is None else swap.token,
         content_token=_digest(
             [*told, str(values.dtype), canonical_location(target.store, target.path)]
         ),
     )
+
+
+def _swapped(target: Array, swap: AtomicReplace | None) -> bool | str:
+    """Return a fact of a job that puts an array, or a group with it, in place of another one."""
+    if swap is None or not swap.path_beside(target.path):
+        return swap is not None
+    return f"/{swap.path}"
 
 
 def _digest(facts: Any) -> str:

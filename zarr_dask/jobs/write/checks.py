@@ -191,7 +191,7 @@ def check_not_read(values: da.Array, store: Store, path: str) -> None:
             raise SourceIsTargetError(
                 f"the dask array reads {read}, which would be written: values would be lost "
                 "before they are read. Write to another place, and replace the array by it "
-                "afterwards; for a local array mode='swap' does that."
+                "afterwards; in local files mode='swap' does that."
             )
 
 

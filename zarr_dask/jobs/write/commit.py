@@ -57,6 +57,7 @@ from zarr_dask.hierarchy.edit import (
 from zarr_dask.hierarchy.locate import is_still_free
 from zarr_dask.jobs.write.target import ArrayTarget
 from zarr_dask.journal import (
+    Journal,
     NodeClaim,
     OnConflict,
     claim_node,
@@ -65,6 +66,7 @@ from zarr_dask.journal import (
     default_place,
     remove_empty_folders,
 )
+from zarr_dask.journal.swap import AtomicReplace
 from zarr_dask.stores.base import Store, join
 from zarr_dask.stores.wrappers.confirmed import confirmed_if
 
@@ -120,6 +122,8 @@ class GroupCommit:
     """Arrays that become longer without a write of their own."""
     overwrite: bool = False
     """True to remove what is at `path` before anything is written."""
+    swap: AtomicReplace | None = None
+    """Swap that puts the group in place of another one at the end."""
     appends: bool = False
     """True to keep other appends to the group away."""
     job: str = ""
@@ -131,18 +135,45 @@ class GroupCommit:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep other appends to the group away as long as a ``with`` statement lasts.
+        """Keep appends to the group away as long as a ``with`` statement lasts.
 
         Raises
         ------
         AppendConflictError
             If another one is under way.
         """
-        if not self.appends:
+        if not self.appends and self.swap is None:
             yield
             return
         with claimed(self.store, self.path, job=self.job):
             yield
+
+    @contextmanager
+    def beside(self, journal: Journal | None, *, resumed: bool, held: bool) -> Iterator[None]:
+        """Make the folder of a group that replaces another one, or continue in it.
+
+        Parameters
+        ----------
+        journal
+            The journal that is removed last, if there is one.
+        resumed
+            True if its receipts are for the existing content of the folder.
+        held
+            True if the ``with`` statement lasts as long as the job.
+        """
+        if self.swap is None or self.swap.is_done:
+            yield
+            return
+        mark = self.swap.begin(held=held, journal=journal, resumed=resumed)
+        try:
+            yield
+        except BaseException:
+            if journal is None:
+                self.swap.remove()
+            raise
+        finally:
+            if mark is not None:
+                mark.close()
 
     def claim_group(self, run_id: str, job: str = "") -> tuple[NodeClaim | None, bool]:
         """Claim the location of the outermost group, if it is made, in a remote store.
@@ -164,7 +195,7 @@ class GroupCommit:
 
         Where the location may not be as it was planned for, it is looked at again (`is_as_seen`).
         """
-        if resumed:
+        if resumed or self.swap is not None:  # whose folder is a new one
             return
         place = (self.store, self.path, self.node_format)
         if not (self.overwrite or is_as_seen):
@@ -193,6 +224,12 @@ class GroupCommit:
         MetadataChangedError
             If an array that was to grow is another one by now.
         """
+        if self.swap is not None:
+            if not self.swap.is_done:
+                self._of_folder(self.swap).show(targets)
+            self.swap.end()
+            self.consolidate(with_root=True)
+            return
         if self.derived is not None:
             self.derived.write()
         record = self._record(targets)
@@ -212,6 +249,22 @@ class GroupCommit:
             self.consolidate(with_root=bool(arrays))
         if record is not None:
             record.remove()
+
+    def _of_folder(self, swap: AtomicReplace) -> GroupCommit:
+        """Return the changes in the folder of a group that replaces another one."""
+
+        def array_beside(array: Array) -> Array:
+            return replace(array, store=swap.store, path=swap.path_beside(array.path))
+
+        return replace(
+            self,
+            store=swap.store,
+            path="",
+            groups=tuple(replace(one, path=swap.path_beside(one.path)) for one in self.groups),
+            bare=tuple(map(array_beside, self.bare)),
+            consolidated=self.consolidated and not self.path,
+            swap=None,
+        )
 
     @property
     def _shown_in(self) -> Store:

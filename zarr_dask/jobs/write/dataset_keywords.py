@@ -31,8 +31,8 @@ class OfXarray(Protocol):
         """Lengths by name of the dimension."""
 
 
-DatasetMode = Literal["w", "w-", "a", "a-", "r+"]
-"""Ways to treat a store that is there, in the words of `xarray.Dataset.to_zarr`."""
+DatasetMode = Literal["w", "w-", "a", "a-", "r+", "swap"]
+"""Ways to treat a store that is there: those of `xarray.Dataset.to_zarr`, and one of our own."""
 Others = Literal["match", "keep", "write"]
 """Ways to treat variables without the dimension of an append that are stored."""
 Overlap = Literal["refuse", "replace", "allow"]

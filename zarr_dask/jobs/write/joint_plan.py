@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from zarr_dask._util.display import InWords
 from zarr_dask._util.lazy_names import hides
-from zarr_dask.formats.base import where
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
 from zarr_dask.jobs.engine.plan import LISTED, add_requests, format_bytes, more_line
 from zarr_dask.jobs.engine.prices import Priced
@@ -30,7 +29,7 @@ from zarr_dask.jobs.write.running import (
 from zarr_dask.jobs.write.start import start_write
 from zarr_dask.jobs.write.submit import WriteProgress
 from zarr_dask.jobs.write.target import WriteReport
-from zarr_dask.journal import NodeClaim
+from zarr_dask.journal import Journal, NodeClaim, new_journal
 from zarr_dask.stores.fenced_deletes import fenced_deletes
 from zarr_dask.stores.patience import in_job
 
@@ -186,8 +185,12 @@ class JointWritePlan(Priced, InWords):
         try:
             with fenced_deletes(None if group is None else group.fence):
                 commit.make_room(resumed=self.is_resumed, is_as_seen=is_as_seen)
-            gone = [where(commit.store, commit.path)] if commit.overwrite else []
-            with noting_removal(() if self.is_resumed else gone, plans):
+            gone = [(commit.store, commit.path)] if commit.overwrite else []
+            if commit.swap is not None:  # else folders of such jobs would still be theirs
+                for plan in plans:
+                    plan.resume.remove_replaced()
+            swapping = commit.beside(self._first_journal, resumed=self.is_resumed, held=held)
+            with noting_removal(() if self.is_resumed else gone, plans), swapping:
                 yield plans, group
         except BaseException:
             if group is not None:
@@ -195,6 +198,16 @@ class JointWritePlan(Priced, InWords):
                 tasks_run = find_workers(None).client is not None
                 group.give_up(leaves_journal=resumes, tasks_run=tasks_run)
             raise
+
+    @property
+    def _first_journal(self) -> Journal | None:
+        """The journal that is removed last, if the arrays have some."""
+        resume = self.plans[0].resume if self.plans else None
+        if resume is None or resume.place is None:
+            return None
+        if resume.resumed is not None:
+            return resume.resumed[0]
+        return new_journal(resume.place, resume.job)
 
     @property
     def is_resumed(self) -> bool:

@@ -67,7 +67,8 @@ class PlannedWrite(Priced, InWords):
     uses_cas: bool = False
     """True if other jobs may be writing to the objects that are written in part."""
     swap: AtomicReplace | None = None
-    """Swap that later puts the array in place of another one; None to write it in place."""
+    """Swap that later puts the array, or its group, in place of another one; None to write it in
+    place."""
     has_ended: bool = False
     """True if a call wrote all of it and died before it could remove its journals."""
     prefetched: PrefetchedLocation | None = None
@@ -104,6 +105,15 @@ class PlannedWrite(Priced, InWords):
     def at_once(self) -> Self:
         """Return the plan to be run now, without repeating the requests made while planning."""
         return replace(self, reuse_prefetched_place=True)
+
+    def within(self, swap: AtomicReplace) -> Self:
+        """Return the plan of an array of a group that replaces another one.
+
+        All arrays of the group go on in the folder that the first one has begun in.
+        """
+        resume = replace(self.resume, job=replace(self.resume.job, swap=swap.token))
+        ended = self.resume.has_ended or swap.is_done
+        return replace(self, swap=swap, resume=resume, has_ended=ended)
 
     @property
     def regrouped(self) -> bool:
@@ -240,7 +250,7 @@ class PlannedWrite(Priced, InWords):
             self._memory(),
         ]
         lines += self._reasons()
-        if self.swap is not None:
+        if self.swap is not None and not self.deferred:
             lines.append("  swap    written beside the old array, whose place it takes at the end")
         if self.before is not None:
             lines.append(f"  length  {self.before.shape} until all is written, {target.shape} then")

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import starmap
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from zarr_dask._util.lazy_names import hides
 from zarr_dask.errors import JobReplacedError, NodeNotFoundError
-from zarr_dask.formats.base import ArrayMeta
+from zarr_dask.formats.base import ArrayMeta, where
 from zarr_dask.formats.handles import tell_growth
 from zarr_dask.hierarchy.open_node import open_array
 from zarr_dask.jobs.engine import check_reachable_from_workers, find_workers
@@ -26,7 +27,7 @@ from zarr_dask.jobs.write.submit import ReadyWrites, WriteProgress, compute_writ
 from zarr_dask.jobs.write.target import Commit, Finalizer, WriteReport
 from zarr_dask.journal import JournalLocation, NodeClaim, new_journal
 from zarr_dask.journal.finished import finished_job, record_of
-from zarr_dask.stores.base import is_remote
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.open import local_path
 from zarr_dask.stores.patience import in_job
 from zarr_dask.stores.retry import counting_requests
@@ -264,13 +265,15 @@ def make_finalizer(
     """
     found = list(begun)
     journals = tuple(one.journal for one in found if one.journal is not None)
-    swaps = tuple(one.swap for one in found if one.swap is not None)
+    swaps = {one.swap for one in found if one.swap is not None}
+    if commit is not None and commit.swap is not None:
+        swaps.add(commit.swap)
     deferred = tuple(one.deferred for one in found if one.deferred is not None)
     staging_folders = tuple(one.staging for one in found if one.staging is not None)
     nodes = {one.node.key: one.node for one in found if one.node is not None and group is None}
     claims = tuple(nodes.values()) if group is None else (group,)
     tokens = tuple(one.token for one in found)
-    return Finalizer(journals, swaps, tokens, commit, deferred, staging_folders, claims)
+    return Finalizer(journals, tuple(swaps), tokens, commit, deferred, staging_folders, claims)
 
 
 def _packages(plans: Sequence[PlannedWrite]) -> set[str]:
@@ -314,7 +317,8 @@ def run_plans(
     """Write one array or several, and end their jobs; `commit` and `group` as `make_finalizer`."""
     with counting_requests() as besides:
         begun: list[StartedWrite] = []
-        gone = [] if commit is not None else [one.target.where for one in plans if _removes(one)]
+        replaced = [] if commit is not None else filter(_removes, plans)
+        gone = [(one.target.store, one.target.path) for one in replaced]
         with _leaving_no_journal(begun), noting_removal(gone, begun):
             reports = _run(begun, plans, client, progress, window, commit, group)
     return (reports[0].with_waits(besides), *reports[1:]) if reports else reports
@@ -338,15 +342,17 @@ def _removes(plan: PlannedWrite) -> bool:
 
 
 @contextmanager
-def noting_removal(gone: Sequence[str], begun: Sequence[object]) -> Iterator[None]:
-    """Note at the error of a job that has begun that what it replaces has been removed."""
+def noting_removal(gone: Sequence[tuple[Store, str]], begun: Sequence[object]) -> Iterator[None]:
+    """Note at the error of a job that has begun that the nodes it replaces have been removed."""
     try:
         yield
     except Exception as error:
         if begun and gone:
+            is_local = all(local_path(store, path) is not None for store, path in gone)
+            instead = "Write to another location" + (", or pass mode='swap'," if is_local else "")
             error.add_note(
-                f"What was at {', '.join(gone)} before, if anything, was removed when the job "
-                "began: mode='w' frees the location first. Write to another location to keep the "
+                f"What was at {', '.join(starmap(where, gone))} before, if anything, was removed "
+                f"when the job began: mode='w' frees the location first. {instead} to keep the "
                 "old values until the new ones are whole."
             )
         raise

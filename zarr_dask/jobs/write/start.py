@@ -402,8 +402,9 @@ class _WriteStart:
         """
         plan, place = self.plan, self._place
         if plan.swap is not None:
-            self._warn_of_stale()
-            warn_mixed_formats(*place)
+            if not plan.deferred:
+                self._warn_of_stale()
+                warn_mixed_formats(*place)
         elif plan.before is not None:  # here: what a worker warns of, nobody at the client sees
             if not plan.deferred:
                 warn_stale_consolidated(*place)
@@ -455,7 +456,8 @@ class _WriteStart:
         )
         marks, target = self._held_marks(journal), plan.target
         if plan.swap is not None:
-            target = replace(target, store=plan.swap.store, path="")
+            path = plan.swap.path_beside(target.path)
+            target = replace(target, store=plan.swap.store, path=path)
         folder, opened = self._seen_folder(journal)
         marks += opened
         done = resume.receipts(target)
@@ -532,7 +534,7 @@ class _WriteStart:
         marks: list[BinaryIO | JobLock] = []
         if self.held and journal is not None:
             marks.append(journal.lock())
-        if swap is not None:
+        if swap is not None and not self.plan.deferred:  # else the folder is a group's
             resumed = self.plan.resume.resumed is not None
             mark = swap.begin(held=self.held, journal=journal, resumed=resumed)
             marks += () if mark is None else (mark,)

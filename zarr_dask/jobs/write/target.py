@@ -214,7 +214,7 @@ class ArrayTarget:
     records: WriteReceipts | None = None
     """Records of the work, besides the array."""
     swap: AtomicReplace | None = None
-    """Swap that puts the array in place of another one at the end."""
+    """Swap that puts the array, or a group with it, in place of another one at the end."""
     lasting: Array | None = None
     """The array at its final location; None for `array`, which may be written elsewhere."""
     token: str = ""
@@ -576,8 +576,8 @@ class ArrayTarget:
             note_end(self.token)
             record_end(records.journal, job, asdict(result))
             records.journal.remove()  # after an array has grown: `plan_resume` knows such jobs
-        if self.swap is not None and (records is None or records.ends):
-            self.swap.forget()  # and after the journal, which it belongs to
+        if self._own_swap is not None and (records is None or records.ends):
+            self._own_swap.forget()  # and after the journal, which it belongs to
         if claim is not None:
             release(claim)
 
@@ -624,10 +624,15 @@ class ArrayTarget:
             if not again:
                 note_end(self.token)  # from here on it may be this job that has made the array
             put_new_node(self._shown_in, array.path, documents, again=again, claimed=True)
-        if self.swap is not None:
-            self.swap.end()
+        if self._own_swap is not None:
+            self._own_swap.end()
         if self.before is not None:
             self._grow_claimed(self.before, job)
+
+    @property
+    def _own_swap(self) -> AtomicReplace | None:
+        """The swap of this array alone; that of a group is the caller's."""
+        return None if self.deferred else self.swap
 
     @property
     def _shown_in(self) -> Store:
@@ -792,6 +797,11 @@ _CLAIMED = BoundedSet()
 class Commit(Protocol):
     """The common end of several writes."""
 
+    @property
+    def swap(self) -> AtomicReplace | None:
+        """Swap that puts a group of them in place of another one, if any."""
+        ...
+
     def show(self, targets: Sequence[ArrayTarget]) -> None:
         """Make what they have written visible, in an order that readers can rely on."""
         ...
@@ -858,7 +868,7 @@ class Finalizer:
     def end(self) -> None:
         """Remove what the jobs have left, their journals last."""
         for swap in self.swaps:
-            swap.remove()  # what a task that was killed has left of the old array
+            swap.remove()  # what a task that was killed has left of the old node
         for token in self.tokens:
             note_end(token)
         for staging in self.staging_folders:

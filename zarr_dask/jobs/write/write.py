@@ -310,6 +310,10 @@ def plan_several(
     is_resumable = commit is None and any(one.resume for one in requests)
     awaiting = [_awaiting(one, p.target, p.before) for one, p in zip(requests, plans, strict=True)]
     anew = bound(plan_several, arrays, awaiting) if is_resumable else None
+    if commit is not None and commit.swap is not None:
+        swap = next((one.swap for one in plans if one.resume.resumed), None) or commit.swap
+        plans = [one.within(swap) for one in plans]
+        commit = replace(commit, swap=swap)
     return JointWritePlan(tuple(_in_one_graph(_sharing_memory(plans))), commit, anew)
 
 
@@ -445,7 +449,7 @@ def _plan(arr: Any, request: WriteRequest) -> WritePlan:
     target, region, prefetched, before, ended = _aim(values, request)
     if not prefetched.free_beside:
         check_no_output(target.store, target.path)
-    swap = _swap(target) if request.mode == "swap" else None
+    swap = _swap(target) if request.mode == "swap" else request.swap
     anyway = request.overwrite or request.mode == "w" or swap is not None
     replaces = request.creates and anyway  # where nothing is to be swapped, nothing is removed
     if swap is None:
