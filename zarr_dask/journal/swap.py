@@ -63,10 +63,10 @@ class AtomicReplace:
     """Location of the old node, as an absolute path without links."""
     root: str
     """First part of the path of the new node's folder, beside the root of the hierarchy."""
-    path: str
-    """Path of the node in its store."""
     token: str
     fsync: bool
+    path: str = ""
+    """Path of the node in its store."""
 
     @property
     def beside(self) -> str:
@@ -381,7 +381,7 @@ def plan_swap(store: Store, path: str, *formats: Format) -> AtomicReplace:
             f"{place} is on another file system than {around}, where its replacement would be "
             "written, so that it cannot be renamed. Write to another place."
         )
-    return AtomicReplace(place, f"{around}/.{name}", path, token, store.fsync)
+    return AtomicReplace(place, f"{around}/.{name}", token, store.fsync, path)
 
 
 def _device(place: str) -> int:
