@@ -1040,3 +1040,16 @@ def test_labels_that_are_wrong_are_refused(tmp_path):
     said = refuse("copy", place, tmp_path / "a", "--sel", "time=2031:")
     assert "they go from 2000-01-01" in said
     assert not (tmp_path / "a").exists()
+
+
+def test_notes_at_an_error_are_printed(hierarchy, monkeypatch):
+    """They may say what to do."""
+
+    def fail(*_args, **_options):
+        error = NodeNotFoundError("here", ["zarr.json"])
+        error.add_note("Look at --codecs there.")
+        raise error
+
+    monkeypatch.setattr(zd, "open", fail)
+    failed = run("info", hierarchy, code=3)
+    assert failed.stderr.splitlines()[-1].strip() == "Look at --codecs there."

@@ -18,6 +18,7 @@ from zarr_dask.errors import (
     DataTypeError,
     GridError,
     MetadataError,
+    NodeNotFoundError,
     StoreError,
 )
 from zarr_dask.journal import claimed
@@ -65,6 +66,19 @@ def test_the_result_equals_a_write_of_everything(tmp_path, options):
     assert not [name for name in found if found[name] != expected[name]]
     assert zd.ome.validate(tmp_path / "image") == []
     assert {path.name for path in tmp_path.iterdir()} == {"image", "fresh"}
+
+
+@pytest.mark.parametrize("ending", ["ozx", "zip"])
+def test_an_archive_is_appended_to(tmp_path, ending):
+    place, values = tmp_path / f"image.{ending}", np.arange(128, dtype="u1").reshape(2, 8, 8)
+    zd.ome.write(values, place, axes="tyx")
+    zd.ome.append(place, values + 1)
+    image = zd.ome.open(place)
+    np.testing.assert_array_equal(image.levels[0].array[2:], values + 1)
+    assert zd.ome.validate(place) == []
+    with pytest.raises(NodeNotFoundError):
+        zd.ome.append(tmp_path / f"none.{ending}", values)
+    assert [one.name for one in tmp_path.iterdir()] == [place.name]
 
 
 def test_an_axis_that_is_downsampled(tmp_path):

@@ -140,7 +140,8 @@ class ErrorHandlingGroup(HintingGroup):
             except ZarrDaskError as error:
                 if settings().traceback:
                     raise
-                message = as_options(str(error))
+                notes = getattr(error, "__notes__", ())  # they may have the remedy
+                message = as_options("\n".join([str(error), *notes]))
                 say_error(type(error).__name__, message, FAILED)
                 raise Failure(message) from error
             except click.FileError as error:

@@ -30,6 +30,7 @@ from zarr_dask.errors import (
 from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.hierarchy.group import Group
+from zarr_dask.hierarchy.zip_target import open_target_or_archive
 from zarr_dask.jobs.engine.lifecycle import alone_at, waiting_for_same
 from zarr_dask.jobs.engine.plan import add_requests
 from zarr_dask.jobs.write.commit import (
@@ -135,19 +136,20 @@ def append(
     >>> [level.shape for level in zd.ome.open(store).levels]
     [(3, 300, 400), (3, 150, 200)]
     """
-    return append_at(
-        _opened(url, path, storage_options),
-        block,
-        axis,
-        None,
-        labels=labels,
-        method=method,
-        budget=Budget.of(max_mem, client),
-        client=client,
-        progress=progress,
-        on_conflict=on_conflict,
-        resume=resume,
-    )
+    with open_target_or_archive(url, storage_options) as (place, known):
+        return append_at(
+            _opened(place, path, known),
+            block,
+            axis,
+            None,
+            labels=labels,
+            method=method,
+            budget=Budget.of(max_mem, client),
+            client=client,
+            progress=progress,
+            on_conflict=on_conflict,
+            resume=resume,
+        )
 
 
 def finish_append(image: Image) -> None:

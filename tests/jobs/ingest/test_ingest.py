@@ -23,7 +23,7 @@ import zarr_dask as zd
 from tests.support.process_memory import status
 from zarr_dask.cli import main
 from zarr_dask.codecs.checksum import crc32c
-from zarr_dask.errors import IngestError, JournalError, StoreError
+from zarr_dask.errors import GridError, IngestError, JournalError, StoreError
 from zarr_dask.jobs.ingest import survey as surveying
 from zarr_dask.jobs.ingest.broken import BrokenList
 from zarr_dask.jobs.ingest.file_store import FileArrays, header_of
@@ -628,6 +628,22 @@ def test_the_concatenation_is_told_where_files_differ_along_one_dimension(tmp_pa
 # --- jobs -----------------------------------------------------------------------------------------
 
 
+def test_a_wider_type_of_a_later_file_is_not_put_down_to_files_that_were_not_named(tmp_path):
+    files, target = write(tmp_path, [3, 3]), str(tmp_path / "out.zarr")
+    zd.ingest(files[:1], target, concat="time")
+    later = dataset(3, 3)
+    later["time"] = later["time"].astype("i8")
+    first = dataset(0, 3)
+    first["time"] = first["time"].astype("i4")
+    for ds, file in ((first, files[0]), (later, files[1])):
+        Path(file).unlink()
+        ds.to_netcdf(file)
+    zd.ingest(files[:1], target, concat="time", overwrite=True)
+    with pytest.raises(IngestError, match=r"has the data type int32.* overwrite=True to write all"):
+        zd.ingest(files, target, concat="time", settle={"dtype": "promote"})
+    assert zd.open_array(target, "time").shape == (3,)
+
+
 def test_files_that_arrive_later_are_appended(tmp_path):
     files, target = write(tmp_path, [5, 3, 4]), str(tmp_path / "out.zarr")
     zd.ingest(files[:1], target, concat="time", chunks={"time": 2})
@@ -636,6 +652,8 @@ def test_files_that_arrive_later_are_appended(tmp_path):
     plan = zd.plan_ingest(str(tmp_path / "*.nc"), target, concat="time")
     assert (plan.new_files, plan.tasks) == ((), 0)
     assert str(zd.ingest(files, target, concat="time")) == "all files are there already"
+    with pytest.raises(GridError, match=r"chunks names \['tme'\].* Did you mean 'time'"):
+        zd.ingest(files, target, concat="time", chunks={"tme": 2})
     with pytest.raises(IngestError, match=r"not where any of the files ends.* Name all files"):
         zd.ingest([files[1], files[2]], target, concat="time")
     other = dataset(12, 4)

@@ -19,7 +19,13 @@ import zarr
 import zarr_dask as zd
 from tests.support import object_stores
 from tests.support.http_server import Files, serving
-from zarr_dask.errors import NodeNotFoundError, ReadOnlyError, StoreError, StoreOutOfReachError
+from zarr_dask.errors import (
+    ListingError,
+    NodeNotFoundError,
+    ReadOnlyError,
+    StoreError,
+    StoreOutOfReachError,
+)
 from zarr_dask.stores import Range, open_store
 from zarr_dask.stores.backends.fsspec import FsspecStore
 from zarr_dask.stores.config import to_config
@@ -121,6 +127,15 @@ def test_a_failure_that_fsspec_calls_an_absence_is_none(status):
         assert peer[:2].tolist() == [7, 7]
         array = zd.open_array(url, storage_options={"backend": "fsspec", "retry": retry})
         assert array[:2].tolist() == [7, 7]
+
+
+def test_what_no_index_shows_is_not_taken_for_removed():
+    """The file system says that there is no such folder, which counted as removed."""
+    with serving(Files, {"a/c/0": b"1", "a/zarr.json": b"{}"}) as (url, _):
+        store = open_store(url, {"backend": "fsspec"})
+        for prefix in ("a/", ""):
+            with pytest.raises(ListingError, match="shows no index"):
+                store.delete_prefix(prefix)
 
 
 def test_the_end_of_a_value_whose_length_is_not_told():

@@ -40,7 +40,9 @@ from zarr_dask.hierarchy.group import Group
 from zarr_dask.hierarchy.open_node import open as open_node
 from zarr_dask.hierarchy.open_node import open_group
 from zarr_dask.jobs.copy.copy import plan_copy
+from zarr_dask.jobs.copy.node_plans import GridOptions
 from zarr_dask.jobs.copy.plan import CopyPlan
+from zarr_dask.jobs.copy.source_nodes import nodes_of
 from zarr_dask.jobs.engine.lifecycle import is_known
 from zarr_dask.jobs.engine.plan import add_requests, format_bytes, pluralize
 from zarr_dask.jobs.engine.predict import CostModel, memory_budget
@@ -446,6 +448,7 @@ def plan_ingest(
         there = None
     append = None
     if there is not None:
+        _check_names(open_group(source), chunks, shards)
         append = _append_plan(
             there, combination, before, source, resume=resume, max_mem=max_mem, threads=threads
         )
@@ -583,6 +586,18 @@ def _check_grids(**grids: Any) -> None:
                 f"{name}={given!r}: expected lengths by name of the dimension, such as "
                 "{'time': -1, 'x': 64}."
             )
+
+
+def _check_names(files: Group, chunks: Any, shards: Any) -> None:
+    """Raise for grids of dimensions and arrays that no file has, also where nothing is made.
+
+    Raises
+    ------
+    GridError
+        If there are such.
+    """
+    arrays = {path: node for path, node in nodes_of(files) if isinstance(node, Array)}
+    GridOptions(chunks, shards, None, None, None, None, tuple(arrays)).check(files, arrays)
 
 
 def _told(
@@ -754,7 +769,11 @@ def _append_plan(
     """Return the plan that appends the files that a store does not have yet."""
     concat = found.concat
     arrays = {path: one for path, one in found.arrays.items() if one.axis is not None}
-    targets = {path: _target(there, path, one) for path, one in found.arrays.items()}
+    names_all = before is not None and {one.url for one in before.headers} <= {
+        one.url for one in found.headers
+    }
+    remedy = _ANOTHER if names_all else _ALL_FILES
+    targets = {path: _target(there, path, one, remedy) for path, one in found.arrays.items()}
     length = min(
         (targets[p].shape[one.axis] for p, one in arrays.items() if one.axis is not None), default=0
     )
@@ -820,8 +839,8 @@ def _some(numbers: Sequence[int]) -> str:
     return few if len(numbers) <= 5 else f"{few} ... {numbers[-1]}"
 
 
-def _target(there: Group, path: str, one: Combined) -> Array:
-    """Return the array that a store has for one of the files.
+def _target(there: Group, path: str, one: Combined, remedy: str) -> Array:
+    """Return the array that a store has for one of the files; an error ends in the remedy.
 
     Raises
     ------
@@ -832,7 +851,6 @@ def _target(there: Group, path: str, one: Combined) -> Array:
         array = there[path]
     except NodeNotFoundError:
         array = None
-    remedy = _ALL_FILES
     if not isinstance(array, Array):
         raise IngestError(f"{there.where} has no array {path}, which the files have. {remedy}")
     meta, expected = array.meta, carry_missing_value(one.meta, FORMAT, array.node_format)
@@ -862,6 +880,10 @@ def _target(there: Group, path: str, one: Combined) -> Array:
 _ALL_FILES = (
     "Name all files, also those that are there already: only the others are read, and settle= "
     "holds for all. Else choose another target, or overwrite=True."
+)
+_ANOTHER = (
+    "An append keeps what is stored as it is: choose another target for all files, or pass "
+    "overwrite=True to write all of them again."
 )
 
 

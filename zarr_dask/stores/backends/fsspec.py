@@ -462,13 +462,18 @@ class FsspecStore(HoldsCredentials):
             )
         return False
 
+    @property
+    def _is_web(self) -> bool:
+        """True for HTTP, where a folder that is not found may be one without an index."""
+        return urlsplit(self.url).scheme in WEB
+
     def _check_emptiness(self, prefix: str, found: Collection[Any]) -> None:
         """Raise for an empty listing of a missing bucket, or of a server without listings.
 
         An HTTP server may answer 404, or send something else than an index, for a folder with
         values.
         """
-        if not found and urlsplit(self.url).scheme in WEB:
+        if not found and self._is_web:
             raise self._unlisted(prefix)
         if not found:
             self._check_bucket("list", prefix, FileNotFoundError("nothing was listed"))
@@ -602,7 +607,7 @@ class FsspecStore(HoldsCredentials):
     def delete_prefix(self, prefix: str) -> None:
         """See `zarr_dask.stores.base.Store.delete_prefix`."""
         fs, root = self._writable(prefix)
-        if not has_no_folders(fs):
+        if not has_no_folders(fs) and not self._is_web:
             folder = join(root, prefix.rstrip("/"))
             check_may_delete()
             self._do("delete", prefix, lambda: fs.rm(folder, recursive=True))
@@ -720,7 +725,7 @@ class FsspecStore(HoldsCredentials):
                 return call_in_turn(fs, "ls", folder, detail=True, refresh=True)
 
         entries = self._do("list", prefix, ask)
-        if urlsplit(self.url).scheme in WEB:
+        if self._is_web:
             self._check_emptiness(prefix, entries or ())
         keys, prefixes = [], []
         if has_no_folders(fs):
@@ -898,7 +903,7 @@ class FsspecStore(HoldsCredentials):
         return urlsplit(self.url)[:2], hash(self.options)
 
     def _failed(self, doing: str, key: str, error: BaseException) -> StoreError:
-        web = urlsplit(self.url).scheme in WEB
+        web = self._is_web
         if doing == "list" and web and statuses_of(error) & _NO_INDEX:
             return self._unlisted(key)
         words = redacted(words_of(error), self.settings())
