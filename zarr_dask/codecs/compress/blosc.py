@@ -49,6 +49,9 @@ _BLOSC_HEADER = struct.Struct("<4xIII")
 BLOSC_SHUFFLES: tuple[Shuffle, ...] = ("noshuffle", "shuffle", "bitshuffle")
 BLOSC_CNAMES = ("blosclz", "lz4", "lz4hc", "zlib", "zstd", "snappy")
 """Compressors; most builds of numcodecs lack snappy."""
+_NUMBERS: dict[Shuffle, int] = {name: number for number, name in enumerate(BLOSC_SHUFFLES)}
+_NAMES = {name: name.encode() for name in BLOSC_CNAMES}
+"""As the library takes them."""
 BLOSC_LARGEST_TYPESIZE = 255
 """Largest size of elements in bytes; blosc treats larger ones as bytes."""
 _BLOSC_MAX_NBYTES = (1 << 31) - 17
@@ -233,13 +236,11 @@ class Blosc(Compressor):
                 "codec blosc", [ValidationProblem("cname", self.cname, expected, "codec")]
             )
         shuffle, typesize = self._shuffle(itemsize)
-        items, cname = _items(buffer, typesize), self.cname.encode()
-        if self._is_default and shuffle == "shuffle" and _is_smaller_as_it_is(items):
-            shuffle = "noshuffle"  # which the frame says of itself
-        number = BLOSC_SHUFFLES.index(shuffle)
-        return cast(
-            "bytes", blosc_library().compress(items, cname, self.clevel, number, self.blocksize)
-        )
+        items, number = _items(buffer, typesize), _NUMBERS[shuffle]
+        if number == 1 and self._is_default and _is_smaller_as_it_is(items):
+            number = 0  # which the frame says of itself
+        cname, compress = _NAMES[self.cname], blosc_library().compress
+        return cast("bytes", compress(items, cname, self.clevel, number, self.blocksize))
 
     @property
     def _is_default(self) -> bool:
@@ -325,10 +326,9 @@ _BLOSC_SNAPPY = 2 << 5  # set in frames of snappy, and some others
 
 def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
     """Return the bytes as elements of `itemsize`, which tells blosc the unit of shuffling."""
-    raw = np.frombuffer(buffer, np.uint8)
-    if itemsize > BLOSC_LARGEST_TYPESIZE or raw.size % itemsize:
-        return raw
-    return raw if itemsize == 1 else raw.view(_UNITS.get(itemsize) or f"V{itemsize}")
+    if itemsize > BLOSC_LARGEST_TYPESIZE or memoryview(buffer).nbytes % itemsize:
+        return np.frombuffer(buffer, np.uint8)
+    return np.frombuffer(buffer, _UNITS.get(itemsize) or f"V{itemsize}")
 
 
 def _is_smaller_as_it_is(items: np.ndarray) -> bool:
@@ -360,7 +360,7 @@ _FEW = 4
 _STRIP = 1 << 11
 """Bytes of a strip of the sample, which has an eighth of the chunk at most, and 64 KiB."""
 
-_UNITS = {size: np.dtype(f"u{size}") for size in (2, 4, 8)}
+_UNITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 def _blosc_nbytes(buffer: Buffer, size: EncodedSize) -> int:
