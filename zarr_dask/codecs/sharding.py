@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from math import prod
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -264,14 +264,8 @@ class _BoundSharding(BoundSerializer):
         self, array: np.ndarray, index: np.ndarray, threads: int | None
     ) -> Iterator[Buffer]:
         """Yield the bytes of the stored chunks in order, and note their positions in the index."""
-        places, offset = index.reshape(-1, 2), self._first_byte
-        runs = iter_chunk_batches(array, self._inner.spec.shape)
-        if self._worth_encoding_abreast(array.nbytes, threads):
-            encoded = self._encoded_abreast(runs, threads)
-        else:
-            encoded = ((len(run), self._encoded(run)) for run in runs)
-        first = 0
-        for count, chunks in encoded:
+        places, offset, first = index.reshape(-1, 2), self._first_byte, 0
+        for count, chunks in self._encoded_runs(array, threads):
             for number, pieces in chunks:
                 start = offset
                 for piece in pieces:
@@ -279,6 +273,15 @@ class _BoundSharding(BoundSerializer):
                     yield piece
                 places[first + number] = start, offset - start
             first += count
+
+    def _encoded_runs(
+        self, array: np.ndarray, threads: int | None
+    ) -> Iterator[tuple[int, _EncodedChunks]]:
+        """Yield the number of chunks of each run of an array, and those that are stored."""
+        runs = iter_chunk_batches(array, self._inner.spec.shape)
+        if self._worth_encoding_abreast(array.nbytes, threads):
+            return self._encoded_abreast(runs, threads)
+        return ((len(run), self._encoded(run)) for run in runs)
 
     def _worth_encoding_abreast(self, nbytes: int, threads: int | None) -> bool:
         """True if several threads encode chunks, whose bytes are then in memory of their own."""
@@ -330,15 +333,17 @@ class _BoundSharding(BoundSerializer):
 
         None also if nothing may be left to store, or the index places chunks outside the shard.
         """
-        found = self._changed_parts(region, elements, is_new=buffer is None)
-        if found is None:
-            return None
-        elements, parts = found
+        changed, parts = self._whole_chunks(region), None
+        if changed is None:
+            found = self._changed_parts(region, elements, is_new=buffer is None)
+            if found is None:
+                return None
+            elements, parts = found
+            changed = [*parts]
         shard = memoryview(b"" if buffer is None else buffer)
         index = self._no_chunks() if buffer is None else self._decode_index(self._cut_index(shard))
-        changed, places = [*parts], index.reshape(-1, 2)
-        numbers = np.array(changed, np.intp)
-        old = dict(zip(changed, places[numbers].tolist(), strict=True))
+        places, numbers = index.reshape(-1, 2), np.array(changed, np.intp)
+        old = places[numbers]
         places[numbers] = _ABSENT
         kept = _KeptChunks.of(places, numbers)
         if kept.numbers.size:
@@ -346,12 +351,38 @@ class _BoundSharding(BoundSerializer):
                 return None
         elif self.spec.fill_value is not None and is_full_of(elements, self.spec.fill_value):
             return None
-        one = partial(self._changed_chunk, shard, old, parts, elements)
-        if self._worth_encoding_abreast(len(changed) * self._inner.spec.nbytes, threads):
-            chunks = self._changed_abreast(one, changed, threads)
+        chunks: Iterable[Iterable[Buffer] | None]
+        if parts is None:
+            chunks = self._encoded_each(elements, threads)
         else:
-            chunks = map(one, changed)
+            before = dict(zip(changed, old.tolist(), strict=True))
+            one = partial(self._changed_chunk, shard, before, parts, elements)
+            chunks = self._changed_chunks(one, changed, threads)
         return self._with_index(self._updated_chunks(shard, kept, changed, chunks, places), index)
+
+    def _whole_chunks(self, region: Region) -> list[int] | None:
+        """Return the numbers of the chunks in a region; None if it takes a part of any."""
+        taken: list[slice] = []
+        for side, length in zip(region, self._inner.spec.shape, strict=True):
+            if not isinstance(side, slice) or side.step != 1 or side.start >= side.stop:
+                return None
+            if side.start % length or side.stop % length:
+                return None
+            taken.append(slice(side.start // length, side.stop // length))
+        numbers = np.arange(self._grid.ncells).reshape(self._grid.counts)
+        return cast("list[int]", numbers[tuple(taken)].reshape(-1).tolist())
+
+    def _encoded_each(
+        self, elements: np.ndarray, threads: int | None
+    ) -> Iterator[Iterable[Buffer] | None]:
+        """Yield the bytes of each chunk of an array, run by run; None if it is all fill."""
+        for count, chunks in self._encoded_runs(elements, threads):
+            done = 0
+            for number, pieces in chunks:
+                yield from repeat(None, number - done)
+                yield pieces
+                done = number + 1
+            yield from repeat(None, count - done)
 
     def _changed_parts(
         self, region: Region, elements: np.ndarray, *, is_new: bool
@@ -407,13 +438,16 @@ class _BoundSharding(BoundSerializer):
         if kept.numbers.size:
             places[kept.numbers, 0] = kept.offsets_after(written)
 
-    def _changed_abreast(
+    def _changed_chunks(
         self,
         one: Callable[[int], Iterable[Buffer] | None],
         changed: Sequence[int],
         threads: int | None,
     ) -> Iterator[Iterable[Buffer] | None]:
-        """Yield the bytes of changed chunks, which several threads encode; some at a time."""
+        """Yield the bytes of changed chunks; several threads may encode them, some at a time."""
+        if not self._worth_encoding_abreast(len(changed) * self._inner.spec.nbytes, threads):
+            yield from map(one, changed)
+            return
         found: dict[int, list[Buffer] | None] = {}
 
         def encode(number: int) -> None:
