@@ -73,6 +73,8 @@ _SPEEDS = {
     "zlib": Speeds(0.45e9, 0.04e9),
 }
 _SLOW = ("zlib", "lz4hc", "zstd")
+_SMALL = 1 << 15
+"""Bytes up to which copying a chunk takes less time than the library's checks of given memory."""
 _SMALLEST_SPLIT, _LARGEST_SPLIT, _LARGEST_BLOCK = 1 << 16, 1 << 18, 1 << 20
 
 
@@ -274,7 +276,10 @@ class Blosc(Compressor):
                 return
             _check_all_written(buffer)
         try:
-            blosc_library().decompress(buffer, out)
+            if nbytes <= _SMALL:
+                out.data[:] = blosc_library().decompress(buffer)
+            else:
+                blosc_library().decompress(buffer, out)
         except (RuntimeError, ValueError) as error:
             raise CorruptObjectError(f"blosc cannot decompress it ({error})") from error
 
