@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask._util.buffers import reserve_buffer
+from zarr_dask.codecs.base import largest_partial_read
 from zarr_dask.grid.grid import Part, Region, Shape, view_region
 
 __all__ = [
@@ -136,7 +137,7 @@ def _copied_runs(runs: Iterable[Run], chunks: np.ndarray) -> Iterator[Run]:
 
 
 PlaceOf = Callable[[Part], np.ndarray]
-"""Returns the memory for decoding the part of a chunk that goes to ``part.out``.
+"""Returns the memory for decoding what goes to ``part.out``: that part, or all of its chunk.
 
 It must be filled before the next call.
 """
@@ -149,7 +150,7 @@ def decode_in_place(out: np.ndarray) -> PlaceOf:
 
 @contextmanager
 def batch_decoder(out: np.ndarray, chunk_shape: Shape) -> Iterator[PlaceOf]:
-    """Decode whole chunks in runs; they are in `out` when the context ends without an error.
+    """Decode chunks in runs; their parts are in `out` when the context ends without an error.
 
     Parameters
     ----------
@@ -196,7 +197,7 @@ def batch_length(out: np.ndarray, chunk_shape: Shape) -> int:
     most = max(1, LARGEST_RUN // max(out.itemsize * prod(chunk_shape), 1))
     if count < 2:
         return most
-    row = out.shape[axis] // chunk_shape[axis]
+    row = -(-out.shape[axis] // chunk_shape[axis])
     return count if count < row else most // row * row
 
 
@@ -205,18 +206,19 @@ def _longest_run(out: np.ndarray, chunk_shape: Shape) -> tuple[int, int]:
 
     Chunks that are contiguous in the array, too, need no runs.
     """
-    longer = [dim for dim, n in enumerate(chunk_shape) if out.shape[dim] > n]
     nbytes = prod(chunk_shape) * out.itemsize
-    if not longer or not nbytes or any(map(int.__lt__, out.shape, chunk_shape)):
+    longer = [dim for dim, n in enumerate(chunk_shape) if out.shape[dim] > n]
+    if not longer or not nbytes or largest_partial_read(nbytes):
         return 0, 1
     corner = out[tuple(slice(0, n, 1) for n in chunk_shape)]
-    if corner.flags.c_contiguous:
+    if corner.shape == chunk_shape and corner.flags.c_contiguous:
         return 0, 1
-    return longer[-1], min(LARGEST_RUN // nbytes, out.shape[longer[-1]] // chunk_shape[longer[-1]])
+    axis = longer[-1]
+    return axis, min(LARGEST_RUN // nbytes, -(-out.shape[axis] // chunk_shape[axis]))
 
 
 class _ChunkBatch:
-    """Decoded chunks that are neighbours in an array.
+    """Decoded chunks of which parts, the same of each, are neighbours in an array.
 
     Parameters
     ----------
@@ -231,41 +233,47 @@ class _ChunkBatch:
     def __init__(self, out: np.ndarray, axis: int, room: np.ndarray) -> None:
         self._out, self._axis, self._room = out, axis, room
         self._places: list[np.ndarray] = list(room)
-        self._lengths = room.shape[1:]
         self._regions: list[Region] = []
-        """The regions in the array of the chunks in `room`."""
+        """The regions in the array that the chunks in `room` go to."""
+        self._inside: Region = ()
+        """What they have of each of these chunks."""
 
     def place_of(self, part: Part) -> np.ndarray:
         """See `PlaceOf`."""
-        region = part.out
-        if tuple([one.stop - one.start for one in region]) != self._lengths:
-            return view_region(self._out, region)
-        if not self._goes_on(region):
+        if not self._goes_on(part):
             self.settle()
-        self._regions.append(region)
+            self._inside = part.inside
+        self._regions.append(part.out)
         return self._places[len(self._regions) - 1]
 
-    def _goes_on(self, region: Region) -> bool:
-        """True if a region follows the last one of the run, and there is room for it."""
+    def _goes_on(self, part: Part) -> bool:
+        """True if a part follows the last one of the run, and there is room for it."""
         regions, axis = self._regions, self._axis
+        if not 0 < len(regions) < len(self._places) or part.inside != self._inside:
+            return False
+        region, last = part.out, regions[-1]
         return (
-            0 < len(regions) < len(self._places)
-            and region[axis].start == regions[-1][axis].stop
-            and region[:axis] == regions[-1][:axis]
-            and region[axis + 1 :] == regions[-1][axis + 1 :]
+            region[axis].start == last[axis].stop
+            and region[:axis] == last[:axis]
+            and region[axis + 1 :] == last[axis + 1 :]
         )
 
     def settle(self) -> None:
-        """Copy the decoded chunks to the array."""
+        """Copy the parts of decoded chunks to the array."""
         if not self._regions:
             return
         first, last, axis = self._regions[0], self._regions[-1], self._axis
-        along = slice(first[axis].start, last[axis].stop, 1)
-        joint = self._out[(*first[:axis], along, *first[axis + 1 :])]
-        count, shape = len(self._regions), joint.shape
-        # one dimension becomes two, without a copy whatever the strides are
-        split = joint.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
-        fast_copyto(self._room[:count], into=np.moveaxis(split, axis, 0))
+        count = len(self._regions)
+        if count == 1:
+            fast_copyto(self._places[0][self._inside], into=self._out[first])
+        else:
+            along = slice(first[axis].start, last[axis].stop, 1)
+            joint = self._out[(*first[:axis], along, *first[axis + 1 :])]
+            shape = joint.shape
+            # one dimension becomes two, without a copy whatever the strides are
+            split = joint.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
+            parts = self._room[(slice(count), *self._inside)]
+            fast_copyto(parts, into=np.moveaxis(split, axis, 0))
         self._regions.clear()
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice, repeat
 from math import prod
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -362,15 +362,16 @@ class _BoundSharding(BoundSerializer):
 
     def _whole_chunks(self, region: Region) -> list[int] | None:
         """Return the numbers of the chunks in a region; None if it takes a part of any."""
+        if not all(isinstance(side, slice) for side in region):
+            return None  # lists
         taken: list[slice] = []
         for side, length in zip(region, self._inner.spec.shape, strict=True):
-            if not isinstance(side, slice) or side.step != 1 or side.start >= side.stop:
+            start, stop = side.start, side.stop
+            if side.step != 1 or start >= stop or start % length or stop % length:
                 return None
-            if side.start % length or side.stop % length:
-                return None
-            taken.append(slice(side.start // length, side.stop // length))
+            taken.append(slice(start // length, stop // length))
         numbers = np.arange(self._grid.ncells).reshape(self._grid.counts)
-        return cast("list[int]", numbers[tuple(taken)].reshape(-1).tolist())
+        return numbers[tuple(taken)].reshape(-1).tolist()
 
     def _encoded_each(
         self, elements: np.ndarray, threads: int | None
