@@ -15,6 +15,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -90,6 +91,7 @@ class EncodedSize:
     """An upper bound for any correct encoder; decoders refuse to produce more."""
 
     @staticmethod
+    @lru_cache(maxsize=256)  # asked for each small chunk
     def of(nbytes: int) -> EncodedSize:
         """Return an exact size."""
         return EncodedSize(nbytes, nbytes)

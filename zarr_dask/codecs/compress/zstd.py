@@ -405,5 +405,5 @@ def decompress_small(frame: Buffer, out: np.ndarray) -> bool:
         return False
     if len(decoded) != out.size:
         return False
-    out[:] = np.frombuffer(decoded, np.uint8)
+    out.data[:] = decoded
     return True
