@@ -236,7 +236,7 @@ class _ChunkBatch:
         self._regions: list[Region] = []
         """The regions in the array that the chunks in `room` go to."""
         self._inside: Region = ()
-        """What they have of each of these chunks."""
+        """The part of each of these chunks that goes there."""
 
     def place_of(self, part: Part) -> np.ndarray:
         """See `PlaceOf`."""
