@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from itertools import chain, islice
 from math import inf
@@ -33,6 +33,7 @@ __all__ = [
     "imap_unbuffered",
     "is_pool_thread",
     "map_waiting",
+    "marking_waits",
     "most_requests",
     "overlap_with_wait",
     "parallel_for",
@@ -40,6 +41,7 @@ __all__ = [
     "run_concurrently",
     "slow_down",
     "take_done",
+    "wait_context",
     "waiting_threads",
 ]
 
@@ -243,6 +245,9 @@ def _results(futures: deque[Future[R]]) -> Iterator[R]:
     try:
         _MEANWHILE.do()
         while futures:
+            if not futures[0].done():
+                with wait_context():
+                    wait([futures[0]])
             yield futures.popleft().result()  # which is not kept when it has been used
     finally:
         for future in futures:
@@ -312,6 +317,41 @@ def has_overlap_work() -> bool:
     return _MEANWHILE.work is not None
 
 
+class _Waits(threading.local):
+    """Context in which the current thread waits for responses."""
+
+    context: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+_WAITS = _Waits()
+
+
+@contextmanager
+def marking_waits(context: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Let this thread enter a context at each wait in the block (`wait_context`).
+
+    Examples
+    --------
+    >>> @contextmanager
+    ... def told():
+    ...     print("waits")
+    ...     yield
+    >>> with marking_waits(told), wait_context():
+    ...     pass
+    waits
+    """
+    before, _WAITS.context = _WAITS.context, context
+    try:
+        yield
+    finally:
+        _WAITS.context = before
+
+
+def wait_context() -> AbstractContextManager[None]:
+    """Return a context in which this thread only waits: for responses, or for a lock."""
+    return _WAITS.context()
+
+
 @contextmanager
 def request_slots(most: int = 1) -> Iterator[int]:
     """Wait until this process may send one or more requests.
@@ -329,13 +369,14 @@ def request_slots(most: int = 1) -> Iterator[int]:
     int
         Number of them that may be in flight at a time; at least one.
     """
-    taken = _IN_FLIGHT.take(most)
-    begun, seconds = time.monotonic(), None
-    try:
-        yield taken
-        seconds = time.monotonic() - begun
-    finally:
-        _IN_FLIGHT.give_back(taken, seconds)
+    with wait_context():
+        taken = _IN_FLIGHT.take(most)
+        begun, seconds = time.monotonic(), None
+        try:
+            yield taken
+            seconds = time.monotonic() - begun
+        finally:
+            _IN_FLIGHT.give_back(taken, seconds)
 
 
 def most_requests() -> int:

@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Protocol, cast
 
 from zarr_dask._util.buffers import SegmentedBuffer, reserve_buffer
-from zarr_dask._util.threads import take_done, waiting_threads
+from zarr_dask._util.threads import take_done, wait_context, waiting_threads
 from zarr_dask.errors import StoreError
 from zarr_dask.stores.backends.posix_io import fsync_names, names_later
 from zarr_dask.stores.base import Buffer, Store, is_remote
@@ -259,7 +259,8 @@ class PutQueue:
             The error of an earlier request, if one is known to have failed.
         """
         self._raise_failed()
-        _WAITING.enter(nbytes, self._most)
+        with wait_context():
+            _WAITING.enter(nbytes, self._most)
         try:
             future = waiting_threads().submit(copy_context().run, _send, nbytes, request)
         except BaseException:
@@ -278,7 +279,8 @@ class PutQueue:
         """Wait for all requests; raise the error of the first that has failed."""
         with self._lock:
             futures, self._futures = self._futures, []
-        wait(futures)
+        with wait_context():
+            wait(futures)
         for one in futures:
             one.result()
         self._sync_folders()

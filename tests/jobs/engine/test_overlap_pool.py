@@ -181,14 +181,14 @@ def test_places_are_lent_as_soon_as_there_is_room(monkeypatch):
             together.wait(5)
             return not waits or fourth.wait(5)
 
-    with lending.OverlapExecutor(2, 4) as pool:
+    with lending.OverlapExecutor(2, lending.max_uploading(4)) as pool:
         sent = [pool.submit(send, waits) for waits in (False, True, True)]
         pool.submit(fourth.set)
         assert [one.result(10) for one in sent] == [True, True, True]
 
 
 def test_who_has_sent_needs_no_place_to_end():
-    with lending.OverlapExecutor(1, 4) as pool:
+    with lending.OverlapExecutor(1, lending.max_uploading(4)) as pool:
         lent = threading.Event()
 
         def send():
@@ -209,7 +209,7 @@ def test_who_has_sent_needs_no_place_to_end():
 
 
 def test_who_computes_again_waits_for_a_place():
-    with lending.OverlapExecutor(1, 4) as pool:
+    with lending.OverlapExecutor(1, lending.max_uploading(4)) as pool:
         lent, order = threading.Event(), []
 
         def send():

@@ -27,9 +27,9 @@ from zarr_dask.jobs.engine.lifecycle import (
     start_job,
     waiting_for_same,
 )
-from zarr_dask.jobs.engine.local_schedulers import shared_processes
+from zarr_dask.jobs.engine.local_schedulers import runs_threads, shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import seconds
+from zarr_dask.jobs.engine.predict import overlapping_tasks, seconds
 from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.progress_bars import given_progress, rechunk_bars
 from zarr_dask.jobs.engine.report import (
@@ -205,7 +205,7 @@ def execute_plan(
         "seconds": perf_counter() - begun,
         "already_done": ledger.already_done,
         "stages": ledger.stages(expected),
-        "bound": plan.held_by(workers.threads_per_process),
+        "bound": plan.held_by(workers.threads_per_process + overlapping_of(plan, workers)),
         "peaks": ledger.peaks,
         "repeated": ledger.repeated,
         "retried_besides": ledger.retried_comparing + retries.count,
@@ -302,6 +302,16 @@ def check_process_memory(plan: ArraysPlan, workers: Workers) -> None:
         )
 
 
+def overlapping_of(plan: ArraysPlan, workers: Workers) -> int:
+    """Return the number of tasks that are begun while others wait; see `ArraysPlan.overlapping`."""
+    if not (workers.in_this_process and runs_threads()):
+        return 0
+    threads = workers.threads_per_process
+    if threads == plan.threads_per_process:
+        return plan.overlapping
+    return min(plan.overlapping, overlapping_tasks(plan.held_by, threads, plan.max_mem))
+
+
 @dataclass
 class _PlanRun:
     """One run of a plan."""
@@ -389,7 +399,8 @@ class _PlanRun:
         into = self.plan.writes_to
         journal = self.job.journal
         merged = None if journal is None else journal.checkpoint_if_due
-        run_tasks(*calls, self.workers, note, name, self.ledger.begin, into, merged)
+        overlapping = overlapping_of(self.plan, self.workers)
+        run_tasks(*calls, self.workers, note, name, self.ledger.begin, into, merged, overlapping)
 
     def compare(self, comparisons: Sequence[CopyComparison]) -> None:
         """Compare sources and targets, if that is to be done."""

@@ -33,13 +33,19 @@ from zarr_dask.jobs.engine.array_job import (
 )
 from zarr_dask.jobs.engine.pickled_once import PickledOnce
 from zarr_dask.jobs.engine.plan import CopyResult, Costs, format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import CostModel, held_by_process, plan_each, seconds
+from zarr_dask.jobs.engine.predict import (
+    CostModel,
+    held_by_process,
+    overlapping_tasks,
+    plan_each,
+    seconds,
+)
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.thread_map import listing_concurrency, map_concurrently
 from zarr_dask.journal import STAGES, JobRecord, Journal, NodeClaim, StagePart, claim_node
 from zarr_dask.journal.journal import publish_jobs
 from zarr_dask.journal.receipts import Receipt
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_remote
 
 __all__ = [
     "ArraysPlan",
@@ -223,7 +229,19 @@ class ArraysPlan(Priced, ABC):
     @property
     def peak(self) -> int:
         """Maximum bytes that one process holds."""
-        return self.held_by(self.threads_per_process)
+        return self.held_by(self.threads_per_process + self.overlapping)
+
+    @cached_property
+    def overlapping(self) -> int:
+        """Number of tasks that are begun while others wait for a remote store.
+
+        They run on threads of this process.
+        """
+        stores = (store for one in self.members for store in (one.source.store, one.target.store))
+        if self.threads != self.threads_per_process or not any(map(is_remote, stores)):
+            return 0
+        left = max(stage.tasks for stage in self.stages) - self.threads
+        return max(min(left, overlapping_tasks(self.held_by, self.threads, self.max_mem)), 0)
 
     def held_by(self, threads: int) -> int:
         """Return the maximum bytes that a process with these threads holds."""
@@ -248,10 +266,12 @@ class ArraysPlan(Priced, ABC):
     @property
     def memory_line(self) -> str:
         """Memory and concurrency as a line of `explain`."""
+        more = self.overlapping
+        waiting = f", {pluralize(more, 'other')} may wait for the store" if more else ""
         return (
             f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
             f"({pluralize(self.threads_per_process, 'thread')}), "
-            f"{pluralize(self.threads, 'task')} at a time"
+            f"{pluralize(self.threads, 'task')} at a time{waiting}"
         )
 
     def is_finished(self) -> bool:
@@ -539,7 +559,9 @@ class BoundJob:
             self.jobs[which].tidy_up(stage)
 
     def remove_intermediates(self) -> None:
-        """Remove the intermediate arrays between the stages."""
+        """Remove the intermediate arrays between the stages, or those of a job that is resumed."""
+        if self.stages == 1 and self.run_id == self.plan.run_id:
+            return  # they are named after the run
         for job in self.jobs:
             job.remove_intermediates()
 

@@ -17,12 +17,19 @@ from functools import partial
 from typing import Any
 
 from zarr_dask.jobs.engine.credentials import references_in_graph
-from zarr_dask.jobs.engine.overlap_pool import OverlapExecutor
+from zarr_dask.jobs.engine.overlap_pool import OverlapExecutor, max_uploading
 from zarr_dask.jobs.engine.pickled_once import PickledOnce
 from zarr_dask.jobs.engine.workers import Workers, configured_scheduler, runs_processes
 from zarr_dask.stores.secrets import CredentialsInitializer, references_of
 
-__all__ = ["LOCAL_WINDOW", "compute_local", "run_local", "shared_processes"]
+__all__ = [
+    "LOCAL_WINDOW",
+    "compute_local",
+    "overlap_pool",
+    "run_local",
+    "runs_threads",
+    "shared_processes",
+]
 
 LOCAL_WINDOW = 512
 """Number of tasks that dask gets at a time."""
@@ -33,8 +40,12 @@ def run_local(
     arguments: Sequence[Any],
     on_result: Callable[[Any], None],
     name: str,
+    pool: Executor | None = None,
 ) -> None:
-    """Call a function with each argument; see `zarr_dask.jobs.engine.run_tasks`."""
+    """Call a function with each argument; see `zarr_dask.jobs.engine.run_tasks`.
+
+    On threads, those of `pool`, if one is given.
+    """
     import dask
     from dask.callbacks import Callback
     from dask.task_spec import Task
@@ -69,10 +80,37 @@ def run_local(
         return
     tracked = _Tracked(function)
     try:
-        compute(tracked)
+        compute(tracked, **({} if pool is None else {"pool": pool}))
     except BaseException:
         tracked.stop()
         raise
+
+
+@contextmanager
+def overlap_pool(workers: Workers, overlapping: int) -> Iterator[Executor | None]:
+    """Yield threads for tasks of which some wait while others compute; None for dask's own.
+
+    Parameters
+    ----------
+    workers
+        Workers that run the tasks.
+    overlapping
+        Number of tasks that may begin while others wait.
+    """
+    if not overlapping:
+        yield None
+        return
+    with OverlapExecutor(workers.threads, overlapping, at_each_wait=True) as pool:
+        yield pool
+
+
+def runs_threads() -> bool:
+    """True if tasks run in threads that are made for them: dask's own, not those of a user."""
+    import dask
+    from dask.threaded import get as threaded_get
+
+    own_pool = not isinstance(dask.config.get("pool", None), Executor)
+    return (configured_scheduler() or threaded_get) is threaded_get and own_pool
 
 
 class _Processes:
@@ -208,26 +246,22 @@ def compute_local(
     lends: int,
 ) -> Any:
     """Compute a collection of one output; see `zarr_dask.jobs.engine.compute`."""
-    from concurrent.futures import Executor
-
     import dask
     from dask.callbacks import Callback
-    from dask.threaded import get as threaded_get
 
     def report(key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:  # noqa: ARG001
         if on_result is not None and isinstance(key, tuple) and key[0] in names:
             on_result(result)
 
-    own_pool = not isinstance(dask.config.get("pool", None), Executor)
-    if (configured_scheduler() or threaded_get) is not threaded_get or not own_pool:
+    if not runs_threads():
         options = {}
-        if runs_processes() and own_pool:
+        if runs_processes() and not isinstance(dask.config.get("pool", None), Executor):
             options = {"initializer": _Initializer(references_in_graph(collection))}
         with Callback(posttask=report):
             return collection.compute(**options)
     pool: ThreadPoolExecutor
     if lends and _is_made_by_writing(collection, workers.threads):
-        pool = OverlapExecutor(workers.threads, lends)
+        pool = OverlapExecutor(workers.threads, max_uploading(lends))
     else:
         pool = ThreadPoolExecutor(workers.threads, "zarr-dask")
     try:

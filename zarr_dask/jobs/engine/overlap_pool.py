@@ -9,6 +9,11 @@ room, as if there were no lending.
 
 dask starts tasks that have no slot yet. They hold nothing, as long as all of them write. So this is
 not for graphs whose blocks are made by separate tasks, which would run ahead.
+
+Tasks that copy wait for what they read, too (`zarr_dask._util.threads.wait_context`). Their plan
+counts the memory of all that are begun, so they lend their slots at each wait, and go on at once
+when it ends, if need be beside those that compute: a task may hold a lock while it waits, for which
+those with slots wait.
 """
 
 from __future__ import annotations
@@ -16,11 +21,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
 
+from zarr_dask._util.threads import marking_waits
 from zarr_dask.stores.base import Store, is_remote
 
 __all__ = [
@@ -76,8 +82,9 @@ class _WaitingTask:
 class _Slots:
     """Slots for computing tasks, and limits for tasks that have lent theirs."""
 
-    def __init__(self, places: int, more: int) -> None:
+    def __init__(self, places: int, more: int, *, at_each_wait: bool) -> None:
         self._lock = threading.Lock()
+        self._at_each_wait = at_each_wait
         self._free = places
         self._more = more
         self._waiting: list[tuple[int, int, _WaitingTask]] = []
@@ -92,7 +99,8 @@ class _Slots:
         self._take(_NEW)
         _THREAD.places = self
         try:
-            return function(*args, **kwargs)
+            with marking_waits(self.pause) if self._at_each_wait else nullcontext():
+                return function(*args, **kwargs)
         finally:
             _THREAD.places = None
             loan, _THREAD.loan = _THREAD.loan, None
@@ -104,6 +112,16 @@ class _Slots:
         with self._lock:
             self._stopped = True
             self._serve()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let another task begin within the block; this one goes on at once after it."""
+        self._give_back()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._free -= 1
 
     def lend(self, nbytes: int) -> _SendingTask:
         """Lend a slot as soon as there is room for this many bytes, at once or while they are sent.
@@ -230,7 +248,8 @@ def max_uploading(nbytes: int) -> int:
     Parameters
     ----------
     nbytes
-        Decoded bytes of the largest block.
+        Decoded bytes of the largest block. It limits the number, because malloc keeps freed memory
+        for each thread.
     """
     return min(MOST_SENDING, _MOST_BYTES // max(nbytes, 1))
 
@@ -242,15 +261,16 @@ class OverlapExecutor(ThreadPoolExecutor):
     ----------
     threads
         Number of threads that compute.
-    nbytes
-        Decoded bytes of the largest block. It limits the number of additional threads, because
-        malloc keeps freed memory for each of them.
+    more
+        Number of additional threads, for tasks that wait (`max_uploading`).
+    at_each_wait
+        True if tasks lend their slots whenever they wait for responses, not only where they say so
+        (`release_compute_slot`).
     """
 
-    def __init__(self, threads: int, nbytes: int) -> None:
-        more = max_uploading(nbytes)
+    def __init__(self, threads: int, more: int, *, at_each_wait: bool = False) -> None:
         super().__init__(threads + more, "zarr-dask")
-        self._places = _Slots(threads, more)
+        self._places = _Slots(threads, more, at_each_wait=at_each_wait)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call; see `concurrent.futures.Executor.submit`."""

@@ -25,6 +25,7 @@ __all__ = [
     "machine_memory",
     "memory_budget",
     "needed_for_tasks",
+    "overlapping_tasks",
     "plan_each",
     "seconds",
 ]
@@ -116,6 +117,33 @@ def held_by_process(stages: Iterable[StageMemory], threads: int) -> int:
     a heap of its own; for small tasks the idle size is measured after that.
     """
     return needed_for_tasks(max(stage.memory(threads) for stage in stages))
+
+
+def overlapping_tasks(held_by: Callable[[int], int], threads: int, max_mem: int) -> int:
+    """Return the number of tasks that a process may begin while others wait for a remote store.
+
+    Parameters
+    ----------
+    held_by
+        Returns the bytes that a process with so many tasks holds.
+    threads
+        Number of tasks that compute at a time.
+    max_mem
+        Bytes that one process may hold.
+
+    Examples
+    --------
+    >>> [overlapping_tasks(lambda tasks: 10 * tasks, 2, most) for most in (20, 45, 1000)]
+    [0, 2, 8]
+    """
+    most = min(max_mem, held_by(threads) + _OVERLAPPING_BYTES)
+    numbers = (_MOST_OVERLAPPING >> n for n in range(_MOST_OVERLAPPING.bit_length()))
+    return next((n for n in numbers if held_by(threads + n) <= most), 0)
+
+
+_MOST_OVERLAPPING = 8
+"""Eight tasks that wait and two that compute keep a service busy that takes 0.1 s to respond."""
+_OVERLAPPING_BYTES = 1 << 28
 
 
 def needed_for_tasks(nbytes: int) -> int:

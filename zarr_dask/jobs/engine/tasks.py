@@ -23,7 +23,12 @@ from zarr_dask.jobs.engine.cluster import (
     run_window,
     subscribe_events,
 )
-from zarr_dask.jobs.engine.local_schedulers import LOCAL_WINDOW, compute_local, run_local
+from zarr_dask.jobs.engine.local_schedulers import (
+    LOCAL_WINDOW,
+    compute_local,
+    overlap_pool,
+    run_local,
+)
 from zarr_dask.jobs.engine.session_forks import ForkResult, SessionForks
 from zarr_dask.jobs.engine.workers import Workers, forks_for
 from zarr_dask.stores.base import Store
@@ -41,6 +46,7 @@ def run_tasks(
     on_begin: Callable[[Any], None] | None = None,
     writes_to: Iterable[Store] = (),
     on_merge: Callable[[], None] | None = None,
+    overlapping: int = 0,
 ) -> None:
     """Call a function with each of many arguments, mostly numbers, in any order.
 
@@ -64,6 +70,8 @@ def run_tasks(
         merged when all calls have ended.
     on_merge
         Called now and then when changes in forks have been merged; None to merge all at the end.
+    overlapping
+        Number of calls that may begin while others wait for responses, on threads of this process.
     """
     forks = forks_for(writes_to, workers.client)
     if forks is not None:
@@ -81,8 +89,9 @@ def run_tasks(
         on_result(found.result)
 
     if workers.client is None:
-        while some := list(islice(waiting, LOCAL_WINDOW)):
-            run_local(function, some, take, name)
+        with overlap_pool(workers, overlapping) as pool:
+            while some := list(islice(waiting, LOCAL_WINDOW)):
+                run_local(function, some, take, name, pool)
         return
     client, several = workers.client, _ShortCalls(waiting)
     window = SubmissionWindow(client, workers.threads)

@@ -7,11 +7,13 @@ sample is limited to the sizes of some stored objects, one decoded chunk, and on
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite, prod
 
 import numpy as np
 
 from zarr_dask._util.buffers import task_memory_scope
+from zarr_dask._util.threads import run_concurrently
 from zarr_dask.array.array import Array
 from zarr_dask.array.create import fast_chain, unsharded_chain
 from zarr_dask.codecs.base import ChunkSpec
@@ -21,7 +23,9 @@ from zarr_dask.formats.base import ArrayMeta
 from zarr_dask.grid.grid import Grid, Region
 from zarr_dask.jobs.engine.cost_model import Layout
 from zarr_dask.jobs.engine.layouts import layout_of
+from zarr_dask.jobs.engine.thread_map import map_concurrently, transfers_for
 from zarr_dask.jobs.rechunk.copy_task import cast_to_target
+from zarr_dask.stores.base import is_remote
 
 __all__ = ["LARGEST", "CompressionRatios", "ratios"]
 
@@ -73,8 +77,11 @@ def ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
 
 def _ratios(source: Array, region: Region, target: Array) -> CompressionRatios:
     """Return the ratios, with the caches of the thread in use."""
-    stored = _stored(source, region)
-    values = _values(source, region)
+    if is_remote(source.store):
+        looks = (partial(_stored, source, region), partial(_values, source, region))
+        stored, values = run_concurrently(*looks)
+    else:
+        stored, values = _stored(source, region), _values(source, region)
     if values is None:
         return CompressionRatios(stored, 1.0, stored)
     narrow = min(source, target, key=lambda array: array.meta.data_type.typical_itemsize)
@@ -132,12 +139,14 @@ def _stored(array: Array, region: Region) -> float:
         return 1.0
     met = Grid.regular([last - first for first, last in ranges], [1] * len(ranges))
     total = met.ncells
-    stored = decoded = 0
-    for number in {total * n // _OBJECTS for n in range(_OBJECTS)}:
-        places = met.coords_of(number)
-        coords = tuple(first + n for (first, _), n in zip(ranges, places, strict=True))
-        stored += array.store.size(array.key(coords)) or 0
-        decoded += meta.bound(coords).spec.nbytes
+    objects = [
+        tuple(first + n for (first, _), n in zip(ranges, met.coords_of(number), strict=True))
+        for number in {total * n // _OBJECTS for n in range(_OBJECTS)}
+    ]
+    at_a_time = transfers_for(array.store)
+    sizes = map_concurrently(array.store.size, map(array.key, objects), at_a_time)
+    stored = sum(size or 0 for size in sizes)
+    decoded = sum(meta.bound(coords).spec.nbytes for coords in objects)
     return stored / decoded if decoded else 1.0
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from zarr_dask._util.buffers import malloc_keep_freed, release_thread_buffers
+from zarr_dask._util.threads import wait_context
 from zarr_dask.array.array import Array
 from zarr_dask.array.writer import write_object_part
 from zarr_dask.codecs.chain import thread_absent_pieces, thread_decoded_nbytes
@@ -67,7 +68,9 @@ class _WholeChunks:
 
         def wait() -> None:
             nonlocal is_held
-            is_held = is_held or lock.acquire()
+            if not is_held:
+                with wait_context():
+                    is_held = lock.acquire()
 
         try:
             yield wait

@@ -23,7 +23,7 @@ from zarr_dask.jobs.engine.array_job import is_there_as_planned, metadata_hash
 from zarr_dask.jobs.engine.cost_model import StagePlan
 from zarr_dask.jobs.engine.execute import execute_plan
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, format_region, format_times, pluralize
-from zarr_dask.jobs.engine.predict import CostModel, held_by_process, seconds
+from zarr_dask.jobs.engine.predict import CostModel, seconds
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.jobs.engine.report import Progress, RechunkReport
 from zarr_dask.jobs.engine.zip_targets import closes_zip_targets
@@ -111,7 +111,7 @@ class RechunkPlan(Priced, InWords):
     @property
     def peak(self) -> int:
         """Maximum bytes that one process holds."""
-        return held_by_process(self.stages, self.threads_per_process)
+        return self.as_job().peak
 
     @property
     def costs(self) -> Costs:
@@ -147,9 +147,7 @@ class RechunkPlan(Priced, InWords):
             f"{format_bytes(source.nbytes)}{self._changes()}",
             *self._part_of_source(),
             f"  chunks  {source.meta.grids} -> {target.meta.grids}",
-            f"  memory  {format_bytes(self.peak)} of {format_bytes(self.max_mem)} per process "
-            f"({pluralize(self.threads_per_process, 'thread')}), "
-            f"{pluralize(self.threads, 'task')} at a time",
+            self.as_job().memory_line,
             f"  copied  {how}, by {pluralize(self.tasks, 'task')}",
             *(f"  note    {note}" for note in self.notes),
         ]
