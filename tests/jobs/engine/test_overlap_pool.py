@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import zarr_dask as zd
-from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS
+from zarr_dask._util.threads import MAX_CONCURRENT_REQUESTS, wait_context
 from zarr_dask.errors import StoreError
 from zarr_dask.jobs.engine import overlap_pool as lending
 from zarr_dask.stores import MemoryStore
@@ -239,3 +239,53 @@ def test_of_small_blocks_more_are_sent_at_a_time():
     store = Far(patience=16)
     write(store, da.ones((96, 4), chunks=(1, 4), dtype="i4"))
     assert store.sent.most == 16 < MAX_CONCURRENT_REQUESTS
+
+
+def test_who_waits_goes_on_beside_those_that_wait_for_its_lock():
+    """With a single slot, that the second has."""
+    lock, held, begun = threading.Lock(), threading.Event(), threading.Event()
+
+    def first():
+        with lock:
+            held.set()
+            with wait_context():
+                return begun.wait(5)
+
+    def second():
+        begun.set()
+        return lock.acquire(timeout=5)
+
+    with lending.OverlapExecutor(1, 1, at_each_wait=True) as pool:
+        one = pool.submit(first)
+        assert held.wait(5)
+        assert pool.submit(second).result(10)
+        assert one.result(10)
+
+
+def rechunked(store, **options):
+    """64 rows of 512 kB, by 8 tasks that each send 8 objects."""
+    source = zd.create_array({}, shape=(64, 1 << 17), dtype="i4", chunks=(1, 1 << 17))
+    source[...] = np.arange(64).reshape(64, 1)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = zd.plan_rechunk(source, store, chunks=(2, 1 << 16), **options)
+        assert plan.tasks == 8
+        return plan, plan.run()
+
+
+def test_tasks_of_a_rechunking_begin_while_others_wait():
+    """Two threads alone would send 16 objects at a time."""
+    store = Far(patience=20)
+    plan, report = rechunked(store)
+    assert store.sent.most >= 20
+    assert "2 tasks at a time, 6 others may wait for the store" in plan.explain()
+    assert plan.peak == report.bound
+    stored = zd.open(MemoryStore(store.values))
+    assert (stored[...] == np.arange(64).reshape(64, 1)).all()
+
+
+def test_tasks_that_wait_count_in_the_memory_of_a_plan():
+    plans = [rechunked(store, max_mem="30MB")[0] for store in (Far(), MemoryStore())]
+    tight, near = plans
+    assert near.peak < tight.peak <= tight.max_mem
+    assert "1 other may wait" in tight.explain()
+    assert "wait" not in near.explain()
