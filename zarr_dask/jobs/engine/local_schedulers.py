@@ -100,7 +100,7 @@ def overlap_pool(workers: Workers, overlapping: int) -> Iterator[Executor | None
     if not overlapping:
         yield None
         return
-    with OverlapExecutor(workers.threads, overlapping, at_each_wait=True) as pool:
+    with OverlapExecutor(workers.threads, overlapping) as pool:
         yield pool
 
 

@@ -10,10 +10,10 @@ room, as if there were no lending.
 dask starts tasks that have no slot yet. They hold nothing, as long as all of them write. So this is
 not for graphs whose blocks are made by separate tasks, which would run ahead.
 
-Tasks that copy wait for what they read, too (`zarr_dask._util.threads.wait_context`). Their plan
-counts the memory of all that are begun, so they lend their slots at each wait, and go on at once
-when it ends, if need be beside those that compute: a task may hold a lock while it waits, for which
-those with slots wait.
+Tasks wait for what they read, too (`zarr_dask._util.threads.wait_context`). They lend their slots
+meanwhile, and go on at once when the wait ends, if need be beside those that compute: a task may
+hold a lock while it waits, for which those with slots wait. All tasks that are begun hold no more
+than one block for each thread of the pool, which is what plans count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
@@ -82,9 +82,8 @@ class _WaitingTask:
 class _Slots:
     """Slots for computing tasks, and limits for tasks that have lent theirs."""
 
-    def __init__(self, places: int, more: int, *, at_each_wait: bool) -> None:
+    def __init__(self, places: int, more: int) -> None:
         self._lock = threading.Lock()
-        self._at_each_wait = at_each_wait
         self._free = places
         self._more = more
         self._waiting: list[tuple[int, int, _WaitingTask]] = []
@@ -99,7 +98,7 @@ class _Slots:
         self._take(_NEW)
         _THREAD.places = self
         try:
-            with marking_waits(self.pause) if self._at_each_wait else nullcontext():
+            with marking_waits(self.pause):
                 return function(*args, **kwargs)
         finally:
             _THREAD.places = None
@@ -115,7 +114,13 @@ class _Slots:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Let another task begin within the block; this one goes on at once after it."""
+        """Let another task begin within the block; this one goes on at once after it.
+
+        A task that sends has lent its slot, or keeps it until there is room.
+        """
+        if _THREAD.loan is not None:
+            yield
+            return
         self._give_back()
         try:
             yield
@@ -200,7 +205,7 @@ class _SlotHolder(threading.local):
 
     places: _Slots | None = None
     loan: _SendingTask | None = None
-    """Loan of its slot while it sends, and afterwards until it computes again."""
+    """Loan of its slot while it sends, and afterwards until it computes again, if it was lent."""
 
 
 _THREAD = _SlotHolder()
@@ -225,13 +230,13 @@ def release_compute_slot(store: Store, nbytes: int) -> Iterator[None]:
         yield
         return
     acquire_compute_slot()
-    loan = places.lend(nbytes)
+    _THREAD.loan = loan = places.lend(nbytes)
     try:
         yield
     finally:
         places.keep(loan)
-        if loan.lent:
-            _THREAD.loan = loan
+        if not loan.lent:
+            _THREAD.loan = None
 
 
 def acquire_compute_slot() -> None:
@@ -263,14 +268,11 @@ class OverlapExecutor(ThreadPoolExecutor):
         Number of threads that compute.
     more
         Number of additional threads, for tasks that wait (`max_uploading`).
-    at_each_wait
-        True if tasks lend their slots whenever they wait for responses, not only where they say so
-        (`release_compute_slot`).
     """
 
-    def __init__(self, threads: int, more: int, *, at_each_wait: bool = False) -> None:
+    def __init__(self, threads: int, more: int) -> None:
         super().__init__(threads + more, "zarr-dask")
-        self._places = _Slots(threads, more, at_each_wait=at_each_wait)
+        self._places = _Slots(threads, more)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call; see `concurrent.futures.Executor.submit`."""
