@@ -137,7 +137,7 @@ def run(
         with job_lock(job.journal):
             for number in numbers:
                 own, tasks = _share(job, plan, number, part, all_stages=stage is None)
-                done, retried = _do(own, number, tasks, threads or plan.threads_per_process, stop)
+                done, retried = _do(own, number, tasks, threads, stop)
                 if stage is not None and done == len(tasks):
                     stop.ignore()
                 again = f", {pluralize(retried, 'request')} tried again" if retried else ""
@@ -178,11 +178,18 @@ def _share(
 
 
 def _do(
-    job: BoundJob, stage: int, numbers: Sequence[int], threads: int, stop: Callable[[], bool]
+    job: BoundJob,
+    stage: int,
+    numbers: Sequence[int],
+    threads: int | None,
+    stop: Callable[[], bool],
 ) -> tuple[int, int]:
     """Return the number of tasks done, and of requests retried for them."""
     from zarr_dask._util.threads import parallel_for
+    from zarr_dask.jobs.engine.overlap_pool import each_overlapping
 
+    overlapping = job.plan.overlapping if threads is None else 0
+    count = threads or job.plan.threads_per_process
     bound = job.stage(stage)
     done: list[int] = []
     retried: list[int] = []
@@ -194,7 +201,10 @@ def _do(
                 done.append(number)
 
     try:
-        parallel_for(copy, numbers, threads)
+        if overlapping:
+            each_overlapping(copy, numbers, count, overlapping)
+        else:
+            parallel_for(copy, numbers, count)
     finally:
         if job.journal is not None:
             job.journal.flush()

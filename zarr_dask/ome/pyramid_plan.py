@@ -17,6 +17,7 @@ from zarr_dask.array.array import Array
 from zarr_dask.formats.base import Format, GroupMeta
 from zarr_dask.grid.grid import Region, Shape
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
+from zarr_dask.jobs.engine.predict import overlapping_tasks
 from zarr_dask.jobs.engine.prices import Priced
 from zarr_dask.ome.downsample import Method
 from zarr_dask.ome.pyramid import PyramidStage
@@ -27,7 +28,7 @@ from zarr_dask.ome.pyramid_task import (
     PyramidTask,
     StoredSource,
 )
-from zarr_dask.stores.base import Store
+from zarr_dask.stores.base import Store, is_remote
 from zarr_dask.stores.streaming_put import room_within
 
 if TYPE_CHECKING:
@@ -258,7 +259,17 @@ class PyramidJobPlan(Priced):
     @property
     def peak(self) -> int:
         """Maximum number of bytes that the tasks of one process hold."""
-        return self.held_by_process(self.threads_per_process)
+        return self.held_by_process(self.threads_per_process + self.overlapping)
+
+    @cached_property
+    def overlapping(self) -> int:
+        """Number of tasks that are begun while others wait for a remote store.
+
+        They run on threads of this process.
+        """
+        if self.threads != self.threads_per_process or not is_remote(self.store):
+            return 0
+        return overlapping_tasks(self.held_by_process, self.threads, self.max_mem)
 
     def held_by_process(self, threads: int) -> int:
         """Return the maximum number of bytes that a process of some threads holds."""

@@ -29,7 +29,7 @@ from zarr_dask.jobs.engine.lifecycle import (
 )
 from zarr_dask.jobs.engine.local_schedulers import runs_threads, shared_processes
 from zarr_dask.jobs.engine.plan import format_bytes, pluralize
-from zarr_dask.jobs.engine.predict import overlapping_tasks, seconds
+from zarr_dask.jobs.engine.predict import seconds
 from zarr_dask.jobs.engine.probe import check_workers
 from zarr_dask.jobs.engine.progress_bars import given_progress, rechunk_bars
 from zarr_dask.jobs.engine.report import (
@@ -304,12 +304,8 @@ def check_process_memory(plan: ArraysPlan, workers: Workers) -> None:
 
 def overlapping_of(plan: ArraysPlan, workers: Workers) -> int:
     """Return the number of tasks that are begun while others wait; see `ArraysPlan.overlapping`."""
-    if not (workers.in_this_process and runs_threads()):
-        return 0
-    threads = workers.threads_per_process
-    if threads == plan.threads_per_process:
-        return plan.overlapping
-    return min(plan.overlapping, overlapping_tasks(plan.held_by, threads, plan.max_mem))
+    as_planned = workers.threads_per_process <= plan.threads_per_process
+    return plan.overlapping if as_planned and workers.in_this_process and runs_threads() else 0
 
 
 @dataclass

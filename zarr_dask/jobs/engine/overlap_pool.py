@@ -19,7 +19,7 @@ than one block for each thread of the pool, which is what plans count.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -33,10 +33,12 @@ __all__ = [
     "MOST_SENDING",
     "OverlapExecutor",
     "acquire_compute_slot",
+    "each_overlapping",
     "max_uploading",
     "release_compute_slot",
 ]
 
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 MOST_SENDING = 24
@@ -257,6 +259,24 @@ def max_uploading(nbytes: int) -> int:
         for each thread.
     """
     return min(MOST_SENDING, _MOST_BYTES // max(nbytes, 1))
+
+
+def each_overlapping(
+    function: Callable[[_Item], object], items: Iterable[_Item], threads: int, more: int
+) -> None:
+    """Call a function on each item, in an `OverlapExecutor`.
+
+    Raises
+    ------
+    Exception
+        The error of the first item that has one, when all calls that have begun have ended.
+    """
+    pool = OverlapExecutor(threads, more)
+    try:
+        for called in [pool.submit(function, item) for item in items]:
+            called.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class OverlapExecutor(ThreadPoolExecutor):

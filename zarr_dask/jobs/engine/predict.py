@@ -14,6 +14,7 @@ from typing import Protocol, Self, TypeVar
 from zarr_dask.errors import MemoryBudgetError
 from zarr_dask.jobs.engine.plan import Costs, format_bytes, parse_bytes
 from zarr_dask.jobs.engine.workers import Workers
+from zarr_dask.stores.streaming_put import COPIES, MOST_WAITING
 
 __all__ = [
     "IDLE_WORKER",
@@ -133,10 +134,11 @@ def overlapping_tasks(held_by: Callable[[int], int], threads: int, max_mem: int)
 
     Examples
     --------
-    >>> [overlapping_tasks(lambda tasks: 10 * tasks, 2, most) for most in (20, 45, 1000)]
+    >>> [overlapping_tasks(lambda tasks: tasks << 20, 2, most << 20) for most in (50, 53, 99)]
     [0, 2, 8]
     """
-    most = min(max_mem, held_by(threads) + _OVERLAPPING_BYTES)
+    waiting = COPIES * MOST_WAITING  # values that are sent while a task goes on need no other task
+    most = min(max_mem - waiting, held_by(threads) + _OVERLAPPING_BYTES)
     numbers = (_MOST_OVERLAPPING >> n for n in range(_MOST_OVERLAPPING.bit_length()))
     return next((n for n in numbers if held_by(threads + n) <= most), 0)
 
