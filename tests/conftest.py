@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # Helpers hold no tests, and some are scripts for another environment.
 collect_ignore = ["support"]
 pytest.register_assert_rewrite("zarr_dask.testing", "tests.support")
+# Read when gcsfs is imported, by whatever test is the first: it would ask over gRPC what kind a
+# bucket is, which no server of the tests knows.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # Modules that take long, which their number of tests does not tell: one each for two processes.

@@ -11,7 +11,7 @@ import pytest
 import zarr_dask as zd
 from tests.support.histories.model import Event, explained
 from tests.support.histories.run import WEIGHTS, operations, workers
-from tests.support.object_stores import s3_server
+from tests.support.object_stores import azure_server, s3_server
 
 ALONE: list[list] = [[], []]
 FOUND = (20048, 20106, 20114, 20182, 20202, 20228)
@@ -19,6 +19,10 @@ FOUND = (20048, 20106, 20114, 20182, 20202, 20228)
 
 FOUND_ON_S3 = (40005, 40009, 40033, 40040, 40052)
 """The same on an S3 server: two removals or renames of one node had succeeded."""
+
+
+FOUND_ON_AZURE = (7002, 7016)
+"""The same on Azure through fsspec: appends and creations of two processes had both succeeded."""
 
 
 def event(name: str, *args, path: str = "a", time: tuple[float, float], error="", answer=None):
@@ -85,3 +89,11 @@ def test_each_history_has_an_order(tmp_path):
 def test_each_history_on_an_s3_server_has_an_order():
     with s3_server() as server:
         check_histories("s3://bucket", FOUND_ON_S3, 5, server.options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_each_history_on_azure_through_fsspec_has_an_order(tmp_path):
+    with azure_server(tmp_path) as server:
+        options = {**server.options, "backend": "fsspec"}
+        check_histories(server.root, FOUND_ON_AZURE, 5, options)

@@ -31,12 +31,6 @@ VALUES = np.arange(96 * 40, dtype="i4").reshape(96, 40)
 KINDS = ("refused", "hung", "reset before", "unavailable", "throttled", "failed", "bad gateway")
 
 
-@pytest.fixture(autouse=True)
-def _over_http(monkeypatch):
-    """Gcsfs asks over gRPC what kind a bucket is, which the server for tests does not know."""
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-
-
 @pytest.fixture(scope="module")
 def moto():
     with s3_server() as running:

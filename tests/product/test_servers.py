@@ -37,12 +37,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _over_http(monkeypatch):
-    """Gcsfs asks over gRPC what kind a bucket is, which the server for tests does not know."""
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-
-
 @pytest.fixture(scope="module")
 def moto():
     with object_stores.s3_server() as server:
@@ -606,6 +600,43 @@ def test_wrong_answers_are_no_data(request, name, backend, monkeypatch):
         assert "refused" in outcomes.values()
     else:
         assert np.array_equal(read, VALUES[1:5, ::3])
+
+
+@pytest.mark.parametrize("place", places(*MOTO), indirect=True)
+def test_a_value_that_others_have_put_is_not_replaced(place):
+    store = open_store(*place)
+    store.check_conditional("a")
+    assert store.set_if("a", [b"first"], None)
+    assert not store.set_if("a", [b"second"], None)
+    value, tag = store.get_tagged("a")
+    assert as_bytes(value) == b"first"
+    assert store.set_if("a", [b"third"], tag)
+    assert not store.set_if("a", [b"fourth"], tag)
+    assert as_bytes(store.get("a")) == b"third"
+    tag = store.get_tagged("a")[1]
+    store.delete("a")
+    assert not store.set_if("a", [b"fifth"], tag)
+    assert store.get_tagged("a") == (None, None)
+    store.set("empty", [b""])
+    assert store.get_tagged("empty")[0] == b""
+
+
+@pytest.mark.parametrize("place", places(*MOTO), indirect=True)
+def test_parts_are_of_the_version_that_was_asked_for(place):
+    store = open_store(*place)
+    key, value = "a #?%+& b", bytes(range(100))
+    store.set(key, [value])
+    tag = store.get_versions([(key, Range(0), None)])[0].tag
+    assert tag == store.validator(key)
+    wanted = [Range(2, 4), Range(-3), Range(4), Range(3, 3), Range(100, 102), Range(-300)]
+    for given in (None, tag):
+        found = store.get_versions([(key, one, given) for one in wanted])
+        assert [as_bytes(one.content) for one in found] == [value[a:b] for a, b in wanted]
+    store.set(key, [value[::-1]])
+    assert [one.content for one in store.get_versions([(key, one, tag) for one in wanted])] == [
+        None
+    ] * len(wanted)
+    assert [*store.get_versions([("none", Range(0), None)])] == [None]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

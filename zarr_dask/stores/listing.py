@@ -88,7 +88,7 @@ class PagesSeen:
         """
         folder, start = self._folder, self._start
         for path in paths:
-            if not path.startswith(folder):
+            if not path.startswith(folder) or _has_dots(path[start:]):
                 raise StoreError(
                     f"could not list {self._said}: the service lists {path[:200]!r}, which does "
                     "not lie there. Try again; if it remains so, only those who run the service "
@@ -101,6 +101,11 @@ class PagesSeen:
             f"could not list {self._said}: the service sends the same page again. "
             "Try again; if it remains so, only those who run the service can mend it."
         )
+
+
+def _has_dots(key: str) -> bool:
+    """True if a segment of a key names its own folder or the one above."""
+    return "." in key and not {".", ".."}.isdisjoint(key.split("/"))
 
 
 ListingTree = dict[str, set[str]]

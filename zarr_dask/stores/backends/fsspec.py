@@ -32,6 +32,7 @@ from zarr_dask.errors import (
     StoreUnavailableError,
     ZarrDaskError,
 )
+from zarr_dask.stores.backends import fsspec_s3
 from zarr_dask.stores.backends.fsspec_file_system import (
     RENEWAL,
     REQUEST_SECONDS,
@@ -41,6 +42,7 @@ from zarr_dask.stores.backends.fsspec_file_system import (
     file_system_at,
     has_no_folders,
     is_async,
+    lies_in_one_zone,
     run_async,
     with_renewal,
 )
@@ -57,12 +59,10 @@ from zarr_dask.stores.backends.fsspec_s3 import (
     UploadsPage,
     abort_upload,
     is_s3,
-    list_page,
     list_uploads,
     lists,
-    put_if,
-    read_parts,
 )
+from zarr_dask.stores.backends.fsspec_services import Service, read_parts, service_of
 from zarr_dask.stores.backends.memory import MemoryStore, in_process_reference, this_process
 from zarr_dask.stores.backends.reference_reads import is_reference, read_local_references
 from zarr_dask.stores.base import (
@@ -244,13 +244,13 @@ class FsspecStore(HoldsCredentials):
     def get_versions(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | None]:
         """See `zarr_dask.stores.base.get_ranges_if_match`.
 
-        Only S3 supports conditions. Elsewhere the status of a value is compared before and after.
+        Of services that take no conditions, the status of a value is compared before and after.
         """
-        fs, _ = self._file_system()
         for key, _, _ in requests:
             check_key(key)
-        if is_s3(fs):
-            return self._batch(requests, self._ask_s3)
+        service = self._known_service()
+        if service is not None:
+            return self._batch(requests, partial(self._ask_service, service))
         parts = {key for key, wanted, _ in requests if not is_whole(wanted)}
         tags = {key: tag for key, _, tag in requests if tag is not None}
         before = self._tags(parts - tags.keys()) | tags
@@ -267,7 +267,7 @@ class FsspecStore(HoldsCredentials):
 
     def _tags(self, keys: Collection[str]) -> dict[str, Hashable]:
         statuses = self._statuses(sorted(keys))
-        return {k: None if one is None else _tag_of(one, s3=False) for k, one in statuses.items()}
+        return {k: None if one is None else _tag_of(one, None) for k, one in statuses.items()}
 
     def _batch(
         self,
@@ -299,21 +299,27 @@ class FsspecStore(HoldsCredentials):
         fs, root = self._file_system()
         if not is_s3(fs):
             return self._ask_ranges(fs, root, requests)
-        found = self._ask_s3(requests)
+        found = self._ask_service(fsspec_s3, requests)
         return [one.content if isinstance(one, TaggedBytes) else one for one in found]
 
-    def _ask_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
-        sent, found = time.monotonic(), self._try_s3(requests)
+    def _ask_service(
+        self, service: Service, requests: Sequence[VersionRequest]
+    ) -> list[TaggedBytes | Exception | None]:
+        sent, found = time.monotonic(), self._try_service(service, requests)
         if any(isinstance(one, AccessDeniedError) and one.expired for one in found):
             RENEWAL.forget_clients(sent)
-            found = self._try_s3(requests)
+            found = self._try_service(service, requests)
         return found
 
-    def _try_s3(self, requests: Sequence[VersionRequest]) -> list[TaggedBytes | Exception | None]:
+    def _try_service(
+        self, service: Service, requests: Sequence[VersionRequest]
+    ) -> list[TaggedBytes | Exception | None]:
         fs, root = self._file_system()
         asked = [(join(root, key), wanted, tag) for key, wanted, tag in requests]
         key = requests[0][0]
-        found = self._by_turns(key, asked, lambda some: run_async(fs, read_parts(fs, some)))
+        found = self._by_turns(
+            key, asked, lambda some: run_async(fs, read_parts(service, fs, some))
+        )
         return [
             self._checked(key, wanted, tag, value) if isinstance(value, Exception) else value
             for (key, wanted, tag), value in zip(requests, found, strict=True)
@@ -341,7 +347,7 @@ class FsspecStore(HoldsCredentials):
                 if status is None:
                     return None
                 if int(status["size"]) <= wanted.start or not status["size"]:
-                    found = _tag_of(status, s3=True)
+                    found = _tag_of(status, self._known_service())
                     return TaggedBytes(b"" if tag in {None, found} else None, found)
             if isinstance(error, _ABSENT) and is_not_found(error):
                 self._check_bucket("read", key, error)
@@ -520,19 +526,23 @@ class FsspecStore(HoldsCredentials):
         return file_system_at(self.url, self._given(), timeout, retries)
 
     def check_conditional(self, key: str) -> None:
-        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: S3 supports it, if it is new.
+        """See `zarr_dask.stores.compare_and_swap.ConditionalStore`: object stores support it.
+
+        Those with the interface of S3 are tried, once in each process: some ignore conditions.
 
         Raises
         ------
         ConditionalWriteError
-            If it is another service, or one that ignores conditions.
+            If it is another file system, or a service that ignores conditions.
         """
         check_key(key)
-        if not is_s3(self.file_system()):
+        if self._known_service() is None:
             raise ConditionalWriteError(
                 f"{self.url} cannot put a value on a condition through fsspec; write whole stored "
                 "objects, or let one job alone write them."
             )
+        if not is_s3(self.file_system()):
+            return
         check_obeys(
             self.url,
             self._service,
@@ -577,11 +587,15 @@ class FsspecStore(HoldsCredentials):
     def _try_put_on(self, key: str, value: bytes, tag: str | None) -> bool:
         timeout = upload_timeout(self.policy.timeout, len(value))
         fs, root = file_system_at(self.url, self._given(), timeout)
+        service = self._known_service()
+        if service is None:
+            raise ConditionalWriteError(f"{self.url} cannot put a value on a condition.")
         note_requests("write")
         try:
             with request_slots():
                 seconds = min(2 * timeout, REQUEST_SECONDS)
-                done: bool = run_async(fs, put_if(fs, join(root, key), value, tag), seconds)
+                put = service.put_if(fs, join(root, key), value, tag)
+                done: bool = run_async(fs, put, seconds)
                 return done
         except ZarrDaskError:
             raise
@@ -647,12 +661,12 @@ class FsspecStore(HoldsCredentials):
     @property
     def has_paged_listing(self) -> bool:
         """See `zarr_dask.stores.listing.SupportsPagedListing`; others are walked by folder."""
-        return is_s3(self._file_system()[0])
+        return self._known_service() is not None
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """See `zarr_dask.stores.base.Store.list`."""
-        fs, root = self._file_system()
-        if is_s3(fs):
+        _, root = self._file_system()
+        if self._known_service() is not None:
             return (key for key, _ in self.list_sizes(prefix))
         folder = join(root, prefix.rstrip("/"))
         found: Collection[str] = (
@@ -664,9 +678,11 @@ class FsspecStore(HoldsCredentials):
 
     def list_sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """See `zarr_dask.stores.base.list_sizes`."""
-        fs, root = self._file_system()
-        if is_s3(fs):
-            return (entry for page in self._pages(prefix, deep=True) for entry in page.entries)
+        _, root = self._file_system()
+        service = self._known_service()
+        if service is not None:
+            pages = self._pages(service, prefix, deep=True)
+            return (entry for page in pages for entry in page.entries)
         folder = join(root, prefix.rstrip("/"))
         found: Collection[tuple[str, int | None]] = (
             self._do("list", prefix, lambda: self._below(prefix, folder, detail=True)) or ()
@@ -714,8 +730,9 @@ class FsspecStore(HoldsCredentials):
     def list_dir(self, prefix: str = "") -> Listing:
         """See `zarr_dask.stores.base.Store.list_dir`."""
         fs, root = self._file_system()
-        if is_s3(fs):
-            pages = [*self._pages(prefix, deep=False)]
+        service = self._known_service()
+        if service is not None:
+            pages = [*self._pages(service, prefix, deep=False)]
             keys = [key for page in pages for key, _ in page.entries]
             return Listing(sorted(keys), sorted(one for page in pages for one in page.prefixes))
         folder = join(root, prefix.rstrip("/"))
@@ -745,14 +762,15 @@ class FsspecStore(HoldsCredentials):
                 keys.append(name)
         return Listing(sorted(keys), sorted(prefixes))
 
-    def _pages(self, prefix: str, *, deep: bool) -> Iterator[Page]:
-        """Yield the pages of S3's listing below a prefix, with keys of this store."""
+    def _pages(self, service: Service, prefix: str, *, deep: bool) -> Iterator[Page]:
+        """Yield the pages of a service's listing below a prefix, with keys of this store."""
         fs, root = self._file_system()
         folder = join(root, prefix.rstrip("/"))
         token: str | None = None
         pages_seen = PagesSeen(prefix, self.url, fs.split_path(f"{root}/")[1].strip("/"))
         while True:
-            found = self._do("list", prefix, partial(self._page, prefix, folder, token, deep=deep))
+            ask = partial(self._page, service, prefix, folder, token, deep=deep)
+            found = self._do("list", prefix, ask)
             if found is None:
                 return
             pages_seen.see([*(key for key, _ in found.entries), *found.prefixes])
@@ -765,10 +783,12 @@ class FsspecStore(HoldsCredentials):
                 return
             pages_seen.see_token(token)
 
-    def _page(self, prefix: str, folder: str, token: str | None, *, deep: bool) -> Page:
+    def _page(
+        self, service: Service, prefix: str, folder: str, token: str | None, *, deep: bool
+    ) -> Page:
         with self._checking_answer(prefix):
             fs = self.file_system()
-            page: Page = run_async(fs, list_page(fs, folder, token, deep=deep))
+            page: Page = run_async(fs, service.list_page(fs, folder, token, deep=deep))
         return page
 
     @contextmanager
@@ -828,8 +848,7 @@ class FsspecStore(HoldsCredentials):
     def validator(self, key: str) -> Hashable:
         """See `zarr_dask.stores.base.etag_of`: the ETag of a value, or its time and size."""
         status = self._status(key)
-        fs, _ = self._file_system()
-        return None if status is None else _tag_of(status, s3=is_s3(fs))
+        return None if status is None else _tag_of(status, self._known_service())
 
     def _status(self, key: str) -> Mapping[str, Any] | None:
         """Return the status of a value; None if there is none, or a folder."""
@@ -861,6 +880,14 @@ class FsspecStore(HoldsCredentials):
     def _file_system(self) -> tuple[Any, str]:
         """Return the file system and the root on it."""
         return file_system_at(self.url, self._given(), self.policy.timeout)
+
+    def _known_service(self) -> Service | None:
+        """Return the requests to a service whose answers are seen; None for others."""
+        service = service_of(self._file_system()[0])
+        scheme, bucket = urlsplit(self.url)[:2]
+        is_google = scheme in {"gs", "gcs"}
+        is_zonal = is_google and lies_in_one_zone(f"{scheme}://{bucket}", self._given())
+        return None if is_zonal else service
 
     def _given(self) -> str:
         """Return the options with credentials."""
@@ -930,10 +957,11 @@ def _same_memory(
     return in_process_reference(process, url, partial(_unpickled, url, options, policy))
 
 
-def _tag_of(status: Mapping[str, Any], *, s3: bool) -> Hashable:
+def _tag_of(status: Mapping[str, Any], service: Service | None) -> Hashable:
     """Return the tag of a value from its status; None if there is nothing to make it of."""
-    tag = next((status[name] for name in _TAGS if status.get(name)), None)
-    if s3 and tag is not None:
+    names = _TAGS if service is None else (service.TAG, *_TAGS)
+    tag = next((status[name] for name in names if status.get(name)), None)
+    if service is not None and tag is not None:
         return str(tag), int(status["size"])
     changed = next((status[name] for name in _TIMES if status.get(name)), None)
     if tag is None and changed is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Hashable
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
@@ -49,6 +49,7 @@ __all__ = [
     "file_system_at",
     "has_no_folders",
     "is_async",
+    "lies_in_one_zone",
     "run_async",
     "with_renewal",
 ]
@@ -105,6 +106,17 @@ def bucket_is_there(url: str, options: str, second: int) -> bool:  # noqa: ARG00
     except library_errors():
         return True
     return True
+
+
+@lru_cache(maxsize=64)
+def lies_in_one_zone(url: str, options: str) -> bool:
+    """True if values of a bucket of Google's are read and put over gRPC, by gcsfs alone."""
+    fs, root = file_system_at(url, options, DEFAULT.timeout)
+    is_zonal = getattr(fs, "_is_zonal_bucket", None)
+    try:
+        return is_zonal is not None and bool(run_async(fs, is_zonal(root.partition("/")[0])))
+    except library_errors():
+        return False
 
 
 def file_system_at(url: str, options: str, timeout: float, retries: int = 0) -> tuple[Any, str]:
@@ -202,10 +214,17 @@ def call_method(
 ) -> Any:
     """Call a method of a file system, with a timeout if its requests run on an event loop."""
     inner = getattr(fs, f"_{method}", None)
-    try:
-        if is_async(fs) and iscoroutinefunction(inner):
-            return run_async(fs, inner(*args, **kwargs), seconds)
+    if is_async(fs) and iscoroutinefunction(inner):
+        return run_async(fs, inner(*args, **kwargs), seconds)
+    with _refusals_as_errors():
         return call_in_turn(fs, method, *args, **kwargs)
+
+
+@contextmanager
+def _refusals_as_errors() -> Iterator[None]:
+    """Raise `OSError` for what a service has refused, where gcsfs raises `ValueError`."""
+    try:
+        yield
     except ValueError as error:
         if not str(error).startswith(_REFUSED):
             raise
@@ -241,4 +260,5 @@ def run_async(fs: Any, what: Any, seconds: float = REQUEST_SECONDS) -> Any:
     async def wait() -> Any:
         return await what
 
-    return sync(fs.loop, wait, timeout=seconds)
+    with _refusals_as_errors():
+        return sync(fs.loop, wait, timeout=seconds)

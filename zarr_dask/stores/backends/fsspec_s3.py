@@ -28,24 +28,31 @@ from zarr_dask.stores.error_mapping import codes_of, statuses_of
 
 __all__ = [
     "LARGEST_SIZE",
+    "TAG",
     "Page",
-    "S3Request",
+    "PartRequest",
     "UploadsPage",
     "abort_upload",
     "check_known",
+    "checked_part",
+    "checked_sizes",
     "config_for",
     "is_s3",
     "list_page",
     "list_uploads",
     "lists",
     "put_if",
-    "read_parts",
+    "read_part",
 ]
 
 _REFUSED = {HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT}
 """Answers to a put whose condition does not hold, or of which two were on their way."""
-S3Request = tuple[str, Range, Hashable]
+PartRequest = tuple[str, Range, Hashable]
 """Full path, range, and the tag that the value must have."""
+
+
+TAG = "ETag"
+"""Name of a value's tag in its status."""
 
 
 def is_s3(fs: Any) -> bool:
@@ -89,21 +96,8 @@ _OF_FSSPEC = {"listings_expiry_time", "max_paths", "skip_instance_cache", "use_l
 """Options of all file systems."""
 
 
-async def read_parts(
-    fs: Any, requests: Sequence[S3Request]
-) -> list[TaggedBytes | Exception | None]:
-    """Return parts of values, or the errors of reading them; one request each, concurrently."""
-    import asyncio  # which local files do not need; loading it takes long
-
-    asked = [_read_part(fs, *request) for request in requests]
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    for one in found:
-        if isinstance(one, BaseException) and not isinstance(one, Exception):
-            raise one
-    return found  # type: ignore[return-value]  # any other BaseException was raised
-
-
-async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
+async def read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> TaggedBytes | None:
+    """Return a part of a value and its tag; no content if it has another tag than this one."""
     bucket, key, version = fs.split_path(path)
     asked: dict[str, Any] = range_header(wanted)
     if isinstance(tag, tuple) and tag[0]:
@@ -120,13 +114,50 @@ async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Tagged
         raise
     async with answer["Body"] as body:
         content = bytes(await body.read())
-    span, told = _span(answer, len(content)), answer.get("ContentRange")
+    length = int(answer.get("ContentLength", len(content)))
+    return checked_part(
+        content, answer.get("ContentRange"), answer.get("ETag"), wanted, tag, length
+    )
+
+
+def checked_part(
+    content: bytes,
+    told: str | None,
+    e_tag: str | None,
+    wanted: Range,
+    tag: Hashable,
+    length: int | None = None,
+) -> TaggedBytes:
+    """Return what an answer holds, if it is the part that was asked for.
+
+    Parameters
+    ----------
+    content
+        The bytes that were sent.
+    told
+        Their range, by ``Content-Range``; None if they are all of the value.
+    e_tag
+        The tag of the value.
+    wanted
+        The part that was asked for.
+    tag
+        The tag that the value must have; None for any.
+    length
+        Number of bytes that the answer announced; None if nothing is known of it.
+
+    Raises
+    ------
+    StoreError
+        If it is another part, or not all of it.
+    """
+    length = len(content) if length is None else length
+    span = parse_content_range(told) if told else ContentRange(0, length, length)
     problem = f"asked for {wanted}, got {len(content)} bytes as {told!r}"
     if span is None or (told and not range_satisfied(wanted, span)):
         raise StoreError(problem)
     if len(content) != span.stop - span.first:
         raise StoreUnavailableError(problem)
-    found = (answer["ETag"], span.size) if answer.get("ETag") else None
+    found = (e_tag, span.size) if e_tag else None
     if tag is not None and found != tag:
         return TaggedBytes(None, None)  # some services ignore conditions
     start, stop = wanted
@@ -135,13 +166,6 @@ async def _read_part(fs: Any, path: str, wanted: Range, tag: Hashable) -> Tagged
     return TaggedBytes(
         content if stop is None else content[: max(stop - start, 0)], found, span.size
     )
-
-
-def _span(answer: Any, nbytes: int) -> ContentRange | None:
-    """Return the range of bytes in a response, from its headers."""
-    told = answer.get("ContentRange")
-    length = int(answer.get("ContentLength", nbytes))
-    return parse_content_range(told) if told else ContentRange(0, length, length)
 
 
 LARGEST_SIZE = (1 << 63) - 1
@@ -158,6 +182,22 @@ class Page(NamedTuple):
     """The continuation token; None for the last page."""
 
 
+def checked_sizes(listed: Sequence[Any]) -> list[int]:
+    """Return the sizes of objects as they are listed.
+
+    Raises
+    ------
+    ValueError
+        If one of them cannot be.
+    """
+    sizes = [int(size) for size in listed]
+    if any(size < 0 or size > LARGEST_SIZE for size in sizes):
+        raise ValueError(
+            f"an object of {next(n for n in sizes if not 0 <= n <= LARGEST_SIZE)} bytes"
+        )
+    return sizes
+
+
 async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> Page:
     """Return a page of the keys below a folder; only of those directly below it unless `deep`."""
     bucket, key, _ = fs.split_path(f"{folder}/")
@@ -167,11 +207,7 @@ async def list_page(fs: Any, folder: str, token: str | None, *, deep: bool) -> P
     if token:
         asked["ContinuationToken"] = token
     found = await fs._call_s3("list_objects_v2", **asked)  # noqa: SLF001
-    sizes = [int(one["Size"]) for one in found.get("Contents", ())]
-    if any(size < 0 or size > LARGEST_SIZE for size in sizes):
-        raise ValueError(
-            f"an object of {next(n for n in sizes if not 0 <= n <= LARGEST_SIZE)} bytes"
-        )
+    sizes = checked_sizes([one["Size"] for one in found.get("Contents", ())])
     return Page(
         [(one["Key"], size) for one, size in zip(found.get("Contents", ()), sizes, strict=True)],
         [one["Prefix"] for one in found.get("CommonPrefixes", ())],
