@@ -19,6 +19,7 @@ from zarr_dask.journal import Journal, NodeClaims
 from zarr_dask.journal.receipts import ObjectDigest, Receipt, StoredObject, with_tags
 from zarr_dask.ome.downsample import Method, downsample
 from zarr_dask.ome.pyramid import PyramidStage
+from zarr_dask.stores.base import Store
 from zarr_dask.stores.put_tags import noting_tags
 from zarr_dask.stores.retry import counting_retries
 from zarr_dask.stores.streaming_put import concurrent_puts
@@ -157,10 +158,16 @@ class PyramidTask:
         The same pixels always give the same bytes. A task may therefore be run again, even
         concurrently with a late first run.
         """
-        written = _WrittenObjects(self.records, self.waiting)
-        with malloc_keep_freed(), counting_retries() as retries:
+        written = _WrittenObjects(self.records)
+        store = self.arrays[0].store
+        with (
+            malloc_keep_freed(),
+            counting_retries() as retries,
+            noting_tags() as tags,
+            concurrent_puts(store, self.waiting),
+        ):
             self._write_levels(number, source, written)
-        written.leave_receipt()
+        written.leave_receipt(store, tags)
         pixels = 1
         for s in self.stage.region(number, -1):
             pixels *= s.stop - s.start
@@ -235,10 +242,9 @@ class PyramidTask:
 class _WrittenObjects:
     """The stored objects that a task has written so far."""
 
-    def __init__(self, records: PyramidRecords | None, waiting: int) -> None:
+    def __init__(self, records: PyramidRecords | None) -> None:
         self._records = records
         self._journal = None if records is None else records.journal
-        self._waiting = waiting
         self.objects: list[StoredObject] = []
         self.empty: list[str] = []
         self.nbytes = 0
@@ -249,24 +255,22 @@ class _WrittenObjects:
         if self._journal is not None:
             check_job_seen_once(self._journal, array)
         fence = None if self._records is None else self._records.fence
-        done = len(self.objects)
-        with noting_tags() as tags, concurrent_puts(array.store, self._waiting):
-            for part in array.meta.grid.parts(region):
-                name = array.key(part.coords)[len(prefix) :]
-                noting = ObjectDigest(checksum=self._journal is not None)
-                if not write_object_part(array, part, pixels, noting, fence=fence):
-                    self.empty.append(name)
-                    continue
-                self.nbytes += noting.nbytes
-                self.objects.append(noting.of(name))
-        self.objects[done:] = with_tags(self.objects[done:], array.store, prefix, tags)
+        for part in array.meta.grid.parts(region):
+            name = array.key(part.coords)[len(prefix) :]
+            noting = ObjectDigest(checksum=self._journal is not None)
+            if not write_object_part(array, part, pixels, noting, fence=fence):
+                self.empty.append(name)
+                continue
+            self.nbytes += noting.nbytes
+            self.objects.append(noting.of(name))
 
-    def leave_receipt(self) -> None:
-        """Record the written objects in the journal."""
-        journal = self._journal
-        if journal is not None:
-            objects, empty = tuple(self.objects), tuple(self.empty)
-            journal.add(Receipt(journal.token, journal.run_id, objects, empty))
+    def leave_receipt(self, store: Store, tags: Mapping[str, str]) -> None:
+        """Record the written objects in the journal, with the tags that the store returned."""
+        if self._records is None or self._records.journal is None:
+            return
+        journal = self._records.journal
+        objects = with_tags(self.objects, store, self._records.prefix, tags)
+        journal.add(Receipt(journal.token, journal.run_id, objects, tuple(self.empty)))
 
 
 def _read(source: PixelReader, region: Region) -> np.ndarray:
