@@ -37,6 +37,7 @@ from zarr_dask.hierarchy.edit import (
     puts_metadata_first,
     write_documents,
 )
+from zarr_dask.hierarchy.locate import PrefetchedLocation, prefetch_location
 from zarr_dask.jobs.engine.array_job import metadata_hash
 from zarr_dask.jobs.engine.lifecycle import alone_at, waiting_for_same
 from zarr_dask.jobs.engine.plan import pluralize
@@ -255,11 +256,11 @@ def _anew(
     opened = None if place is None else new_journal(place, job)
     if is_remote(plan.store):  # one that may not be written stops no other job
         left = _left_behind(plan, [other for _, other in found])
-        _check_places(plan, overwrite=plan.overwrite, left=left)
+        _check_places(plan, _located(plan).store, overwrite=plan.overwrite, left=left)
     claims = _claimed(plan, token_hex(16) if opened is None else opened.run_id, job)
     try:
         with fenced_deletes(claims.fence):
-            _replace(plan, where(plan.store, plan.path), found)
+            _replace(plan, where(plan.store, plan.path), found, claims)
         keeps_one = is_required or (place is not None and capabilities_of(place.store).append)
         if opened is None or not keeps_one:
             return PyramidJob(plan, None, keeps_receipts=False, claims=claims)
@@ -285,11 +286,24 @@ def _claimed(plan: PyramidJobPlan, run_id: str, job: JobRecord) -> NodeClaims:
     return claim_nodes(plan.store, {path.rpartition("/")[0] for path in levels}, run_id, same)
 
 
-def _replace(plan: PyramidJobPlan, at: str, found: Sequence[tuple[Journal, JobRecord]]) -> None:
+def _located(plan: PyramidJobPlan, claims: NodeClaims | None = None) -> PrefetchedLocation:
+    """Return the location of new images as it is now; the one of new levels is asked as needed."""
+    if not plan.creates or plan.first:  # which may change it
+        return PrefetchedLocation(plan.store)
+    own = [] if claims is None else [claim.key for claim in claims.claims]
+    return prefetch_location(plan.store, plan.path, own=own)
+
+
+def _replace(
+    plan: PyramidJobPlan,
+    at: str,
+    found: Sequence[tuple[Journal, JobRecord]],
+    claims: NodeClaims,
+) -> None:
     """Prepare the location of the images; remove leftovers of jobs, unless one is running."""
     for journal, _ in found:
         journal.check_not_locked(at)
-    _make_room(plan, _left_behind(plan, [job for _, job in found]))
+    _make_room(plan, _left_behind(plan, [job for _, job in found]), _located(plan, claims))
     for journal, job in found:
         _remove_leftovers(plan, job)
         journal.remove()
@@ -313,7 +327,7 @@ def _may_go_on(job: PyramidJob) -> bool:
     """
     plan = job.plan
     try:
-        _check_places(plan, overwrite=False)
+        _check_places(plan, plan.store, overwrite=False)
     except NodeExistsError:
         valid = job.receipts()
         return (valid is not None and len(valid) == plan.objects) or _is_shown(plan)
@@ -355,9 +369,10 @@ def unfinished_arrays(store: Store, path: str, journal: Location | None = None) 
 
 
 def _check_places(
-    plan: PyramidJobPlan, *, overwrite: bool, left: Collection[str] = frozenset()
+    plan: PyramidJobPlan, store: Store, *, overwrite: bool, left: Collection[str] = frozenset()
 ) -> None:
-    store, node_format = plan.store, plan.node_format
+    """Refuse images where nodes are that may not be replaced; the store may be prefetched."""
+    node_format = plan.node_format
     if plan.creates and is_empty(store, plan.path):
         check_can_create(store, plan.path, node_format, overwrite=overwrite, is_group=True)
         return
@@ -370,10 +385,11 @@ def _check_places(
             check_can_create(store, path, node_format, overwrite=overwrite, is_group=True)
 
 
-def _make_room(plan: PyramidJobPlan, left: Collection[str]) -> None:
+def _make_room(plan: PyramidJobPlan, left: Collection[str], located: PrefetchedLocation) -> None:
     """Remove replaced nodes, and the leftovers of a job that has died."""
     store, node_format = plan.store, plan.node_format
-    _check_places(plan, overwrite=plan.overwrite, left=left)
+    _check_places(plan, located.store, overwrite=plan.overwrite, left=left)
+    is_free = plan.creates and not plan.first and is_empty(located.store, plan.path)
     for begin in plan.first:
         begin()
     if plan.creates:
@@ -384,9 +400,11 @@ def _make_room(plan: PyramidJobPlan, left: Collection[str]) -> None:
             overwrite=plan.overwrite or plan.path in left,
             is_group=True,
             warns=not plan.consolidated,
+            prefetched=None if plan.first else located,
         )
-        discard_journals(store, plan.path)
-    if not (plan.creates and is_empty(store, plan.path)):
+        if not located.free_beside:
+            discard_journals(store, plan.path)
+    if not (is_free or (plan.creates and is_empty(store, plan.path))):
         for pyramid in plan.pyramids:
             for array in pyramid.arrays:
                 store.delete_prefix(prefix_of(array.path))
