@@ -26,7 +26,7 @@ from zarr_dask._util.json_fields import (
 from zarr_dask._util.warnings import warn
 from zarr_dask.codecs.arrays import Bytes, Transpose, element_bytes, endian_of
 from zarr_dask.codecs.base import Codec
-from zarr_dask.codecs.chain import CodecChain
+from zarr_dask.codecs.chain import CodecChain, make_chain
 from zarr_dask.codecs.checksum import Crc32c
 from zarr_dask.codecs.codec_config import ParseContext, StrictParseContext
 from zarr_dask.codecs.registry import (
@@ -142,6 +142,9 @@ class FormatV3(BesideData):
             documents.insert(position, _default_serializer(encoded, elements))
         if order == "F" and ndim > 1:
             documents.insert(0, Transpose(tuple(reversed(range(ndim)))))
+        if wanted is None:  # which need no check
+            made = make_chain(documents)
+            return [made] if isinstance(made, ValidationProblem) else made
         return chain_from_v3(documents)
 
     def chunk_keys(self, wanted: Any) -> ChunkKeyEncoding | ValidationProblem:
