@@ -98,7 +98,7 @@ from zarr_dask.stores.compare_and_swap import (
 from zarr_dask.stores.file_backed import FileStore
 from zarr_dask.stores.file_lock import has_shared_locks, lock
 from zarr_dask.stores.key_names import is_left_by_the_dead
-from zarr_dask.stores.no_follow import folder_in, open_in
+from zarr_dask.stores.no_follow import open_folder, open_in
 from zarr_dask.stores.open import unwrap_with_path
 from zarr_dask.stores.patience import in_foreground
 from zarr_dask.stores.process_identity import Owner
@@ -545,16 +545,16 @@ class ArrayEnd:
     # --- local files ------------------------------------------------------------------------------
 
     def _claim_file(self, store: FileStore, on_conflict: OnConflict) -> Claim:
-        folder = f"{store.root}/{self.prefix}".rstrip("/")
+        path = self.prefix.rstrip("/")
+        folder = f"{store.root}/{path}".rstrip("/")
         flags = os.O_RDWR | os.O_CREAT
-        with folder_in(store.root, self.prefix.rstrip("/"), make=True):
-            pass  # which is behind no link
+        opened = partial(open_folder, store.root, path, make=True)  # which is behind no link
         deadline = monotonic() + _PATIENCE
         while True:
             descriptor = -1
             try:
-                with folder_lock(folder):
-                    descriptor = open_in(store.root, self._key, flags)
+                with folder_lock(folder, opened) as held:
+                    descriptor = open_in(store.root, self._key, flags, held.descriptor)
                     found, is_new, is_ours = self._taken(descriptor)
                     is_left = is_ours and not is_at(descriptor, f"{folder}/{HELD}")
             except BaseException:  # also if the lock of the folder cannot be given back

@@ -83,8 +83,10 @@ def open_folder(root: str, path: str, *, make: bool) -> int:
     return _until_kept(root, path, lambda: _reached(root, path, make=make, flags=LIST), make=make)
 
 
-def open_in(root: str, key: str, flags: int) -> int:
+def open_in(root: str, key: str, flags: int, around: int | None = None) -> int:
     """Open a file below a root, which no link leads to and which is none itself.
+
+    Its folder may be open already (`around`).
 
     Raises
     ------
@@ -94,14 +96,15 @@ def open_in(root: str, key: str, flags: int) -> int:
         If it cannot be opened.
     """
     path, _, name = key.rpartition("/")
-    folder = _reached(root, path, make=False)
+    folder = _reached(root, path, make=False) if around is None else around
     try:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
     except OSError:
         check_no_link(root, key, folder)
         raise
     finally:
-        close_read(folder)
+        if around is None:
+            close_read(folder)
 
 
 def create_in(root: str, path: str, name: str, *, make: bool = True) -> tuple[int, int]:
