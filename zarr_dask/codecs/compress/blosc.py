@@ -239,10 +239,23 @@ class Blosc(Compressor):
             )
         shuffle, typesize = self._shuffle(itemsize)
         items, number = _items(buffer, typesize), _NUMBERS[shuffle]
-        if number == 1 and self._is_default and _is_smaller_as_it_is(items):
-            number = 0  # which the frame says of itself
-        cname, compress = _NAMES[self.cname], blosc_library().compress
-        return cast("bytes", compress(items, cname, self.clevel, number, self.blocksize))
+        if number == 1 and self._is_default and _repeats(items):  # the frame says how it is made
+            if items.nbytes <= _TRIED_WHOLE:
+                return min(self._compressed(items, 0), self._compressed(items, 1), key=len)
+            number = 0 if self._is_smaller_as_it_is(items) else 1
+        return self._compressed(items, number)
+
+    def _is_smaller_as_it_is(self, items: np.ndarray) -> bool:
+        """True if a sample of elements is smaller unshuffled."""
+        strip = _STRIP // items.dtype.itemsize
+        count = min(items.nbytes // _STRIP // 8 + 2, 32)
+        starts = ((items.size - strip) * number // (count - 1) for number in range(count))
+        sample = np.concatenate([items[start : start + strip] for start in starts])
+        return len(self._compressed(sample, 0)) <= len(self._compressed(sample, 1))
+
+    def _compressed(self, items: np.ndarray, shuffle: int) -> bytes:
+        compress, cname = blosc_library().compress, _NAMES[self.cname]
+        return cast("bytes", compress(items, cname, self.clevel, shuffle, self.blocksize))
 
     @property
     def _is_default(self) -> bool:
@@ -336,8 +349,8 @@ def _items(buffer: Buffer | np.ndarray, itemsize: int) -> np.ndarray:
     return np.frombuffer(buffer, _UNITS.get(itemsize) or f"V{itemsize}")
 
 
-def _is_smaller_as_it_is(items: np.ndarray) -> bool:
-    """True if a sample of elements, many of which repeat the one before, is smaller unshuffled.
+def _repeats(items: np.ndarray) -> bool:
+    """True if many elements repeat the one before.
 
     Shuffling tears repeated elements apart, such as the zeros of a sparse array.
     """
@@ -345,17 +358,7 @@ def _is_smaller_as_it_is(items: np.ndarray) -> bool:
         return False
     step = items.size // _COMPARED + 1
     before, behind = items[:-1:step], items[1::step]
-    if np.count_nonzero(before == behind) * _FEW < before.size:
-        return False
-    strip = min(_STRIP // items.dtype.itemsize, items.size)
-    starts = np.linspace(0, items.size - strip, min(items.nbytes // _STRIP // 8 + 2, 32), dtype=int)
-    sample = np.concatenate([items[start : start + strip] for start in starts])
-    of_default = DEFAULT_BLOSC.cname.encode(), DEFAULT_BLOSC.clevel
-    shuffled, as_it_is = (
-        len(blosc_library().compress(sample, *of_default, shuffle, DEFAULT_BLOSC.blocksize))
-        for shuffle in (1, 0)
-    )
-    return as_it_is <= shuffled
+    return bool(np.count_nonzero(before == behind) * _FEW >= before.size)
 
 
 _COMPARED = 4096
@@ -364,6 +367,8 @@ _FEW = 4
 """If fewer than one element in so many repeats the one before, chunks are shuffled."""
 _STRIP = 1 << 11
 """Bytes of a strip of the sample, which has an eighth of the chunk at most, and 64 KiB."""
+_TRIED_WHOLE = 2 * _STRIP
+"""Bytes of the largest chunk that is no larger than a sample, and is compressed both ways."""
 
 _UNITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
