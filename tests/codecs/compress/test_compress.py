@@ -20,7 +20,8 @@ from numcodecs import zstd as nc_zstd
 import zarr_dask as zd
 from zarr_dask.codecs.base import EncodedSize
 from zarr_dask.codecs.checksum import Crc32c
-from zarr_dask.codecs.compress.blosc import Blosc
+from zarr_dask.codecs.compress import blosc
+from zarr_dask.codecs.compress.blosc import DEFAULT_BLOSC, Blosc
 from zarr_dask.codecs.compress.deflate import Bz2, Gzip, Lzma, Zlib
 from zarr_dask.codecs.compress.lz4 import Lz4
 from zarr_dask.codecs.compress.zstd import Zstd
@@ -125,6 +126,28 @@ def test_the_type_size_of_blosc_is_always_written(dtype):
         written = document["codecs"][-1]["configuration"]
         assert written["typesize"] == np.dtype(dtype).itemsize
         assert written["shuffle"] == shuffle
+
+
+@pytest.mark.parametrize(
+    "values", [np.ones(500, "f4"), np.arange(500) % 9 // 8, np.arange(500) // 3]
+)
+def test_a_small_chunk_that_repeats_is_compressed_at_most_twice(monkeypatch, values):
+    library, frames = nc_blosc, []
+
+    class Counting:
+        list_compressors = library.list_compressors
+
+        def compress(self, *given):
+            frames.append(library.compress(*given))
+            return frames[-1]
+
+    monkeypatch.setattr(blosc, "blosc_library", Counting)
+    encoded = DEFAULT_BLOSC.encode(values.tobytes(), values.itemsize)
+    assert len(frames) == 2
+    assert len(encoded) == min(map(len, frames))
+    monkeypatch.undo()
+    decoded = DEFAULT_BLOSC.decode(encoded, EncodedSize.of(values.nbytes))
+    assert bytes(decoded) == values.tobytes()
 
 
 @pytest.mark.conformance("C106")
