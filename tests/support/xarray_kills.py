@@ -113,6 +113,7 @@ def _survives_a_kill(place, what, moment, options, last, cluster, takes_worker):
     assert zd.verify(place, storage_options=options).ok
     if what == "swap all":
         assert not list(Path(place).parent.glob(f".{Path(place).name}.*"))
+        assert not list(Path(f"{place}.zarr-dask").rglob("held"))
 
 
 def _look(place, what, options, before, after, was_new):

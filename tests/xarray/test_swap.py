@@ -318,3 +318,13 @@ def test_a_folder_of_a_killed_job_is_removed_by_the_next_one(place):
     assert "was killed" in finding.reason
     zd.write_dataset(steps(0, 4), place, mode="swap")
     assert_only(place, steps(0, 4))
+
+
+@pytest.mark.parametrize("hook", ["shown", "ends"])
+def test_a_killed_job_that_has_put_the_new_dataset_in_its_place_leaves_nothing(place, hook):
+    options = {"mode": "swap", "resume": True}
+    at = {"shown": True} if hook == "shown" else {"ends": 1}
+    killed(place, 0, 4, options=options, **at)
+    report = zd.write_dataset(steps(0, 4), place, **options)
+    assert all(one.already_done or not one.objects for one in report.variables.values())
+    assert_only(place, steps(0, 4))

@@ -164,8 +164,8 @@ class Planner:
         plan = self._planned(work, node_format)
         if call.resume.resume:
             plan = replace(plan, anew=bound(self._awaiting(plan, present).plan, nodes))
-        if present is not None and plan.has_ended:
-            return plan.without_commit()
+        if present is not None and plan.has_ended:  # a swap has its claim to give back, too
+            return plan if self.swap is not None else plan.without_commit()
         if call.resume.resume and not plan.joint.is_resumed:
             self._check_free(node_format, exists=present is not None)
         return plan

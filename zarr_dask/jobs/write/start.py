@@ -17,7 +17,7 @@ import numpy as np
 
 from zarr_dask.array.array import Array
 from zarr_dask.array.revalidate import Shown
-from zarr_dask.errors import StoreError
+from zarr_dask.errors import AppendConflictError, StoreError
 from zarr_dask.formats.base import ArrayMeta, Format
 from zarr_dask.formats.concurrent_edit import write_changed_documents
 from zarr_dask.formats.consolidated import warn_stale_consolidated
@@ -636,6 +636,7 @@ class _WriteStart:
         """Return a write of nothing, and the journal that is left to be removed."""
         plan, resume = self.plan, self.plan.resume
         nobody = ArrayTarget(plan.target, creates=False, token=self.token)
+        own, claim = self._left_claim()
         return StartedWrite(
             self._write(plan.values, nobody, plan.target, ()),
             None if resume.resumed is None else resume.resumed[0],
@@ -643,7 +644,17 @@ class _WriteStart:
             swap=plan.swap,
             finished=None if resume.finished is None else WriteReport.of_record(resume.finished),
             appended=self._appended,
+            end=own,
+            claim=claim,
         )
+
+    def _left_claim(self) -> tuple[ArrayEnd | None, Claim]:
+        """Take over the claim of the process that died after it had put an array in its place."""
+        own = self._claimable() if self.held and self.plan.swap is not None else None
+        if own is not None:
+            with suppress(AppendConflictError):  # the new array is being appended to by now
+                return own, own.claim()
+        return None, Claim()
 
     @property
     def _appended(self) -> JobRecord | None:
